@@ -1,25 +1,27 @@
-//! What a search tells its scheduler and its lives, and what it hears from them.
+//! The communication between a search, its scheduler and its lives.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 thread_local! {
-    // A life has one thread, whatever its tasks are.
+    // A life runs on one thread, whatever its tasks are.
     static STIRRED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Something rare has happened, such as an error of the device: what follows is worth another order than most.
+/// Notes a rare event, such as a device error: the steps that follow deserve a different order more
+/// than most.
 pub(crate) fn stir() {
     STIRRED.set(true);
 }
 
-/// Whether something rare has happened since this was asked last.
+/// True if a rare event has happened since the last call.
 pub(crate) fn was_stirred() -> bool {
     STIRRED.take()
 }
 
-/// The seeds to live, and how the present one goes. Of `std`: to look here is no step of a life.
+/// The seeds to run, and the progress of the current one. Uses atomics of `std`, so that accessing
+/// it is not a step of a life.
 #[derive(Debug)]
 pub struct Control {
     next: AtomicU64,
@@ -53,7 +55,7 @@ impl Control {
         }
     }
 
-    /// Begins the next life; its seed, or nothing if that was all.
+    /// Begins the next life; returns its seed, or `None` if all are done.
     pub(crate) fn next_seed(&self) -> Option<u64> {
         let seed = self.next.load(Ordering::Relaxed);
         if seed >= self.end || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -67,17 +69,17 @@ impl Control {
         Some(seed)
     }
 
-    /// The seed of the present life.
+    /// The seed of the current life.
     pub fn seed(&self) -> u64 {
         self.seed.load(Ordering::Relaxed)
     }
 
-    /// Seeds begun so far, from the first on.
+    /// The end of the range of seeds begun so far.
     pub(crate) fn begun(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Decides about the order of steps from now on, or lets everybody go on as they do.
+    /// With `quiet`, the scheduler no longer decides the order of steps and lets each task run on.
     pub fn quiet(&self, quiet: bool) {
         self.quiet.store(quiet, Ordering::Relaxed);
     }
@@ -92,19 +94,20 @@ impl Control {
         self.mix(task);
     }
 
-    /// Makes a number part of the digest of this life, to compare it with another of the same seed.
+    /// Adds a number to the digest of this life, for comparison with another run of the same seed.
     pub fn mix(&self, number: u64) {
         let digest = self.digest.load(Ordering::Relaxed).rotate_left(7) ^ number;
         self.digest.store(digest.wrapping_mul(0x9e37_79b9_7f4a_7c15), Ordering::Relaxed);
     }
 
-    /// Counts what was judged.
+    /// Adds to the counts of what was judged.
     pub fn judged(&self, images: u64, promises: u64) {
         self.images.fetch_add(images, Ordering::Relaxed);
         self.promises.fetch_add(promises, Ordering::Relaxed);
     }
 
-    /// Steps of the present life, and what tells its course from others.
+    /// Number of steps of the current life, and the digest that distinguishes its course from
+    /// others.
     pub fn course(&self) -> (u64, u64) {
         (self.steps.load(Ordering::Relaxed), self.digest.load(Ordering::Relaxed))
     }

@@ -1,4 +1,5 @@
-//! A device whose operations end when the schedule has it so: on tasks of their own, in any order, after any time.
+//! A device whose operations end when the schedule decides: on tasks of their own, in any order,
+//! after any time.
 
 use crate::control::stir;
 use bytes::Bytes;
@@ -15,18 +16,18 @@ const TASKS: usize = 2;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How a device takes its time.
+/// How long the device takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// One operation in so many ends within the call that asks for it; none if it is 0.
+    /// One in this many operations ends within the call that submits it; 0: none.
     pub at_once_one_in: u32,
-    /// One operation in so many takes time; none if it is 0.
+    /// One in this many operations is slow; 0: none.
     pub slow_one_in: u32,
-    /// The most that such a one takes.
+    /// The longest time that a slow operation takes.
     pub slowest: Duration,
 }
 
-/// Carries out each operation on the one underneath, which ends it at once, on a task of its own.
+/// Carries out each operation on the device below, which completes it at once, in a separate task.
 pub struct LateDevice {
     inner: Arc<dyn Device>,
     jobs: Arc<Jobs>,
@@ -43,7 +44,7 @@ struct State {
 }
 
 impl LateDevice {
-    /// `inner`, late; the seed decides what is late.
+    /// Makes `inner` late; the seed decides which operations.
     pub fn start(inner: Arc<dyn Device>, spawn: &Arc<dyn Spawn>, pace: Pace, seed: u64) -> Arc<Self> {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let state = State { pace, rng, waiting: Vec::new(), idle: Vec::new(), ended: false };
@@ -82,12 +83,12 @@ impl Drop for LateDevice {
 
 impl Jobs {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics under it.
+        // Nothing panics while it is locked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Tells the scheduler of errors, too.
+/// Also reports errors to the scheduler.
 fn telling(done: Completion<()>) -> Completion<()> {
     Box::new(move |result| {
         if result.is_err() {

@@ -1,7 +1,8 @@
-//! A search over schedules: small lives of the real store and the real filesystem, in which a seed decides at every lock, atomic,
-//! event and await who goes on, when the device ends what, and when time passes; and where the power fails then.
+//! A search over schedules: small lives of the real store and the real filesystem. A seed decides
+//! at every lock, atomic, event and await which task continues, when the device ends each
+//! operation, and when time passes; and then where the power fails.
 //!
-//! One seed is one life: whoever lives it again sees each step again. See docs/lab/schedules.md.
+//! A seed determines a life: running it again repeats each step. See docs/lab/schedules.md.
 
 mod control;
 mod device;

@@ -1,10 +1,12 @@
-//! Who goes on: decided from a seed, at every operation by which threads meet.
+//! Decides from a seed which task continues, at every operation through which threads interact.
 //!
-//! Three ways, by the seed. *By chance*: whoever can go on is as likely as any other. *In bursts*: the same one goes on for a while, as
-//! on a CPU. *By rank* (PCT: Burckhardt et al., ASPLOS 2010): the first in an order of all goes on until it waits, and at a
-//! few moments chosen beforehand the one that is going on becomes the last. A bug that needs a few such moments is found by
-//! rank with a likelihood that does not vanish with the length of the life, and by chance hardly ever. Where the device has just failed,
-//! somebody becomes the last then or soon after, more often than not: few steps follow an error, and none would be chosen otherwise.
+//! The seed selects one of three ways. *By chance*: every runnable task is equally likely. *In
+//! bursts*: the same task continues for a while, as on a CPU. *By rank* (PCT: Burckhardt et al.,
+//! ASPLOS 2010): the first in an order of all tasks runs until it waits, and at a few moments
+//! chosen beforehand the running task becomes the last. Ranking finds a bug that needs a few such
+//! moments with a probability that does not vanish with the length of the life; chance hardly ever
+//! finds it. After a device error, some task usually becomes the last at once or soon after: few
+//! steps follow an error, and a moment among them would hardly be chosen otherwise.
 
 use crate::control::{Control, was_stirred};
 use rand::seq::IndexedRandom;
@@ -13,32 +15,34 @@ use rand_chacha::ChaCha8Rng;
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use std::sync::Arc;
 
-/// The task that moves the clock; see [`crate::time`]. It is the first that a life begins.
+/// The task that moves the clock; see [`crate::time`]. It is the first task of a life.
 pub(crate) const KEEPER: usize = 1;
 
-/// Steps after which somebody else has to have a turn: who waits for others by looking again and again may rank first.
+/// Steps after which another task must have a turn: a task that polls for others may have the first
+/// rank.
 const TURN_MAX: u32 = 4000;
 
-/// One step in so many moves the clock although others can go on.
+/// One in this many steps moves the clock although other tasks can run.
 const TIME_ONE_IN: u32 = 400;
 
-/// So many steps after something rare at most, who goes on becomes the last.
+/// Most steps after a rare event until the running task becomes the last.
 const STIRRED_STEPS_MAX: u64 = 48;
 
 enum Way {
     Chance,
-    /// One step in so many is another's.
+    /// One in this many steps goes to another task.
     Bursts(u32),
     Rank {
-        /// By number of the task; the least goes on.
+        /// By task number; the lowest rank runs.
         ranks: Vec<u64>,
-        /// Steps at which who goes on becomes the last, the next one at the end.
+        /// Steps at which the running task becomes the last; the next such step is at the end of
+        /// the list.
         changes: Vec<u64>,
         last: u64,
     },
 }
 
-/// Decides for one seed after another.
+/// The scheduler of all seeds of a search.
 pub(crate) struct Seeded {
     control: Arc<Control>,
     rng: ChaCha8Rng,
@@ -48,7 +52,7 @@ pub(crate) struct Seeded {
 }
 
 impl Seeded {
-    /// Decides as `control` says.
+    /// Makes a scheduler for the seeds of `control`.
     pub(crate) fn new(control: Arc<Control>) -> Self {
         Self { control, rng: ChaCha8Rng::seed_from_u64(0), way: Way::Chance, steps: 0, turn: 0 }
     }
@@ -68,7 +72,7 @@ impl Seeded {
                 }
                 if was_stirred() {
                     match self.rng.random_range(0..4) {
-                        // Whoever it is: perhaps the one that waits for what has failed.
+                        // Any task: perhaps the one that waits for the failed operation.
                         0 | 1 => {
                             *last += 1;
                             let late = self.rng.random_range(0..ranks.len());
@@ -143,7 +147,7 @@ impl Scheduler for Seeded {
         let chosen = if others.is_empty() {
             TaskId::from(KEEPER)
         } else if self.control.is_quiet() {
-            // Whoever goes on stays, so that nothing but a life itself is spent on orders.
+            // The running task stays, so that only the life itself is spent on different orders.
             match current.filter(|current| others.contains(current) && self.turn < TURN_MAX) {
                 Some(current) => current,
                 None => others[self.rng.random_range(0..count)],

@@ -1,4 +1,4 @@
-//! Lives, one after another.
+//! Runs lives, one after another.
 
 use crate::control::Control;
 use crate::scheduler::Seeded;
@@ -10,34 +10,34 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Of each task; only what is touched of it takes memory.
+/// Stack of each task; only the touched part takes memory.
 const STACK_BYTES: usize = 512 << 10;
-/// Steps after which a life counts as one that does not end. Ordinary ones take some thousands.
+/// Steps after which a life counts as endless. An ordinary life takes some thousands.
 const STEPS_MAX: usize = 3_000_000;
 
-/// A life that a judge did not let pass.
+/// A life that a judge rejected.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// It is lived again from this.
+    /// The seed that repeats it.
     pub seed: u64,
-    /// What was wrong.
+    /// The violation.
     pub what: String,
 }
 
-/// What a search did.
+/// Statistics of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Lives, each with a schedule of its own.
+    /// Lives, each with its own schedule.
     pub schedules: u64,
-    /// Moments at which somebody else could have gone on.
+    /// Moments at which another task could have run.
     pub steps: u64,
     /// Power cuts judged.
     pub images: u64,
-    /// Syncs that promised something.
+    /// Syncs that gave a promise.
     pub promises: u64,
-    /// How long it took.
+    /// Duration.
     pub time: Duration,
-    /// The lives that did not pass.
+    /// The lives that were rejected.
     pub violations: Vec<Violation>,
 }
 
@@ -55,16 +55,16 @@ impl fmt::Display for Found {
     }
 }
 
-/// Which lives are lived.
+/// The range of lives to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// The seed of the first; each that follows has the next one.
+    /// The seed of the first life; each following life has the next seed.
     pub first: u64,
-    /// How many there are at most.
+    /// Most lives.
     pub count: u64,
-    /// How long to go on at most.
+    /// Longest duration.
     pub time: Option<Duration>,
-    /// How many may fail before it ends.
+    /// Violations after which the search ends.
     pub violations_max: usize,
 }
 
@@ -74,12 +74,13 @@ impl Search {
         Self { count: 1, ..Self::from_seed(seed) }
     }
 
-    /// Lives from this one on, until one fails.
+    /// Lives from this seed on, until one fails.
     pub fn from_seed(seed: u64) -> Self {
         Self { first: seed, count: u64::MAX / 2, time: None, violations_max: 1 }
     }
 
-    /// As `SYNCLINE_SCHEDULES_{SEED,COUNT,SECONDS,VIOLATIONS}` say: by default a minute from seed 1000 on.
+    /// Reads `SYNCLINE_SCHEDULES_{SEED,COUNT,SECONDS,VIOLATIONS}`; the default is a minute from
+    /// seed 1000 on.
     pub fn from_environment() -> Self {
         let number = |name: &str| {
             let value = std::env::var(format!("SYNCLINE_SCHEDULES_{name}")).ok()?;
@@ -93,14 +94,14 @@ impl Search {
         }
     }
 
-    /// Lives them, and panics if one fails.
+    /// Runs the lives and panics if one fails.
     pub fn run_and_tell(self, life: impl Fn(&Arc<Control>) + Clone + Send + Sync + 'static) {
         let found = self.run(life);
         println!("from seed {} on: {found}", self.first);
         assert!(found.violations.is_empty(), "{:#?}", found.violations);
     }
 
-    /// The same on all CPUs; each has seeds of its own.
+    /// Runs lives on all CPUs; each CPU has its own seeds.
     pub fn run_on_all_cpus(self, life: impl Fn(&Arc<Control>) + Clone + Send + Sync + 'static) {
         let cpus =
             if self.count == 1 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
@@ -119,12 +120,12 @@ impl Search {
         });
     }
 
-    /// Lives them.
+    /// Runs the lives.
     pub fn run(self, life: impl Fn(&Arc<Control>) + Clone + Send + Sync + 'static) -> Found {
         self.run_controlled(life).0
     }
 
-    /// The same; and the steps of the last life, and the digest of its course.
+    /// Runs the lives; also returns the steps of the last life and the digest of its course.
     pub fn run_controlled(
         self,
         life: impl Fn(&Arc<Control>) + Clone + Send + Sync + 'static,

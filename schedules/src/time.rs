@@ -1,4 +1,4 @@
-//! Time that passes when nobody can go on otherwise, and now and then when somebody could.
+//! Time passes when no task can run otherwise, and now and then when one could.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,13 +10,13 @@ use syncline_device::Spawn;
 use syncline_fs::Clock;
 use syncline_fs::types::Timestamp;
 
-/// A life is over long before. What goes on behind this is timers, and somebody who waits for ever.
+/// A life ends long before this. If only timers run beyond it, a task waits forever.
 const LIFE_MAX: Duration = Duration::from_secs(3000);
 
-/// When a timer ends, and a number that tells those of the same moment apart.
+/// When a timer ends, and a number that orders timers that end at the same time.
 type Due = (u64, u64);
 
-/// The clock of a life, and where it begins its tasks.
+/// The clock of a life.
 #[derive(Default)]
 pub struct Time(Mutex<State>);
 
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Time {
-    /// Starts the clock; the first task that a life begins.
+    /// Starts the clock, which must be the first task of a life.
     pub fn start() -> Arc<Self> {
         let time = Arc::new(Self::default());
         let kept = time.clone();
@@ -42,14 +42,15 @@ impl Time {
         time
     }
 
-    /// The end of a life, which nobody decides about any more: whoever can go on does, until all wait. A task that is taken away
-    /// in the middle of something takes locks along that the destructors of others need.
+    /// Ends a life once the schedule no longer matters: every task that can run does, until all
+    /// wait. Dropping a task in the middle of something would leave locks taken that destructors
+    /// need.
     pub async fn settle(self: &Arc<Self>) {
         sleep(self, Duration::from_millis(1)).await;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics under it.
+        // Nothing panics while it is locked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +74,7 @@ impl Time {
     }
 }
 
-/// What the engine gets of the clock.
+/// The engine's access to the clock.
 pub struct Spawner(pub Arc<Time>);
 
 impl Spawn for Spawner {
@@ -98,7 +99,7 @@ impl Clock for Spawner {
     }
 }
 
-/// Ends when so much time has passed.
+/// Ends after this much time.
 fn sleep(time: &Arc<Time>, duration: Duration) -> Sleep {
     let due_ns = time.state().now_ns.saturating_add(duration.as_nanos() as u64);
     Sleep { time: time.clone(), due_ns, timer: None }

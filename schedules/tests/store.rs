@@ -22,7 +22,8 @@ fn what_the_store_promises_survives_every_schedule() {
     search.run_and_tell(|control| store::live(control, None));
 }
 
-/// For `SYNCLINE_SCHEDULES_SECONDS`, from seed `SYNCLINE_SCHEDULES_SEED` on, on as many threads as there are CPUs.
+/// Runs for `SYNCLINE_SCHEDULES_SECONDS`, starting with seed `SYNCLINE_SCHEDULES_SEED`, on as many
+/// threads as there are CPUs.
 #[test]
 #[ignore = "a long run"]
 fn store_for_a_long_time() {
@@ -30,7 +31,7 @@ fn store_for_a_long_time() {
     Search::from_environment().run_on_all_cpus(|control| store::live(control, None));
 }
 
-/// Rules of the store whose breach a schedule brings to light, most of them within a few dozen.
+/// Rules of the store whose breach a schedule reveals, mostly within a few dozen lives.
 #[test]
 fn broken_rules_of_the_store_are_found() {
     store::prepare();
@@ -54,7 +55,7 @@ fn broken_rules_of_the_store_are_found() {
     }
 }
 
-/// Those that take longer, for `SYNCLINE_SCHEDULES_SECONDS` each at most.
+/// Rules whose breach takes longer to find, for at most `SYNCLINE_SCHEDULES_SECONDS` each.
 #[test]
 #[ignore = "a long run"]
 fn broken_rules_that_hide_well() {
@@ -69,13 +70,14 @@ fn look_for(canary: Canary, search: Search) {
     println!("{canary}: {found}");
     let violation = found.violations.first().unwrap_or_else(|| panic!("{canary} was not found"));
     println!("{violation:?}");
-    // It was the canary, and not something that the seed shows anyhow.
+    // The canary must be the cause, not something that the seed shows anyway.
     let sound =
         Search::one(violation.seed).run(move |control| store::live_as(control, suited_to(canary, None)));
     assert!(sound.violations.is_empty(), "without {canary} too: {:?}", sound.violations);
 }
 
-/// A life in which a rule, if it is broken, shows soon: where that takes a failing device, with one.
+/// A setup in which a breach of `rule` shows soon: with a failing device where the breach needs
+/// one.
 fn suited_to(rule: Canary, canary: Option<Canary>) -> impl FnOnce(store::Setup) -> store::Setup {
     move |setup| {
         let setup = store::Setup { canary, ..setup };

@@ -1,8 +1,10 @@
-//! Golden images: one for each version of the format and each feature, as a clean unmount leaves it and as a crash leaves it.
+//! Golden images: for each version of the format and each feature, one left by a clean unmount and
+//! one left by a crash.
 //!
-//! They are opened, checked and compared, and what this program writes today is compared with them item by item. A change of the
-//! format therefore fails here until the version is raised and new images are added:
-//! `SYNCLINE_WRITE_GOLDEN=1 cargo test -p syncline-cli --test compat`.
+//! They are opened, checked and compared, and the images that this program writes today are
+//! compared with them item by item. So a change of the format fails here until the version is
+//! raised and new images are added: `SYNCLINE_WRITE_GOLDEN=1 cargo test -p syncline-cli --test
+//! compat`.
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -26,7 +28,7 @@ const SIZE: u64 = 16 << 20;
 const SEED: [u8; 16] = *b"golden image no1";
 const BORN_NS: u64 = 1_700_000_000_123_456_789;
 
-/// What the image has that not every image has.
+/// A feature that not every image has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Feature {
     None,
@@ -51,7 +53,7 @@ const FEATURES: [Feature; 8] = [
 ];
 /// Limits of the directory in the image that has quotas.
 const LIMITS: QuotaLimits = QuotaLimits { bytes: 10 << 20, inodes: 1000 };
-/// Names that one inode has beside those of every golden image, where it knows its names: some fit its item, some do not.
+/// Further names of one inode, in images with parent pointers: some fit its item, some do not.
 const MORE_NAMES: u32 = 60;
 
 fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
@@ -83,7 +85,8 @@ fn options() -> ImageOptions {
         .laboratory(|_, engine| engine.clock = Arc::new(ManualClock::at(BORN_NS)))
 }
 
-/// An image made by the same steps each time: something of everything that the format can express.
+/// Makes an image by the same steps each time, with something of everything that the format can
+/// express.
 fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
     let device = MemoryDevice::new(SIZE);
     let format = FormatOptions::new()
@@ -141,7 +144,7 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
             fs.create_dir(name).unwrap();
             let ino = fs.metadata(name).unwrap().ino();
             block_on(fs.engine().set_compression(ino, Some(algorithm))).unwrap();
-            // Two whole units, and some blocks; then the first unit in two parts.
+            // Two whole units and some blocks; then the first unit is split in two parts.
             let file = fs.create_file(format!("{name}/units")).unwrap();
             file.write_all_at(&pattern(300_000), 0).unwrap();
             file.sync_all().unwrap();
@@ -161,7 +164,7 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         let file = fs.create_file("logged").unwrap();
         file.write_all_at(&pattern(100_000), 0).unwrap();
         file.sync_all().unwrap();
-        // The log has these whole; one of them becomes shorter, and a later block goes.
+        // The log has these blocks whole; one of them is truncated, and a later block is cut off.
         for block in [3, 7, 20] {
             file.write_all_at(b"logged whole", block * 4096 + 100).unwrap();
             file.sync_all().unwrap();
@@ -193,7 +196,7 @@ fn make_clean(feature: Feature) -> Arc<MemoryDevice> {
     device
 }
 
-/// The image after a crash: everything lies in the log.
+/// The image after a crash, with everything in the log.
 fn make_crashed(feature: Feature) -> Arc<MemoryDevice> {
     let (device, fs) = make(feature);
     for name in ["directory/below/large", "sparse", "directory/inline"] {
@@ -205,7 +208,7 @@ fn make_crashed(feature: Feature) -> Arc<MemoryDevice> {
     device.snapshot()
 }
 
-/// What was put into every golden image.
+/// Compares the contents that every golden image has.
 fn compare(fs: &Filesystem, feature: Feature) {
     assert_eq!(fs.read("empty").unwrap(), b"");
     assert_eq!(fs.read("second name").unwrap(), b"fits the inode");
@@ -311,8 +314,8 @@ fn spawn() -> Arc<dyn Spawn> {
     Arc::new(Background::start(WorkerOptions::default()).unwrap())
 }
 
-/// Every item, with extents stripped of where they happen to lie, and without removed files: how far the background has
-/// come with them is not a matter of the format.
+/// Every item, without the addresses of extents and without removed files: how far background
+/// removal got is not part of the format.
 fn items(device: &Arc<MemoryDevice>) -> Vec<(Key, Vec<u8>)> {
     let options = syncline_store::StoreOptions { read_only: true, ..syncline_store::StoreOptions::default() };
     let (store, _) = block_on(Store::open(device.clone(), options, spawn())).unwrap();
@@ -336,7 +339,8 @@ fn items(device: &Arc<MemoryDevice>) -> Vec<(Key, Vec<u8>)> {
     chunk.items.into_iter().filter(lives).map(strip).collect()
 }
 
-/// An extent without where it lies. How well a unit is compressed is the library's matter, and none of the format.
+/// An extent without its address and packed size: how well a unit compresses depends on the
+/// library, not on the format.
 fn strip_extent(mut extent: Extent) -> Extent {
     extent.addr = 64;
     if let Some(packed) = &mut extent.packed {
@@ -359,7 +363,7 @@ fn golden_images_of_every_version_open_and_hold_what_was_put_in() {
             let fs = Filesystem::open_device(device.clone(), ImageOptions::read_only()).unwrap();
             compare(&fs, feature);
             drop(fs);
-            // And for writing, which recovers and writes a superblock of today.
+            // And for writing, which recovers and writes a new superblock.
             let fs = Filesystem::open_device(device, options()).unwrap();
             compare(&fs, feature);
             fs.write("new", "file").unwrap();
@@ -368,7 +372,7 @@ fn golden_images_of_every_version_open_and_hold_what_was_put_in() {
     }
 }
 
-/// What is written today is what was written when the version was announced.
+/// The images written today are those written when the version was introduced.
 #[test]
 fn the_format_has_not_changed_without_a_new_version() {
     write_golden_if_asked();

@@ -1,4 +1,5 @@
-//! `syncline crashlab`: finds the fsync that a program forgets, and nothing wrong with programs that forget none.
+//! `syncline crashlab` finds the fsync that a program forgets, and finds nothing wrong with
+//! programs that forget none.
 
 use crate::skip_if;
 use crate::support::{self, Answer, Mount, Place, no_fuse, program, run, syncline};
@@ -7,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Why there is no Python, if so.
+/// The reason why there is no Python, if so.
 fn no_python() -> Option<String> {
     let found = support::tool("python3", &["-c".as_ref(), "import sqlite3".as_ref()]);
     found.is_none().then(|| "python3 with sqlite3 is not installed".to_owned())
@@ -17,7 +18,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/crash/fixtures").join(name)
 }
 
-/// A place with an image, and what is recorded there.
+/// A place with an image, and its recordings.
 struct Lab {
     place: Place,
 }
@@ -70,7 +71,7 @@ fn python(script: &str) -> String {
     format!("python3 {}", fixture(script).display())
 }
 
-/// The state that an exploration has reduced the failure to.
+/// The state to which an exploration reduced the failure.
 fn state_of(answer: &Answer) -> String {
     let line = answer.out.lines().find(|line| line.starts_with("Look at it: ")).expect("a failing state");
     line.split(' ').rev().nth(1).expect("state and DIR").to_owned()
@@ -87,7 +88,7 @@ fn a_forgotten_fsync_is_found_reduced_and_shown() {
     assert_eq!(found.code, 1, "{found:?}");
     assert!(found.out.contains("saved 1"), "the first promise that is broken: {found:?}");
     assert!(!found.out.contains("look at the checker"), "{found:?}");
-    // A later look at the very state, through a mount.
+    // The same state examined later, through a mount.
     let state = state_of(&found);
     let directory = lab.place.directory("state");
     let recording = lab.recording();
@@ -98,7 +99,7 @@ fn a_forgotten_fsync_is_found_reduced_and_shown() {
     assert!(!directory.join("ledger").exists(), "nothing of it is there");
     fs::write(directory.join("scratch"), b"forgotten").unwrap();
     mount.unmount().ok();
-    // The state alone fails again, and the same seed leads to the same state.
+    // The state by itself fails again, and the same seed leads to the same state.
     assert_eq!(lab.explore(&python("saver_check.py"), &["--state", &state]).code, 1);
     let report = lab.explore(&python("saver_check.py"), &["--json"]);
     assert_eq!(report.code, 1);
@@ -116,7 +117,7 @@ fn the_same_program_with_its_fsyncs_passes() {
     skip_if!(no_fuse());
     skip_if!(no_python());
     let lab = Lab::new();
-    // Snapshots, of what is in use no more as well, are part of what it begins with.
+    // The starting image has snapshots, including blocks that only they still use.
     let mount = lab.place.mount("before");
     let snapshot = |name: &str| {
         let words = ["snapshot".as_ref(), "create".as_ref(), mount.path.as_os_str(), name.as_ref()];
@@ -146,7 +147,7 @@ fn the_same_program_with_its_fsyncs_passes() {
     assert_eq!(count("stdout", "line", "saved 3\n"), 1, "{listed:#}");
 }
 
-/// Records SQLite with a journal of this kind, and has its promises checked.
+/// Records SQLite with this journal mode, and checks its promises.
 fn sqlite(mode: &str, rows: &str, options: &[&str]) {
     let lab = Lab::new();
     lab.record_python("sqlite_writer.py", &[mode, rows]).ok();

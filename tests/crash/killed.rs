@@ -20,7 +20,7 @@ fn nothing_acknowledged_is_lost_when_the_daemon_is_killed() {
             std::thread::sleep(Duration::from_millis(300 + 150 * round));
             mount.kill();
         }));
-        // Takes the dead mount away.
+        // Removes the dead mount.
         drop(mount);
         place.check_clean();
     }
@@ -55,7 +55,7 @@ fn what_was_not_synced_is_a_prefix_and_never_garbage() {
     place.check_clean();
 }
 
-/// A store to a mapping is still the kernel's when it is synced.
+/// Pages stored to through a mapping are still in the kernel at the sync.
 #[test]
 fn everything_is_durable_after_a_sync_of_all() {
     skip_if!(no_fuse());

@@ -1,5 +1,5 @@
-//! The daemon ends in the middle of writes; mounted again, nothing acknowledged is lost. And users look at the power
-//! cuts of their own programs.
+//! The daemon ends in the middle of writes; after a new mount nothing acknowledged is lost. Also
+//! the power cuts that users simulate for their own programs.
 
 #[path = "../support/mod.rs"]
 mod support;

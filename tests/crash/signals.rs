@@ -1,4 +1,5 @@
-//! Signals at random moments, by seed: some stop the daemon for a while, some end it in order, some kill it.
+//! Signals at random moments, by seed: some stop the daemon for a while, some end it properly, some
+//! kill it.
 
 use crate::skip_if;
 use crate::support::{Place, no_fuse, wait_for_end};
@@ -11,15 +12,15 @@ use std::time::Duration;
 
 const ROUNDS: u64 = 8;
 
-/// What happens to the daemon.
+/// The fate of the daemon.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Killed,
-    /// Stopped with requests on their way, and killed before it runs again.
+    /// Stopped with requests in flight, and killed while stopped.
     StoppedAndKilled,
-    /// Stopped, runs again, and is killed later.
+    /// Stopped, continued, and killed later.
     StoppedAndContinued,
-    /// Asked to end: it unmounts, in order.
+    /// Asked to end: it unmounts properly.
     Terminated,
 }
 
@@ -29,7 +30,7 @@ fn pause(rng: &mut ChaCha8Rng) {
 
 fn befall(fate: Fate, daemon: Pid, rng: &mut ChaCha8Rng) {
     let send = |signal| kill_process(daemon, signal).expect("it is alive");
-    // Enough for every writer to be told of something, on a slow machine too.
+    // Enough for every writer to get an acknowledgement, even on a slow machine.
     std::thread::sleep(Duration::from_millis(400));
     pause(rng);
     match fate {
@@ -46,7 +47,8 @@ fn befall(fate: Fate, daemon: Pid, rng: &mut ChaCha8Rng) {
             pause(rng);
             send(Signal::KILL);
         }
-        // The writers still have files open: the mount goes out of sight, and ends when they have closed them.
+        // The writers still have files open: the mount is detached, and ends when they have closed
+        // them.
         Fate::Terminated => return send(Signal::TERM),
     }
     wait_for_end(daemon);
@@ -77,7 +79,7 @@ fn nothing_acknowledged_is_lost_whatever_signal_comes() {
     mount.unmount().ok();
 }
 
-/// SIGTERM is a wish to end, not a crash: what was written is there although nobody synced it.
+/// SIGTERM is a request to end, not a crash: everything written is there, even without a sync.
 #[test]
 fn a_daemon_that_is_asked_to_end_writes_everything_back() {
     skip_if!(no_fuse());

@@ -1,4 +1,4 @@
-//! Programs that overwrite and create with fsync, and remember what they were told.
+//! Programs that overwrite and create files with fsync, and remember the acknowledgements.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
@@ -6,16 +6,17 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Writers at once.
+/// Writers at the same time.
 pub const WRITERS: u64 = 4;
 const BLOCK: usize = 16 << 10;
 const PLACES: u64 = 32;
 
-/// What a writer was told is durable: for each place of its file the newest version; and the newest begun.
+/// What was acknowledged to a writer: for each place in its file the newest durable version; and
+/// the newest version begun.
 pub struct History {
     pub acknowledged: Vec<Option<u64>>,
     begun: Vec<Option<u64>>,
-    /// Files that were created, fsynced, and so must exist.
+    /// Files that were created and fsynced, so they must exist.
     created: Vec<u64>,
 }
 
@@ -29,11 +30,11 @@ fn create(directory: &File, name: &str) -> std::io::Result<File> {
     Ok(rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o644))?.into())
 }
 
-/// Overwrites and creates until the mount is gone or it is told to stop.
+/// Overwrites and creates until the mount is gone or the writer is told to stop.
 pub fn write(mount: &Path, round: u64, writer: u64, stop: &AtomicBool) -> History {
     let none = || vec![None; PLACES as usize];
     let mut history = History { acknowledged: none(), begun: none(), created: Vec::new() };
-    // By descriptor: once the mount is gone a path would lead to the folder below it.
+    // By descriptor: after the mount is gone, a path would lead to the folder below it.
     let Ok(mount) = File::open(mount) else { return history };
     let Ok(file) = create(&mount, &format!("{round}-{writer}")) else { return history };
     for version in 1.. {
@@ -61,7 +62,7 @@ pub fn write(mount: &Path, round: u64, writer: u64, stop: &AtomicBool) -> Histor
     history
 }
 
-/// Runs all writers of a round while `meanwhile` does something to the daemon.
+/// Runs all writers of a round while `meanwhile` acts on the daemon.
 pub fn write_during(mount: &Path, round: u64, meanwhile: impl FnOnce()) -> Vec<History> {
     let stop = AtomicBool::new(false);
     let histories = std::thread::scope(|scope| {
@@ -77,7 +78,7 @@ pub fn write_during(mount: &Path, round: u64, meanwhile: impl FnOnce()) -> Vec<H
     histories
 }
 
-/// Compares what is on the mount with what the writers of all rounds were told.
+/// Compares the mount with what was acknowledged to the writers of all rounds.
 pub fn verify_all(mount: &Path, rounds: &[Vec<History>]) {
     for (round, writers) in (0..).zip(rounds) {
         for (writer, history) in (0..).zip(writers) {

@@ -1,5 +1,6 @@
-//! Some 250 groups of system calls, made on a mount of Syncline and on ext4, as root and as an ordinary user: what they answer
-//! must be the same, but for the differences that docs/DIFFERENCES.md names with their reasons.
+//! Some 250 groups of system calls, made on a mount of Syncline and on ext4, as root and as an
+//! ordinary user. The results must be the same, except for the differences that docs/DIFFERENCES.md
+//! lists with their reasons.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -13,12 +14,13 @@ use std::process::Command;
 use support::{Loop, Mount, Place, no_fuse, not_root, run, tool};
 
 const PAGE: &str = include_str!("../../docs/DIFFERENCES.md");
-/// What differs only because the kernel does not ask when a file is opened, unless it is told to.
+/// Differences that exist only because the kernel does not ask when a file is opened, unless told
+/// to.
 const CHECKED_OPENS: [&str; 2] = ["immutable_files_are_opened", "append_only_files_are_opened"];
-/// What root's run and the user's saw in each case, by its name.
+/// The results in each case, by its name, of root's run and of the user's.
 type Told = BTreeMap<String, Vec<String>>;
 
-/// The program that makes the calls, compiled; `None` where there is no compiler.
+/// The program that makes the calls, compiled; `None` if there is no compiler.
 fn calls(place: &Place) -> Option<PathBuf> {
     let binary = place.path().join("calls");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/differences/calls");
@@ -27,7 +29,7 @@ fn calls(place: &Place) -> Option<PathBuf> {
     files.sort();
     tool("cc", &[OsStr::new("--version")])?;
     let mut cc = Command::new("cc");
-    // Many of the calls are wrong on purpose, and who makes them tells what they answer.
+    // Many of the calls are wrong on purpose, so warnings are off.
     cc.args(["-O1", "-w", "-o"]).arg(&binary).args(files);
     run(cc).ok();
     Some(binary)
@@ -58,7 +60,7 @@ impl Drop for Ext4 {
     }
 }
 
-/// Makes the calls below `directory`: all, or those of some cases.
+/// Makes the calls below `directory`: all of them, or those of some cases.
 fn told(calls: &Path, directory: &Path, cases: &[&str]) -> Told {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(calls);
@@ -72,10 +74,10 @@ fn told(calls: &Path, directory: &Path, cases: &[&str]) -> Told {
     told
 }
 
-/// The ways to shut down, each on a filesystem of its own, and what is there afterwards.
+/// The ways to shut down, each on its own filesystem, and what is there afterwards.
 const SHUT_DOWNS: [&str; 4] = ["shut-down-0", "shut-down-1", "shut-down-2", "shut-down-cached"];
 
-/// Shuts a filesystem down that `mount` mounts, and mounts it again.
+/// Shuts down a filesystem that `mount` mounts, and mounts it again.
 fn told_alone<M>(calls: &Path, directory: &Path, way: &str, mount: impl Fn() -> M, told: &mut Told) {
     for (word, name) in [(way, format!("{way}-answers")), ("survived", format!("{way}-leaves"))] {
         let mounted = mount();
@@ -87,23 +89,23 @@ fn told_alone<M>(calls: &Path, directory: &Path, way: &str, mount: impl Fn() -> 
     }
 }
 
-/// The cases that the page names: the first column of its tables.
+/// The cases in the first column of the page's tables.
 fn named() -> BTreeSet<String> {
     let cells = PAGE.lines().filter_map(|line| line.strip_prefix("| `"));
     cells.filter_map(|rest| rest.split_once('`')).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Differences that show as long as the kernel keeps something in memory, which it need not.
+/// Differences that show only while the kernel keeps something in memory, which it need not.
 const THE_KERNEL_DECIDES: [&str; 1] = ["handles_outlive_names"];
 
-/// True on the kernel that the page tells of.
+/// True on the kernel version that the page describes.
 fn is_the_pages_kernel() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let version = release.split('.').take(2).collect::<Vec<_>>().join(".");
     PAGE.contains(&format!("Linux {version}."))
 }
 
-/// What the two say, where it is not the same.
+/// The differences between two results.
 fn difference(ext4: &[String], ours: &[String]) -> String {
     let only = |these: &[String], those: &[String], mark: &str| {
         let lines = these.iter().filter(|line| !those.contains(line));
@@ -112,7 +114,7 @@ fn difference(ext4: &[String], ours: &[String]) -> String {
     only(ext4, ours, "ext4") + &only(ours, ext4, "here")
 }
 
-/// What is not the same, by case.
+/// The differing cases, with their differences.
 fn differing(ext4: &Told, ours: &Told) -> BTreeMap<String, String> {
     let none = Vec::new();
     let cases: BTreeSet<&String> = ext4.keys().chain(ours.keys()).collect();
@@ -139,7 +141,8 @@ fn calls_answer_as_on_ext4_or_the_page_says_why_not() {
         eprintln!("skipped: there are no loop devices here, or no ext4");
         return;
     };
-    // FITRIM reaches an image file by choice only, as ext4's reaches the file below its loop device.
+    // FITRIM reaches an image file only if asked for, while ext4's always reaches the file below
+    // its loop device.
     let mount = Mount::new(&place.image(), &on_syncline, &["-o", "discard=punch"]);
     let (mut theirs, mut ours) = (told(&calls, &on_ext4, &[]), told(&calls, &on_syncline, &[]));
     assert!(theirs.len() >= 200, "{} cases", theirs.len());

@@ -1,8 +1,10 @@
-//! Every command on what it can't use: a table of commands, exit codes, and words that the one line must have, the next step among
-//! them. Whatever is refused leaves everything as it was.
+//! Every command on things it can't use: a table of commands, exit codes, and words that the single
+//! line of output must contain, among them the next step. A refused command leaves everything
+//! unchanged.
 //!
-//! In the place where the commands run: `image`, unmounted; `used`, mounted at `mount`; `short`, cut off; `text` and `junk`, no
-//! images; `ext4`, an image of another filesystem; `empty` and `full`, directories; nothing called `missing`.
+//! The place where the commands run has: `image`, unmounted; `used`, mounted at `mount`; `short`,
+//! truncated; `text` and `junk`, which are not images; `ext4`, an image of another filesystem;
+//! `empty` and `full`, directories. Nothing is called `missing`.
 
 use crate::skip_if;
 use crate::support::{Answer, Mount, Place, Tmpfs, as_nobody, no_fuse, not_root, run, syncline};
@@ -13,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `exit code | command | words that must be said; in any order`
+/// `exit code | command | words that must be in the output, in any order`
 const REFUSED: &str = "
     5  | info missing                              | missing; No such file; check the path
     8  | check missing                             | missing; No such file; check the path
@@ -110,7 +112,7 @@ const REFUSED: &str = "
     2  | mount image empty -o nonsense             | nonsense; unknown option; --help
 ";
 
-/// The same while `used` is mounted at `mount`.
+/// Commands while `used` is mounted at `mount`.
 const REFUSED_MOUNTED: &str = "
     3  | info used                                 | used is in use; unmount
     8  | check used                                | used is in use; unmount
@@ -152,7 +154,8 @@ const REFUSED_MOUNTED: &str = "
     3  | umount mount                              | in use; fuser
 ";
 
-/// By the names that mkfs(8), fsck(8) and mount(8) call, with the exit codes that they expect.
+/// Commands under the names that mkfs(8), fsck(8) and mount(8) call, with the exit codes that they
+/// expect.
 const REFUSED_HELPERS: &str = "
     32 | mount.syncline missing empty              | No such file; --create
     32 | mount.fuse.syncline junk empty            | not a Syncline image; mkfs
@@ -168,7 +171,7 @@ const REFUSED_HELPERS: &str = "
     1  | mkfs.syncline used                        | used holds a Syncline filesystem; --force
 ";
 
-/// As nobody, of what belongs to root.
+/// Commands run by the user nobody, on files that belong to root.
 const REFUSED_TO_NOBODY: &str = "
     9  | info image                                | image; Permission denied; root
     8  | check image                               | image; Permission denied; root
@@ -183,7 +186,7 @@ const REFUSED_TO_NOBODY: &str = "
     9  | snapshot create mount name                | mount; Permission denied; root
 ";
 
-/// Where 24 MiB of room are, with an image of 16 MiB.
+/// Commands in a place with room for 24 MiB and an image of 16 MiB.
 const REFUSED_WHEN_FULL: &str = "
     10 | mkfs new --size 64MiB                     | new; No space left; smaller --size
     10 | mkfs zero --size 64MiB                    | zero; No space left; smaller --size
@@ -202,7 +205,7 @@ fn cases(table: &str) -> impl Iterator<Item = (i32, Vec<&str>, Vec<&str>)> {
     })
 }
 
-/// Runs a command of a table there; the first word may be another name of the program.
+/// A command of a table, to run in this place; the first word may be another name of the program.
 fn call(there: &Path, words: &[&str], program: &Path) -> Command {
     let mut command = if words[0].contains('.') {
         let mut helper = Command::new(there.join("names").join(words[0]));
@@ -217,16 +220,17 @@ fn call(there: &Path, words: &[&str], program: &Path) -> Command {
     command
 }
 
-/// All files of a folder with their contents, and what its directories are called; not what lies in a mount.
+/// All files of a folder with their contents, and the names of its directories, without the
+/// contents of mounts.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    // Images that are opened for writing change, even if nothing comes of it: they are checked at the end.
+    // Images opened for writing change even if the command fails; they are checked at the end.
     let image = |path: &Path| path.ends_with("image") || path.ends_with("used");
     let read = |path: &Path| (path.is_file() && !image(path)).then(|| fs::read(path).unwrap());
     entries.map(|path| (path.clone(), read(&path))).collect()
 }
 
-/// The image is the one that it was, and clean.
+/// Asserts that the image is the same filesystem, and clean.
 fn is_as_it_was(image: &Path, uuid: &str) {
     syncline([OsStr::new("check"), image.as_ref()]).ok();
     assert_eq!(uuid_of(image), uuid);
@@ -236,7 +240,7 @@ fn uuid_of(image: &Path) -> String {
     syncline([OsStr::new("uuid"), image.as_ref()]).ok().out
 }
 
-/// Runs all of a table, and sees that nothing has changed.
+/// Runs all commands of a table and asserts that nothing has changed.
 fn all_are_refused(there: &Path, table: &str, run_it: impl Fn(&[&str]) -> Answer) {
     let before = contents(there);
     for (code, words, says) in cases(table) {
@@ -252,7 +256,7 @@ fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_syncline").into()
 }
 
-/// The place that the tables are about, with nothing mounted.
+/// The place that the tables describe, with nothing mounted.
 fn place() -> Place {
     let place = Place::with_image("32MiB");
     let path = |name: &str| place.path().join(name);
@@ -297,7 +301,7 @@ fn what_is_mounted_is_refused_and_goes_on() {
     let mount = mount_used(&place);
     let path = |name: &str| place.path().join(name).into_os_string();
     syncline(["snapshot".into(), "create".into(), path("mount"), "kept".into()]).ok();
-    // Somebody works there.
+    // A program is using it.
     let open = fs::File::open(mount.path.join("file")).unwrap();
     for table in [REFUSED_MOUNTED, REFUSED_HELPERS] {
         all_are_refused(place.path(), table, |words| run(call(place.path(), words, &program())));
@@ -306,7 +310,7 @@ fn what_is_mounted_is_refused_and_goes_on() {
     drop(open);
     mount.unmount().ok();
     for image in ["image", "used"] {
-        // One is a copy of the other.
+        // One image is a copy of the other.
         is_as_it_was(&place.path().join(image), &uuid);
     }
 }
@@ -316,7 +320,7 @@ fn ordinary_users_are_told_who_may() {
     skip_if!(not_root());
     skip_if!(no_fuse());
     let place = place();
-    // Where the build folder lies, others may not be able to enter.
+    // Other users may not be able to enter the build folder.
     let copy = place.path().join("names/syncline");
     fs::copy(program(), &copy).unwrap();
     for (name, mode) in [("", 0o755), ("image", 0o600), ("names/syncline", 0o755)] {

@@ -26,7 +26,7 @@ fn a_full_host_is_said_before_anything_is_left_behind() {
     run(command).ok();
 }
 
-/// Where a filesystem of the kernel's is mounted; nothing is any more when it is dropped.
+/// A mount of one of the kernel's filesystems; unmounted when dropped.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -35,7 +35,7 @@ impl Drop for Mounted {
     }
 }
 
-/// The blocks of a file, in bytes.
+/// Bytes allocated to a file.
 fn allocated(path: &Path) -> u64 {
     fs::metadata(path).unwrap().blocks() * 512
 }
@@ -54,7 +54,7 @@ fn a_sparse_file_that_finds_no_room_stays_sparse() {
     tool("mount", &[device.device.as_ref(), host.0.as_ref()]).expect("it was just made");
     let disk = host.0.join("disk");
     fs::File::create(&disk).unwrap().set_len(200 << 20).unwrap();
-    // Something that is there stays, between holes.
+    // Existing data between holes must stay.
     let mut file = fs::File::options().write(true).open(&disk).unwrap();
     file.seek(SeekFrom::Start(8 << 20)).unwrap();
     file.write_all(&[7; 1 << 20]).unwrap();
@@ -63,7 +63,7 @@ fn a_sparse_file_that_finds_no_room_stays_sparse() {
     let mut command = program();
     command.arg("mkfs").arg(&disk);
     run(command).fails(10, &["cannot make an image of", "No space left", "smaller --size"]);
-    // The host may have a block more to keep its own books in.
+    // The host may need one more block for its own metadata.
     assert!(
         allocated(&disk) <= before + 4096,
         "what was taken is given back: {} of {before}",
@@ -73,7 +73,8 @@ fn a_sparse_file_that_finds_no_room_stays_sparse() {
     assert_eq!(fs::read(&disk).unwrap().iter().filter(|byte| **byte == 7).count(), 1 << 20);
 }
 
-/// What a host has promised to an image that is sparse, and does not have when a crash is to be recovered from.
+/// The host has promised blocks to a sparse image, and lacks them when a crash is to be recovered
+/// from.
 #[test]
 fn a_mount_on_a_full_host_says_that_there_is_no_room() {
     skip_if!(not_root());
@@ -100,7 +101,7 @@ fn a_mount_on_a_full_host_says_that_there_is_no_room() {
     mount.kill();
     drop(mount);
     let _ = fs::write(tmpfs.path.join("ballast"), vec![1; 64 << 20]);
-    // Whoever switches the ring on says so, in another line.
+    // Switching the ring on would print a further line.
     let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
     syncline([OsStr::new("mount"), sparse.as_ref(), directory.as_ref()].into_iter().chain(leave))
         .fails(10, &["No space left", "free space where the image lies"]);
@@ -136,7 +137,8 @@ fn fill(path: &Path) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// A block device over a file that can't grow: from some point on every write fails, as on a disk that dies.
+/// A block device over a file that can't grow: from some point on every write fails, as on a dying
+/// disk.
 #[test]
 fn a_device_that_fails_gives_errors_and_no_hang() {
     skip_if!(not_root());
@@ -166,7 +168,7 @@ fn a_device_that_fails_gives_errors_and_no_hang() {
         assert!(answer.err.starts_with("syncline: ") && answer.err.contains("mount it again"), "{answer:?}");
     }
 
-    // On a device that works again nothing acknowledged is missing.
+    // On a working device nothing acknowledged is missing.
     let whole = place.path().join("whole");
     fs::copy(&backing, &whole).unwrap();
     let mount = Mount::new(&whole, &place.directory("again"), &[]);
@@ -182,7 +184,7 @@ fn an_image_that_is_cut_off_under_a_mount_gives_errors_and_no_hang() {
     let mount = place.mount("mount");
     fs::write(mount.path.join("file"), vec![5; 8 << 20]).unwrap();
     mount.unmount().ok();
-    // Mounted anew, so that nothing of the file is in memory.
+    // A new mount, so that nothing of the file is cached.
     let mount = place.mount("again");
     fs::File::options().write(true).open(place.image()).unwrap().set_len(1 << 20).unwrap();
     let error = fs::read(mount.path.join("file")).expect_err("there is nothing to read");
@@ -194,7 +196,7 @@ fn an_image_that_is_cut_off_under_a_mount_gives_errors_and_no_hang() {
     assert_ne!(run(command).code, 0, "the damage is found");
 }
 
-/// As a disk that loses its end: what lay there is gone, what is written there fails.
+/// Like a disk that loses its end: the data there is gone, and writes there fail.
 #[test]
 fn a_loop_device_whose_file_is_cut_off_gives_errors_and_no_hang() {
     skip_if!(not_root());
@@ -223,8 +225,8 @@ fn a_loop_device_whose_file_is_cut_off_gives_errors_and_no_hang() {
     assert!(!answer.err.contains("panicked"), "{answer:?}");
 }
 
-/// A sparse image promises more than its host has. When the host is full every fsync says so, and what it acknowledged
-/// before stays.
+/// A sparse image promises more room than its host has. When the host is full, every fsync says so,
+/// and data acknowledged before stays.
 #[test]
 fn a_full_host_under_a_mounted_image_loses_nothing_acknowledged() {
     skip_if!(not_root());

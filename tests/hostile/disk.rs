@@ -1,4 +1,4 @@
-//! A disk of the tests' own, that is slow or fails when it is told to: the only file of a filesystem.
+//! A disk for tests that can be made slow or made to fail: the only file of a filesystem.
 
 use crate::support::{Place, tool};
 use fuser::{
@@ -16,9 +16,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// The disk; only for root. When it is dropped, nothing is mounted there any more, whatever still uses it.
+/// The disk; needs root. When dropped, it is unmounted, even if still in use.
 pub struct Disk {
-    /// Where its file is.
+    /// Path of its file.
     pub path: PathBuf,
     pub troubles: Arc<Troubles>,
     below: PathBuf,
@@ -26,7 +26,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A disk of this size in a place that has none yet, whose flushes take so long.
+    /// A disk of this size, in a place without one, whose flushes take this long.
     pub fn new(place: &Place, size_bytes: u64, flush: Duration) -> Self {
         let file = File::options().read(true).write(true).create_new(true).open(place.path().join("backing"));
         let file = file.expect("the name is new");
@@ -46,20 +46,20 @@ impl Drop for Disk {
     }
 }
 
-/// What the disk does wrong.
+/// The disk's current faults.
 #[derive(Default)]
 pub struct Troubles {
     pub reads_fail: AtomicBool,
     pub writes_fail: AtomicBool,
     pub flushes_fail: AtomicBool,
-    /// They are answered when this ends.
+    /// Flushes are answered when this ends.
     pub flushes_hang: AtomicBool,
-    /// Bytes that somebody tried to write.
+    /// Bytes that were submitted for writing.
     pub written_bytes: AtomicU64,
 }
 
 impl Troubles {
-    /// From now on reads, writes and flushes fail, or do not.
+    /// Makes reads, writes and flushes fail from now on, or not.
     pub fn set(&self, reads: bool, writes: bool, flushes: bool) {
         self.reads_fail.store(reads, Ordering::Relaxed);
         self.writes_fail.store(writes, Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl fuser::Filesystem for Served {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        // A disk has the size that it has.
+        // A disk's size does not change.
         reply.attr(&KEPT, &self.attributes(ino));
     }
 
@@ -182,7 +182,7 @@ impl fuser::Filesystem for Served {
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let (flush, troubles) = (self.flush, self.troubles.clone());
-        // Reads and writes go on meanwhile.
+        // Reads and writes continue meanwhile.
         std::thread::spawn(move || {
             std::thread::sleep(flush);
             while troubles.flushes_hang.load(Ordering::Relaxed) {

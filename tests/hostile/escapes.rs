@@ -1,15 +1,16 @@
-//! Names may hold anything, and a terminal obeys some of it. Whatever a command prints has none of that in it: only line breaks and
-//! tabs, which are the command's own.
+//! Names may contain anything, including sequences that a terminal obeys. The output of a command
+//! contains none of these: only the command's own line breaks and tabs.
 
 use crate::skip_if;
 use crate::support::{Answer, Mount, Place, no_fuse, program, run, syncline};
 use std::fs;
 use std::path::Path;
 
-/// Clears the screen, sets the title, goes to the line's start, starts a line of its own, turns the direction around.
+/// Clears the screen, sets the title, returns to the start of the line, starts a new line, reverses
+/// the text direction.
 const EVIL: &str = "e\u{1b}[2Jv\u{1b}]0;t\u{7}i\rl\u{9b}31m\u{202e}\nclean";
 
-/// How it is to be shown.
+/// How it must be shown.
 const SHOWN: &str = r"e\u001b[2Jv\u001b]0;t\u0007i\u000dl\u009b31m\u202e\u000aclean";
 
 #[track_caller]
@@ -17,7 +18,7 @@ fn is_harmless(what: &str, answer: &Answer) {
     for printed in [&answer.out, &answer.err] {
         let obeyed = |c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}';
         assert!(!printed.contains(obeyed), "{what}: {answer:?}");
-        // A line that looks as if it were the command's.
+        // A line that looks like the command's own.
         assert!(!printed.lines().any(|line| line.starts_with("clean")), "{what}: {answer:?}");
     }
 }
@@ -30,7 +31,7 @@ fn call(there: &Path, words: &[&str]) -> Answer {
     answer
 }
 
-/// What commands say of paths on the command line, whether they can use them or not.
+/// Output about paths on the command line, whether the command can use them or not.
 #[test]
 fn paths_are_shown_harmless_when_they_are_refused() {
     let place = Place::new();
@@ -59,7 +60,7 @@ fn paths_are_shown_harmless_when_they_are_refused() {
             assert_ne!(answer.code, 0, "{command} {path:?}");
         }
     }
-    // It shows the bytes of whatever it is given.
+    // It shows the bytes of any file.
     call(&there, &["inspect", EVIL]);
     for words in [
         &["mount", EVIL, EVIL][..],
@@ -84,11 +85,11 @@ fn paths_are_shown_harmless_when_they_are_refused() {
         assert_ne!(call(&there, words).code, 0, "{words:?}");
     }
     let shown = call(&there, &["info", EVIL]);
-    // A message is one line, so a line break in it is a space.
+    // A message is a single line, so a line break in it becomes a space.
     assert!(shown.err.contains(SHOWN.split_once("\\u000a").unwrap().0), "{shown:?}");
 }
 
-/// What they say of names, labels and paths of a filesystem.
+/// Output about names, labels and paths in a filesystem.
 #[test]
 fn names_are_shown_harmless_where_they_are_told() {
     skip_if!(no_fuse());
@@ -100,7 +101,7 @@ fn names_are_shown_harmless_where_they_are_told() {
     is_harmless("mkfs", &syncline(words).ok());
     fs::create_dir(&directory).unwrap();
     let mount = Mount::new(&image, &directory, &[]);
-    // The commands refuse such a label; whoever asks the mount itself may set any.
+    // The commands refuse such a label, but a request to the mount itself may set any.
     syncline_fuse::control::set_label(&directory, label).unwrap();
     let tree = directory.join(EVIL);
     fs::create_dir(&tree).unwrap();
@@ -148,7 +149,7 @@ fn names_are_shown_harmless_where_they_are_told() {
         &["trim", &mounted],
         &["umount", &tree],
     ] {
-        // Whether it succeeds is for other tests to ask.
+        // Other tests check whether it succeeds.
         call(&there, words);
     }
     mount.unmount().ok();

@@ -1,5 +1,6 @@
-//! A real mount on a device that fails for minutes while nobody uses it: it says so, and neither fills a disk with log lines nor keeps
-//! the device busy; when the device works again, all of it is written.
+//! A real mount on a device that fails for minutes while no program uses it: it reports that, and
+//! neither fills a disk with log lines nor keeps the device busy. When the device works again,
+//! everything dirty is written.
 
 use crate::disk::Disk;
 use crate::skip_if;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const FILES: usize = 40;
 const FILE_BYTES: usize = 300_000;
-/// Until then what is dirty is due, and has failed often enough.
+/// By then dirty data is due and has failed often enough.
 const SETTLE: Duration = Duration::from_secs(14);
 const WATCHED: Duration = Duration::from_secs(8);
 
@@ -40,13 +41,13 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
     let (lines, tried) = (lines() - lines_before, tried() - tried_before);
     println!("{lines} log lines and {} MB of writes that failed in {WATCHED:?}", tried / 1_000_000);
     assert!(lines <= 60, "{lines} log lines in {WATCHED:?}");
-    // What is dirty, once to each of the places where it is tried.
+    // The dirty data, once for each place that is tried.
     assert!(tried <= 4 * (FILES * FILE_BYTES) as u64, "{tried} bytes in {WATCHED:?}");
     disk.troubles.set(false, false, false);
     let started = Instant::now();
     let last = File::open(mount.path.join("0")).unwrap();
     while last.sync_all().is_err() {
-        // What failed before is told of once.
+        // A past failure is reported once.
         assert!(started.elapsed() < Duration::from_secs(30), "the device works again");
     }
     drop(last);

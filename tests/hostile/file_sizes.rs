@@ -1,4 +1,5 @@
-//! A limit on the size of files (`ulimit -f`): a write past it is an error that is told, and no end of the process.
+//! A limit on the size of files (`ulimit -f`): a write beyond it is reported as an error, and does
+//! not end the process.
 
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse, program, run, syncline};
@@ -6,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The program, with files of so many KiB at most.
+/// The program, with a limit of this many KiB for files.
 fn limited(place: &Place, kib: u32, words: &[&str]) -> Command {
     let mut command = Command::new("bash");
     command.arg("-c").arg(format!("ulimit -c 0; ulimit -f {kib}; exec \"$0\" \"$@\""));

@@ -1,4 +1,4 @@
-//! What is said of one and the same error has to fit its cause: a step that can't help sends people astray.
+//! The message for an error must fit its cause: advice that can't help leads users astray.
 
 use crate::skip_if;
 use crate::support::{
@@ -54,7 +54,7 @@ fn a_mount_that_fails_late_leaves_nothing_mounted() {
     let Some(tmpfs) = Tmpfs::new(place.directory("small"), "8m") else {
         return eprintln!("skipped: no tmpfs can be mounted here");
     };
-    // Its log has to be put into the tree before anything else.
+    // Its log must first be put into the tree.
     let mut crashed = place.mount("crashed");
     for index in 0..2000 {
         fs::write(crashed.path.join(format!("a long name of a file {index}")), "x").unwrap();
@@ -93,7 +93,7 @@ fn an_owner_is_not_told_to_be_the_owner() {
     assert!(!answer.err.contains("-o ro"), "it can't be read either: {answer:?}");
     mode(0o600);
     label().ok();
-    // A folder that may not be written, and one that may not be entered.
+    // A folder that can't be written, and one that can't be entered.
     let make = |path: &str| run(as_nobody(call(&["mkfs", path, "--size", "16MiB"], place.path())));
     make("new").fails(9, &["cannot create new", "files can't be made in .", "choose another place"]);
     let closed = place.directory("closed");
@@ -142,7 +142,7 @@ fn sizes_are_told_as_they_were_given() {
     refused(&["resize", "image", "1KiB"], place.path()).fails(10, &["1.00 KiB are too few"]);
     refused(&["mkfs", "labelled", "-L", "lab", "--size", "16MiB"], place.path()).ok();
     assert_eq!(refused(&["label", "labelled"], place.path()).ok().out, "lab\n");
-    // It is an image, whatever keeps it from being smaller.
+    // It is an image, whatever keeps it from being made smaller.
     refused(&["mkfs", "large", "--size", "64MiB"], place.path()).ok();
     refused(&["snapshot", "create", "large", "kept"], place.path()).ok();
     refused(&["resize", "large", "32MiB"], place.path()).fails(1, &["snapshot delete"]);
@@ -175,7 +175,7 @@ fn who_only_stands_in_a_mount_is_meant_too() {
     mount.unmount().ok();
 }
 
-/// Not the first file below it that the user may not read.
+/// The message names the directory, not the first file below it that the user may not read.
 #[test]
 fn a_directory_of_another_filesystem_is_called_by_its_own_name() {
     let place = Place::new();

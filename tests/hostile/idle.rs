@@ -1,4 +1,4 @@
-//! A real mount that nobody uses: it takes no room and no processor, wherever its log ends.
+//! A real mount that no program uses: it takes no room and no CPU time, wherever its log ends.
 
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse};
@@ -6,7 +6,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-/// Longer than it takes until a log that rests is marked.
+/// Longer than it takes until the marker of an idle log is written.
 const REST: Duration = Duration::from_millis(650);
 /// Bytes that a checkpoint may take meanwhile. A segment of the log has 256 KiB.
 const CHECKPOINT_BYTES: u64 = 128 << 10;
@@ -16,7 +16,7 @@ fn available(mount: &Mount) -> u64 {
     room.f_bavail * room.f_frsize
 }
 
-/// How often the daemon's threads have waited, and the ticks of processor time that they took.
+/// How often the daemon's threads have waited, and the ticks of CPU time they used.
 fn work(mount: &Mount) -> (u64, u64) {
     let pid = mount.pid().as_raw_nonzero();
     let switches = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| {
@@ -29,8 +29,9 @@ fn work(mount: &Mount) -> (u64, u64) {
     (switches.sum(), fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap())
 }
 
-/// Changes of one block of log each, with a rest behind each, so that the log has two more blocks each time: somewhere in a segment of
-/// 64 blocks it ends at the last, here or in the mount that is one block ahead. (Behind the very first there may be none.)
+/// Makes changes of one log block each, with a rest after each, so that the log grows by two blocks
+/// each time. In a segment of 64 blocks it ends once at the last block, in this mount or in the one
+/// that is a block ahead. (There may be no marker after the very first change.)
 fn rest_everywhere(mount: &Mount, ahead: u32) {
     let path = mount.path.join("file");
     let file = File::create(&path).unwrap();

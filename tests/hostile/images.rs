@@ -1,4 +1,4 @@
-//! Images that are not what they should be.
+//! Images that are damaged, truncated or of another kind.
 
 use crate::skip_if;
 use crate::support::{Answer, Mount, Place, edit, no_fuse, program, run};
@@ -25,7 +25,7 @@ fn mount(place: &Place) -> Answer {
     run(program)
 }
 
-/// All commands that open an image say the same.
+/// Asserts that all commands that open an image give the same error.
 fn all_refuse(place: &Place, code: i32, words: &[&str]) {
     with_image("info", &place.image()).fails(code, words);
     with_image("check", &place.image()).fails(8, words);
@@ -36,7 +36,7 @@ fn copies() -> impl Iterator<Item = u64> {
     (0..2).flat_map(|slot| Geometry::superblock_copies_for(BLOCKS, slot)).map(|block| block * BLOCK)
 }
 
-/// The superblock that counts.
+/// The newest superblock.
 fn newest(image: &Path) -> Superblock {
     let bytes = fs::read(image).unwrap();
     let decoded = copies().filter_map(|at| Superblock::decode(&bytes[at as usize..][..BLOCK_BYTES]).ok());
@@ -69,7 +69,7 @@ fn who_reads_only_is_not_told_to_read_only() {
     let place = Place::with_image("64MiB");
     let node = newest(&place.image()).tree.node.addr;
     edit(&place.image(), node * BLOCK + 500, 1, |bytes| bytes[0] ^= 1);
-    // All of so small a tree is lost, so to mount it for reading would help as little.
+    // So small a tree is lost completely, so a read-only mount would not help either.
     mount(&place).fails(4, &["no mount can show anything", "syncline check --repair --dry-run"]);
     let mut program = program();
     program.arg("mount").arg(place.image()).arg(place.path().join("mount")).args(["-o", "ro"]);
@@ -81,7 +81,7 @@ fn who_reads_only_is_not_told_to_read_only() {
 fn a_foreign_image_is_not_taken_for_ours_and_not_overwritten() {
     let place = Place::new();
     fs::write(place.image(), vec![0; 32 << 20]).unwrap();
-    // What mke2fs writes there.
+    // The magic number that mke2fs writes.
     edit(&place.image(), 1080, 2, |magic| magic.copy_from_slice(&[0x53, 0xef]));
     all_refuse(&place, 5, &["not a Syncline image"]);
     with_image("mkfs", &place.image()).fails(1, &["ext4", "--force"]);
@@ -121,7 +121,7 @@ fn a_copy_of_a_superblock_may_rot() {
     place.check_clean();
 }
 
-/// Which of them was the newer nobody can tell any more.
+/// Which of the two was newer is no longer known.
 #[test]
 fn a_superblock_lost_with_both_its_copies_is_gone_on_without_only_when_asked() {
     skip_if!(no_fuse());
@@ -141,12 +141,12 @@ fn a_superblock_lost_with_both_its_copies_is_gone_on_without_only_when_asked() {
             assert_eq!(fs::read(again.path.join("file")).unwrap(), b"kept");
             again.unmount().ok();
         }
-        // The mount has written both slots anew.
+        // The mount has rewritten both slots.
         place.check_clean();
     }
 }
 
-/// What 'dd bs=1M count=1' leaves is a filesystem still, and mkfs takes it for one.
+/// After 'dd bs=1M count=1' it is still a filesystem, and mkfs recognises it.
 #[test]
 fn an_image_whose_start_is_zeros_is_not_made_anew_unasked() {
     let place = Place::with_image("64MiB");

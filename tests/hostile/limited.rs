@@ -1,4 +1,4 @@
-//! A limit of the system on the memory of a process: a memory cgroup of its own, version 1 or 2.
+//! A system limit on a process's memory: a separate memory cgroup, version 1 or 2.
 
 use rustix::process::Pid;
 use std::fs;
@@ -10,15 +10,15 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Limits a process to so many bytes, past which the kernel ends it; `None` where no cgroup can be made. The cache of the files that it
-    /// writes counts, and gives way.
+    /// Limits a process to this many bytes, beyond which the kernel kills it; `None` if no cgroup
+    /// can be created. Page cache of files that it writes counts too, but is reclaimed.
     pub fn new(pid: Pid, bytes: u64) -> Option<Self> {
         let name = format!("syncline-test-{}", pid.as_raw_nonzero());
         let (first, second) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
         let (directory, file) = if first.is_dir() {
             (first.join(name), "memory.limit_in_bytes")
         } else {
-            // It may be there already, and may not be.
+            // It may be enabled already, or may not be permitted.
             let _ = fs::write(second.join("cgroup.subtree_control"), "+memory");
             (second.join(name), "memory.max")
         };
@@ -32,7 +32,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // The processes have ended, and the kernel may need a moment to see that.
+        // The processes have ended, but the kernel may take a moment to notice.
         for _ in 0..100 {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;

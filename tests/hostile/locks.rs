@@ -1,4 +1,5 @@
-//! Locks that other users take on an image that they may read: they keep nobody out who may write it, and nobody writes it twice.
+//! Locks that other users take on an image they may read: they exclude no one who may write it, and
+//! it never has two writers.
 
 use crate::skip_if;
 use crate::support::{
@@ -10,7 +11,8 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Child, Command, Stdio};
 
-/// Locks a whole file for reading until it is killed: of the process, or with a second argument of the open file.
+/// Locks a whole file for reading until killed: a lock of the process or, with a second argument,
+/// of the open file.
 const LOCKER: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -33,7 +35,7 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// A process that ends with this.
+/// A process that is killed when this is dropped.
 struct Locker(Child);
 
 impl Locker {
@@ -57,7 +59,7 @@ impl Drop for Locker {
 fn images_are_their_owners_business() {
     let place = Place::with_image("16MiB");
     assert_eq!(fs::metadata(place.image()).unwrap().mode() & 0o777, 0o600);
-    // One that is there keeps what it was given.
+    // An existing image keeps its mode.
     fs::set_permissions(place.image(), fs::Permissions::from_mode(0o640)).unwrap();
     syncline([OsStr::new("mkfs"), place.image().as_ref(), "--force".as_ref()]).ok();
     assert_eq!(fs::metadata(place.image()).unwrap().mode() & 0o777, 0o640);
@@ -88,7 +90,8 @@ fn a_strangers_lock_keeps_root_from_nothing_and_two_writers_apart() {
         let stranger = lock(sort, false);
         let mount = place.mount(&format!("mount {round}"));
         fs::write(mount.path.join("file"), "written beside a stranger").unwrap();
-        // Nobody else writes it, nor reads what changes, whether the stranger is still there or not.
+        // No one else can write it, or read it while it changes, whether or not the stranger's lock
+        // is still there.
         let mut locker = Some(stranger);
         for _ in 0..2 {
             refused(&["mount", "image", "second"]).fails(3, &["in use"]);
@@ -101,12 +104,12 @@ fn a_strangers_lock_keeps_root_from_nothing_and_two_writers_apart() {
         assert!(locker.is_none());
         let again = lock(sort, false);
         mount.unmount().ok();
-        // Readers pass a stranger, too.
+        // Readers ignore a stranger's lock too.
         syncline([OsStr::new("info"), place.image().as_ref()]).ok();
         place.check_clean();
         drop(again);
     }
-    // Root's own lock, and the owner's, count.
+    // Root's own lock and the owner's lock count.
     let own = lock(&["of the open file"], true);
     refused(&["mount", "image", "second"]).fails(3, &["in use"]);
     drop(own);

@@ -1,5 +1,5 @@
-//! Bad input of every sort, through the binary: one line that names the cause and the next step, a defined exit code, no panic,
-//! no hang, and nothing lost that was acknowledged.
+//! Bad input of every kind, through the binary: a single line with the cause and the next step, a
+//! defined exit code, no panic, no hang, and no loss of acknowledged data.
 
 #[path = "../support/mod.rs"]
 mod support;

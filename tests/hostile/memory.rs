@@ -1,4 +1,4 @@
-//! The daemon keeps to the memory that it was given.
+//! The daemon stays within its memory.
 
 use crate::limited::peak_bytes;
 use crate::skip_if;
@@ -6,7 +6,7 @@ use crate::support::{Mount, Place, no_fuse};
 use std::fs;
 use std::io::Write;
 
-/// Nobody calls fsync, so that nothing but the limits makes the daemon let go of what was written.
+/// There is no fsync, so only the limits make the daemon release what was written.
 #[test]
 fn a_long_write_without_fsync_stays_within_the_limits() {
     skip_if!(no_fuse());
@@ -23,7 +23,7 @@ fn a_long_write_without_fsync_stays_within_the_limits() {
         fs::write(mount.path.join(index.to_string()), [7; 100]).unwrap();
     }
     let grown = peak_bytes(daemon) - before;
-    // Dirty 4, unflushed 16, two memtables of 8 each, cache 4, and buffers of requests on their way.
+    // Dirty 4, unflushed 16, two memtables of 8 each, cache 4, and buffers of requests in flight.
     assert!(grown < 96 << 20, "{} MiB", grown >> 20);
     drop(file);
     mount.unmount().ok();

@@ -28,7 +28,7 @@ fn a_bad_mount_point_is_called_by_its_name() {
     let full = place.directory("full");
     fs::write(full.join("file"), "").unwrap();
     mount_at(&place, &full).fails(6, &["not empty"]);
-    // None of this has touched the image.
+    // None of these has touched the image.
     place.check_clean();
 }
 
@@ -70,11 +70,11 @@ fn a_busy_mount_is_not_torn_away() {
     place.check_clean();
 }
 
-/// A process that ends with this.
+/// A process that is killed when this is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
-    /// In a mount namespace of its own, where this mount is as well.
+    /// Starts it in a separate mount namespace, which also has this mount.
     fn with(mount: &Path) -> Self {
         let script = r#"
             while read -r _ directory type _; do
@@ -116,7 +116,7 @@ fn a_mount_that_another_namespace_has_is_said_to_be_there_and_whose_it_is() {
     let enter = format!("nsenter -t {} -m umount {}", sleeper.0.id(), mount.path.display());
     run(command).fails(3, &["unmounted here", "mount namespace of", &process, &enter]);
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
-    // It goes on there, and ends when that does.
+    // The mount stays there and ends with the process.
     let there = Path::new("/proc").join(sleeper.0.id().to_string()).join("root");
     let file = there.join(mount.path.strip_prefix("/").unwrap()).join("file");
     assert_eq!(fs::read_to_string(file).unwrap(), "contents");
@@ -174,7 +174,7 @@ fn who_may_not_read_the_image_is_told_so() {
     run(as_nobody(command)).fails(9, &["Permission denied"]);
 }
 
-/// Where the build folder lies, others may not be able to enter.
+/// Other users may not be able to enter the build folder.
 fn copy_of_program(place: &Place, name: &str) -> Command {
     let copy = place.path().join(format!("program for {name}"));
     fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
@@ -182,7 +182,7 @@ fn copy_of_program(place: &Place, name: &str) -> Command {
     Command::new(copy)
 }
 
-/// In a mount namespace of its own, with a /dev that has next to nothing.
+/// In a separate mount namespace with a nearly empty /dev.
 #[test]
 fn without_fuse_the_message_says_what_to_do() {
     skip_if!(not_root());

@@ -1,5 +1,5 @@
-//! A mount that is refused leaves the image as it was, byte for byte: also one that a crash left with a log to replay, and also
-//! where the refusal comes late, from the kernel.
+//! A refused mount leaves the image unchanged, byte for byte: also an image that a crash left with
+//! a log to replay, and also if the refusal comes late, from the kernel.
 
 use crate::skip_if;
 use crate::support::{
@@ -13,10 +13,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What the crash left behind must be there afterwards.
+/// Data from before the crash, which must be there afterwards.
 const SYNCED: &str = "synced before the daemon was killed";
 
-/// An image whose daemon was killed: acknowledged changes are in its log only.
+/// An image whose daemon was killed: acknowledged changes are only in its log.
 fn crashed() -> Place {
     let place = Place::with_image("32MiB");
     let mut mount = place.mount("mount");
@@ -32,7 +32,7 @@ fn crashed() -> Place {
     place
 }
 
-/// Refuses each time, and nothing of the image changes.
+/// Asserts that each mount is refused and that the image does not change.
 struct Watched {
     place: Place,
     before: Vec<u8>,
@@ -49,14 +49,14 @@ impl Watched {
     fn refuses(&mut self, what: &str, answer: &Answer) {
         assert_ne!(answer.code, 0, "{what}: mounted");
         assert!(!answer.err.contains("panicked"), "{what}: {answer:?}");
-        // A daemon that is about to end has let go of the image by the time that its caller is told.
+        // By the time the caller is told, a daemon that is about to end has released the image.
         assert!(fs::read(self.place.image()).unwrap() == self.before, "{what} changed the image: {answer:?}");
         let info = syncline([OsStr::new("info"), self.place.image().as_ref()]).ok();
         assert!(info.out.contains("not unmounted"), "{what}: {info:?}");
         self.refused += 1;
     }
 
-    /// `mount` with the image and these words.
+    /// Runs `mount` with the image and these words.
     #[track_caller]
     fn mount(&mut self, words: &[&str]) {
         let arguments = [OsString::from("mount"), self.place.image().into()];
@@ -66,7 +66,7 @@ impl Watched {
         self.refuses(&words.join(" "), &answer);
     }
 
-    /// The same in a mount namespace of its own where a shell has done something before.
+    /// Runs `mount` in a separate mount namespace, after these shell commands.
     #[track_caller]
     fn mount_where(&mut self, before: &str, words: &str) {
         let mut command = Command::new("unshare");
@@ -79,7 +79,7 @@ impl Watched {
         self.refuses(before, &answer);
     }
 
-    /// In the end everything that was acknowledged is there.
+    /// Asserts that everything acknowledged is there in the end.
     fn end(self) {
         let mount = Mount::new(&self.place.image(), &self.place.directory("at last"), &[]);
         assert_eq!(fs::read_to_string(mount.path.join("dir/file")).unwrap(), SYNCED);
@@ -125,7 +125,7 @@ fn of_a_crashed_image_nothing_changes() {
     watched.end();
 }
 
-/// What only the kernel, or its helper, refuses, when everything of ours is in order.
+/// Refusals by the kernel or its helper only, with everything of ours in order.
 #[test]
 fn refusals_of_the_kernel_come_before_the_first_write() {
     skip_if!(no_fuse());
@@ -136,7 +136,7 @@ fn refusals_of_the_kernel_come_before_the_first_write() {
     watched.mount_where("mount --bind /dev/null /dev/fuse", "empty --foreground");
     watched.mount_where("mount --bind /dev/full /dev/fuse", "empty");
     watched.mount_where("mount -t tmpfs none /dev && touch /dev/null", "empty");
-    // Too few descriptors for the threads that serve.
+    // Too few descriptors for the serving threads.
     for descriptors in [8, 12] {
         watched.mount_where(&format!("ulimit -n {descriptors}"), "empty --foreground -o transport=classic");
     }
@@ -144,14 +144,14 @@ fn refusals_of_the_kernel_come_before_the_first_write() {
         watched.mount_where("true", "empty -o transport=uring");
     }
     if tool("setpriv", &["--version".as_ref()]).is_some() {
-        // Root, but not allowed to mount; and no helper that is.
+        // Root without the right to mount, and without a helper that has it.
         let without = "exec setpriv --bounding-set=-sys_admin \"$PROGRAM\" mount \"$IMAGE\" empty; exit";
         watched.mount_where(without, "");
     }
     watched.end();
 }
 
-/// An ordinary user may have the image and not the place.
+/// An ordinary user may own the image but not the mount point.
 #[test]
 fn refusals_of_the_helper_come_before_the_first_write() {
     skip_if!(no_fuse());
@@ -173,13 +173,13 @@ fn refusals_of_the_helper_come_before_the_first_write() {
     watched.end();
 }
 
-/// Whoever has the image is not disturbed by those who ask for it too.
+/// The program that uses the image is not disturbed by others that ask for it.
 #[test]
 fn an_image_in_use_is_not_changed_by_who_wants_it() {
     skip_if!(no_fuse());
     let mut watched = Watched::new(crashed());
     watched.place.directory("empty");
-    // Reads, and so holds, the image: a check of a damaged copy could do the same.
+    // A lock for reading holds the image: a check of a damaged copy could do the same.
     let holder = fs::File::open(watched.place.image()).unwrap();
     rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockShared).unwrap();
     let ro = watched.place.directory("read only");
@@ -190,7 +190,7 @@ fn an_image_in_use_is_not_changed_by_who_wants_it() {
     watched.end();
 }
 
-/// What `--create` makes for a mount that does not come about goes again.
+/// The image that `--create` makes is removed if the mount fails.
 #[test]
 fn an_image_that_was_made_for_a_refused_mount_goes_again() {
     skip_if!(no_fuse());
@@ -215,13 +215,14 @@ fn an_image_that_was_made_for_a_refused_mount_goes_again() {
         assert_ne!(run(command).code, 0);
         assert!(!new.exists(), "the kernel refused");
     }
-    // A mount that comes about keeps it.
+    // If the mount succeeds, the image stays.
     let mount = Mount::new(&new, &place.directory("fine"), &["--create", "16MiB"]);
     mount.unmount().ok();
     assert!(new.exists());
 }
 
-/// Ended by a signal while others are served: the order of what is done at the start does not matter for what is done at the end.
+/// Ended by a signal while requests are served: the order of steps at the start does not matter at
+/// the end.
 #[test]
 fn a_mount_that_ends_at_once_is_clean() {
     skip_if!(no_fuse());
@@ -245,7 +246,8 @@ fn is_mounted(directory: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1) == directory.to_str())
 }
 
-/// Of many who make an image and mount it at once, one does: a mount that does not come about takes nothing away that another has.
+/// Of many that create an image and mount it at once, one succeeds; a failed mount removes nothing
+/// that belongs to another.
 #[test]
 fn an_image_that_is_made_and_mounted_by_many_is_that_of_one() {
     skip_if!(no_fuse());
@@ -270,7 +272,8 @@ fn an_image_that_is_made_and_mounted_by_many_is_that_of_one() {
     }
 }
 
-/// Between making and mounting an image is never free: whoever looks at it then would keep it from being mounted.
+/// The image is never unlocked between creation and mount: a program examining it then would
+/// prevent the mount.
 #[test]
 fn an_image_that_is_made_is_held_until_it_is_mounted() {
     skip_if!(no_fuse());
@@ -279,13 +282,13 @@ fn an_image_that_is_made_is_held_until_it_is_mounted() {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            // It is locked before it gets its length.
+            // The image is locked before it gets its length.
             let len = || fs::metadata(place.image()).map_or(0, |metadata| metadata.len());
             eventually("the image", || len() == 16 << 20);
             let image = fs::File::options().write(true).open(place.image()).unwrap();
             rustix::fs::fcntl_lock(&image, rustix::fs::FlockOperation::LockExclusive).unwrap();
             let early = !ended.load(Ordering::SeqCst);
-            // Longer than anybody waits for it.
+            // Longer than any wait for it.
             std::thread::sleep(Duration::from_secs(if early { 3 } else { 0 }));
             early
         });

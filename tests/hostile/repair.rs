@@ -1,4 +1,5 @@
-//! `syncline check --repair` through the binary: exit codes, what it prints, and what it leaves alone.
+//! `syncline check --repair` through the binary: exit codes, output, and everything it leaves
+//! alone.
 
 use crate::skip_if;
 use crate::support::{Answer, Mount, Place, Tmpfs, edit, no_fuse, not_root, program, run, tool};
@@ -73,7 +74,8 @@ fn a_damaged_space_map_is_put_back() {
     mount.unmount().ok();
 }
 
-/// The tree of so few files is one leaf: with it everything is lost, and nobody is told that a mount could show anything.
+/// With so few files the tree is a single leaf: everything is lost with it, and the output must not
+/// suggest that a mount could show anything.
 #[test]
 fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
     skip_if!(no_fuse());
@@ -111,7 +113,8 @@ fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
     mount.unmount().ok();
 }
 
-/// What the present has lost a snapshot may still have: it is named, can be mounted, and gone back to.
+/// A snapshot may still have what the current state lost: the output names it, it can be mounted,
+/// and rolled back to.
 #[test]
 fn a_snapshot_is_named_where_the_present_is_lost() {
     skip_if!(no_fuse());
@@ -146,7 +149,7 @@ fn a_snapshot_is_named_where_the_present_is_lost() {
     mount.unmount().ok();
 }
 
-/// With more files the tree has a root above its leaves, and those are found again.
+/// With more files the tree has a root above its leaves, which are found again.
 #[test]
 fn a_lost_root_is_put_back() {
     skip_if!(no_fuse());
@@ -170,7 +173,7 @@ fn a_lost_root_is_put_back() {
     mount.unmount().ok();
 }
 
-/// What holds another filesystem is called by its name, and nobody is told to make one of ours.
+/// Another filesystem is named, without advice to make a Syncline image of it.
 #[test]
 fn another_filesystem_is_named() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! A real mount on a device whose flushes take seconds: it is slow, and nothing else.
+//! A real mount on a device whose flushes take seconds: it is slow, and otherwise fine.
 
 use crate::disk::Disk;
 use crate::skip_if;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 const FLUSH: Duration = Duration::from_secs(3);
 const LASTS: Duration = Duration::from_secs(20);
-/// What one batch of the log holds.
+/// Capacity of one batch of the log.
 const BATCH_BYTES: u64 = 64 << 20;
 
-/// Sets long attributes anew, as fast as it is let; their bytes.
+/// Sets long xattrs as fast as it is allowed to; returns their bytes.
 fn press(directory: &Path, number: usize, stop: &AtomicBool) -> u64 {
     let path = directory.join(format!("pressed {number}"));
     File::create(&path).unwrap();
@@ -74,7 +74,7 @@ fn flushes_of_seconds_make_writers_slow_and_nothing_else() {
     syncline([OsStr::new("check"), device.device.as_ref()]).ok();
 }
 
-/// The kernel tells nobody of a flush that is under way; who comes next waits for it all the same.
+/// The kernel does not report a flush in flight, but the next user of the device waits for it.
 #[test]
 fn what_a_killed_daemon_asked_a_slow_device_for_is_waited_for() {
     skip_if!(not_root());

@@ -1,4 +1,4 @@
-//! Unmounting says whether everything got to the device.
+//! Unmounting says whether everything has reached the device.
 
 use crate::disk::Disk;
 use crate::skip_if;
@@ -54,7 +54,7 @@ fn an_image_that_is_not_there_any_more_is_told_of() {
     mount.unmount_alone().fails(5, &["it is unmounted", "there is no", "if it was moved"]);
     let mount = Mount::new(&moved, &place.directory("again"), &[]);
     write_synced(&mount);
-    // Somebody else's is clean, and says nothing of this one.
+    // Another image is clean, which says nothing about this one.
     let other = Place::with_image("16MiB");
     fs::rename(&moved, place.image()).unwrap();
     fs::copy(other.image(), &moved).unwrap();
@@ -62,7 +62,7 @@ fn an_image_that_is_not_there_any_more_is_told_of() {
     place.check_clean();
 }
 
-/// As one that 'mount -o loop' made: the kernel takes it away when nobody has it any more.
+/// Like a loop device made by 'mount -o loop': the kernel removes it when it is no longer used.
 #[test]
 fn a_loop_device_that_goes_with_its_mount_is_looked_at_first() {
     skip_if!(not_root());
@@ -75,7 +75,7 @@ fn a_loop_device_that_goes_with_its_mount_is_looked_at_first() {
     let mount = Mount::new(&disk.device, &place.directory("mount"), &[]);
     write_synced(&mount);
     tool("losetup", &[OsStr::new("--detach"), disk.device.as_ref()]).unwrap();
-    // Its number may be somebody else's later.
+    // Its number may later belong to another device.
     std::mem::forget(disk);
     mount.unmount().ok();
     place.check_clean();
@@ -140,7 +140,7 @@ fn a_long_wait_is_told_of_once() {
     place.check_clean();
 }
 
-/// umount(8) says what is wrong in the language of whoever asks.
+/// umount(8) reports errors in the caller's language.
 #[test]
 fn a_mount_in_use_is_told_of_in_every_language() {
     skip_if!(not_root());
@@ -175,7 +175,7 @@ fn an_image_may_have_any_name() {
     mount.unmount().ok();
 }
 
-/// What a daemon calls its number is that of another process here.
+/// The daemon's process id is that of another process here.
 #[test]
 fn a_daemon_in_another_namespace_of_processes_is_waited_for() {
     skip_if!(not_root());
@@ -194,7 +194,7 @@ fn a_daemon_in_another_namespace_of_processes_is_waited_for() {
     check.ok();
 }
 
-/// Its image can't be found here, or another one is found: nothing is known of the end of the daemon.
+/// Its image can't be found here, or another one is found: the end of the daemon can't be observed.
 #[test]
 fn a_daemon_in_another_namespace_whose_image_is_not_found_here_is_told_of() {
     skip_if!(not_root());
@@ -213,15 +213,15 @@ fn a_daemon_in_another_namespace_whose_image_is_not_found_here_is_told_of() {
     }
 }
 
-/// The kernel lets go of an image when the I/O of a process that was killed has ended, and not before.
+/// The kernel releases an image only when the I/O of the killed process has ended.
 #[test]
 fn an_image_that_the_kernel_has_not_let_go_of_is_not_called_released() {
     skip_if!(not_root());
     skip_if!(no_fuse());
     let place = Place::with_image("16MiB");
     let (directory, other) = (place.directory("mount"), place.directory("other"));
-    // Who has the image can't be seen from there, as nobody has it who can be seen while I/O is under way. Bound in a second place, the
-    // filesystem keeps its daemon for a moment.
+    // The holder of the image can't be seen from there: while I/O is in flight, no visible process
+    // has it. With a second bind mount, the filesystem keeps its daemon for a moment.
     let script = "mount --bind \"$2\" \"$3\"; ";
     let mut elsewhere = Elsewhere::start(script, &[&place.image(), &directory, &other]);
     let image = place.image();
@@ -250,7 +250,7 @@ fn an_image_that_the_kernel_has_not_let_go_of_is_not_called_released() {
     assert!(answer.contains("code 1") && answer.contains("still under way"), "{answer}");
 }
 
-/// The name of the directory is in what is said of it.
+/// The directory's name appears in the message.
 #[test]
 fn a_directory_may_be_called_busy() {
     skip_if!(not_root());
@@ -290,14 +290,15 @@ fn unmount_within(seconds: u64, directory: &Path) -> Answer {
     run(command)
 }
 
-/// A daemon in a namespace of processes of its own, and with a script one of mounts: both end with it.
+/// A daemon in a separate PID namespace and, with a script, a separate mount namespace; both end
+/// with it.
 struct Elsewhere {
     shell: Child,
     answers: Option<BufReader<ChildStdout>>,
 }
 
 impl Elsewhere {
-    /// The script runs when it is mounted.
+    /// The script runs after the mount.
     fn start(script: &str, paths: &[&Path]) -> Self {
         let script = format!(
             "\"$0\" mount \"$1\" \"$2\" && {{ {script}echo mounted; read directory; \
@@ -318,7 +319,7 @@ impl Elsewhere {
         Self { shell, answers: Some(answers) }
     }
 
-    /// Unmounts from there; what is said there up to the exit code.
+    /// Unmounts from there; the output up to the exit code.
     fn unmount(&mut self, directory: &Path) -> std::thread::JoinHandle<String> {
         writeln!(self.shell.stdin.as_mut().unwrap(), "{}", directory.display()).unwrap();
         let mut answers = self.answers.take().unwrap();

@@ -1,4 +1,4 @@
-//! Commands that are called wrongly.
+//! Commands with wrong arguments.
 
 use crate::support::{Place, program, run, syncline};
 

@@ -1,6 +1,7 @@
-//! Ordinary users who want the daemon to take more memory than docs/MEMORY.md says. It runs under that limit as a limit of the system: past it, it would end.
+//! Ordinary users who try to make the daemon use more memory than docs/MEMORY.md says. It runs with
+//! that as a system limit; beyond it, it would be killed.
 //!
-//! `just hostile SECONDS` does it for longer.
+//! `just hostile SECONDS` runs this for longer.
 
 use crate::limited::{Limited, peak_bytes};
 use crate::skip_if;
@@ -17,21 +18,21 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// Of each of the four options of the mount.
+/// Value of each of the mount's four memory options.
 const OPTION_MIB: u64 = 8;
-/// Users at a time.
+/// Users at the same time.
 const USERS: u64 = 3;
-/// Files that each of them has at a time, about.
+/// About how many files each of them has at a time.
 const FILES: u64 = 20_000;
 static WRITE: [u8; 1 << 20] = [7; 1 << 20];
-/// When a user has had its time.
+/// When the users' time is over.
 static END: OnceLock<Instant> = OnceLock::new();
-/// What a user leaves before it removes the oldest.
+/// Directories that a user keeps before it removes the oldest.
 const GROUNDS: u64 = 4;
-/// Where the program of a user is told what to do.
+/// The environment variable with the instructions for a user's program.
 const ORDERS: &str = "SYNCLINE_HOSTILE_ORDERS";
 
-/// What docs/MEMORY.md says.
+/// The limit in docs/MEMORY.md.
 fn stated_bytes() -> u64 {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64).min(16);
     let (dirty, memtable, cache, kept) = (OPTION_MIB, OPTION_MIB, OPTION_MIB, OPTION_MIB);
@@ -40,7 +41,7 @@ fn stated_bytes() -> u64 {
     (fixed + 2 * dirty + 4 * dirty.min(64) + 4 * memtable + cache + kept) * MIB + inodes
 }
 
-/// Lets users loose for so long.
+/// Runs the users for this long.
 fn let_loose(time: Duration) {
     let place = Place::with_image("2GiB");
     fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
@@ -49,7 +50,7 @@ fn let_loose(time: Duration) {
     let mount = Mount::new(&place.image(), &place.directory("mount"), &["-o", &options]);
     let (daemon, stated) = (mount.pid(), stated_bytes());
     let limited = Limited::new(daemon, stated);
-    // What this program can do, nobody can't read.
+    // The user nobody can't read this program where it is.
     let program = place.path().join("user");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
@@ -72,7 +73,7 @@ fn let_loose(time: Duration) {
     let enforced = if limited.is_some() { "enforced" } else { "not enforced: there are no memory cgroups" };
     println!("{} MiB at most, {} MiB stated, {enforced}", peak / MIB, stated / MIB);
     assert!(peak <= stated);
-    // It is there and well.
+    // The daemon is still working.
     fs::write(mount.path.join("after"), "all is well").unwrap();
     assert_eq!(mount.stats()["files"]["submissions_short"], 0);
     mount.unmount().ok();
@@ -86,7 +87,7 @@ fn hostile_users_are_kept_within_the_stated_memory() {
     let_loose(Duration::from_secs(5));
 }
 
-/// For `SYNCLINE_HOSTILE_SECONDS`.
+/// Runs for `SYNCLINE_HOSTILE_SECONDS`.
 #[test]
 #[ignore = "a long run"]
 fn hostile_users_for_a_long_time() {
@@ -112,7 +113,7 @@ fn a_user() {
         let ground = home.join(format!("{turn}"));
         fs::create_dir(&ground).unwrap_or_else(|error| panic!("{name}: {error}"));
         if let Err(error) = attack(&ground) {
-            // No room, too many open files, too large, too much: answers that a user may get.
+            // No room, too many open files, too large, too much: errors that a user may get.
             let allowed = [Errno::NOSPC, Errno::MFILE, Errno::NFILE, Errno::FBIG, Errno::TOOBIG];
             let told = Errno::from_io_error(&error);
             assert!(told.is_some_and(|errno| allowed.contains(&errno)), "{name}: {error}");
@@ -128,7 +129,7 @@ fn is_over() -> bool {
     END.get().is_some_and(|end| Instant::now() > *end)
 }
 
-/// So many rounds, or as many as there is time for.
+/// This many rounds, or as many as time permits.
 fn rounds(count: u64) -> impl Iterator<Item = u64> {
     (0..count).take_while(|_| !is_over())
 }
@@ -153,7 +154,7 @@ fn file(path: PathBuf) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
 }
 
-/// Of each large write one block stays.
+/// Of each large write one block remains.
 fn punched_writes(ground: &Path) -> io::Result<()> {
     let file = file(ground.join("file"))?;
     for n in rounds(200) {
@@ -163,7 +164,7 @@ fn punched_writes(ground: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Of each large write the beginning stays, and some are synced.
+/// Of each large write the beginning remains, and some are synced.
 fn cut_writes(ground: &Path) -> io::Result<()> {
     for n in rounds(200) {
         let file = file(ground.join(n.to_string()))?;
@@ -186,7 +187,7 @@ fn small_files(ground: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// As many as may be, half of them without a name.
+/// As many open files as possible, half of them without a name.
 fn open_files(ground: &Path) -> io::Result<()> {
     let mut open = Vec::new();
     for n in rounds(8_000) {
@@ -204,7 +205,7 @@ fn open_files(ground: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// With readers that stop on the way.
+/// Huge directories, with readers that stop half-way.
 fn huge_directories(ground: &Path) -> io::Result<()> {
     for n in rounds(FILES / 4) {
         let name = format!("{n:0>200}");
@@ -223,7 +224,7 @@ fn huge_directories(ground: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Long ones, and as many as there may be.
+/// Long xattrs, as many as possible.
 fn extended_attributes(ground: &Path) -> io::Result<()> {
     for n in rounds(200) {
         let path = ground.join(n.to_string());
@@ -239,7 +240,8 @@ fn extended_attributes(ground: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Inodes that are as large in memory as they can be: contents, tiny attributes and names that just fit their items.
+/// Inodes that are as large in memory as possible: contents, tiny xattrs and names that just fit
+/// their items.
 fn fat_inodes(ground: &Path) -> io::Result<()> {
     let other = ground.join("names");
     fs::create_dir(&other)?;
@@ -269,7 +271,7 @@ fn deep_paths(ground: &Path) -> io::Result<()> {
     fs::rename(ground.join("a directory 0"), ground.join("elsewhere"))
 }
 
-/// An extent a block, in a file of a terabyte.
+/// A terabyte file with an extent for each block.
 fn sparse_files(ground: &Path) -> io::Result<()> {
     let file = file(ground.join("file"))?;
     for n in rounds(2_000) {
@@ -283,7 +285,7 @@ fn sparse_files(ground: &Path) -> io::Result<()> {
     file.set_len(1 << 50)
 }
 
-/// Which the daemon keeps, for the kernel doesn't.
+/// Partly written blocks, which the daemon keeps because the kernel does not.
 fn blocks_in_parts(ground: &Path) -> io::Result<()> {
     let file = file(ground.join("file"))?;
     for n in rounds(3_000) {

@@ -1,5 +1,6 @@
-//! One image and several ways to it: its file, loop devices of it, a filesystem of the kernel on one of these. Whoever writes it is
-//! alone (promise P7), and the others are told who it is; uses that have nothing to do with each other keep nobody out.
+//! One image that can be reached in several ways: by its file, by loop devices over it, by one of
+//! the kernel's filesystems on such a device. Its writer is alone (promise P7), and others are told
+//! who that is; unrelated uses exclude no one.
 
 use crate::skip_if;
 use crate::support::{
@@ -18,7 +19,8 @@ fn call(words: &[&str], paths: &[&Path]) -> Answer {
     run(command)
 }
 
-/// Each of these commands on the image is refused, and says who has it. All at once: each waits a second whether it becomes free.
+/// Asserts that each of these commands is refused and says who has the image. They run at once,
+/// because each waits a second for the image.
 fn all_are_refused(commands: &[(i32, &[&str])], paths: &[&Path], who: &[&str]) {
     std::thread::scope(|scope| {
         for (code, words) in commands {
@@ -40,7 +42,7 @@ fn a_mount_is_met_on_every_way_to_its_image() {
     let (Some(first), Some(second)) = (Loop::new(&place.image()), Loop::new(&place.image())) else {
         return eprintln!("skipped: there are no loop devices here");
     };
-    // One that is there, one that comes while it is mounted, and one over a loop device.
+    // One existing, one that is added while the image is mounted, and one over a loop device.
     let other = place.directory("other");
     for (round, way) in [first.device.clone(), place.image()].into_iter().enumerate() {
         let mount = Mount::new(&way, &place.directory(&format!("mount {round}")), &[]);
@@ -73,7 +75,7 @@ fn a_mount_is_met_on_every_way_to_its_image() {
         all_are_refused(&commands, &[&place.image()], &who);
         let commands: [(i32, &[&str]); 2] = [(3, &["mount"]), (3, &["mount", "-o", "ro"])];
         all_are_refused(&commands, &[&place.image(), &other], &who);
-        // The kernel meets it as well, where the loop device was there before.
+        // The kernel is excluded as well if the loop device already existed.
         let ext4 = tool("mount", &[OsStr::new("-text4"), second.device.as_ref(), other.as_ref()]);
         assert_eq!(ext4, None);
         mount.unmount().ok();
@@ -87,7 +89,7 @@ fn a_mount_is_met_on_every_way_to_its_image() {
     syncline([OsStr::new("check"), first.device.as_ref()]).ok();
 }
 
-/// The commands that work on a mount say so, with its directory; those that don't, don't.
+/// The commands that work on a mount say so, with its directory; the others don't.
 #[test]
 fn who_is_refused_hears_what_works_instead() {
     skip_if!(no_fuse());
@@ -137,7 +139,7 @@ fn a_filesystem_of_the_kernel_is_met_below_its_loop_device() {
     call(&["mkfs", "--force"], &[&place.image()]).ok();
 }
 
-/// A snapshot that is mounted by one way is not deleted by another.
+/// A mounted snapshot can't be deleted by another path.
 #[test]
 fn a_mounted_snapshot_is_met_on_every_way() {
     skip_if!(not_root());
@@ -159,7 +161,7 @@ fn a_mounted_snapshot_is_met_on_every_way() {
     place.check_clean();
 }
 
-/// A mount that can't write says so, and nothing of a failing device, nor that there is no such snapshot.
+/// A mount that can't write says so; it blames neither a failing device nor a missing snapshot.
 #[test]
 fn a_snapshot_is_not_deleted_where_nothing_can_be_written() {
     skip_if!(no_fuse());
@@ -174,7 +176,7 @@ fn a_snapshot_is_not_deleted_where_nothing_can_be_written() {
     }
 }
 
-/// Nor does a new image come about over one of which a snapshot is mounted by another way.
+/// Nor can a new image be made over one with a snapshot mounted by another path.
 #[test]
 fn no_image_is_made_over_a_snapshot_that_is_mounted_by_another_way() {
     skip_if!(not_root());
@@ -195,8 +197,8 @@ fn no_image_is_made_over_a_snapshot_that_is_mounted_by_another_way() {
     place.check_clean();
 }
 
-/// Who has a device by a node of another name, or in a filesystem that was unmounted while a file of it is open, is seen at once: nobody
-/// takes it for what a killed process left.
+/// A holder that uses a device node of another name, or a filesystem that was unmounted while one
+/// of its files is open, is recognised at once, and not taken for leftovers of a killed process.
 #[test]
 fn users_that_no_name_tells_of_are_not_waited_for() {
     skip_if!(not_root());
@@ -227,7 +229,8 @@ fn users_that_no_name_tells_of_are_not_waited_for() {
     assert!(started.elapsed() < Duration::from_secs(40), "both are told within seconds");
 }
 
-/// Two loop devices over two parts of one file, as a disk's image has, are two devices.
+/// Two loop devices over two parts of one file, such as partitions in a disk image, are two
+/// devices.
 #[test]
 fn parts_of_one_file_are_mounted_beside_each_other() {
     skip_if!(not_root());
@@ -256,7 +259,7 @@ fn parts_of_one_file_are_mounted_beside_each_other() {
     second.unmount().ok();
 }
 
-/// Nor do their snapshots meet, though they have the same numbers.
+/// Nor do their snapshots collide, although they have the same numbers.
 #[test]
 fn snapshots_of_two_parts_of_one_file_are_two() {
     skip_if!(not_root());
@@ -284,7 +287,8 @@ fn snapshots_of_two_parts_of_one_file_are_two() {
     delete(&lower).ok();
 }
 
-/// A loop device can be all that somebody has: its file may be another's, or have no name any more.
+/// A user may have only the loop device: its file may belong to another user, or have no name any
+/// more.
 #[test]
 fn a_file_that_cannot_be_opened_keeps_its_loop_device_usable() {
     skip_if!(not_root());
@@ -299,7 +303,7 @@ fn a_file_that_cannot_be_opened_keeps_its_loop_device_usable() {
         command.arg("label").arg(&device.device).arg(new);
         run(as_nobody(command))
     };
-    // The folder lets nobody in, and the image is root's.
+    // The folder can't be entered, and the image belongs to root.
     let named = label("by nobody");
     std::os::unix::fs::chown(&device.device, Some(0), None).unwrap();
     named.ok();
@@ -311,7 +315,7 @@ fn a_file_that_cannot_be_opened_keeps_its_loop_device_usable() {
     call(&["check"], &[&device.device]).ok();
 }
 
-/// A daemon that was started in a mount namespace of its own outlives the shell that started it.
+/// A daemon started in a separate mount namespace outlives the shell that started it.
 #[test]
 fn a_daemon_in_another_mount_namespace_is_named_with_what_ends_it() {
     skip_if!(not_root());

@@ -1,4 +1,4 @@
-//! POSIX access control lists: kept with the mode, handed down, enforced.
+//! POSIX access control lists: consistent with the mode, inherited, enforced.
 
 use crate::support::{self, Mount, NOBODY, as_nobody, no_fuse, not_root, tool};
 use crate::{Ground, skip_if};
@@ -28,7 +28,8 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     value
 }
 
-/// The list that gives a user and a group something, with these permissions of owner, mask and others.
+/// A list that gives rights to a user and a group, with these permissions for owner, mask and
+/// others.
 fn extended([owner, mask, others]: [u16; 3]) -> Vec<u8> {
     list(&[
         (USER_OBJ, owner, NONE),
@@ -73,7 +74,7 @@ fn a_list_and_the_mode_say_the_same() {
     assert_eq!(get(&path, ACCESS), Some(extended([6, 4, 0])), "a chmod sets the mask");
     ground.remount();
     assert_eq!((mode(&path), get(&path, ACCESS)), (0o640, Some(extended([6, 4, 0]))));
-    // One that says no more than a mode is one.
+    // A list equivalent to a mode is stored as the mode.
     set(&path, ACCESS, &list(&[(USER_OBJ, 6, NONE), (GROUP_OBJ, 0, NONE), (OTHER, 4, NONE)])).unwrap();
     assert_eq!((mode(&path), get(&path, ACCESS)), (0o604, None));
     set(&path, ACCESS, &extended([7, 6, 4])).unwrap();
@@ -94,7 +95,7 @@ fn directories_hand_their_default_list_down() {
     fs::create_dir(&dir).unwrap();
     let default = extended([7, 7, 5]);
     set(&dir, DEFAULT, &default).unwrap();
-    // The umask of these is taken by the list's place.
+    // The default list takes the place of these programs' umask.
     let made = Command::new("sh").current_dir(&dir).arg("-c").arg(
         "umask 077; : >file; mkdir below; mkfifo pipe; ln -s file link; mkdir -m 700 strict; cp file copy",
     ).status();
@@ -162,7 +163,7 @@ fn a_synced_list_survives_a_crash() {
     let mut ground = Ground::new();
     let path = ground.path("file");
     fs::write(&path, "x").unwrap();
-    // More entries than fit the inode.
+    // More entries than fit in the inode.
     let users = (0..200).map(|id| (USER, 4, 10_000 + id));
     let mut entries = vec![(USER_OBJ, 7, NONE)];
     entries.extend(users);

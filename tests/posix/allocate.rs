@@ -29,7 +29,7 @@ fn holes_are_punched_and_ranges_zeroed() {
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     file.sync_all().unwrap();
     let blocks = file.metadata().unwrap().blocks();
-    // What the kernel has cached of it must go, too.
+    // The kernel's cached pages must be dropped too.
     assert_eq!(fs::read(&path).unwrap(), expected);
     assert_eq!(ask(&file, PUNCH, 5000, 500_000), Ok(()));
     expected[5000..505_000].fill(0);
@@ -63,7 +63,7 @@ fn errors_are_those_of_linux() {
     assert_eq!(ask(&file, PUNCH, u64::MAX >> 1, 2), Err(EFBIG));
     assert_eq!(ask(&file, FallocateFlags::PUNCH_HOLE, 0, 4096), Err(EOPNOTSUPP));
     assert_eq!(ask(&file, FallocateFlags::from_bits_retain(0x4000), 0, 4096), Err(EOPNOTSUPP));
-    // The kernel asks on after what was not supported.
+    // The kernel still asks after an unsupported mode was refused.
     assert_eq!(ask(&file, PUNCH, 0, 4096), Ok(()));
     let reader = File::open(ground.path("file")).unwrap();
     assert_eq!(ask(&reader, PUNCH, 0, 4096), Err(EBADF));
@@ -74,7 +74,7 @@ fn errors_are_those_of_linux() {
     ground.end();
 }
 
-/// What ext4 and xfs do, and a write: without CAP_FSETID setuid goes.
+/// Without CAP_FSETID setuid is dropped, as on ext4 and xfs, and as by a write.
 #[test]
 fn privileges_are_lost_as_with_a_write() {
     skip_if!(no_fuse());
@@ -90,7 +90,7 @@ fn privileges_are_lost_as_with_a_write() {
     ground.end();
 }
 
-/// Room that was set aside is there when everything else is full, after a remount too.
+/// Preallocated room exists even when the image is full, also after a remount.
 #[test]
 fn preallocated_room_is_there_when_the_image_is_full() {
     skip_if!(no_fuse());
@@ -112,7 +112,7 @@ fn preallocated_room_is_there_when_the_image_is_full() {
     let mut at = 0;
     for piece in [1 << 20, 4096] {
         let data = vec![7; piece];
-        // Written back as it comes, or the kernel's cache would take it all.
+        // Synced as it is written, since the kernel's cache would hold it all.
         while rest.write_all_at(&data, at).and_then(|()| rest.sync_data()).is_ok() {
             at += piece as u64;
         }

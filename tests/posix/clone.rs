@@ -24,7 +24,7 @@ fn set_times(path: &Path, seconds: u64) {
     File::open(path).unwrap().set_times(times).unwrap();
 }
 
-/// A tree with something of everything.
+/// Makes a tree with all kinds of content.
 fn plant(root: &Path) {
     fs::create_dir_all(root.join("deep/er/still")).unwrap();
     fs::write(root.join("small"), "in its inode item").unwrap();
@@ -40,7 +40,7 @@ fn plant(root: &Path) {
     setxattr(root.join("small"), "user.short", b"value", XattrFlags::CREATE).unwrap();
     setxattr(root.join("deep/large"), "user.long", &[3; 20_000], XattrFlags::CREATE).unwrap();
     setxattr(root.join("deep"), "user.of-a-directory", b"", XattrFlags::CREATE).unwrap();
-    // For user 12345 to read, as `setfacl -m u:12345:r` does.
+    // Readable by user 12345, as set by `setfacl -m u:12345:r`.
     let entries: [(u16, u16, u32); 5] =
         [(1, 6, u32::MAX), (2, 4, 12345), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
     let mut list = 2u32.to_le_bytes().to_vec();
@@ -69,7 +69,7 @@ fn plant(root: &Path) {
     }
 }
 
-/// All that is to be the same, by path.
+/// Everything that must be the same in the copy, by path.
 fn described(root: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut firsts: BTreeMap<u64, String> = BTreeMap::new();
@@ -128,7 +128,7 @@ fn walk(root: &Path) -> Vec<std::path::PathBuf> {
     found
 }
 
-/// So that what was made can be removed.
+/// Clears flags so that the tree can be removed.
 fn clear_flags(root: &Path) {
     for path in walk(root).into_iter().filter(|path| !path.is_symlink() && (path.is_file() || path.is_dir()))
     {
@@ -152,10 +152,10 @@ fn a_clone_is_the_tree_again_shares_its_data_and_survives_a_crash() {
     assert!(answer.out.contains("4 files") && answer.out.contains("1 hard links"), "{answer:?}");
     assert_eq!(described(&to), expected);
     assert_eq!(data(&ground), before, "no data was written");
-    // What `cp -a` makes is the same, as far as it goes: it knows no flags.
+    // The result of `cp -a` is the same, except for flags, which it does not copy.
     let cp = ground.path("cp");
     if tool("cp", &["-a".as_ref(), from.as_ref(), cp.as_ref()]).is_some() {
-        // How much room a small file takes is known when it has been logged.
+        // The room that a small file takes is known only once it has been logged.
         syncline_fuse::control::sync(&ground.path("")).unwrap();
         let without = |all: BTreeMap<String, String>| -> BTreeMap<String, String> {
             let cut = |text: String| {
@@ -167,7 +167,7 @@ fn a_clone_is_the_tree_again_shares_its_data_and_survives_a_crash() {
         };
         assert_eq!(without(described(&cp)), without(described(&to)));
     }
-    // Each goes its own way.
+    // Original and copy change independently.
     ground.mount.as_mut().unwrap().kill();
     let path = ground.mount.take().unwrap().path.clone();
     ground.mount = Some(crate::Mount::new(&ground.place.image(), &path, &[]));
@@ -204,7 +204,7 @@ fn one_file_is_cloned_and_what_cannot_be_is_refused() {
     ground.end();
 }
 
-/// What is left of a clone that fails is told.
+/// A failed clone reports what it leaves.
 #[test]
 fn a_clone_that_fails_says_what_is_left() {
     skip_if!(no_fuse());
@@ -227,7 +227,7 @@ fn a_clone_that_fails_says_what_is_left() {
     by_nobody("tree", "theirs/copy").fails(9, &["tree/b", "left unfinished", "rm -r"]);
     assert!(ground.path("theirs/copy").exists());
     by_nobody("tree/b", "theirs/b").fails(9, &["nothing is left"]);
-    // Their copy of somebody else's file is theirs.
+    // Their copy of another user's file belongs to them.
     let answer = by_nobody("tree/a", "theirs/a").ok();
     assert!(answer.out.contains("left out"), "{answer:?}");
     assert_eq!(ground.path("theirs/a").metadata().unwrap().uid(), crate::support::NOBODY);

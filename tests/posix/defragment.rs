@@ -13,7 +13,7 @@ fn defragment(arguments: &[&Path]) -> Answer {
     run(command)
 }
 
-/// Without this, what is synced in small pieces is placed together.
+/// Without this, data synced in small pieces is placed together.
 const PLACED: &str = "ablate=data-in-log";
 
 /// Two files whose blocks alternate on the device.

@@ -50,7 +50,7 @@ fn an_fsync_is_explained_by_what_the_counters_say() {
     assert_eq!(first["durable"]["flush"].as_u64(), Some(counter(&ground, "flushes_issued")));
     let why: Vec<&str> = first["why"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(why.contains(&"dirty_data") && why.contains(&"name"), "{why:?}");
-    // The second had nothing to do, by the first's flush.
+    // The second had nothing to do, thanks to the first's flush.
     assert_eq!((&second["cover"], &second["why"]), (&"elided".into(), &Value::Array(Vec::new())));
     assert_eq!(second["durable"], first["durable"]);
     let text = explain(&path, &[]).ok().out;
@@ -63,7 +63,7 @@ fn an_fsync_is_explained_by_what_the_counters_say() {
     ] {
         assert!(text.contains(words), "{words:?} is missing: {text}");
     }
-    // The newest ones, and those of the whole mount, directories too.
+    // The newest receipts, and those of the whole mount, including directories.
     assert_eq!(receipts(&path, &["--last", "1"]), made[1..]);
     File::open(ground.path("")).unwrap().sync_all().unwrap();
     append(&ground.path("other"), b"x").sync_data().unwrap();
@@ -110,7 +110,7 @@ fn others_learn_only_of_files_that_they_can_read() {
         append(&path, b"x").sync_all().unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     }
-    // Where the build folder lies, others may not be able to enter.
+    // Other users may not be able to enter the build folder.
     let copy = ground.place.path().join("syncline");
     fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
     for path in [copy.as_path(), ground.place.path()] {

@@ -1,4 +1,4 @@
-//! chattr(1) and lsattr(1): what the flags forbid, and that they stay.
+//! chattr(1) and lsattr(1): the operations that flags forbid, and the persistence of flags.
 
 use crate::support::{no_fuse, not_root, program, run};
 use crate::{Ground, errno, skip_if};
@@ -98,7 +98,7 @@ fn directories_have_them_too() {
     assert_eq!(errno(fs::rename(ground.path("outside"), dir.join("new"))), NOT_PERMITTED);
     assert_eq!(errno(fs::remove_file(dir.join("file"))), NOT_PERMITTED);
     assert_eq!(errno(fs::remove_dir(&dir)), NOT_PERMITTED);
-    // What is in it is another matter.
+    // Its files are not affected.
     fs::write(dir.join("file"), "changed").unwrap();
     set(&dir, IFlags::APPEND).unwrap();
     fs::write(dir.join("new"), "x").unwrap();
@@ -142,7 +142,7 @@ fn the_harmless_ones_stay_and_are_handed_down() {
     ground.end();
 }
 
-/// Text of which most blocks are alike.
+/// Text with similar blocks.
 fn text(len: usize) -> Vec<u8> {
     let lines = (0..).map(|line| format!("line {line} says what the line before it said\n"));
     lines.flat_map(String::into_bytes).take(len).collect()
@@ -164,7 +164,7 @@ fn a_compressed_tree_takes_less_room_and_reads_the_same() {
     fs::create_dir(&below).unwrap();
     fs::write(&file, &contents).unwrap();
     assert_eq!([flags(&tree), flags(&below), flags(&file)], [COMPRESSED; 3], "handed down");
-    // Another flag leaves it as it is.
+    // Setting another flag leaves it alone.
     set(&file, COMPRESSED | IFlags::NODUMP).unwrap();
     assert_eq!(flags(&file), COMPRESSED | IFlags::NODUMP);
     ground.remount();
@@ -173,7 +173,7 @@ fn a_compressed_tree_takes_less_room_and_reads_the_same() {
     assert!(blocks(&file) < blocks(&plain) / 3, "{} of {}", blocks(&file), blocks(&plain));
     assert_eq!(flags(&file), COMPRESSED | IFlags::NODUMP);
     assert!(fs::read(&file).unwrap() == contents);
-    // In the middle of a unit, across two, and shorter.
+    // In the middle of a unit, across two units, and a truncation.
     let mut expected = contents;
     let open = OpenOptions::new().write(true).open(&file).unwrap();
     for at in [100_000, 131_000, 1_000_000] {

@@ -1,4 +1,4 @@
-//! The ends of what there is: names, targets, sizes, times, extended attributes; and many at once.
+//! Limits of names, symlink targets, sizes, times and xattrs; and many at once.
 
 use crate::support::{as_nobody, no_fuse, not_root, tool};
 use crate::{Ground, errno, skip_if};
@@ -127,7 +127,7 @@ fn thousands_of_extended_attributes_and_the_longest() {
     fs::write(&path, "x").unwrap();
     let name = |index: usize| format!("user.attribute number {index:05}");
     let value = |index: usize| format!("{index}").repeat(index % 40 + 1);
-    // What is listed fits 64 KiB.
+    // A listing is limited to 64 KiB.
     let count = 65536 / (name(0).len() + 1);
     for index in 0..count {
         setxattr(&path, name(index), value(index).as_bytes(), XattrFlags::CREATE).unwrap();

@@ -1,4 +1,4 @@
-//! What programs expect of a filesystem, through a real mount.
+//! What programs expect of a filesystem, tested on a real mount.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -35,7 +35,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use support::{Mount, Place, no_fuse, program, run};
 
-/// A mounted image; checked clean when the test has ended well.
+/// A mounted image, which is checked when the test has succeeded.
 struct Ground {
     place: Place,
     mount: Option<Mount>,
@@ -46,7 +46,7 @@ impl Ground {
         Self::with(&[])
     }
 
-    /// The same, mounted with these options.
+    /// A mounted image with these options.
     fn with(options: &[&str]) -> Self {
         let place = Place::with_image("128MiB");
         let mount = Mount::new(&place.image(), &place.directory("mount"), options);
@@ -57,7 +57,7 @@ impl Ground {
         self.mount.as_ref().expect("it is mounted").path.join(name)
     }
 
-    /// Unmounts and mounts again: what is in memory is gone.
+    /// Remounts, so that nothing is cached.
     fn remount(&mut self) {
         let mount = self.mount.take().expect("it is mounted");
         let path = mount.path.clone();
@@ -235,7 +235,7 @@ fn an_fsync_costs_one_flush() {
         file.sync_all().unwrap();
     }
     let issued = flushes() - before;
-    // A checkpoint may fall into it, with two of its own.
+    // A checkpoint may run in between, with two flushes of its own.
     assert!((50..=52).contains(&issued), "{issued} flushes for 50 fsyncs");
     drop(file);
     ground.end();

@@ -85,7 +85,7 @@ fn a_large_directory_is_listed_whole_while_it_changes() {
     for entry in fs::read_dir(&dir).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if listed.len() % 10 == 0 {
-            // Removing what was listed and adding others disturbs nobody.
+            // Removing listed names and adding others does not disturb the listing.
             fs::remove_file(dir.join(&name)).unwrap();
             fs::write(dir.join(format!("new {}", listed.len())), "").unwrap();
         }
@@ -122,7 +122,7 @@ fn special_files_are_what_they_are() {
     ground.end();
 }
 
-/// What overlay filesystems need of their upper layer.
+/// Overlay filesystems need this of their upper layer.
 #[test]
 fn a_rename_can_leave_a_whiteout() {
     skip_if!(no_fuse());

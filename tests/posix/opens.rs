@@ -1,4 +1,4 @@
-//! Opening files without asking the daemon.
+//! Opening files without a request to the daemon.
 
 use crate::Ground;
 use crate::skip_if;
@@ -28,12 +28,12 @@ fn opening_and_closing_costs_no_request() {
         File::open(&path).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "contents");
     }
-    // The first opening of all was refused, for good.
+    // The very first OPEN was refused, once and for all.
     assert_eq!(asked(&ground), before);
     ground.end();
 }
 
-/// The daemon does not know that it is open: the kernel's reference keeps it.
+/// The daemon does not know that the file is open: the kernel's reference keeps it.
 #[test]
 fn an_open_file_without_a_name_stays() {
     skip_if!(no_fuse());
@@ -46,7 +46,7 @@ fn an_open_file_without_a_name_stays() {
     fs::write(&path, "another").unwrap();
     file.write_all_at(b"changed", 50_000).unwrap();
     file.sync_all().unwrap();
-    // Out of the page cache.
+    // Drops it from the page cache.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let mut bytes = vec![0; 100_000];
     file.read_exact_at(&mut bytes, 0).unwrap();
@@ -56,7 +56,8 @@ fn an_open_file_without_a_name_stays() {
     ground.end();
 }
 
-/// Waits until as many bytes are free as before, but for what the log and the items around take.
+/// Waits until as many bytes are free as before, except for what the log and neighbouring items
+/// take.
 fn expect_free(ground: &Ground, before: u64) {
     let free = |ground: &Ground| {
         let figures = rustix::fs::statvfs(&ground.mount.as_ref().unwrap().path).unwrap();
@@ -71,7 +72,7 @@ fn expect_free(ground: &Ground, before: u64) {
     panic!("{} bytes are free of {before}", free(ground));
 }
 
-/// Once OPEN was refused for good, no RELEASE tells of the end of what CREATE opened.
+/// Once OPEN was refused for good, no RELEASE reports the close of a file that CREATE opened.
 #[test]
 fn what_was_created_gives_its_room_back_when_its_name_goes() {
     skip_if!(no_fuse());
@@ -79,7 +80,7 @@ fn what_was_created_gives_its_room_back_when_its_name_goes() {
     let figures = rustix::fs::statvfs(&ground.mount.as_ref().unwrap().path).unwrap();
     let before = figures.f_bfree * figures.f_frsize;
     let large = vec![7; 8 << 20];
-    // Created before the first opening, closed after it.
+    // Created before the first OPEN, closed after it.
     let mut early = File::create(ground.path("early")).unwrap();
     early.write_all(&large).unwrap();
     File::open(ground.path("early")).unwrap();
@@ -87,7 +88,7 @@ fn what_was_created_gives_its_room_back_when_its_name_goes() {
     drop(early);
     fs::remove_file(ground.path("early")).unwrap();
     expect_free(&ground, before);
-    // Created after it; removed while open, and closed.
+    // Created after it; unlinked while open, and closed.
     let mut late = OpenOptions::new()
         .read(true)
         .write(true)
@@ -104,7 +105,7 @@ fn what_was_created_gives_its_room_back_when_its_name_goes() {
     assert_eq!(&bytes, b"changed\x07");
     drop(late);
     expect_free(&ground, before);
-    // Without a name from the beginning.
+    // Without a name from the start.
     let nameless = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(ground.path(""), nameless, Mode::RUSR).unwrap());
     file.write_all(&large).unwrap();

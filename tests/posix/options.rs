@@ -1,4 +1,4 @@
-//! Options of a mount, and the names under which mount(8) and fsck(8) call the program.
+//! Mount options, and the names under which mount(8) and fsck(8) call the program.
 
 use crate::support::{ALONE, Mount, Place, no_fuse, not_root, run, syncline, tool};
 use crate::{Ground, errno, skip_if};
@@ -35,14 +35,14 @@ fn a_read_only_mount_writes_nothing() {
         fs::write(mount.path.join("file"), "contents").unwrap();
         File::open(mount.path.join("file")).unwrap().sync_all().unwrap();
         if crashed {
-            // What the log holds is replayed into memory only.
+            // The log is only replayed into memory.
             mount.kill();
             drop(mount);
         } else {
             mount.unmount().ok();
         }
         let before = bytes_of(&place.image());
-        // What a crash left is no error, and is told.
+        // A crashed image is not an error, but is reported.
         let checked = syncline(["check".as_ref(), place.image().as_os_str()]).ok();
         assert_eq!(checked.out.contains("it was not unmounted"), crashed, "{checked:?}");
         let mount = Mount::new(&place.image(), &place.directory("read only"), &["-o", "ro"]);
@@ -98,7 +98,7 @@ fn access_times_follow_the_option() {
         let mut ground = Ground::with(&["-o", option]);
         let path = ground.path("file");
         fs::write(&path, "x").unwrap();
-        // Later than the last change, and a moment ago: only strict access times move on.
+        // Later than the last change, and only a moment ago: only strict access times are updated.
         let now = std::time::SystemTime::now() + std::time::Duration::from_secs(5);
         let times = fs::FileTimes::new().set_accessed(now);
         File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
@@ -153,7 +153,7 @@ fn mount_calls_the_program_by_another_name() {
         let written = fs::write(directory.join("file"), "y");
         assert_eq!(errno(written), refused.then_some(30), "{options}");
     }
-    // What is answered before it is durable is not called synchronous.
+    // A mount that answers before data is durable does not claim to be synchronous.
     for option in ["sync", "dirsync"] {
         let mut remount = named(&place, "mount.syncline");
         remount.arg(place.image()).arg(&directory).args(["-o", &format!("remount,rw,{option}")]);
@@ -167,7 +167,7 @@ fn mount_calls_the_program_by_another_name() {
         assert_eq!(run(remount).code, 0, "{option}");
     }
     synchronous.unmount().ok();
-    // What was opened read-only can't be called writable.
+    // A mount that was opened read-only can't be made writable.
     let read_only = Mount::new(&place.image(), &directory, &["-o", "ro"]);
     let mut remount = named(&place, "mount.syncline");
     remount.arg(place.image()).arg(&directory).args(["-o", "remount,rw"]);
@@ -196,7 +196,8 @@ fn mount_calls_the_program_by_another_name() {
     assert_eq!(run(make).code, 1, "what is there is not overwritten");
 }
 
-/// mount(8) and umount(8) look for their helpers in one place only, which a namespace of its own can hide.
+/// mount(8) and umount(8) look for their helpers in a single place, which a separate namespace can
+/// hide.
 const HELPERS: &str = r#"
     set -e
     cd "$1"
@@ -223,7 +224,7 @@ fn run_with_helpers(script: &str) {
     answer.ok();
 }
 
-/// As with the kernel's filesystems: what looks at the image next finds it clean, and nobody at it.
+/// As with the kernel's filesystems: the next program to open the image finds it clean and unused.
 #[test]
 fn umount_returns_when_all_is_written() {
     run_with_helpers(
@@ -251,7 +252,7 @@ fn umount_returns_when_all_is_written() {
     );
 }
 
-/// A line in mount(8)'s table tells umount(8) of the helper. Others look for theirs there.
+/// A line in mount(8)'s table tells umount(8) about the helper. Other programs use the same table.
 #[test]
 fn the_table_of_mount_keeps_what_others_look_for() {
     run_with_helpers(

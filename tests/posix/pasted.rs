@@ -1,4 +1,4 @@
-//! The lines of the README and of docs/USING.md, pasted one after the other as they stand.
+//! The lines of the README and of docs/USING.md, pasted one after the other unchanged.
 
 use crate::skip_if;
 use crate::support::{Place, no_fuse, not_root, program, run, tool};
@@ -8,10 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// How lines begin that a test leaves alone: they build, want a terminal, measure for minutes, or name what only the reader knows.
+/// Beginnings of lines that this test skips: they build, need a terminal, measure for minutes, or
+/// contain names that only the reader knows.
 const LEFT_ALONE: [&str; 4] = ["cargo ", "syncline top ", "sudo ", "syncline crashlab mount "];
 
-/// The lines of all code blocks that name no language.
+/// The lines of all code blocks without a language.
 fn lines(document: &str) -> Vec<&str> {
     let mut fences = document.split("\n```");
     fences.next();
@@ -50,7 +51,7 @@ fn the_lines_of_the_documents_run_as_they_stand() {
     }
 }
 
-/// Where the lines mount; it is unmounted when the test is over, whichever way.
+/// The mount that the lines make; unmounted at the end of the test, whatever its outcome.
 struct Leftover<'a>(&'a Place);
 
 impl Drop for Leftover<'_> {
@@ -59,7 +60,7 @@ impl Drop for Leftover<'_> {
         let mut umount = program();
         umount.arg("umount").arg(&mount_point);
         if run(umount).code != 0 {
-            // Or the folder would be removed through the mount.
+            // Otherwise the folder would be removed through the mount.
             let _ = Command::new("umount").arg("-l").arg(&mount_point).output();
         }
     }

@@ -1,4 +1,4 @@
-//! `syncline path`: the paths of an inode, of a mounted image and of one that is not.
+//! `syncline path`: the paths of an inode, on a mount and in an unmounted image.
 
 use crate::support::{Answer, NOBODY, Place, as_nobody, is_root, no_fuse, program, run};
 use crate::{Ground, skip_if};
@@ -23,7 +23,7 @@ fn paths_are_the_same_from_the_mount_and_from_the_image() {
     fs::create_dir_all(ground.path("one/two")).unwrap();
     fs::write(ground.path("one/two/file"), "contents").unwrap();
     fs::hard_link(ground.path("one/two/file"), ground.path("second")).unwrap();
-    // Enough names for items of their own, and for more than a page of an answer.
+    // Enough names for items of their own, and for more than a page of output.
     let long = "n".repeat(200);
     for index in 0..150 {
         fs::hard_link(ground.path("second"), ground.path(&format!("one/{long}{index:03}"))).unwrap();
@@ -44,7 +44,7 @@ fn paths_are_the_same_from_the_mount_and_from_the_image() {
     assert_eq!(answer["inode"], file);
     assert_eq!(answer["paths"].as_array().unwrap().len(), expected.len());
 
-    // What has no name, and what is not there.
+    // An inode without names, and one that does not exist.
     fs::write(ground.path("removed"), "soon").unwrap();
     let open = File::open(ground.path("removed")).unwrap();
     fs::remove_file(ground.path("removed")).unwrap();
@@ -82,7 +82,7 @@ fn an_image_made_without_them_says_so() {
     assert_eq!(run(mkfs).code, 2);
 }
 
-/// Names may lie in directories that not everybody may read.
+/// Names may be in directories that not every user may read.
 #[test]
 fn others_are_not_told() {
     skip_if!(no_fuse());
@@ -91,7 +91,7 @@ fn others_are_not_told() {
     fs::create_dir(ground.path("secret")).unwrap();
     fs::write(ground.path("secret/name"), "contents").unwrap();
     let file = fs::metadata(ground.path("secret/name")).unwrap().ino();
-    // Nobody must be able to come here and to run the program at all.
+    // The user nobody must be able to get here and run the program.
     for path in [ground.place.path(), &ground.path("")] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! setuid, setgid and file capabilities: what takes them away, and what does not.
+//! setuid, setgid and file capabilities: the operations that drop them, and those that do not.
 
 use crate::support::{NOBODY, as_nobody, no_fuse, not_root};
 use crate::{Ground, skip_if};
@@ -20,7 +20,7 @@ fn has_capability(path: &Path) -> bool {
     getxattr(path, CAPABILITY, &mut [0; 64][..]).is_ok()
 }
 
-/// A program of nobody's with all there is to lose.
+/// Makes a program that belongs to the user nobody and has all these privileges.
 fn privileged(path: &Path, mode: u32) {
     fs::write(path, "a program, some bytes long").unwrap();
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -53,7 +53,8 @@ fn an_ordinary_users_change_takes_all_of_them() {
             let path = ground.path(&format!("{name} {before:o}"));
             privileged(&path, before);
             assert!(as_nobody(sh(&path, script)).status().unwrap().success(), "{name}");
-            // setgid without execution for the group once meant something else; who is of the group may keep it.
+            // setgid without group execution once meant mandatory locking; a member of the group
+            // may keep it.
             let expected = if before == 0o2767 && mode(&path) == before { before } else { after };
             assert_eq!(mode(&path), expected, "{name} {before:o}");
             assert!(!has_capability(&path), "{name} {before:o}");
@@ -79,7 +80,7 @@ fn root_keeps_setuid_and_nobody_keeps_capabilities() {
     privileged(&path, 0o6755);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(1).unwrap();
     assert_eq!((mode(&path), has_capability(&path)), (0o6755, false));
-    // Reading and attributes take nothing away.
+    // Reading and attribute changes drop nothing.
     privileged(&path, 0o6755);
     fs::read(&path).unwrap();
     fs::rename(&path, ground.path("renamed")).unwrap();

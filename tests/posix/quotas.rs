@@ -1,4 +1,5 @@
-//! Quotas of directory trees: set, reached, shown, kept through remounts and removed, as programs see it.
+//! Quotas of directory trees: set, reached, shown, kept across remounts and removed, as programs
+//! see them.
 
 use crate::support::{self, Answer, eventually, no_fuse, syncline};
 use crate::{Ground, skip_if};
@@ -38,7 +39,7 @@ fn limits_hold_are_shown_and_give_back_what_is_removed() {
     let all = rustix::fs::statvfs(&home).unwrap();
     assert_eq!((all.f_blocks * all.f_frsize, all.f_bavail), (4 << 20, 0));
     assert_eq!((all.f_files, all.f_ffree), (20, 18));
-    // Nothing that was accepted is refused later, and what replaces something needs no more.
+    // Accepted data is not refused later, and overwriting needs no more.
     file.sync_all().unwrap();
     file.write_all_at(&vec![2; 1 << 20], 12_345).unwrap();
     file.sync_all().unwrap();
@@ -55,7 +56,7 @@ fn limits_hold_are_shown_and_give_back_what_is_removed() {
     refused(fs::create_dir(home.join("more")), EDQUOT);
     fs::remove_dir(home.join("0")).unwrap();
     fs::create_dir(home.join("more")).unwrap();
-    // One limit changes, the other stays.
+    // Changes one limit and keeps the other.
     quota(&[&"set", &home, &"--inodes", &"0"]).ok();
     fs::create_dir(home.join("much more")).unwrap();
     assert_eq!(usage(&home)["limits"]["bytes"], 4 << 20);
@@ -99,10 +100,10 @@ fn trees_have_borders_and_mv_copies_over_them() {
     let mv = support::tool("mv", &[one.join("file").as_ref(), two.join("moved").as_ref()]);
     assert!(mv.is_some() && !one.join("file").exists());
     assert_eq!(fs::read(two.join("moved")).unwrap(), b"contents");
-    // The kernel tells of the close a moment after mv has it, and an open file counts.
+    // The kernel reports mv's close a moment later, and an open file counts.
     eventually("the file that mv removed is gone", || usage(&one)["used_inodes"] == 1);
     assert_eq!(usage(&two)["used_inodes"], 3);
-    // A whole tree moves with its quota.
+    // A whole tree moves together with its quota.
     fs::rename(&one, ground.path("three")).unwrap();
     assert_eq!(usage(&ground.path("three"))["limits"]["bytes"], 10 << 20);
     let below = two.join("below");

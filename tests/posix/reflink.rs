@@ -10,7 +10,7 @@ use std::process::Command;
 
 const MIB: usize = 1 << 20;
 
-/// Bytes of which no two blocks are equal.
+/// Bytes without two equal blocks.
 fn contents(len: usize) -> Vec<u8> {
     (0..len as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect()
 }
@@ -19,7 +19,7 @@ fn counter(ground: &Ground, part: &str, name: &str) -> u64 {
     ground.mount.as_ref().unwrap().stats()[part][name].as_u64().unwrap()
 }
 
-/// What `du` says of paths: total and shared bytes.
+/// The output of `du` for paths: total and shared bytes.
 fn du(paths: &[&Path]) -> Vec<(u64, u64)> {
     let mut program = program();
     program.arg("du").arg("--json").args(paths);
@@ -50,7 +50,7 @@ fn cp_shares_and_writes_no_data() {
     assert_eq!(after, written, "no data was written");
     let all = (8 * MIB + 4096) as u64;
     assert_eq!(du(&[&one, &other]), [(all, all), (all, all)]);
-    // Each goes its own way.
+    // Both files change independently.
     let file = OpenOptions::new().write(true).open(&other).unwrap();
     file.write_all_at(&[7; 5000], 100_000).unwrap();
     file.sync_all().unwrap();
@@ -73,7 +73,7 @@ fn ranges_are_copied_and_cached_contents_follow() {
     let bytes = contents(MIB);
     fs::write(&one, &bytes).unwrap();
     fs::write(&other, vec![1; MIB]).unwrap();
-    // In the page cache.
+    // Brings it into the page cache.
     assert_eq!(fs::read(&other).unwrap(), vec![1; MIB]);
     let from = File::open(&one).unwrap();
     let to = OpenOptions::new().read(true).write(true).open(&other).unwrap();
@@ -85,7 +85,7 @@ fn ranges_are_copied_and_cached_contents_follow() {
     assert_eq!(fs::read(&other).unwrap(), expected);
     assert_eq!(copy_range(&from, MIB as u64, &to, 0, 10).unwrap(), 0, "nothing is behind the end");
     assert_eq!(errno(copy_range(&to, 0, &to, 4096, 8192)), Some(22));
-    // Past the end: what lies between are zeros.
+    // Beyond the end: the gap is zeros.
     assert_eq!(copy_range(&from, 0, &to, 2 * MIB as u64, MIB).unwrap(), MIB);
     expected.resize(2 * MIB, 0);
     expected.extend_from_slice(&bytes);
@@ -99,7 +99,7 @@ fn a_clone_of_much_is_fast_and_needs_no_room() {
     skip_if!(no_fuse());
     let ground = Ground::new();
     let one = ground.path("one");
-    // Of 128 MiB.
+    // Of the image's 128 MiB.
     fs::write(&one, contents(40 * MIB)).unwrap();
     let from = File::open(&one).unwrap();
     for copy in 0..20 {
@@ -143,7 +143,7 @@ fn equal_files_are_deduplicated() {
     ground.end();
 }
 
-/// Whoever can read a file may not learn what is in others: an inode number can be made up.
+/// Reading one file must not reveal the contents of others, and an inode number can be guessed.
 #[test]
 fn strangers_may_not_deduplicate() {
     skip_if!(no_fuse());
@@ -152,7 +152,7 @@ fn strangers_may_not_deduplicate() {
     let file = ground.path("readable");
     fs::write(&file, contents(MIB)).unwrap();
     fs::set_permissions(ground.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The program itself may lie where only root can go.
+    // The program itself may be where only root can go.
     let copy = ground.place.path().join("syncline");
     fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
     let mut dedupe = Command::new(&copy);

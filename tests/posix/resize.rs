@@ -1,4 +1,4 @@
-//! A filesystem that becomes larger while programs use it.
+//! A filesystem that is grown while programs use it.
 
 use crate::support::{Answer, Loop, Mount, Place, as_nobody, no_fuse, not_root, program, run, tool};
 use crate::{Ground, errno, skip_if};
@@ -16,7 +16,7 @@ fn resize(what: &Path, size: &str) -> Answer {
     run(command)
 }
 
-/// Size, and what is available, as df(1) shows them.
+/// Total size and available room, as df(1) shows them.
 fn df(path: &Path) -> (u64, u64) {
     let all = rustix::fs::statvfs(path).unwrap();
     (all.f_blocks * all.f_frsize, all.f_bavail * all.f_frsize)
@@ -28,7 +28,7 @@ fn block(writer: u8, turn: u64) -> [u8; 4096] {
     block
 }
 
-/// Writes blocks and syncs each, and then a file, until it is told to stop; how many blocks.
+/// Writes blocks and syncs each, then a file, until told to stop; returns the number of blocks.
 fn write_and_sync(root: &Path, writer: u8, stop: &AtomicBool) -> u64 {
     let file = File::create(root.join(format!("blocks {writer}"))).unwrap();
     let mut turn = 0;
@@ -66,7 +66,8 @@ fn it_grows_under_load_and_everything_synced_survives_a_kill() {
             })
             .collect();
         let mut before = 128 * MIB;
-        // At 127 MiB and at twice as much the space map gets another page, at the first an index page too.
+        // At 127 MiB and at twice that the space map gets another page, at the first also an index
+        // page.
         for size in [129, 256, 300] {
             let answer = resize(&root, &format!("{size}MiB")).ok();
             assert!(answer.out.contains(&format!("{size}.00 MiB now")), "{answer:?}");
@@ -76,7 +77,7 @@ fn it_grows_under_load_and_everything_synced_survives_a_kill() {
             assert!(now > before && image.metadata().unwrap().len() == now);
             before = now;
         }
-        // More than there was room for.
+        // More than there was room for before.
         fs::write(root.join("large"), vec![7; 160 << 20]).unwrap();
         stop.store(true, Ordering::Relaxed);
         writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
@@ -131,10 +132,10 @@ fn what_makes_no_sense_is_refused_and_strangers_may_not() {
     assert!(resize(&root, "max").ok().out.contains("as before"));
     resize(&ground.place.image(), "256MiB").fails(3, &["in use"]);
     assert_eq!(df(&root).0, 128 * MIB);
-    // Somebody made the file longer.
+    // The file was made longer.
     File::options().write(true).open(ground.place.image()).unwrap().set_len(140 * MIB).unwrap();
     assert!(resize(&root, "max").ok().out.contains("140.00 MiB now"));
-    // A directory with a quota shows that to df(1).
+    // For a directory with a quota, df(1) shows the quota.
     fs::create_dir(root.join("limited")).unwrap();
     syncline_fuse::control::set_quota(&root.join("limited"), Some(MIB), None).unwrap();
     assert!(resize(&root.join("limited"), "150MiB").ok().out.contains("140.00 MiB before, 150.00 MiB now"));

@@ -1,4 +1,5 @@
-//! `syncline run`, which mounts for as long as a command runs; `status`, which shows all mounts; `ls` and `cat`, which need none.
+//! `syncline run`, which mounts for as long as a command runs; `status`, which shows all mounts;
+//! `ls` and `cat`, which need no mount.
 
 use crate::skip_if;
 use crate::support::{Place, eventually, no_fuse, program, run, syncline, wait};
@@ -126,7 +127,7 @@ fn an_image_is_looked_into_without_mounting_it() {
         run(command)
     };
     let image = place.image().display().to_string();
-    // A snapshot also while the image is in use.
+    // A snapshot can be read even while the image is in use.
     assert_eq!(ask(&["cat"], format!("{image}@monday:directory/file")).ok().out, "as on monday");
     ask(&["cat"], format!("{image}:directory/file")).fails(3, &["in use"]);
     mount.unmount().ok();

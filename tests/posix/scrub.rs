@@ -1,4 +1,4 @@
-//! `syncline scrub` on real mounts, while the image is damaged under them.
+//! `syncline scrub` on real mounts while the image below is damaged.
 
 use crate::Ground;
 use crate::skip_if;
@@ -17,7 +17,7 @@ fn scrub(ground: &Ground, arguments: &[&str]) -> Answer {
     run(command)
 }
 
-/// A block that no other is like.
+/// A unique block.
 fn pattern(number: u32) -> Vec<u8> {
     let mut block = b"a block of the scrub test ".repeat(200);
     block.truncate(BLOCK_BYTES - 4);
@@ -25,14 +25,14 @@ fn pattern(number: u32) -> Vec<u8> {
     block
 }
 
-/// Where a block with these bytes lies in the image.
+/// Address of the block with these bytes in the image.
 fn find(image: &Path, block: &[u8]) -> u64 {
     let image = fs::read(image).unwrap();
     let index = image.chunks(BLOCK_BYTES).position(|found| found == block);
     index.expect("it was synced") as u64
 }
 
-/// The superblock that counts.
+/// The newest superblock.
 fn newest(image: &Path) -> Superblock {
     let bytes = fs::read(image).unwrap();
     let blocks = (bytes.len() / BLOCK_BYTES) as u64;
@@ -56,7 +56,7 @@ fn a_sound_filesystem_is_scrubbed_while_it_is_used() {
     assert_eq!((&report["finished"], &report["cancelled"]), (&true.into(), &false.into()));
     assert!(report["data_blocks"].as_u64().unwrap() >= 5_000_000 / 4096, "{report}");
     assert!(report["nodes"].as_u64().unwrap() >= 1, "{report}");
-    // Files come and go while it reads.
+    // Files come and go during the scrub.
     let busy = ground.path("busy");
     let answer = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -89,7 +89,7 @@ fn damage_under_a_mount_is_found_and_the_file_is_named() {
     let found = answer.out.lines().next().unwrap_or_default();
     assert!(found.starts_with("SL0023 data-damaged, /below/damaged, block "), "{answer:?}");
     assert!(found.contains("block 3 of the file"), "{answer:?}");
-    // A node that the daemon has in memory, and goes on to serve from there.
+    // A node that the daemon has cached, and continues to serve from the cache.
     fs::metadata(ground.path("sound")).unwrap();
     let root = newest(&ground.place.image()).tree.node.addr;
     flip(&ground.place.image(), root);
@@ -104,7 +104,7 @@ fn damage_under_a_mount_is_found_and_the_file_is_named() {
     ground.end();
 }
 
-/// Asks a mount for a text of its daemon, through a file that it may open.
+/// Asks a mount for a text of its daemon, through a file that the user may open.
 const ASK: &str = r#"
 #include <errno.h>
 #include <fcntl.h>
@@ -159,7 +159,7 @@ fn what_was_found_is_told_to_root_and_the_owner_only() {
     assert!(told.out.contains("a secret name"), "{told:?}");
     let refused = run(as_nobody(ask("scrub")));
     assert_eq!((refused.code, refused.out.as_str()), (1, "errno 1\n"));
-    // How much was found is no secret.
+    // The number of findings is not secret.
     let stats = run(as_nobody(ask("stats"))).ok();
     assert!(stats.out.contains("\"damaged\":1") && !stats.out.contains("secret"), "{stats:?}");
     fs::remove_file(secret.join("a secret name")).unwrap();
@@ -180,7 +180,7 @@ fn a_scrub_is_slow_when_told_so_and_can_be_interrupted() {
     while stats() == 0 {
         assert!(started.elapsed() < Duration::from_secs(60), "it does not begin");
     }
-    // One at a time.
+    // Only one scrub at a time.
     scrub(&ground, &[]).fails(3, &["a scrub is under way already", "wait for it"]);
     let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();

@@ -1,4 +1,5 @@
-//! A mount as a service of systemd's: it says when it is usable, so that what comes after it finds it.
+//! A mount as a systemd service: it reports when it is usable, so that units ordered after it find
+//! it.
 
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse, program};

@@ -1,4 +1,5 @@
-//! Snapshots: made while files are written, mounted beside the filesystem, compared, gone back to.
+//! Snapshots: made while files are written, mounted beside the filesystem, compared, rolled back
+//! to.
 
 use crate::support::{self, Answer, Mount, no_fuse, syncline};
 use crate::{Ground, skip_if};
@@ -37,7 +38,7 @@ fn a_snapshot_keeps_everything_as_it_was() {
     fs::create_dir(ground.path("dir")).unwrap();
     fs::write(ground.path("dir/large"), &large).unwrap();
     fs::write(ground.path("dir/small"), "before").unwrap();
-    // Not synced: what was written before is in it all the same.
+    // Not synced, but data written before is in the snapshot all the same.
     snapshot(&[&"create", &ground.path("dir"), &"a, b & c"]).ok();
     fs::write(ground.path("dir/small"), "after, and longer").unwrap();
     File::options()
@@ -72,7 +73,7 @@ fn what_only_a_snapshot_used_comes_back_when_it_goes() {
     let ground = Ground::new();
     let free = || rustix::fs::statvfs(ground.path("")).map(|all| all.f_bfree).unwrap();
     let root = ground.path("");
-    // So that the sizes of the structures do not matter.
+    // Large, so that the sizes of structures do not matter.
     fs::write(ground.path("kept"), vec![1; 8 << 20]).unwrap();
     snapshot(&[&"create", &root, &"first"]).ok();
     fs::write(ground.path("gone"), vec![2; 16 << 20]).unwrap();
@@ -80,7 +81,8 @@ fn what_only_a_snapshot_used_comes_back_when_it_goes() {
     let files = || rustix::fs::statvfs(ground.path("")).map(|all| all.f_files - all.f_ffree).unwrap();
     let before = files();
     fs::remove_file(ground.path("gone")).unwrap();
-    // Removed in the background, once the kernel has said that nobody has it open. Until then the next snapshot would keep it, too.
+    // Removed in the background, once the kernel has reported that no program has it open. Until
+    // then the next snapshot would keep it too.
     support::eventually("the file is gone", || files() < before);
     File::open(&root).unwrap().sync_all().unwrap();
     snapshot(&[&"create", &root, &"third"]).ok();
@@ -149,7 +151,7 @@ fn going_back_undoes_everything_but_snapshots() {
         File::open(ground.path(name)).unwrap().sync_all().unwrap();
     }
     snapshot(&[&"rollback", &root, &"good"]).fails(3, &["syncline umount"]);
-    // A crash leaves something to recover first.
+    // A crash leaves a log to recover first.
     ground.mount.as_mut().unwrap().kill();
     let directory = ground.mount.take().unwrap().path.clone();
     snapshot(&[&"rollback", &image, &"better"]).fails(1, &["no snapshot"]);
@@ -177,10 +179,10 @@ fn a_snapshot_outlives_that_the_image_grows() {
     snapshot(&[&"create", &root, &"small"]).ok();
     fs::write(ground.path("file"), vec![2; 5 << 20]).unwrap();
     ground.mount.take().unwrap().unmount().ok();
-    // So far that the space map gets an index page.
+    // So large that the space map gets an index page.
     syncline([OsStr::new("resize"), image.as_ref(), OsStr::new("300MiB")]).ok();
     ground.place.check_clean();
-    // No present is kept for a way back that there is not.
+    // With no way to roll back, no snapshot of the current state is made.
     let refused = snapshot(&[&"rollback", &image, &"small", &"--keep", &"present"]);
     refused.fails(1, &["syncline resize", "mount the snapshot"]);
     assert_eq!(names(&image), ["small"]);

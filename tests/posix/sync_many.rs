@@ -19,7 +19,7 @@ fn counter(ground: &Ground, part: &str, name: &str) -> u64 {
     ground.mount.as_ref().unwrap().stats()[part][name].as_u64().unwrap()
 }
 
-/// A few files with data that no fsync has seen.
+/// Files with data that was never fsynced.
 fn write_files(ground: &Ground) -> Vec<PathBuf> {
     let files: Vec<PathBuf> = (0..20).map(|index| ground.path(&format!("file{index}"))).collect();
     files.iter().for_each(|file| fs::write(file, vec![5; 100_000]).unwrap());
@@ -44,7 +44,7 @@ fn many_files_are_durable_after_one_flush() {
     ground.end();
 }
 
-/// What goes through many files settles them together first, and leaves alone what needs nothing.
+/// Commands on many files sync them all together first, and skip files that need nothing.
 #[test]
 fn commands_on_many_files_need_few_flushes() {
     skip_if!(no_fuse());
@@ -68,7 +68,7 @@ fn commands_on_many_files_need_few_flushes() {
             assert!(needed <= 20, "{words:?}, {what_there_is}: {needed} flushes for 300 files");
         }
     }
-    // Nothing changes of a file that is compressed as it is asked to.
+    // A file that is already compressed as requested does not change.
     let changed = || fs::metadata(ground.path("tree/1")).map(|it| (it.ctime(), it.ctime_nsec())).unwrap();
     let before = changed();
     let mut again = program();
@@ -78,7 +78,7 @@ fn commands_on_many_files_need_few_flushes() {
     ground.end();
 }
 
-/// The example of the ext4 work on elided flushes.
+/// The example from the work on eliding flushes in ext4.
 #[test]
 fn the_second_of_two_small_files_needs_no_flush() {
     skip_if!(no_fuse());
@@ -126,7 +126,7 @@ fn what_can_not_take_part_is_told() {
     let refused = call("sync", &vec![ground.path("file"); 2047]);
     assert_eq!(refused.code, 2, "{refused:?}");
     assert_eq!(call("sync", &[ground.path("none")]).code, 6);
-    // A directory and one file many times are fine.
+    // A directory, and the same file several times, are fine.
     call("sync", &[ground.path(""), ground.path("file"), ground.path("file")]).ok();
     ground.end();
 }
@@ -171,7 +171,7 @@ fn programs_in_c_can_call_both() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{output:?}");
     assert_eq!(counter(&ground, "files", "blocks_in_log"), 4, "what was mapped has been pushed out");
     assert_eq!(fs::read(&files[1]).unwrap(), vec![b'm'; 8192]);
-    // Elsewhere: ENOTTY.
+    // On another filesystem: ENOTTY.
     let output = Command::new(&binary).arg(place.path().join("elsewhere")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "25\n", "{output:?}");
     assert_eq!(errno(fs::read(ground.path("elsewhere"))), Some(2));

@@ -1,4 +1,4 @@
-//! Openings for synced writing, which pass the kernel's page cache by.
+//! Files opened for synced writing, which bypass the kernel's page cache.
 
 use crate::Ground;
 use crate::skip_if;
@@ -15,7 +15,7 @@ fn open_synced(path: &Path) -> File {
     OpenOptions::new().write(true).custom_flags(rustix::fs::OFlags::DSYNC.bits() as i32).open(path).unwrap()
 }
 
-/// Kernels before 6.18 are not trusted with it: see `DirectIo::Synced`.
+/// The kernel before 6.18 is not trusted with this: see `DirectIo::Synced`.
 fn old_kernel() -> Option<String> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
@@ -52,7 +52,7 @@ fn synced_writers_of_one_file_share_flushes() {
     ground.end();
 }
 
-/// A page that somebody reads while it is being replaced must not stay in the cache with its old contents.
+/// A page that is read while it is being replaced must not stay in the cache with its old contents.
 #[test]
 fn cached_readers_see_what_a_synced_write_has_written() {
     skip_if!(no_fuse());

@@ -1,4 +1,4 @@
-//! Files without a name: O_TMPFILE, and linkat(2) that gives them one.
+//! Files without a name: O_TMPFILE, and linkat(2), which gives them one.
 
 use crate::support::{self, Mount, no_fuse};
 use crate::{Ground, errno, skip_if};
@@ -10,12 +10,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 fn tmpfile(directory: &Path, flags: OFlags) -> std::io::Result<File> {
-    // Closed in programs that other tests start meanwhile: a daemon that held it would keep the mount busy.
+    // Closed in programs that other tests start meanwhile: a daemon that inherited it would keep
+    // the mount busy.
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | flags;
     Ok(File::from(open(directory, flags, Mode::from_raw_mode(0o640))?))
 }
 
-/// Gives an open file a name, as programs do that may not use AT_EMPTY_PATH.
+/// Gives an open file a name, like programs that may not use AT_EMPTY_PATH.
 fn name(file: &File, path: &Path) -> std::io::Result<()> {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(linkat(CWD, link, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
@@ -59,7 +60,7 @@ fn a_file_that_gets_no_name_leaves_nothing() {
         let mut file = tmpfile(&ground.path(""), OFlags::empty()).unwrap();
         file.write_all(&vec![1; index * 10_000]).unwrap();
     }
-    // Removed in the background, once the kernel has said that they are closed.
+    // Removed in the background, once the kernel has reported that they are closed.
     support::eventually("the files are gone", || files() == before);
     ground.end();
 }
@@ -70,7 +71,7 @@ fn an_exclusive_one_can_never_be_named() {
     let ground = Ground::new();
     let exclusive = tmpfile(&ground.path(""), OFlags::EXCL).unwrap();
     assert_eq!(errno(name(&exclusive, &ground.path("file"))), Some(2));
-    // Nor can one that had a name once.
+    // Nor can a file that once had a name.
     let file = File::create(ground.path("named")).unwrap();
     fs::remove_file(ground.path("named")).unwrap();
     assert_eq!(errno(name(&file, &ground.path("again"))), Some(2));

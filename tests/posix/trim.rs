@@ -22,12 +22,12 @@ fn discarded(answer: Answer) -> u64 {
     report["discarded_bytes"].as_u64().unwrap()
 }
 
-/// What a file takes on its host.
+/// Bytes that a file takes on its host.
 fn taken(path: &Path) -> u64 {
     path.metadata().unwrap().blocks() * 512
 }
 
-/// Why a file's room can't be given back here.
+/// The reason why a file's room can't be given back here, if so.
 fn no_holes(place: &Place) -> Option<&'static str> {
     let path = place.path().join("probe");
     fs::write(&path, vec![1; 1 << 20]).unwrap();
@@ -54,17 +54,17 @@ fn an_image_gets_holes_where_it_is_free_and_keeps_its_files() {
         fs::remove_file(ground.path(&format!("file {index}"))).unwrap();
     }
     assert!(taken(&image) > 120 * MIB);
-    // 128 MiB in all; 20 MiB are in use, and some for log and tree.
+    // 128 MiB in all; 20 MiB are in use, plus some for log and tree.
     let bytes = discarded(trim(&ground.path(""), &["--json"]));
     assert!((80 * MIB..108 * MIB).contains(&bytes), "{bytes}");
     assert!(taken(&image) < 128 * MIB - bytes + MIB, "{} bytes are taken", taken(&image));
-    // In the background some of it was discarded before.
+    // Some of it was already discarded in the background.
     let counted = ground.mount.as_ref().unwrap().stats()["store"]["discarded_bytes"].as_u64().unwrap();
     assert!(counted >= bytes, "{counted}");
-    // Runs count as long as they are: most of the image is one.
+    // Runs count with their full length: most of the image is a single run.
     assert!(discarded(trim(&ground.path(""), &["--json", "--minimum", "32MiB"])) > 32 * MIB);
     assert_eq!(discarded(trim(&ground.path(""), &["--json", "--minimum", "127MiB"])), 0);
-    // Written anew in what was discarded.
+    // Written again into discarded blocks.
     fs::write(ground.path("new"), contents(99, 8 * MIB)).unwrap();
     for crashed in [true, false] {
         if crashed {
@@ -122,7 +122,7 @@ fn fstrim_works_and_strangers_may_not() {
     ground.end();
 }
 
-/// Nothing else is written any more that would end the wait for one more superblock.
+/// No other writes follow that would end the wait for one more superblock.
 #[test]
 fn what_was_freed_last_is_discarded_at_rest_and_at_the_end() {
     skip_if!(no_fuse());
@@ -162,7 +162,7 @@ fn what_becomes_free_is_discarded_in_the_background() {
     fs::remove_file(ground.path("gone")).unwrap();
     let stats = || ground.mount.as_ref().unwrap().stats();
     eventually("discarding 60 MiB", || {
-        // Two checkpoints: one that frees, one that leaves no slot that leads there.
+        // Two checkpoints: one that frees, and one after which no slot leads there any more.
         fs::write(ground.path("tick"), "tick").unwrap();
         syncline_fuse::control::sync(&ground.path("")).unwrap();
         stats()["store"]["discarded_bytes"].as_u64().unwrap() >= 60 * MIB
@@ -173,7 +173,7 @@ fn what_becomes_free_is_discarded_in_the_background() {
     ground.end();
 }
 
-/// The host may be full by the time that the room is needed again.
+/// The host may be full when the room is needed again.
 #[test]
 fn an_image_file_keeps_its_room_and_never_meets_a_full_host() {
     skip_if!(no_fuse());
@@ -197,7 +197,7 @@ fn an_image_file_keeps_its_room_and_never_meets_a_full_host() {
     write_and_sync("first").unwrap();
     fs::remove_file(mount.path.join("first")).unwrap();
     for _ in 0..4 {
-        // What is freed could be discarded by now, if it ever were.
+        // If freed blocks were ever discarded, it would be by now.
         fs::write(mount.path.join("tick"), "tick").unwrap();
         syncline_fuse::control::sync(&mount.path).unwrap();
     }
@@ -214,7 +214,7 @@ fn an_image_file_keeps_its_room_and_never_meets_a_full_host() {
         fstrim("--quiet-unsupported").ok();
     }
     std::thread::sleep(std::time::Duration::from_millis(300));
-    // Somebody else takes all that the host has.
+    // Another user takes all the room on the host.
     let error = fs::write(host.path.join("others"), vec![1; 64 << 20]).expect_err("it is not that large");
     assert_eq!(error.raw_os_error(), Some(28));
     write_and_sync("second").expect("the room was never given away");
@@ -224,7 +224,7 @@ fn an_image_file_keeps_its_room_and_never_meets_a_full_host() {
     syncline(["check".as_ref(), image.as_os_str()]).ok();
 }
 
-/// Who chooses to give room back is told what that means.
+/// A user who chooses to give room back is told the consequences.
 #[test]
 fn giving_room_back_is_a_choice_with_a_warning() {
     skip_if!(no_fuse());
@@ -240,7 +240,7 @@ fn giving_room_back_is_a_choice_with_a_warning() {
     Mount::of(&directory).unmount().ok();
 }
 
-/// A disk answers discards otherwise than a file.
+/// A disk responds to discards differently than a file.
 #[test]
 fn a_block_device_is_trimmed() {
     skip_if!(no_fuse());

@@ -7,16 +7,17 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
-/// Runs a script as an ordinary user, and then one as root, in a place with the program; nothing where that can't be had.
+/// Runs a script as an ordinary user, then one as root, in a place with the program; `None` if that
+/// is not possible.
 fn run_both(of_user: &str, of_root: &str) -> Option<(Place, Answer)> {
     let place = Place::new();
     chown(place.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    // Where the build folder lies, others may not be able to enter.
+    // Other users may not be able to enter the build folder.
     let program = place.path().join("syncline");
     fs::copy(env!("CARGO_BIN_EXE_syncline"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    // In namespaces of its own, where /dev/fuse is open to everybody, as distributions have it; whatever runs there ends
-    // with the first process.
+    // In separate namespaces, where /dev/fuse is open to all users, as in distributions; everything
+    // there ends with the first process.
     let outer = r#"
         mount --make-rprivate / && mknod -m 666 "$1/fuse" c 10 229 && mount --bind "$1/fuse" /dev/fuse || exit 77
         cd "$1"
@@ -70,7 +71,7 @@ fn an_ordinary_user_makes_mounts_uses_and_unmounts() {
     assert!(stats["requests"]["FSync"].as_u64().unwrap() >= 1);
 }
 
-/// Such a mount lets nobody else in, not even root, who is not told to ask as root.
+/// Such a mount admits no other user, not even root, and root is not told to ask as root.
 #[test]
 fn root_is_told_whom_to_ask_as() {
     skip_if!(not_root());

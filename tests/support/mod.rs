@@ -1,4 +1,4 @@
-//! Runs the program under test, and takes away what it leaves: mounts, daemons, loop devices, folders.
+//! Runs the program under test and removes what it leaves: mounts, daemons, loop devices, folders.
 #![allow(dead_code)] // Each test program uses another part.
 
 use std::ffi::OsStr;
@@ -11,12 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-/// Longest that any command may take; nothing may hang.
+/// Longest time for any command; nothing may hang.
 const LIMIT: Duration = Duration::from_secs(120);
 /// An ordinary user.
 pub const NOBODY: u32 = 65534;
 
-/// Shared by those who start a mount namespace of their own: everybody's mounts are in it until it has let go of them ([`ALONE`]).
+/// Shared by tests that start a separate mount namespace: all mounts are in it until it has
+/// detached them ([`ALONE`]).
 static NAMESPACES: RwLock<()> = RwLock::new(());
 
 /// Held while a mount namespace is started.
@@ -24,7 +25,7 @@ pub fn starting_a_namespace() -> RwLockReadGuard<'static, ()> {
     NAMESPACES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a program answered.
+/// The result of running a program.
 pub struct Answer {
     pub code: i32,
     pub out: String,
@@ -45,7 +46,8 @@ impl Answer {
         self
     }
 
-    /// Fails the test unless the program failed with this code and one line on standard error that has all these words.
+    /// Fails the test unless the program failed with this code and a single line on standard error
+    /// that contains all these words.
     #[track_caller]
     pub fn fails(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code, code, "{self:?}");
@@ -71,13 +73,13 @@ pub fn syncline<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Answ
     run(command)
 }
 
-/// Runs a command to its end; one that hangs is killed and fails the test.
+/// Runs a command to its end; if it hangs, it is killed and the test fails.
 #[track_caller]
 pub fn run(mut command: Command) -> Answer {
     let _starting = (command.get_program() == "unshare").then(starting_a_namespace);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = spawn(&mut command).unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    // Read beside it, so that a full pipe stops nobody.
+    // Read concurrently, so that a full pipe blocks neither side.
     let out = reader(child.stdout.take().expect("piped"));
     let err = reader(child.stderr.take().expect("piped"));
     let code = wait(&mut child, LIMIT).unwrap_or_else(|| {
@@ -87,8 +89,8 @@ pub fn run(mut command: Command) -> Answer {
     Answer { code, out: out.join().expect("no panic"), err: err.join().expect("no panic") }
 }
 
-/// Starts a command. A program that has just been copied may be busy for a moment: a child that another thread's test was starting
-/// meanwhile has the copy open for writing, until it becomes another program.
+/// Starts a command. A program that was just copied may be busy for a moment: a child being started
+/// by another test's thread has the copy open for writing until it executes its own program.
 fn spawn(command: &mut Command) -> std::io::Result<Child> {
     let started = Instant::now();
     loop {
@@ -109,7 +111,8 @@ fn reader(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Strin
     })
 }
 
-/// The exit code of a child, or `None` if it did not end in time. Killed by a signal: that and 128, as in a shell.
+/// The exit code of a child, or `None` if it did not end in time. If a signal killed it: 128 plus
+/// the signal's number, as in a shell.
 pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
     use std::os::unix::process::ExitStatusExt;
     let started = Instant::now();
@@ -124,17 +127,17 @@ pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
     }
 }
 
-/// Runs a tool of the system; `None` where it is missing or fails.
+/// Runs a system tool; `None` if it is missing or fails.
 pub fn tool(name: &str, arguments: &[&OsStr]) -> Option<String> {
     let output = Command::new(name).args(arguments).stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What a shell in a mount namespace of its own does first: it lets go of the mounts of tests that run at the same time, which could
-/// not end before it otherwise.
+/// The first command of a shell in a separate mount namespace: it detaches the mounts of concurrent
+/// tests, which otherwise could not end before it.
 pub const ALONE: &str = "umount -a -i -l -t fuse.syncline 2>/dev/null || true; ";
 
-/// Compiles a program in C that includes the headers of `include/`.
+/// Compiles a C program that includes the headers of `include/`.
 pub fn c_program(place: &Place, text: &str) -> PathBuf {
     let (source, binary) = (place.path().join("program.c"), place.path().join("program"));
     fs::write(&source, text).expect("it is ours");
@@ -151,7 +154,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Why nothing can be mounted here, if so.
+/// The reason why nothing can be mounted here, if so.
 pub fn no_fuse() -> Option<String> {
     if !Path::new("/dev/fuse").exists() {
         return Some("there is no /dev/fuse".into());
@@ -159,7 +162,7 @@ pub fn no_fuse() -> Option<String> {
     if !is_root() && tool("fusermount3", &[OsStr::new("--version")]).is_none() {
         return Some("fusermount3 is not installed, and this is not root".into());
     }
-    // Containers often have the device and not the right to use it.
+    // Containers often have the device but not the right to use it.
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (image, mount) = (folder.path().join("image"), folder.path().join("mount"));
     fs::create_dir(&mount).expect("it is ours");
@@ -174,7 +177,7 @@ pub fn no_fuse() -> Option<String> {
     Some(answer.err)
 }
 
-/// Returns from the test, with a word, where a condition of it is not met.
+/// Returns from the test, with a message, if one of its conditions is not met.
 #[macro_export]
 macro_rules! skip_if {
     ($why:expr) => {
@@ -185,7 +188,7 @@ macro_rules! skip_if {
     };
 }
 
-/// Why what only root can do can't be done.
+/// The reason why operations that need root are impossible, if so.
 pub fn not_root() -> Option<&'static str> {
     (!is_root()).then_some("this needs root")
 }
@@ -238,14 +241,14 @@ impl Place {
     }
 }
 
-/// A mount; dropping it takes it and its daemon away, whatever state they are in.
+/// A mount; dropping it removes it and its daemon, whatever state they are in.
 pub struct Mount {
     pub path: PathBuf,
     daemon: Option<rustix::process::Pid>,
 }
 
 impl Mount {
-    /// Mounts an image. The machine's switch for FUSE over io_uring stays as it is.
+    /// Mounts an image. Leaves the machine's switch for FUSE over io_uring alone.
     #[track_caller]
     pub fn new(image: &Path, directory: &Path, options: &[&str]) -> Self {
         let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
@@ -256,7 +259,7 @@ impl Mount {
         mount
     }
 
-    /// A mount that is there already.
+    /// An existing mount.
     #[track_caller]
     pub fn of(directory: &Path) -> Self {
         let mut mount = Self { path: directory.to_owned(), daemon: None };
@@ -264,7 +267,7 @@ impl Mount {
         mount
     }
 
-    /// What `stats --json` says.
+    /// The output of `stats --json`.
     pub fn stats(&self) -> serde_json::Value {
         let answer = syncline([OsStr::new("stats"), self.path.as_ref(), OsStr::new("--json")]).ok();
         serde_json::from_str(&answer.out).expect("JSON")
@@ -276,15 +279,15 @@ impl Mount {
         rustix::process::Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("not zero")
     }
 
-    /// Kills the daemon, as a crash of it would.
+    /// Kills the daemon, like a crash of it.
     pub fn kill(&mut self) {
         let pid = self.daemon.take().expect("it is alive");
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is alive");
         wait_for_end(pid);
     }
 
-    /// Unmounts, and waits for the end of the daemon. A program that another test is just starting holds all files that are open
-    /// here for a moment.
+    /// Unmounts, and waits for the end of the daemon. A program that another test is just starting
+    /// briefly holds all files open here.
     #[track_caller]
     pub fn unmount(mut self) -> Answer {
         let unmount = || syncline([OsStr::new("umount"), self.path.as_ref()]);
@@ -296,7 +299,8 @@ impl Mount {
             std::thread::sleep(Duration::from_millis(20));
             answer = unmount();
         }
-        // A shell that another test has just started in a mount namespace of its own still has it, and will let go at once.
+        // A shell that another test has just started in a separate mount namespace still has it,
+        // and will detach it at once.
         if answer.err.contains("still mounted in the mount namespace of")
             && let Some(daemon) = self.daemon
         {
@@ -309,7 +313,8 @@ impl Mount {
         answer
     }
 
-    /// The same where what is said matters: no other test starts a mount namespace meanwhile.
+    /// Like `unmount`, for tests that compare the output: no other test starts a mount namespace
+    /// meanwhile.
     #[track_caller]
     pub fn unmount_alone(self) -> Answer {
         let _alone = NAMESPACES.write().unwrap_or_else(PoisonError::into_inner);
@@ -317,7 +322,7 @@ impl Mount {
     }
 }
 
-/// Waits for what happens in the background.
+/// Waits for something that happens in the background.
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if happened() {
@@ -328,7 +333,7 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     panic!("{what}: not within ten seconds");
 }
 
-/// Waits until a process is gone or only has to be reaped.
+/// Waits until a process is gone or only needs to be reaped.
 pub fn wait_for_end(pid: rustix::process::Pid) {
     let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let started = Instant::now();
@@ -340,7 +345,7 @@ pub fn wait_for_end(pid: rustix::process::Pid) {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Where nothing is mounted any more this fails, and does no harm.
+        // If nothing is mounted any more, this fails without harm.
         let path = self.path.as_os_str();
         if is_root() {
             tool("umount", &[OsStr::new("-l"), path]);
@@ -348,7 +353,7 @@ impl Drop for Mount {
             tool("fusermount3", &[OsStr::new("-uz"), path]);
         }
         if let Some(pid) = self.daemon.take() {
-            // Unmounted, it ends by itself; one that hangs must not outlive the test.
+            // Once unmounted it ends by itself; a hanging one must not outlive the test.
             let started = Instant::now();
             while rustix::process::test_kill_process(pid).is_ok()
                 && started.elapsed() < Duration::from_secs(10)
@@ -366,12 +371,12 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// A loop device over a file, or `None` where there are none.
+    /// A loop device over a file, or `None` if there are none here.
     pub fn new(file: &Path) -> Option<Self> {
         Self::with(file, &[])
     }
 
-    /// One with other options of losetup(8).
+    /// A loop device with further options of losetup(8).
     pub fn with(file: &Path, options: &[&str]) -> Option<Self> {
         let mut words = vec![OsStr::new("--find"), OsStr::new("--show")];
         words.extend(options.iter().map(OsStr::new));
@@ -392,7 +397,7 @@ pub struct Tmpfs {
 }
 
 impl Tmpfs {
-    /// Mounted at `path`, or `None` where that is not permitted.
+    /// Mounts it at `path`; `None` if that is not permitted.
     pub fn new(path: PathBuf, size: &str) -> Option<Self> {
         let options = format!("size={size}");
         let words = ["-t", "tmpfs", "-o", &options, "none"].map(OsStr::new);
@@ -407,7 +412,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// A command run by an ordinary user; only for root.
+/// A command to be run as an ordinary user; needs root.
 pub fn as_nobody(mut command: Command) -> Command {
     command.uid(NOBODY).gid(NOBODY);
     command

@@ -1,5 +1,5 @@
-//! How requests come from the kernel, as a user chooses it. A program of its own: beside other tests that mount, the
-//! machine's switch would not stay as it is set here.
+//! How requests arrive from the kernel, as the user chooses. A separate program: beside other tests
+//! that mount, the machine's switch would not stay as set here.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -16,7 +16,7 @@ use syncline_device::{Worker, WorkerOptions};
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Why nothing can be mounted with io_uring here, if so.
+/// The reason why nothing can be mounted with io_uring here, if so.
 fn no_uring() -> Option<String> {
     if let Some(why) = not_root() {
         return Some(why.into());
@@ -58,7 +58,8 @@ fn a_mount_over_io_uring_keeps_what_was_synced_through_a_crash() {
     assert!(stats["requests"]["FSync"].as_u64() >= Some(50), "{stats}");
     mounted.kill();
     drop(mounted);
-    // What one transport wrote the other reads. (Of both words that of -o counts.)
+    // Data written through one transport is read through the other. (Of both options, the one in -o
+    // counts.)
     let mounted = mount(&place, "again", true, &["-o", "transport=classic", "--transport", "uring"]);
     assert_eq!(transport(&mounted), "classic");
     for index in 0..50 {
@@ -100,7 +101,7 @@ fn a_mount_by_root_switches_it_on_and_says_so_once() {
         let answer = syncline([Path::new("mount"), &image, &directory].into_iter().chain(words)).ok();
         (answer.err, Mount::of(&directory))
     };
-    // Who asks for another way leaves it alone.
+    // A request for another transport leaves the switch alone.
     for options in [&["--transport", "classic"][..], &["-o", "uring_switch=leave"]] {
         let (said, mounted) = mount(options);
         assert_eq!((transport(&mounted), state(), said), ("classic".into(), "N".into(), "".into()));
@@ -122,8 +123,8 @@ fn a_mount_by_root_switches_it_on_and_says_so_once() {
     place.check_clean();
 }
 
-/// The kernel promises io_uring when a filesystem is mounted, and may refuse it when the daemon comes to ask: here because it is
-/// switched off in between. strace holds the daemon back for that long.
+/// The kernel offers io_uring at the mount and may still refuse it when the daemon registers: here
+/// because it is switched off in between. strace delays the daemon for that long.
 #[test]
 fn a_registration_that_the_kernel_refuses_makes_the_mount_a_classic_one() {
     skip_if!(no_uring());
@@ -142,7 +143,7 @@ fn a_registration_that_the_kernel_refuses_makes_the_mount_a_classic_one() {
     };
     eventually("the kernel mounts", is_mounted);
     fs::write(SWITCH, "N").unwrap();
-    // The first mount goes away again, and the second may not ask for anything but what is there.
+    // The first mount is removed again, and the second may only ask for what is available.
     let stats = [Path::new("stats"), &directory, Path::new("--json")];
     eventually("the daemon answers", || is_mounted() && syncline(stats).code == 0);
     drop(switch);

@@ -1,4 +1,4 @@
-//! A set of blocks: one bit for each block, where there are any.
+//! A set of blocks: a bitmap, allocated only where there are blocks in the set.
 
 use syncline_format::BlockRun;
 
@@ -6,7 +6,7 @@ const CHUNK_WORDS: u64 = 512;
 
 type Chunk = [u64; CHUNK_WORDS as usize];
 
-/// A set of blocks. What has none of them takes eight bytes for each 128 MiB of the image.
+/// A set of blocks. A part of the image without any takes eight bytes for each 128 MiB.
 pub(crate) struct BlockSet {
     chunks: Vec<Option<Box<Chunk>>>,
     blocks: u64,
@@ -18,7 +18,8 @@ impl BlockSet {
         Self { chunks: vec![None; blocks.div_ceil(64 * CHUNK_WORDS) as usize], blocks }
     }
 
-    /// Adds a run, of which only what lies in the image counts. True when none of its blocks was in the set.
+    /// Adds a run; blocks past the end of the image are ignored. Returns true if none of the run's
+    /// blocks was in the set.
     pub(crate) fn add(&mut self, run: BlockRun) -> bool {
         let end = run.start.saturating_add(run.blocks).min(self.blocks);
         let mut fresh = true;
@@ -35,7 +36,7 @@ impl BlockSet {
         fresh
     }
 
-    /// Adds a run unless some of its blocks are in the set already; true when it was added.
+    /// Adds a run unless some of its blocks are already in the set; returns true if it was added.
     pub(crate) fn add_all_or_none(&mut self, run: BlockRun) -> bool {
         let free = (run.start..run.end()).all(|block| !self.contains(block));
         if free {
@@ -49,7 +50,7 @@ impl BlockSet {
         self.word(block / 64) >> (block % 64) & 1 == 1
     }
 
-    /// All runs, ascending.
+    /// All runs in the set, ascending.
     pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRun> + '_ {
         Runs::of(self.words())
     }
@@ -69,7 +70,7 @@ impl BlockSet {
         Runs::of(self.words().map(|(word, bits)| (word, bits & other.word(word))))
     }
 
-    /// The words of chunks that have any, with their numbers, ascending.
+    /// The words of allocated chunks, with their numbers, ascending.
     fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let chunks =
             self.chunks.iter().zip(0..).filter_map(|(chunk, number)| Some((chunk.as_deref()?, number)));
@@ -82,25 +83,25 @@ impl BlockSet {
     }
 }
 
-/// The chunk that a word is in, and where.
+/// The chunk that holds a word, and the word's index in that chunk.
 fn place(word: u64) -> (usize, usize) {
     ((word / CHUNK_WORDS) as usize, (word % CHUNK_WORDS) as usize)
 }
 
-/// Joins the bits of words to runs.
+/// Joins the set bits of words into runs.
 struct Runs<I> {
     words: I,
-    /// What is left of the current word.
+    /// Bits of the current word that are not yet in a run.
     bits: u64,
     /// First block of the current word.
     base: u64,
-    /// A run that may go on.
+    /// A run that may continue in the next word.
     open: Option<BlockRun>,
     ended: bool,
 }
 
 impl<I: Iterator<Item = (u64, u64)>> Runs<I> {
-    /// Of words with their numbers, ascending; those that are left out are empty.
+    /// From words with their numbers, ascending; words left out count as empty.
     fn of(words: I) -> Self {
         Self { words, bits: 0, base: 0, open: None, ended: false }
     }
@@ -122,7 +123,7 @@ impl<I: Iterator<Item = (u64, u64)>> Iterator for Runs<I> {
             }
             let first = u64::from(self.bits.trailing_zeros());
             let len = u64::from((!(self.bits >> first)).trailing_zeros()).min(64 - first);
-            // Clears them; a shift by 64 would be undefined.
+            // Clears these bits; a shift by 64 would overflow.
             self.bits &= if first + len == 64 { !(u64::MAX << first) } else { u64::MAX << (first + len) };
             let run = BlockRun::new(self.base + first, len);
             match &mut self.open {

@@ -1,4 +1,4 @@
-//! The order of a check.
+//! The steps of a check, in order.
 
 use crate::blocks::BlockSet;
 use crate::error::CheckError;
@@ -13,7 +13,7 @@ use syncline_format::superblock::{Pointer, Superblock};
 use syncline_store::{RecoveryReport, Snapshot, Store, StoreError, StoreOptions};
 use syncline_tree::{Tree, TreeError};
 
-/// What a check is doing.
+/// The stage that a check has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// Reading the tree.
@@ -24,24 +24,25 @@ pub enum Stage {
     Comparison,
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What it is doing.
+    /// The current stage.
     pub stage: Stage,
-    /// Blocks looked at so far.
+    /// Blocks read so far.
     pub done: u64,
-    /// Blocks that will be looked at, as the superblock says.
+    /// Blocks to read, according to the superblock.
     pub total: u64,
 }
 
-/// Told how far a check is.
+/// Callback that receives a check's progress.
 pub(crate) type Teller<'a> = &'a mut (dyn FnMut(Progress) + Send);
 
-/// Verifies everything on `device` and writes nothing. `spawn` is for the store, which starts no task when it is opened
-/// read-only.
+/// Verifies everything on `device` and writes nothing. `spawn` is for the store, which starts no
+/// task when opened read-only.
 ///
-/// Damage goes into the report; an error means that there is no image to look at or that nothing could be read.
+/// Damage goes into the report. An error means that there is no image, or that nothing could be
+/// read.
 pub async fn check(
     device: Arc<dyn Device>,
     spawn: Arc<dyn Spawn>,
@@ -71,7 +72,7 @@ pub async fn check(
             report.incomplete = true;
             return Ok(report);
         }
-        // What was found already explains it.
+        // The findings so far already explain this error.
         Err(_) if !report.is_clean() => {
             report.incomplete = true;
             return Ok(report);
@@ -92,7 +93,8 @@ pub async fn check(
     Ok(report)
 }
 
-/// What of the log was left out, which keeps the image from being mounted for writing.
+/// Reports parts of the log that replay left out; because of them the image can't be mounted for
+/// writing.
 fn ignored(recovery: &RecoveryReport, report: &mut Report) {
     let ignored = &recovery.ignored;
     if let Some(object) = ignored.object {
@@ -105,12 +107,12 @@ fn ignored(recovery: &RecoveryReport, report: &mut Report) {
     }
 }
 
-/// How stores are opened here.
+/// Options for the stores that a check opens.
 fn options() -> StoreOptions {
     StoreOptions { read_only: true, node_cache_bytes: 32 << 20, ..StoreOptions::default() }
 }
 
-/// Reads all items and the data of files, and compares everything with everything.
+/// Reads all items and all file data, and compares the structures with each other.
 async fn contents(
     store: &Arc<Store>,
     mut reachable: BlockSet,
@@ -129,7 +131,7 @@ async fn contents(
     space::compare(store, reachable, log, table, report);
 }
 
-/// A snapshot is checked like an image that has no log.
+/// Checks a snapshot like an image without a log.
 async fn check_snapshot(
     device: &Arc<dyn Device>,
     spawn: &Arc<dyn Spawn>,
@@ -200,7 +202,7 @@ async fn nodes(
     }
 }
 
-/// Compares the counters that the log goes on counting.
+/// Compares the counters that log records keep up to date.
 fn counters(store: &Store, report: &mut Report) {
     if store.objects() != report.inodes {
         let text = format!("the counter says {}, there are {} inodes", store.objects(), report.inodes);

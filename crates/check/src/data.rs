@@ -1,4 +1,4 @@
-//! Compares blocks of file data with their checksums, and decodes what is compressed, many reads at a time.
+//! Verifies the checksums of file data and decodes compressed units, with many reads in flight.
 
 use crate::finding::{FindingKind, Report};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use syncline_format::{BlockRun, Crc, block_checksums};
 /// Reads in flight; each is at most an extent, 128 KiB.
 const READS_IN_FLIGHT: usize = 64;
 
-/// Reads in the order of the extents, with a window of them under way.
+/// Reads extents in order, with a window of reads in flight.
 pub(crate) struct DataReader {
     device: Arc<dyn Device>,
     window: VecDeque<Pending>,
@@ -30,7 +30,7 @@ impl DataReader {
         Self { device, window: VecDeque::new() }
     }
 
-    /// Starts to verify an extent, which lies in the image.
+    /// Starts to verify an extent, which must lie inside the image.
     pub(crate) async fn push(&mut self, object: u64, extent: Extent, report: &mut Report) {
         if self.window.len() == READS_IN_FLIGHT {
             self.pop(report).await;
@@ -41,7 +41,7 @@ impl DataReader {
         self.window.push_back(Pending { read, object, file_block, run, checksums, packed });
     }
 
-    /// Waits for all that was started.
+    /// Waits for all reads in flight.
     pub(crate) async fn finish(&mut self, report: &mut Report) {
         while !self.window.is_empty() {
             self.pop(report).await;
@@ -94,7 +94,7 @@ impl DataReader {
     }
 }
 
-/// Tells of wrong checksums; true if there are none.
+/// Reports wrong checksums; returns true if there are none.
 fn compare(
     report: &mut Report,
     object: u64,
@@ -103,7 +103,8 @@ fn compare(
     checksums: impl Iterator<Item = (Crc, Crc)>,
 ) -> bool {
     let wrong: Vec<_> = (0_u64..).zip(checksums).filter(|(_, (found, expected))| found != expected).collect();
-    // One finding for blocks that follow each other, so that a long range of lost data does not fill the report.
+    // One finding for each run of adjacent blocks, so that a long range of lost data does not fill
+    // the report.
     for pieces in wrong.chunk_by(|(index, _), (next, _)| index + 1 == *next) {
         let (index, (found, expected)) = pieces[0];
         let first = file_block + index;

@@ -1,25 +1,25 @@
-//! Why an image could not be checked at all.
+//! Errors that prevent a check altogether.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use syncline_device::DeviceError;
 use syncline_store::StoreError;
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The device failed where nothing can be done without it.
+    /// The device failed on something that the check can't do without.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The image can't be opened: it is none, it is truncated, or its format is newer.
+    /// The image can't be opened: it is not one, it is truncated, or its format is newer.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An undo file can't be written, or not be used.
+    /// An undo file can't be written or used.
     #[error("undo file {path}: {error}", path = path.display())]
     Undo {
-        /// The file.
+        /// Path of the undo file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         error: Arc<std::io::Error>,
     },
 }

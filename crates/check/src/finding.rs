@@ -1,8 +1,9 @@
-//! What a check finds: kinds with stable identifiers, and the report.
+//! Findings: their kinds, with stable identifiers, and the report.
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-/// Findings that a report keeps; further ones are only counted, so that a hostile image can't fill the memory.
+/// Findings that a report keeps; further ones are only counted, so that a hostile image can't fill
+/// the memory.
 pub const FINDINGS_MAX: usize = 10_000;
 
 macro_rules! kinds {
@@ -118,7 +119,8 @@ kinds! {
     PreallocationSum = "0040" "preallocation-sum",
     /// The table of snapshots is damaged or can't be read.
     SnapshotTable = "0041" "snapshot-table",
-    /// Something in a snapshot is damaged. A repair puts back inner nodes; what else is lost goes with the snapshot.
+    /// Something in a snapshot is damaged. A repair puts back inner nodes; what else is lost goes
+    /// with the snapshot.
     SnapshotDamaged = "0042" "snapshot-damaged",
     /// A quota's usage is not what the inodes of its tree use.
     QuotaUsage = "0043" "quota-usage",
@@ -184,14 +186,14 @@ impl Serialize for Finding {
 /// What a check found, and how much it looked at.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Report {
-    /// What is wrong, at most [`FINDINGS_MAX`].
+    /// What is wrong; at most [`FINDINGS_MAX`] findings.
     pub findings: Vec<Finding>,
-    /// Findings beyond those kept.
+    /// Findings dropped because the list was full.
     pub findings_dropped: u64,
-    /// Those of them that a repair has to do with.
+    /// Dropped findings that a repair would act on.
     #[serde(skip)]
     pub(crate) to_mend_dropped: u64,
-    /// Something could not be read, so that comparisons which need all of the image were left out.
+    /// Something could not be read, so comparisons that need the whole image were left out.
     pub incomplete: bool,
     /// The image had been unmounted cleanly.
     pub clean_unmount: bool,
@@ -245,13 +247,13 @@ impl Report {
         }
     }
 
-    /// Something is wrong that a repair mends.
+    /// True if the image has damage that a repair mends.
     pub(crate) fn needs_mending(&self) -> bool {
         let found = self.findings.iter().any(|finding| !finding.kind.is_left_alone());
         self.incomplete || self.to_mend_dropped > 0 || found
     }
 
-    /// Takes over what was found in a snapshot.
+    /// Takes over the findings of a snapshot's check.
     pub(crate) fn adopt(&mut self, snapshot: &str, found: Report) {
         self.findings_dropped += found.findings_dropped;
         self.nodes += found.nodes;

@@ -1,4 +1,4 @@
-//! What an image says about itself, without opening it.
+//! An image's description of itself, read without opening it.
 
 use crate::error::CheckError;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use syncline_store::read_superblocks;
 pub struct Info {
     /// Version of the format.
     pub format_version: u32,
-    /// Name of the filesystem.
+    /// UUID of the filesystem.
     pub uuid: String,
-    /// Human-readable name.
+    /// Label.
     pub label: String,
     /// Size of the filesystem in bytes.
     pub size_bytes: u64,
@@ -33,9 +33,9 @@ pub struct Info {
     pub tree_level: u8,
     /// Number of the last checkpoint.
     pub generation: u64,
-    /// Transactions up to it.
+    /// Number of transactions up to the last checkpoint.
     pub transactions: u64,
-    /// Every inode knows its names.
+    /// The image keeps parent pointers.
     pub parent_pointers: bool,
     /// Creation time, seconds since 1970.
     pub created_seconds: u64,
@@ -43,12 +43,12 @@ pub struct Info {
     pub clean: bool,
     /// Log batches after the last checkpoint, which the next mount replays.
     pub log_batches: u64,
-    /// Why the log ends before its end, if it does.
+    /// Why the log breaks off before its end, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_damaged: Option<String>,
     /// Copies of superblocks that are damaged.
     pub superblocks_damaged: u64,
-    /// Why a newer state may be missing, if it may be.
+    /// Why a newer state may have been lost, if that is possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub superblock_lost: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Reads all items in order, and hands each to the object it belongs to.
+//! Reads all items in order and passes each to the check of its object.
 
 use crate::blocks::BlockSet;
 use crate::checker::{Progress, Stage, Teller};
@@ -20,7 +20,7 @@ use syncline_store::Store;
 /// Items read at a time.
 const ITEMS_EACH: usize = 512;
 
-/// What the checks of single items share.
+/// State shared by the checks of all items.
 pub(crate) struct Shared<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) hasher: SipHasher24,
@@ -33,7 +33,7 @@ pub(crate) struct Shared<'a> {
     /// Preallocated blocks of all files.
     pub(crate) preallocated: u64,
     pub(crate) quotas: Quotas,
-    /// Extended attributes with items of their own count in the blocks of their inodes.
+    /// Xattrs with items of their own count towards their inode's blocks.
     pub(crate) counts_xattrs: bool,
 }
 
@@ -43,7 +43,7 @@ impl Shared<'_> {
         self.name_hash(name) % (HASH_MAX + 1)
     }
 
-    /// All 64 bits of it, to tell names apart.
+    /// All 64 bits of the hash, to tell names apart.
     pub(crate) fn name_hash(&self, name: &[u8]) -> u64 {
         self.hasher.hash(name)
     }
@@ -55,7 +55,7 @@ pub(crate) struct ItemCheck<'a> {
     shared: Shared<'a>,
     tell: Teller<'a>,
     object: Option<Object>,
-    /// Least object number never handed out.
+    /// Lowest object number never handed out.
     next_object: u64,
 }
 
@@ -82,7 +82,7 @@ impl<'a> ItemCheck<'a> {
         Self { store, shared, tell, object: None, next_object: store.new_object() }
     }
 
-    /// Reads everything.
+    /// Reads all items.
     pub(crate) async fn run(mut self) -> Facts {
         let mut from = Key::MIN;
         let mut step = ITEMS_EACH;
@@ -98,11 +98,11 @@ impl<'a> ItemCheck<'a> {
                         _ => break,
                     }
                 }
-                // What lies before the bad node is taken one by one.
+                // Items before the bad node are read one at a time.
                 Err(_) if step > 1 => step = 1,
                 Err(_) => {
                     self.shared.report.incomplete = true;
-                    // Nothing can be said about an object that was read in part.
+                    // An object that was read only in part can't be judged.
                     self.object = None;
                     let Some(next) = self.next_readable(from).await else { break };
                     (from, step) = (next, ITEMS_EACH);
@@ -123,7 +123,7 @@ impl<'a> ItemCheck<'a> {
         self.shared.facts
     }
 
-    /// There is room for what is preallocated.
+    /// Checks that there is room for the preallocated blocks.
     fn room(&mut self) {
         let Shared { geometry, reachable, report, preallocated, .. } = &mut self.shared;
         let data = reachable.len().saturating_sub(report.nodes * geometry.node_blocks());
@@ -133,7 +133,8 @@ impl<'a> ItemCheck<'a> {
         }
     }
 
-    /// Blocks that several extents lie on: each is used once, and counted as often as it is referred to.
+    /// Adds blocks that several extents share to the reachable ones, each once, and compares their
+    /// reference counts.
     fn references(&mut self) {
         let Shared { references, reachable, report, .. } = &mut self.shared;
         let found = references.found();
@@ -147,7 +148,7 @@ impl<'a> ItemCheck<'a> {
             }
         }
         if report.incomplete {
-            // What could not be read may refer to them.
+            // Items that could not be read may refer to these blocks.
             return;
         }
         for wrong in references.wrong(&found) {
@@ -168,7 +169,8 @@ impl<'a> ItemCheck<'a> {
         (self.tell)(Progress { stage: Stage::Contents, done: done.min(total), total });
     }
 
-    /// The least object after that of `from` from which on items can be read, as far as doubling and halving finds it.
+    /// Finds the start of the first object after `from` whose items can be read, by doubling and
+    /// then halving the distance.
     async fn next_readable(&self, from: Key) -> Option<Key> {
         let first = |object| Key { object, kind: 0, offset: 0 };
         let (mut low, mut distance) = (from.object, 1u64);
@@ -220,7 +222,8 @@ impl<'a> ItemCheck<'a> {
         }
     }
 
-    /// Items of object 0: marks of inodes to be removed, reference counts, sums of preallocated blocks, and quotas.
+    /// Items of object 0: marks of inodes to be removed, reference counts, sums of preallocated
+    /// blocks, and quotas.
     fn mark(&mut self, key: Key, value: &Bytes) {
         if key.kind == Kind::Orphan as u8 && value.is_empty() {
             self.shared.facts.mark_orphan(key.offset);

@@ -1,14 +1,15 @@
-//! Verifies a whole image and tells what is wrong with it, by name.
+//! Verifies a whole image and reports each kind of damage by name.
 //!
-//! [`check`] opens the image read-only, replays its log in memory and then reads everything: each copy of the
-//! superblocks, each page of the space map, each tree node, each item, each block of file data. What one structure says is
-//! compared with what the others say: names with inodes, link counts with names, extents with the space map, counters with
-//! what was counted. It writes nothing.
+//! [`check`] opens the image read-only, replays its log in memory and then reads everything: each
+//! copy of the superblocks, each page of the space map, each tree node, each item, each block of
+//! file data. It compares the structures with each other: names with inodes, link counts with
+//! names, extents with the space map, counters with what was counted. It writes nothing.
 //!
-//! [`repair`] mends what a check finds, or refuses, and [`take_back`] undoes it; [`Scrub`] verifies a filesystem that is in use.
+//! [`repair`] mends what a check finds, or refuses; [`take_back`] undoes a repair. [`Scrub`]
+//! verifies a filesystem that is in use.
 //!
-//! Memory: two bits for each block of the image, about 32 bytes for each inode, 32 for each name and 24 for its parent
-//! pointer, and 32 for each extent that shares blocks.
+//! Memory: two bits for each block of the image, about 32 bytes for each inode, 32 for each name
+//! and 24 for its parent pointer, and 32 for each extent that shares blocks.
 #![forbid(unsafe_code)]
 
 mod blocks;

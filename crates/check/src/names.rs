@@ -1,5 +1,5 @@
-//! Compares names with inodes: every name leads to an inode, every inode has its names, every directory hangs from the
-//! root.
+//! Compares names with inodes: every name must lead to an inode, every inode must have its names,
+//! every directory must be reachable from the root.
 
 use crate::finding::{FindingKind, Report};
 use crate::object::DIRECTORY;
@@ -7,10 +7,10 @@ use crate::parents::NameFacts;
 
 const ROOT: u64 = 1;
 
-/// What is remembered of an inode.
+/// Facts kept about an inode.
 pub(crate) struct InodeFacts {
     pub(crate) number: u64,
-    /// What a directory's item calls its parent.
+    /// A directory's parent, according to its inode item.
     pub(crate) parent: u64,
     /// The directory that names it; the last one if several do. 0: none.
     pub(crate) named_by: u64,
@@ -20,16 +20,16 @@ pub(crate) struct InodeFacts {
     pub(crate) file_type: u8,
 }
 
-/// What is remembered of a name.
+/// Facts kept about a name.
 struct Entry {
     inode: u64,
     directory: u64,
     file_type: u8,
-    /// Of the name.
+    /// Hash of the name.
     hash: u64,
 }
 
-/// What the items told, for the comparison.
+/// Facts from the items, for the comparison.
 #[derive(Default)]
 pub(crate) struct Facts {
     /// Ascending.
@@ -39,7 +39,7 @@ pub(crate) struct Facts {
     pub(crate) pointers: Vec<NameFacts>,
     /// Ascending.
     orphans: Vec<u64>,
-    /// Objects with an inode item that can't be read or is missing. Ascending.
+    /// Objects whose inode item is missing or can't be decoded. Ascending.
     unknown: Vec<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Facts {
     }
 }
 
-/// Compares everything. All items were read.
+/// Compares everything. All items must have been read.
 pub(crate) fn compare(mut facts: Facts, report: &mut Report) {
     facts.entries.sort_unstable_by_key(|entry| (entry.inode, entry.directory));
     let entries = std::mem::take(&mut facts.entries);
@@ -139,7 +139,7 @@ fn links(inode: &InodeFacts, named: &[Entry], report: &mut Report) {
         return;
     }
     if inode.nlink == 0 {
-        // Removed, but still open when the crash came.
+        // Removed, but still open at the crash.
         if names > 0 {
             add(FindingKind::LinkCount, format!("its link count is 0, it has {names} names"));
         }
@@ -180,17 +180,18 @@ fn orphan_mark(facts: &Facts, inode: &InodeFacts, report: &mut Report) {
     }
 }
 
-/// What is known of a directory's way to the root.
+/// State of the walk from a directory up to the root.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Unknown,
-    /// On the way that is being followed.
+    /// On the path being followed.
     Here,
     /// Followed to its end.
     Known,
 }
 
-/// Finds directories that hang from themselves. Where a way ends at a directory without a name, that one was reported.
+/// Finds directories that are their own ancestors. A path that ends at a directory without a name
+/// needs no finding here: that directory has one already.
 fn reachability(facts: &Facts, report: &mut Report) {
     let mut ways = vec![Way::Unknown; facts.inodes.len()];
     let mut path = Vec::new();

@@ -1,4 +1,4 @@
-//! Checks of one object: its inode item, and whether its other items agree with it.
+//! Checks one object: its inode item, and whether its other items agree with it.
 
 use crate::finding::FindingKind;
 use crate::items::Shared;
@@ -22,16 +22,16 @@ use syncline_format::items::unplaced::PIECES;
 
 pub(crate) const REGULAR: u8 = 0o10;
 pub(crate) const DIRECTORY: u8 = 0o04;
-/// Units of an inode's block count.
+/// The unit of an inode's block count.
 pub(crate) const UNIT_BYTES: u64 = 512;
 pub(crate) const UNITS_PER_BLOCK: u64 = 8;
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// What is known of an object whose items are being read.
+/// State of an object whose items are being read.
 pub(crate) struct Object {
     number: u64,
     inode: Option<Inode>,
-    /// There is an inode item that can't be decoded: comparing with it makes no sense.
+    /// The inode item can't be decoded, so nothing is compared with it.
     inode_malformed: bool,
     entries: Entries,
     /// First file block after the last extent.
@@ -44,14 +44,14 @@ pub(crate) struct Object {
     parent_items: u32,
 }
 
-/// What the inode item says.
+/// The parts of the inode item that other items are compared with.
 struct Inode {
     file_type: u8,
     nlink: u32,
     size: u64,
     blocks: u64,
     parent: u64,
-    /// There may be contents that are logged and have no place.
+    /// The file may have data in the log.
     unplaced: bool,
     inline_bytes: Option<u64>,
     xattr_items: u32,
@@ -65,7 +65,7 @@ struct Inode {
 struct Entries {
     count: u64,
     subdirectories: u32,
-    /// Hash of the names below, which are all that have it.
+    /// Hash of `names`, which are all the names with this hash so far.
     hash: u64,
     names: Vec<Vec<u8>>,
 }
@@ -131,7 +131,7 @@ impl Object {
         }
     }
 
-    /// Whether the parts of an inode item agree with each other.
+    /// Checks that the parts of an inode item agree with each other.
     fn consistency(&self, item: &InodeItem<'_>, shared: &mut Shared<'_>) {
         let node_bytes = shared.geometry.node_bytes;
         let mut wrong = |text: String| {
@@ -255,7 +255,8 @@ impl Object {
     }
 
     pub(crate) fn chunk(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
-        // The removal of an inode without names deletes attributes first, and a crash may have cut it short there.
+        // Removal of an inode without names deletes xattrs first; a crash may have interrupted it
+        // there.
         if self.inode.as_ref().is_some_and(|inode| inode.nlink == 0) {
             return;
         }
@@ -265,7 +266,7 @@ impl Object {
     /// A parent pointer with an item of its own.
     pub(crate) fn parent(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
         self.parent_items = self.parent_items.saturating_add(1);
-        // What the removal of an inode without names had not come to when a crash cut it short.
+        // Left over from the removal of an inode without names, which a crash interrupted.
         if self.inode.as_ref().is_some_and(|inode| inode.nlink == 0) {
             return;
         }
@@ -288,7 +289,7 @@ impl Object {
         self.point(&pointer, shared);
     }
 
-    /// Room that is set aside.
+    /// A preallocation.
     pub(crate) fn preallocation(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
         let item = match Preallocation::decode(key.offset, value) {
             Ok(item) if item.blocks > shared.geometry.total_blocks => {
@@ -311,10 +312,10 @@ impl Object {
         }
     }
 
-    /// Logged contents of a block.
+    /// One piece of a block's data in the log.
     pub(crate) fn unplaced(&mut self, key: Key, value: &Bytes, shared: &mut Shared<'_>) {
         let Some(inode) = self.inode.as_ref().filter(|inode| inode.nlink > 0) else {
-            // What the removal of an inode without names had not come to when a crash cut it short.
+            // Left over from the removal of an inode without names, which a crash interrupted.
             return;
         };
         let owner = Owner { file_type: inode.file_type, size: inode.size, marked: inode.unplaced };
@@ -327,7 +328,7 @@ impl Object {
         shared.report.object(kind, self.number, text);
     }
 
-    /// Remembers a parent pointer.
+    /// Remembers a parent pointer for the comparison with directory entries.
     fn point(&self, pointer: &Parent<'_>, shared: &mut Shared<'_>) {
         // Without an inode item there is nothing to compare with.
         if self.inode.is_some() {
@@ -336,7 +337,7 @@ impl Object {
         }
     }
 
-    /// All items of the object were read.
+    /// Completes the checks once all items of the object were read.
     pub(crate) fn end(mut self, shared: &mut Shared<'_>) {
         let report = &mut *shared.report;
         for offset in self.unplaced.lone() {
@@ -347,21 +348,21 @@ impl Object {
             if !self.inode_malformed {
                 report.object(FindingKind::ItemWithoutInode, self.number, "there are items, but no inode");
             }
-            // So that its names are not called dangling beside this.
+            // Keeps its names from being reported as dangling as well.
             shared.facts.unknown(self.number);
             return;
         };
         let (said, found) = (shared.sums.take(self.number), self.covered.blocks);
         shared.preallocated = shared.preallocated.saturating_add(found);
-        // What could not be read may be the other.
+        // The counterpart may be among the items that could not be read.
         if said != found && !report.incomplete {
             let text = format!("{said} preallocated blocks, there are {found}");
             report.object(FindingKind::PreallocationSum, self.number, text);
         }
         report.inodes += 1;
         report.directories += u64::from(inode.file_type == DIRECTORY);
-        // The removal of an inode without names proceeds in steps, which a crash may have cut short. It looks for items only
-        // where the inode item tells of some.
+        // Removal of an inode without names proceeds in steps, and a crash may have interrupted it.
+        // It looks for parent items only if the inode item counts some.
         let (said, found) = (inode.parent_items, self.parent_items);
         if said != found && (inode.nlink > 0 || found > said) {
             let text = format!("{said} parent pointers with items of their own, {found} were found");
@@ -401,7 +402,7 @@ impl Object {
     }
 }
 
-/// A name for a message.
+/// A name as text for a message.
 pub(crate) fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

@@ -1,7 +1,7 @@
-//! Compares directory entries with parent pointers, in both directions: each entry has its pointer in the inode that it names,
-//! and each pointer its entry.
+//! Compares directory entries with parent pointers in both directions: each entry must have a
+//! pointer in the inode that it names, and each pointer an entry.
 //!
-//! Of each only the hash of the name is remembered. The names themselves are read again where something is wrong.
+//! Only hashes of the names are kept. The names themselves are read again where something is wrong.
 
 use crate::finding::{FindingKind, Report};
 use crate::names::Facts;
@@ -14,7 +14,7 @@ use syncline_format::items::{HASH_MAX, SLOTS, hash_offsets};
 use syncline_format::{Key, Kind};
 use syncline_store::Store;
 
-/// One name of an inode, remembered by its hash: as a directory has it, or as the inode itself has it.
+/// One name of an inode, kept as a hash; it comes from a directory entry or from a parent pointer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct NameFacts {
     pub(crate) inode: u64,
@@ -22,18 +22,18 @@ pub(crate) struct NameFacts {
     pub(crate) hash: u64,
 }
 
-/// What is wrong with the names of some inodes.
+/// Mismatches between entries and pointers.
 #[derive(Default)]
 pub(crate) struct Differences {
     /// Entries without a pointer.
     pub(crate) missing: Vec<NameFacts>,
     /// Pointers without an entry.
     pub(crate) dangling: Vec<NameFacts>,
-    /// Pointers that are there again.
+    /// Pointers that occur more than once.
     pub(crate) repeated: Vec<NameFacts>,
 }
 
-/// Compares entries and pointers, each in any order.
+/// Compares entries and pointers; both may be in any order.
 pub(crate) fn differences(mut entries: Vec<NameFacts>, mut pointers: Vec<NameFacts>) -> Differences {
     entries.sort_unstable();
     entries.dedup();
@@ -55,7 +55,7 @@ pub(crate) fn differences(mut entries: Vec<NameFacts>, mut pointers: Vec<NameFac
     Differences { missing, dangling, repeated }
 }
 
-/// Reports what is wrong. All items were read.
+/// Reports all mismatches. All items must have been read.
 pub(crate) async fn compare(store: &Arc<Store>, facts: &mut Facts, report: &mut Report) {
     let pointers = std::mem::take(&mut facts.pointers);
     let entries = if store.has_parent_pointers() { facts.named() } else { Vec::new() };
@@ -81,7 +81,7 @@ pub(crate) async fn compare(store: &Arc<Store>, facts: &mut Facts, report: &mut 
     }
 }
 
-/// The name of an entry; empty if it can't be found by its hash, as one that lies out of place.
+/// The name of an entry; empty if its hash does not lead to it, as for an entry out of place.
 async fn entry_name(store: &Arc<Store>, name: NameFacts) -> String {
     let (first, last) = hash_offsets(name.hash % (HASH_MAX + 1));
     let (from, to) =

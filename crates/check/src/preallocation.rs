@@ -5,37 +5,37 @@ use std::ops::Range;
 use syncline_format::items::preallocation::{Preallocation, decode_sum};
 use syncline_format::{Geometry, Key};
 
-/// By how much preallocated blocks are more than there can be room for beside data.
+/// By how many blocks the preallocations exceed the room left beside data.
 pub(crate) fn excess(geometry: Geometry, data: u64, preallocated: u64) -> u64 {
     preallocated.saturating_sub(geometry.usable().blocks.saturating_sub(data))
 }
 
-/// The sums that the image tells of, by inode.
+/// The sums of preallocated blocks in the image, by inode.
 #[derive(Default)]
 pub(crate) struct Sums(BTreeMap<u64, u64>);
 
 impl Sums {
-    /// An item of object 0; false if it can't be a sum.
+    /// Takes an item of object 0; returns false if it can't be a sum.
     pub(crate) fn item(&mut self, key: Key, value: &[u8]) -> bool {
         let Ok(blocks) = decode_sum(value) else { return false };
         key.offset > 0 && self.0.insert(key.offset, blocks).is_none()
     }
 
-    /// What is said of an inode, which is asked for once.
+    /// Takes out the sum of one inode.
     pub(crate) fn take(&mut self, inode: u64) -> u64 {
         self.0.remove(&inode).unwrap_or(0)
     }
 
-    /// Inodes that nobody asked for.
+    /// Sums that were not taken: their inodes were not found.
     pub(crate) fn rest(&mut self) -> BTreeMap<u64, u64> {
         std::mem::take(&mut self.0)
     }
 }
 
-/// What of a file has extents or room, as its items are read.
+/// The parts of a file covered by extents or preallocations, filled as its items are read.
 #[derive(Default)]
 pub(crate) struct Covered {
-    /// Of the extents, neighbours joined.
+    /// Covered by extents; adjacent ranges are joined.
     extents: Vec<Range<u64>>,
     /// First file block after the last preallocation.
     end: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Covered {
 }
 
 impl Covered {
-    /// An extent covers these file blocks.
+    /// Adds the file blocks of an extent.
     pub(crate) fn extent(&mut self, blocks: Range<u64>) {
         match self.extents.last_mut() {
             Some(last) if last.end == blocks.start => last.end = blocks.end,
@@ -52,7 +52,7 @@ impl Covered {
         }
     }
 
-    /// A preallocation, after all extents; false if something else lies on it.
+    /// Adds a preallocation, after all extents; returns false if something else covers part of it.
     pub(crate) fn preallocation(&mut self, item: Preallocation) -> bool {
         let apart = item.file_block >= self.end
             && !self.extents.iter().any(|it| it.start < item.end() && item.file_block < it.end);

@@ -1,4 +1,4 @@
-//! What the inodes of each tree with a quota use, and what the quotas say of that.
+//! Compares each quota with what the inodes of its tree use.
 
 use crate::finding::{FindingKind, Report};
 use crate::object::DIRECTORY;
@@ -7,11 +7,12 @@ use syncline_format::Key;
 use syncline_format::items::inode::InodeItem;
 use syncline_format::items::quota::Quota;
 
-/// Quotas by number, and what was counted of each. A number on an inode without such a quota means nothing.
+/// Quotas by number, with counted usage. An inode may carry a number without a quota; that means
+/// nothing.
 #[derive(Default)]
 pub(crate) struct Quotas(BTreeMap<u64, Counted>);
 
-/// A quota and what was found of it.
+/// A quota and the usage that was counted.
 pub(crate) struct Counted {
     pub(crate) told: Quota,
     units: u64,
@@ -20,7 +21,8 @@ pub(crate) struct Counted {
 }
 
 impl Quotas {
-    /// An item of object 0; false if it can't be a quota. All of them come before the inodes.
+    /// Takes an item of object 0; returns false if it can't be a quota. All quotas come before the
+    /// inodes.
     pub(crate) fn item(&mut self, key: Key, value: &[u8]) -> bool {
         let Ok(told) = Quota::decode(value) else { return false };
         let counted = Counted { told, units: 0, inodes: 0, has_root: false };
@@ -31,7 +33,7 @@ impl Quotas {
         self.0.is_empty()
     }
 
-    /// Counts an inode where its item says that it belongs.
+    /// Counts an inode in the quota that its item names.
     pub(crate) fn inode(&mut self, number: u64, item: &InodeItem<'_>) {
         if let Some(counted) = self.0.get_mut(&item.quota) {
             counted.units = counted.units.saturating_add(item.blocks);
@@ -45,7 +47,7 @@ impl Quotas {
         self.0.iter().map(|(&number, counted)| (number, counted))
     }
 
-    /// Compares.
+    /// Reports quotas that differ from the counts.
     pub(crate) fn compare(&self, report: &mut Report) {
         for (_, counted) in self.all() {
             let told = counted.told;
@@ -64,7 +66,7 @@ impl Quotas {
 }
 
 impl Counted {
-    /// What the quota should say; `None` if there should be none.
+    /// The quota with correct usage; `None` if the quota should not exist.
     pub(crate) fn right(&self) -> Option<Quota> {
         self.has_root.then_some(Quota { used_units: self.units, used_inodes: self.inodes, ..self.told })
     }

@@ -1,4 +1,4 @@
-//! Whether a mount for reading has anything to show.
+//! Whether a read-only mount would have anything to show.
 
 use std::sync::Arc;
 use syncline_device::{Device, Spawn};
@@ -6,18 +6,18 @@ use syncline_fs::types::ROOT;
 use syncline_fs::{Filesystem, Options};
 use syncline_store::{Store, StoreOptions, read_snapshots};
 
-/// What a mount for reading can show of an image.
+/// What a read-only mount can show of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Readable {
     /// Its root directory can be listed, at least in part.
     Present,
-    /// Only that of a snapshot: the newest that it can be said of.
+    /// Only the root directory of a snapshot can be listed; this is the newest such snapshot.
     Snapshot(String),
-    /// Neither.
+    /// No root directory can be listed.
     Nothing,
 }
 
-/// Tries to open the image for reading, and its snapshots if that fails.
+/// Tries to open the image read-only and, if that fails, its snapshots.
 pub async fn what_can_be_read(device: Arc<dyn Device>, spawn: Arc<dyn Spawn>) -> Readable {
     let options = || StoreOptions { read_only: true, ..StoreOptions::default() };
     if let Ok((store, _)) = Store::open(device.clone(), options(), spawn.clone()).await
@@ -41,7 +41,7 @@ async fn has_root(store: Arc<Store>, spawn: Arc<dyn Spawn>) -> bool {
     let shows = match Filesystem::open(store.clone(), spawn, Options::default()).await {
         Ok(fs) => {
             let listed = fs.readdir(ROOT, 0, 1).await.is_ok();
-            // Nothing is dirty that could be written back.
+            // Nothing is dirty, so the result does not matter.
             let _ = fs.close().await;
             listed
         }

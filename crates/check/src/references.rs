@@ -1,23 +1,23 @@
-//! How many extents lie on each shared block, and what the image says of that.
+//! Counts the extents on each shared block and compares them with the image's reference counts.
 
 use syncline_format::items::shared::{COUNT_MIN, SHARED_BLOCKS_MAX, SharedRun, piece_start};
 use syncline_format::{BlockRun, Geometry, Key};
 
-/// Extents that carry the mark, and reference counts.
+/// Extents with the mark, and the image's reference counts.
 #[derive(Default)]
 pub(crate) struct References {
     extents: Vec<BlockRun>,
     items: Vec<SharedRun>,
 }
 
-/// Blocks with one number of references.
+/// A run of blocks with the same number of references.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Counted {
     pub(crate) run: BlockRun,
     pub(crate) count: u32,
 }
 
-/// Blocks whose count is wrong. No count is one reference.
+/// Blocks whose count is wrong. A block without a count has one reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wrong {
     pub(crate) run: BlockRun,
@@ -26,12 +26,13 @@ pub(crate) struct Wrong {
 }
 
 impl References {
-    /// An extent that carries the mark, wholly in the image.
+    /// Adds an extent with the mark. It must lie inside the image.
     pub(crate) fn extent(&mut self, run: BlockRun) {
         self.extents.push(run);
     }
 
-    /// An item with a reference count; false if it can't be one. They come in the order of their keys.
+    /// Takes an item with a reference count; returns false if it can't be one. Items come in key
+    /// order.
     pub(crate) fn item(&mut self, geometry: Geometry, key: Key, value: &[u8]) -> bool {
         let Ok(item) = SharedRun::decode(key.offset, value) else { return false };
         let follows = self.items.last().is_none_or(|last| last.run.end() <= item.run.start);
@@ -42,12 +43,12 @@ impl References {
         false
     }
 
-    /// The items that were met.
+    /// The reference counts that were read.
     pub(crate) fn items(&self) -> &[SharedRun] {
         &self.items
     }
 
-    /// The blocks of all extents, in order, with how many lie on them.
+    /// The blocks of all extents, in order, each run with the number of extents on it.
     pub(crate) fn found(&self) -> Vec<Counted> {
         let mut ends: Vec<(u64, bool)> =
             self.extents.iter().flat_map(|run| [(run.start, true), (run.end(), false)]).collect();
@@ -64,13 +65,14 @@ impl References {
                 }
             }
             from = at;
-            // As many begin as end, and none ends before it begins.
+            // As many extents begin as end, and none ends before it begins, so the count never
+            // underflows.
             count = if begins { count + 1 } else { count - 1 };
         }
         found
     }
 
-    /// Where the items tell something else than was found.
+    /// The runs whose count in the items differs from the count found.
     pub(crate) fn wrong(&self, found: &[Counted]) -> Vec<Wrong> {
         let told = self.items.iter().map(|item| Counted { run: item.run, count: item.count });
         let mut ends: Vec<u64> =
@@ -91,7 +93,7 @@ impl References {
     }
 }
 
-/// The items that say this.
+/// The reference-count items that state these counts.
 pub(crate) fn to_items(found: &[Counted]) -> Vec<SharedRun> {
     let mut items = Vec::new();
     for &Counted { run, count } in found.iter().filter(|it| it.count >= COUNT_MIN) {

@@ -1,9 +1,11 @@
-//! Scrubbing: verifying a filesystem that is in use, in the background and at a bounded rate.
+//! Scrubbing: verifies a mounted filesystem in the background at a bounded rate.
 //!
-//! A scrub reads the superblock copies, the space map, each tree node and each block of file data of the newest state from
-//! the device, then those of each snapshot that it has not read yet. It goes through the items a piece at a time, each with a
-//! pin of its own, so that blocks freed meanwhile are neither a false alarm nor kept from being reused for long. What is on its
-//! way to the device is served from memory and so is right by itself. What is damaged is told of everybody who has it. The log is not read: recovery verifies it before it believes it.
+//! A scrub reads the superblock copies, the space map, and each tree node and each block of file
+//! data of the newest state from the device, then the nodes and blocks of each snapshot that it has
+//! not read yet. It processes the items in pieces, each with its own pin, so that blocks freed
+//! meanwhile neither cause a false alarm nor are kept from reuse for long. Data in flight is served
+//! from memory, so it needs no verifying. Damage is reported for every file that has the damaged
+//! block. The log is not read: recovery verifies it before using it.
 
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::printable;
@@ -21,27 +23,27 @@ use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
 use syncline_space::{Space, SpaceError};
 use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable, WIPED};
 
-/// Items read at a time, and so the most extents whose blocks one pin keeps.
+/// Items read at a time, which bounds the extents whose blocks one pin keeps.
 const ITEMS_EACH: usize = 256;
-/// How long the longest wait for the rate is, so that a request to stop is heard.
+/// The longest single wait for the rate; it bounds how late a request to stop is noticed.
 const NAP: Duration = Duration::from_millis(50);
-/// So far a piece gets ahead of the rate, and so long it takes on a slow device. What is freed meanwhile can't be used anew, so the wait
-/// comes between pieces.
+/// How far a piece may get ahead of the rate, and how long it may take on a slow device. Blocks
+/// freed during a piece can't be reused, so the waiting is done between pieces.
 const BURST: Duration = Duration::from_millis(200);
-/// A superblock copy may be read while it is written; it is read again.
+/// Attempts to read a superblock copy: a read may race with a write of that copy.
 const COPY_ATTEMPTS: u32 = 5;
 const ROOT: u64 = 1;
 
-/// How far a scrub is, and what it has found.
+/// Progress and findings of a scrub.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct ScrubReport {
-    /// One is under way.
+    /// A scrub is in progress.
     pub running: bool,
-    /// It came to its end.
+    /// It ran to its end.
     pub finished: bool,
     /// It was asked to stop.
     pub cancelled: bool,
-    /// Most bytes in a second; 0: as many as there are.
+    /// The rate limit in bytes a second; 0: none.
     pub rate_bytes: u64,
     /// Tree nodes verified.
     pub nodes: u64,
@@ -49,19 +51,19 @@ pub struct ScrubReport {
     pub data_blocks: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Bytes that were in use when it began.
+    /// Bytes that were in use when the scrub began.
     pub total_bytes: u64,
     /// How long it has been running.
     pub milliseconds: u64,
     /// What is damaged.
     pub findings: Vec<Finding>,
-    /// Findings beyond those kept.
+    /// Findings dropped because the list was full.
     pub findings_dropped: u64,
-    /// A path of each damaged inode that has one.
+    /// A path for each damaged inode that has one.
     pub paths: BTreeMap<u64, String>,
 }
 
-/// Scrubs of one open filesystem, of which one at a time is under way.
+/// The scrubs of one open filesystem; at most one runs at a time.
 pub struct Scrub {
     store: Weak<Store>,
     spawn: Arc<dyn Spawn>,
@@ -73,17 +75,17 @@ pub struct Scrub {
 struct State {
     report: ScrubReport,
     started: Option<Instant>,
-    /// Scrubs that came to their end.
+    /// Scrubs that ran to their end.
     finished: u64,
-    /// Damage found by all of them.
+    /// Findings of all scrubs.
     damaged: u64,
     bytes: u64,
 }
 
-/// What all scrubs since the mount have done.
+/// Totals of all scrubs since the mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct ScrubCounters {
-    /// Scrubs that came to their end.
+    /// Scrubs that ran to their end.
     pub finished: u64,
     /// Bytes read.
     pub bytes: u64,
@@ -91,14 +93,14 @@ pub struct ScrubCounters {
     pub damaged: u64,
 }
 
-/// A state of the filesystem that is being gone through.
+/// A state of the filesystem that is being scrubbed.
 #[derive(Default)]
 struct Part {
-    /// That which a snapshot keeps; else the newest.
+    /// The snapshot that this state belongs to; `None` for the newest state.
     kept: Option<(Snapshot, Arc<Store>)>,
-    /// Tree nodes that were read for the piece before.
+    /// Tree nodes read for the previous piece.
     before: HashSet<u64>,
-    /// Tree nodes already told of.
+    /// Tree nodes already reported.
     bad: HashSet<u64>,
     found: Vec<Finding>,
 }
@@ -109,17 +111,18 @@ impl Part {
     }
 }
 
-/// Why a scrub ends early.
+/// The error that ends a scrub early.
 struct Stopped;
 
 impl Scrub {
-    /// No scrub yet.
+    /// No scrub has run yet.
     pub fn new(store: &Arc<Store>, spawn: Arc<dyn Spawn>) -> Arc<Self> {
         let (state, cancel) = (Mutex::default(), AtomicBool::new(false));
         Arc::new(Self { store: Arc::downgrade(store), spawn, state, cancel })
     }
 
-    /// Starts one that reads at most `rate_bytes` a second (0: no limit); false when one is under way.
+    /// Starts a scrub that reads at most `rate_bytes` a second (0: no limit); returns false if one
+    /// is running.
     pub fn start(self: &Arc<Self>, rate_bytes: u64) -> bool {
         let Some(store) = self.store.upgrade() else { return false };
         {
@@ -145,12 +148,12 @@ impl Scrub {
         true
     }
 
-    /// Asks the one under way to stop.
+    /// Asks the running scrub to stop.
     pub fn cancel(&self) {
         self.cancel.store(true, Ordering::Release);
     }
 
-    /// How far the last one is.
+    /// The report of the current or last scrub.
     pub fn report(&self) -> ScrubReport {
         let state = self.state.lock();
         let mut report = state.report.clone();
@@ -160,7 +163,7 @@ impl Scrub {
         report
     }
 
-    /// What all of them have done.
+    /// Totals of all scrubs.
     pub fn counters(&self) -> ScrubCounters {
         let state = self.state.lock();
         ScrubCounters { finished: state.finished, bytes: state.bytes, damaged: state.damaged }
@@ -176,7 +179,8 @@ impl Scrub {
     async fn run(&self) -> Result<(), Stopped> {
         self.superblocks().await?;
         self.space_map().await?;
-        // Those made later have only blocks that are in the newest state, or were written meanwhile.
+        // Snapshots made later contain only blocks that are in the newest state or were written
+        // meanwhile.
         let snapshots = self.store()?.snapshots().await;
         let mut verified = Verified::new(!snapshots.is_empty());
         self.part(Part::default(), &mut verified).await?;
@@ -202,7 +206,7 @@ impl Scrub {
         }
     }
 
-    /// False once a snapshot was deleted: its blocks may hold anything.
+    /// Returns false once the snapshot was deleted: its blocks may then hold anything.
     async fn is_there(&self, snapshot: &Snapshot) -> Result<bool, Stopped> {
         Ok(self.store()?.snapshots().await.iter().any(|other| other.id == snapshot.id))
     }
@@ -218,7 +222,8 @@ impl Scrub {
         Ok(())
     }
 
-    /// Tells what was found in a part; false when that is a snapshot and was deleted meanwhile, so that it was nothing.
+    /// Publishes the findings of a part. Returns false if the part is a snapshot that was deleted
+    /// meanwhile: its findings are dropped.
     async fn tell(&self, part: &mut Part) -> Result<bool, Stopped> {
         let found = std::mem::take(&mut part.found);
         let Some((snapshot, _)) = part.kept.as_ref().filter(|_| !found.is_empty()) else {
@@ -229,7 +234,8 @@ impl Scrub {
             return Ok(false);
         }
         for finding in found {
-            // The inode may be another's today, or nobody's: its path would mislead.
+            // The inode number may belong to another file by now, or to none, so its path would
+            // mislead.
             let text = format!("snapshot {:?}: {finding}", snapshot.name);
             self.found(Finding { kind: FindingKind::SnapshotDamaged, object: None, text, ..finding });
         }
@@ -241,7 +247,7 @@ impl Scrub {
         for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let (mut error, mut addr) = (None, 0);
             for _ in 0..COPY_ATTEMPTS {
-                // It may have moved: the filesystem becomes larger.
+                // The copy may have moved, if the filesystem was grown.
                 addr = store.geometry().superblock_copies(slot)[copy];
                 error = bad_copy(&store, slot, copy).await;
                 if error.is_none() {
@@ -261,7 +267,8 @@ impl Scrub {
 
     async fn space_map(&self) -> Result<(), Stopped> {
         let store = self.store()?;
-        // Before the superblock is looked up, so that its pages stay (rule R2).
+        // Taken before the superblock is looked up, so that the pages of its space map stay (rule
+        // R2).
         let _pin = store.pin();
         let tracker = FlushTracker::new(store.device().clone());
         let superblock = store.superblock();
@@ -281,7 +288,8 @@ impl Scrub {
         Ok(())
     }
 
-    /// Verifies the next items of a part, their nodes and their data. Where the next piece begins.
+    /// Verifies the next items of a part, with their nodes and data. Returns the key at which the
+    /// next piece begins.
     async fn piece(
         &self,
         from: Key,
@@ -299,7 +307,7 @@ impl Scrub {
         };
         let Chunk { items, complete } = store.scan_device(from, ITEMS_EACH, &mut visit).await;
         let node_bytes = u64::from(store.geometry().node_bytes);
-        // The nodes on the way to the first item were read for the piece before as well.
+        // The nodes on the path to the first item may have been read for the previous piece.
         let fresh = nodes.difference(&part.before).count() as u64;
         part.before = nodes;
         self.count(fresh * node_bytes);
@@ -322,7 +330,7 @@ impl Scrub {
                 && store.geometry().contains(extent.run())
             {
                 for extent in fresh_parts(extent, verified) {
-                    // Whoever shares what is damaged is told of as well.
+                    // Other files that share a damaged block are reported as well.
                     for block in self.extent(&store, key.object, &extent, part).await {
                         verified.forget(block);
                     }
@@ -333,7 +341,7 @@ impl Scrub {
         Ok(next.filter(|_| !complete))
     }
 
-    /// Verifies data; the blocks that are damaged.
+    /// Verifies the data of an extent; returns the damaged blocks.
     async fn extent(
         &self,
         store: &Arc<Store>,
@@ -368,7 +376,7 @@ impl Scrub {
         damaged
     }
 
-    /// Waits while more was read than the rate allows.
+    /// Waits while the scrub is ahead of its rate.
     async fn pace(&self) -> Result<(), Stopped> {
         loop {
             let ahead = self.ahead()?;
@@ -379,7 +387,7 @@ impl Scrub {
         }
     }
 
-    /// How much later what was read is due.
+    /// How far the scrub is ahead of its rate.
     fn ahead(&self) -> Result<Duration, Stopped> {
         if self.cancel.load(Ordering::Acquire) {
             return Err(Stopped);
@@ -393,14 +401,15 @@ impl Scrub {
         Ok(Duration::from_millis(u64::try_from(ahead_ms).unwrap_or(u64::MAX)))
     }
 
-    /// Finds a path for each damaged inode: one pass over all names, if anything is damaged.
+    /// Finds a path for each damaged inode, with one pass over all names; does nothing if nothing
+    /// is damaged.
     async fn name_inodes(&self) -> Result<(), Stopped> {
         let findings = self.state.lock().report.findings.clone();
         let wanted: BTreeSet<u64> = findings.iter().filter_map(|finding| finding.object).collect();
         if wanted.is_empty() {
             return Ok(());
         }
-        // Directories, all of them, and the files that are wanted: who names them, and how.
+        // The parent and name of every directory and of each wanted file.
         let mut names: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
         let mut from = Some(Key::MIN);
         while let Some(start) = from {
@@ -443,7 +452,8 @@ impl State {
     }
 }
 
-/// What of an extent was not verified yet; of a compressed one all, if there is anything.
+/// The parts of an extent not yet verified; a compressed extent is returned whole if any of it is
+/// new.
 fn fresh_parts(extent: Extent, verified: &mut Verified) -> Vec<Extent> {
     let fresh = verified.insert(extent.run());
     if fresh.is_empty() || extent.packed.is_some() {
@@ -456,7 +466,7 @@ fn fresh_parts(extent: Extent, verified: &mut Verified) -> Vec<Extent> {
     fresh.into_iter().filter_map(part).collect()
 }
 
-/// What is wrong with a copy of a superblock. One that was never written is right.
+/// What is wrong with a superblock copy. A copy that was never written is fine.
 async fn bad_copy(store: &Store, slot: usize, copy: usize) -> Option<String> {
     let (geometry, newest) = (store.geometry(), store.superblock().generation);
     let addrs = geometry.superblock_copies(slot);
@@ -465,8 +475,8 @@ async fn bad_copy(store: &Store, slot: usize, copy: usize) -> Option<String> {
     match read(addrs[copy]).await {
         Ok(block) if is_zeros(&block) => {
             let other = read(addrs[1 - copy]).await.ok()?;
-            // While the filesystem becomes larger, one that tells the old size has its second copy elsewhere, and one that is not durable
-            // yet may lack it.
+            // While the filesystem is being grown, a superblock with the old size has its second
+            // copy elsewhere, and one that is not durable yet may lack its second copy.
             let is_complete = |other: Superblock| other.geometry == geometry && other.generation <= newest;
             let was_written = is_zeros(&other) || Superblock::decode(&other).is_ok_and(is_complete);
             was_written.then(|| WIPED.to_owned())
@@ -476,14 +486,14 @@ async fn bad_copy(store: &Store, slot: usize, copy: usize) -> Option<String> {
     }
 }
 
-/// The path of an inode, from the names of all directories.
+/// The path of an inode, put together from `names`.
 fn path(names: &BTreeMap<u64, (u64, Vec<u8>)>, inode: u64) -> Option<String> {
     let mut parts = Vec::new();
     let mut at = inode;
     while at != ROOT {
         let (parent, name) = names.get(&at)?;
         parts.push(printable(name));
-        // A loop of damaged directories has no path.
+        // Damaged directories may form a loop, which has no path.
         if parts.len() > names.len() {
             return None;
         }

@@ -1,4 +1,4 @@
-//! The table of snapshots and what it keeps.
+//! The table of snapshots and the blocks that it keeps.
 
 use crate::finding::{FindingKind, Report};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use syncline_format::BlockRun;
 use syncline_format::superblock::Superblock;
 use syncline_store::{StoreError, first_kept_by_snapshots, table_in_what_is_kept, table_of_snapshots};
 
-/// Reads the table and the space maps of all snapshots; `None` if that can't be done, else where the table lies. The log must not
-/// lie in what they keep.
+/// Reads the table and the space maps of all snapshots, and reports where they overlap the log.
+/// Returns the blocks of the table; `None` if they can't be read.
 pub(crate) async fn table(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,

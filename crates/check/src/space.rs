@@ -1,11 +1,12 @@
-//! Compares the blocks in use with the space map, both ways.
+//! Compares the blocks in use with the space map, in both directions.
 
 use crate::blocks::BlockSet;
 use crate::finding::{FindingKind, Report};
 use syncline_format::BlockRun;
 use syncline_store::Store;
 
-/// Compares. `reachable` has tree nodes and extents. The log and the table of snapshots lie in blocks that the map does not name.
+/// Compares `reachable`, which has the tree nodes and extents, with the space map. The map does not
+/// name the blocks of the log and of the table of snapshots.
 pub(crate) fn compare(
     store: &Store,
     mut reachable: BlockSet,
@@ -44,7 +45,7 @@ pub(crate) fn compare(
         report.block(FindingKind::LogOverlap, run.start, format!("{} blocks", run.blocks));
     }
     if !report.incomplete {
-        // What could not be read may use them.
+        // Items that could not be read may use them.
         for run in named.without(&reachable) {
             report.block(FindingKind::BlockLeaked, run.start, format!("{} blocks", run.blocks));
         }

@@ -1,4 +1,4 @@
-//! Where an image starts: superblocks, space map, log.
+//! The starting points of an image: superblocks, space map, log.
 
 use crate::error::CheckError;
 use crate::finding::{FindingKind, Report};
@@ -10,7 +10,7 @@ use syncline_log::ReplayError;
 use syncline_space::{Space, SpaceError};
 use syncline_store::{WIPED, read_superblocks};
 
-/// Reads every copy of the superblocks. `None` when all are damaged, which the report then says.
+/// Reads every copy of the superblocks. `None` if all are damaged; the report then says so.
 pub(crate) async fn superblock(
     device: &Arc<dyn Device>,
     report: &mut Report,
@@ -34,7 +34,8 @@ pub(crate) async fn superblock(
     match found {
         Ok(slots) => Ok(Some(slots.superblock)),
         Err(_) if damaged => Ok(None),
-        // Nothing that is damaged, so it is something else: no image, a truncated one, a newer format.
+        // No copy is damaged, so it is something else: no image, a truncated one, or a newer
+        // format.
         Err(error) => {
             report.findings.clear();
             Err(error.into())
@@ -42,7 +43,7 @@ pub(crate) async fn superblock(
     }
 }
 
-/// True when a copy is damaged beyond doubt: it was a superblock, and is not any more.
+/// Returns true if a copy is certainly damaged: it was a superblock and is one no longer.
 async fn look_at_copy(
     device: &Arc<dyn Device>,
     (slot, copy): (usize, usize),
@@ -50,7 +51,7 @@ async fn look_at_copy(
     report: &mut Report,
 ) -> bool {
     let (error, beyond_doubt) = match device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES).await {
-        // Never written, or told of elsewhere.
+        // Never written, or reported elsewhere.
         Ok(block) if block.iter().all(|&byte| byte == 0) => return false,
         Ok(block) => match Superblock::decode(&block) {
             Ok(_) | Err(FormatError::Version { .. } | FormatError::Features { .. }) => return false,
@@ -66,7 +67,8 @@ async fn look_at_copy(
     beyond_doubt
 }
 
-/// Loads the space map as the superblock has it, without the log; false if it can't be used.
+/// Loads the space map that the superblock points to, without the log; returns false if it is
+/// unusable.
 pub(crate) async fn space_map(
     tracker: &Arc<FlushTracker>,
     superblock: &Superblock,
@@ -95,14 +97,14 @@ pub(crate) async fn space_map(
     }
 }
 
-/// What the log tells: the segments it lies in.
+/// Facts about the log.
 pub(crate) struct LogFacts {
     pub(crate) segments: Vec<BlockRun>,
-    /// It can be replayed.
+    /// The log can be replayed.
     pub(crate) sound: bool,
 }
 
-/// Follows the log.
+/// Follows the log to its end.
 pub(crate) async fn log(
     device: &Arc<dyn Device>,
     superblock: &Superblock,

@@ -1,34 +1,34 @@
-//! Contents of file blocks that are logged and have no place yet: items of which each block has two.
+//! Data in the log: contents of file blocks without a place, two items for each block.
 
 use crate::object::REGULAR;
 use syncline_format::items::unplaced::{PIECES, Piece};
 use syncline_format::{BLOCK_BYTES, FormatError};
 
-/// What an inode item says that these items depend on.
+/// The facts of an inode item that these items must agree with.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
     pub(crate) file_type: u8,
     pub(crate) size: u64,
-    /// It tells that there may be some.
+    /// The inode item says that there may be data in the log.
     pub(crate) marked: bool,
 }
 
-/// Which pieces of a file were met, in the order of their keys.
+/// The pieces of a file seen so far, in key order.
 #[derive(Default)]
 pub(crate) struct Pieces {
-    /// The first piece of a block whose second was not met yet.
+    /// A first piece whose block's second piece has not been seen yet.
     open: Option<u64>,
     lone: Vec<u64>,
 }
 
-/// What is wrong with an item.
+/// The fault of an item.
 pub(crate) enum Wrong {
     Malformed(FormatError),
     Stray(&'static str),
 }
 
 impl Pieces {
-    /// Takes an item into account, if it is sound.
+    /// Takes an item into account if it is sound.
     pub(crate) fn item(&mut self, owner: Owner, offset: u64, value: &[u8]) -> Result<(), Wrong> {
         let piece = Piece::decode(offset, value).map_err(Wrong::Malformed)?;
         if owner.file_type != REGULAR {
@@ -53,7 +53,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// Offsets of pieces whose block lacks the other one.
+    /// Offsets of pieces whose counterpart is missing.
     pub(crate) fn lone(&mut self) -> Vec<u64> {
         self.lone.extend(self.open.take());
         std::mem::take(&mut self.lone)

@@ -1,22 +1,23 @@
-//! Which blocks a scrub has read, so that those that several snapshots share are read once.
+//! The blocks that a scrub has read, so that blocks shared by several snapshots are read once.
 
 use std::collections::BTreeMap;
 use syncline_format::BlockRun;
 
-/// Blocks of one page.
+/// Blocks in one page of the set.
 const PAGE_BLOCKS: u64 = 32_768;
 const WORDS: usize = PAGE_BLOCKS as usize / 64;
 
-/// A set of blocks: a bit for each, in pages that exist where there are some. 32 MiB for each TiB that is in use.
+/// A set of blocks: a bitmap in pages, allocated only where there are blocks in the set. 32 MiB for
+/// each TiB in use.
 pub(crate) struct Verified(Option<BTreeMap<u64, Box<[u64; WORDS]>>>);
 
 impl Verified {
-    /// One that keeps nothing unless it is `needed`: then everything is new to it.
+    /// An empty set. Unless it is `needed`, it keeps nothing and every block is new to it.
     pub(crate) fn new(needed: bool) -> Self {
         Self(needed.then(BTreeMap::new))
     }
 
-    /// Adds blocks; those that were not there.
+    /// Adds blocks; returns those that were not in the set.
     pub(crate) fn insert(&mut self, run: BlockRun) -> Vec<BlockRun> {
         let Some(pages) = &mut self.0 else { return vec![run] };
         let mut fresh: Vec<BlockRun> = Vec::new();
@@ -36,7 +37,7 @@ impl Verified {
         fresh
     }
 
-    /// Lets a block be new again.
+    /// Removes a block from the set.
     pub(crate) fn forget(&mut self, block: u64) {
         if let Some(page) = self.0.as_mut().and_then(|pages| pages.get_mut(&(block / PAGE_BLOCKS))) {
             let within = (block % PAGE_BLOCKS) as usize;

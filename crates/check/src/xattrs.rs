@@ -12,19 +12,19 @@ use syncline_format::items::xattr::{ChunkRef, Xattr, XattrValue};
 /// Bits of a piece's number in the offset of a chunk (docs/FORMAT.md).
 const PIECE_BITS: u32 = 16;
 
-/// What was met so far.
+/// The xattrs and long values seen so far.
 #[derive(Default)]
 pub(crate) struct Xattrs {
     names: HashSet<Vec<u8>>,
-    /// Bytes of a listing.
+    /// Bytes that listxattr would return.
     list_bytes: u64,
     /// Attributes with an item of their own.
     items: u32,
-    /// What they count for, where attributes count.
+    /// Units that these attributes count for, if they count.
     units: u32,
     /// Long values that something refers to.
     values: BTreeMap<u64, LongValue>,
-    /// Least id of a long value never used.
+    /// Lowest id of a long value never used.
     next_chunk: u64,
 }
 
@@ -33,12 +33,12 @@ struct LongValue {
     expected_bytes: u64,
     found_bytes: u64,
     next_piece: u64,
-    /// A piece is missing; more need not be said.
+    /// A piece is missing and was reported; further faults are not.
     broken: bool,
 }
 
 impl Xattrs {
-    /// The inode item says that ids below `next_chunk` were used.
+    /// Sets the `next_chunk` of the inode item: ids below it have been used.
     pub(crate) fn expect(&mut self, next_chunk: u64) {
         self.next_chunk = next_chunk;
     }
@@ -78,7 +78,7 @@ impl Xattrs {
         }
     }
 
-    /// Something refers to a long value.
+    /// Notes that something refers to a long value.
     pub(crate) fn refer(&mut self, object: u64, chunks: ChunkRef, report: &mut Report) {
         let value = LongValue {
             expected_bytes: u64::from(chunks.len_bytes),
@@ -112,12 +112,12 @@ impl Xattrs {
         value.found_bytes += bytes.len() as u64;
     }
 
-    /// What the attributes met so far count for.
+    /// Units that the attributes seen so far count for.
     pub(crate) fn units(&self) -> u32 {
         self.units
     }
 
-    /// All items of the object were read; the inode item says what there should be.
+    /// Completes the checks once all items were read; compares with the counts of the inode item.
     pub(crate) fn end(self, object: u64, items: u32, list_bytes: u32, report: &mut Report) {
         if self.items != items {
             let text =

@@ -32,7 +32,7 @@ fn no_kind_goes_without_a_test() {
     assert_eq!(planted, FindingKind::ALL);
 }
 
-/// These change one thing, and one thing is found.
+/// Each of these damages one thing and gives exactly one finding.
 #[test]
 fn simple_damage_gives_one_finding() {
     for kind in [
@@ -117,7 +117,7 @@ fn all_superblocks_lost_is_a_finding_and_no_image_is_an_error() {
     assert!(block_on(syncline_check::check(foreign, spawn(), &mut |_| {})).is_err());
 }
 
-/// The newer of two superblocks wiped, the image would be what it was before, and nobody would know.
+/// With the newer of two superblocks wiped, the image would silently go back to an earlier state.
 #[test]
 fn wiped_superblocks_are_told_of() {
     let (device, _) = sample();
@@ -138,7 +138,7 @@ fn wiped_superblocks_are_told_of() {
         block_on(store.close()).unwrap();
         assert!(examine(device).is_clean(), "it is whole again");
     }
-    // Nothing whole is left of the slot, which no power cut does.
+    // Nothing of the slot is intact, which no power cut causes.
     for (rotten, wiped) in [(vec![0], vec![1]), (vec![1], vec![0]), (vec![0, 1], vec![])] {
         let device = device.snapshot();
         rotten.iter().for_each(|copy| rot(&device, copies[*copy]));
@@ -189,7 +189,7 @@ fn newest(device: &Arc<MemoryDevice>) -> syncline_store::ReadSlots {
 
 const SMALL: u64 = 24 << 20;
 const LARGE: u64 = 64 << 20;
-/// What lies behind the last block that is handed out.
+/// Distance from the end of the device to its last allocatable block.
 const TAIL: u64 = 64 << 10;
 
 /// A filesystem of the small size on a device of the large one.
@@ -206,7 +206,7 @@ fn grow(device: &Arc<MemoryDevice>) {
     block_on(block_on(grown).unwrap().0.close()).unwrap();
 }
 
-/// The copies at the end of the device are newer, and are of a filesystem that is there no more.
+/// The copies at the end of the device are newer, but belong to a filesystem that no longer exists.
 #[test]
 fn an_older_smaller_image_copied_over_a_larger_one_counts() {
     let device = small_on_large();
@@ -224,7 +224,7 @@ fn an_older_smaller_image_copied_over_a_larger_one_counts() {
     assert!(end.iter().all(|byte| *byte == 0), "nobody will take it for a superblock later");
 }
 
-/// Nor do they stand for a slot of which nothing is left.
+/// Nor do these copies stand in for a slot of which nothing is left.
 #[test]
 fn what_is_left_of_a_larger_size_hides_no_loss() {
     let device = small_on_large();
@@ -246,7 +246,7 @@ fn what_is_left_of_a_larger_size_hides_no_loss() {
     }
 }
 
-/// Whatever is in an image, a check ends and does not panic.
+/// Whatever is in an image, a check ends without a panic.
 #[test]
 fn rot_anywhere_is_survived() {
     let (device, _) = sample();

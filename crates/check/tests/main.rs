@@ -1,4 +1,5 @@
-//! What a check finds and a repair mends. One program, since each builds the filesystem anew.
+//! What a check finds and a repair mends. All in one program, since building the filesystem for
+//! each would be slow.
 
 mod common;
 mod damage;

@@ -1,4 +1,4 @@
-//! Superblocks that lie where another size ends: what a shrink, a growth or an older image leaves there.
+//! Superblock copies at the end of another size, left by a shrink, a growth or an older image.
 
 use crate::common::{rot, spawn};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use syncline_store::{ReadSlots, Store, StoreOptions, read_superblocks};
 
 const SMALL: u64 = 24 << 20;
 const LARGE: u64 = 64 << 20;
-/// What lies behind the last block that is handed out.
+/// Distance from the end of the device to its last allocatable block.
 const TAIL: u64 = 64 << 10;
 
 fn put_at(device: &Arc<MemoryDevice>, at: u64, bytes: Vec<u8>) {
@@ -23,7 +23,7 @@ fn read(device: &Arc<MemoryDevice>) -> ReadSlots {
     block_on(read_superblocks(&any)).unwrap()
 }
 
-/// Generation and size of what is gone on from.
+/// Generation and size in the newest superblock.
 fn newest(device: &Arc<MemoryDevice>) -> (u64, u64) {
     let superblock = read(device).superblock;
     (superblock.generation, superblock.geometry.total_blocks * 4096)
@@ -51,14 +51,14 @@ fn first_copy(slot: usize) -> u64 {
     Geometry::superblock_copies_for(SMALL / 4096, slot)[0]
 }
 
-/// What becomes of a write.
+/// The fate of a write.
 enum Fate {
     Written,
     Lost,
     Failed,
 }
 
-/// A device of which the second part decides what becomes of a write at an offset.
+/// A device whose function decides the fate of a write at an offset.
 struct Fated<F>(Arc<MemoryDevice>, F);
 
 impl<F: Fn(&Arc<MemoryDevice>, u64) -> Fate + Send + Sync + 'static> Device for Fated<F> {
@@ -83,18 +83,18 @@ impl<F: Fn(&Arc<MemoryDevice>, u64) -> Fate + Send + Sync + 'static> Device for 
     }
 }
 
-/// Nothing is written any more once a first copy says that the filesystem has the small size.
+/// Loses all writes once a first copy says that the filesystem has the small size.
 fn cut_off(device: &Arc<MemoryDevice>, _: u64) -> Fate {
     if newest(device).1 == SMALL { Fate::Lost } else { Fate::Written }
 }
 
-/// Nothing can be written to the end.
+/// Fails writes near the end of the device.
 fn stiff_end(_: &Arc<MemoryDevice>, offset: u64) -> Fate {
     if offset >= LARGE - TAIL { Fate::Failed } else { Fate::Written }
 }
 
-/// The power fails between the two superblocks of a shrink; the mount after it makes zeros of what lies behind the end, since without
-/// the first copies it would count.
+/// The power fails between the two superblocks of a shrink. The next mount zeros the copies beyond
+/// the new end, since they would count if the first copies were lost.
 #[test]
 fn nothing_is_left_behind_the_end_of_a_shrink_that_was_cut_off() {
     let device = made(LARGE);
@@ -122,11 +122,12 @@ fn a_rotten_first_copy_does_not_bring_back_what_was_copied_over() {
     assert_eq!(newest(&device), before, "its second copy is whole");
 }
 
-/// The next superblocks are newer than that one, so that it does not count either when a first copy rots.
+/// The next superblocks get a newer generation than that one, so it does not count even if a first
+/// copy rots.
 #[test]
 fn what_can_not_be_made_zeros_does_not_come_back_later() {
     let older = made(SMALL);
-    // What is copied over had more checkpoints.
+    // The image that is copied over has seen more checkpoints.
     let image = older.image()[..SMALL as usize].to_vec();
     for _ in 0..9 {
         let (store, _) = block_on(Store::open(older.clone(), StoreOptions::default(), spawn())).unwrap();
@@ -148,7 +149,7 @@ fn what_can_not_be_made_zeros_does_not_come_back_later() {
     }
 }
 
-/// The rollback may be the first that writes to such an image, and its first copy may be torn.
+/// A rollback may be the first write to such an image, and its first copy may be torn.
 #[test]
 fn a_rollback_leaves_nothing_of_what_was_copied_over() {
     let older = made(SMALL);

@@ -1,4 +1,5 @@
-//! Parent pointers in items of their own: damage in each direction is found, and mended to what the directories say.
+//! Parent pointers in items of their own: damage in either direction is found, and mended to match
+//! the directories.
 
 use crate::common::{SIZE, examine, expect, items, plant, spawn};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ const DAMAGES: [(FindingKind, Damage); 6] = [
     (FindingKind::ItemMalformed, |store, ino, transaction| {
         transaction.put(items(store, ino, Kind::Parent)[7].0, vec![0; 20]);
     }),
-    // More than the inode item may hold.
+    // More than an inode item may hold.
     (FindingKind::InodeContradiction, |store, ino, transaction| {
         let key = Key::new(ino, Kind::Inode, 0);
         let value = block_on(store.get(key)).unwrap().unwrap();
@@ -97,7 +98,7 @@ fn what_is_wrong_with_items_is_found_and_mended() {
     }
 }
 
-/// On an image that keeps none a pointer says nothing.
+/// On an image without parent pointers a pointer means nothing.
 #[test]
 fn pointers_where_none_are_kept_are_taken_away() {
     let (device, ino, _) = image(false);

@@ -1,4 +1,4 @@
-//! Every kind of damage is mended, and nothing that was sound is touched.
+//! Every kind of damage is mended, and nothing undamaged is touched.
 
 use crate::common::damages::{DAMAGES, open_read_only, take_snapshot};
 use crate::common::survey::{Survey, survey, survey_of};
@@ -22,7 +22,7 @@ fn is_data(kind: FindingKind) -> bool {
     matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable | FindingKind::SnapshotDamaged)
 }
 
-/// Mended, but for blocks of files that were lost with a node and go on failing to read.
+/// True if everything is mended, except lost file blocks that must keep failing to read.
 fn is_mended(done: &Repair) -> bool {
     let left = done.after.as_ref().map(|after| &after.findings);
     let gave_up = done.changes.iter().any(|change| change.text.contains("reading them fails, as before"));
@@ -30,7 +30,7 @@ fn is_mended(done: &Repair) -> bool {
     done.condition() == Condition::Repaired || gave_up && only_data
 }
 
-/// Inodes whose own contents the damage of a kind takes away.
+/// Inodes whose own contents this kind of damage destroys.
 fn harmed(kind: FindingKind, inodes: Inodes) -> BTreeSet<u64> {
     BTreeSet::from_iter(match kind {
         FindingKind::ItemMalformed | FindingKind::LogDamaged | FindingKind::ChunkMissing => {
@@ -44,7 +44,7 @@ fn harmed(kind: FindingKind, inodes: Inodes) -> BTreeSet<u64> {
     })
 }
 
-/// Fails unless everything else is what it was; `moved` allows other paths.
+/// Fails unless everything else is unchanged; `moved` allows different paths.
 fn compare(before: &Survey, after: &Survey, harmed: &BTreeSet<u64>, moved: bool, what: &str) {
     for (inode, seen) in before.iter().filter(|(inode, _)| !harmed.contains(inode)) {
         let now = after.get(inode).unwrap_or_else(|| panic!("{what}: {} is gone", seen.path.display()));
@@ -140,7 +140,7 @@ fn what_lost_its_name_or_its_inode_is_found_in_lost_and_found() {
         let after = survey(&device);
         let (number, name) = match kind {
             FindingKind::UnnamedInode => (inodes.second, format!("/lost+found/#{}", inodes.second)),
-            // Either end of the loop may be cut.
+            // The loop may be cut at either end.
             FindingKind::Unreachable => {
                 let cut = [inodes.directory, inodes.below]
                     .into_iter()
@@ -157,7 +157,7 @@ fn what_lost_its_name_or_its_inode_is_found_in_lost_and_found() {
     }
 }
 
-/// Several kinds at once, by seed.
+/// Several kinds of damage at once, chosen by seed.
 #[test]
 fn combinations_of_damage_are_mended() {
     // These lose data, replace the device, or can't be mended.
@@ -167,7 +167,7 @@ fn combinations_of_damage_are_mended() {
         FindingKind::DataDamaged,
         FindingKind::SnapshotDamaged,
     ];
-    // These go below the filesystem, or let what is planted after them be written over data.
+    // These work below the filesystem, or let damage planted after them overwrite data.
     let at_last = [
         FindingKind::LogOverlap,
         FindingKind::SuperblockCounter,
@@ -193,7 +193,7 @@ fn combinations_of_damage_are_mended() {
         let mut lossy = BTreeSet::new();
         let mut planted = Vec::new();
         for (kind, damage) in chosen {
-            // One may need what another has taken away, or an image that opens.
+            // One kind may need something that another has removed, or an image that opens.
             let copy = device.snapshot();
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| damage(&copy, inodes)));
             if panicked.is_err() {
@@ -224,7 +224,7 @@ fn combinations_of_damage_are_mended() {
     assert!(planted_in_all > 120, "{planted_in_all}: too much of it was left out");
 }
 
-/// Whichever single node is lost, what lies outside it survives, names included.
+/// Whichever node is lost, everything outside it survives, names included.
 #[test]
 fn what_lies_outside_a_lost_node_survives() {
     let (device, _) = sample();
@@ -237,12 +237,12 @@ fn what_lies_outside_a_lost_node_survives() {
         let copy = device.snapshot();
         rot(&copy, node.start);
         let done = run(copy.clone(), false);
-        // What lies below an inner node is found again.
+        // Everything below an inner node is found again.
         assert_eq!(done.rebuilt, leaves.contains_key(&node.start));
         let left = done.after.as_ref().unwrap();
         assert!(is_mended(&done), "node {}: {:#?}", node.start, left.findings);
         let lost: BTreeSet<u64> = leaves.get(&node.start).cloned().unwrap_or_default();
-        // Which files lose their contents: those with an item in the node. Directories lose names only.
+        // Files with an item in the node lose contents; directories lose only names.
         compare(&before, &survey(&copy), &lost, true, &format!("node {}", node.start));
         if leaves.contains_key(&node.start) {
             assert!(lost.len() < before.len(), "a leaf does not hold everything");
@@ -329,8 +329,8 @@ fn an_image_that_is_none_is_an_error() {
     );
 }
 
-/// What extended attributes count for, in an inode that has some with items of their own, in one that has none, and in an image
-/// that does not count them.
+/// The units of xattrs are corrected: for an inode with xattrs in items of their own, for one
+/// without, and in an image that does not count them.
 #[test]
 fn what_attributes_count_for_is_mended() {
     let counts = [FormatOptions::default(), FormatOptions::new().counted_xattrs(false)];
@@ -359,7 +359,7 @@ fn what_attributes_count_for_is_mended() {
                     &[FindingKind::BlockCount, FindingKind::QuotaUsage]
                 }
                 _ => {
-                    // The attribute goes, and what it counted for with it.
+                    // The xattr is removed, and its units with it.
                     plant(&device, |store, transaction| {
                         transaction.delete(items(store, file, Kind::Chunk)[1].0)
                     });

@@ -1,5 +1,5 @@
-//! The power may be cut at any moment of a repair: what is left is the old image or the new one, which reads as the old one did,
-//! and another repair ends it.
+//! The power may fail at any moment of a repair: the image is then the old or the new one, it reads
+//! as the old one did, and another repair completes.
 
 use crate::common::damages::DAMAGES;
 use crate::common::survey::{assert_kept, survey, survey_for_reading};
@@ -9,7 +9,7 @@ use syncline_check::{Condition, FindingKind, RepairOptions, repair, take_back};
 use syncline_device::{Device, block_on};
 use syncline_sim::{CrashImages, RecordingDevice};
 
-/// One that needs a transaction, one that only needs superblocks, and those that build the image anew.
+/// A repair with a transaction, one with only superblocks, and those that rebuild the image.
 const KINDS: &[FindingKind] = &[
     FindingKind::LinkCount,
     FindingKind::SuperblockDamaged,
@@ -19,7 +19,7 @@ const KINDS: &[FindingKind] = &[
     FindingKind::SpaceMapDamaged,
     FindingKind::LogOverlap,
 ];
-/// Images for each moment: what is left of the writes under way differs.
+/// Images for each moment, which differ in what survives of the writes in flight.
 const SEEDS: u64 = 2;
 
 #[test]
@@ -35,7 +35,7 @@ fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
         let done = block_on(repair(any, spawn(), &RepairOptions::default(), &mut |_| {})).unwrap();
         assert_eq!(done.condition(), Condition::Repaired, "{}", kind.name());
         let events = recording.events();
-        // A page of the space map is put back where it was.
+        // A page of the space map is restored in place.
         let least = if *kind == FindingKind::SpaceMapDamaged { 2 } else { 9 };
         assert!(events.len() >= least, "{}: a repair writes", kind.name());
         let positions = events.len();
@@ -58,7 +58,7 @@ fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
     }
 }
 
-/// Taking back may be cut off at any write, and be done again.
+/// `take_back` may be cut off at any write and repeated.
 #[test]
 fn a_crash_at_any_write_of_a_taking_back_is_ended_by_another() {
     let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What a mount could read before a repair it reads after it, byte for byte; or the repair refuses and has changed nothing.
+//! Everything that a mount could read before a repair reads the same after it, byte for byte; or
+//! the repair refuses and has changed nothing.
 
 use crate::common::damages::{edit_quota, limit, open_read_only, take_snapshot};
 use crate::common::survey::{assert_kept, survey, survey_for_reading, survey_of};
@@ -33,7 +34,7 @@ fn mended(device: &Arc<MemoryDevice>) -> Repair {
     done
 }
 
-/// What the first pass wrote, beside the image, is no part of it.
+/// The blocks that the first pass wrote beside the image are not part of the image.
 #[test]
 fn a_repair_that_takes_two_passes_is_done() {
     let (device, _) = sample();
@@ -45,7 +46,7 @@ fn a_repair_that_takes_two_passes_is_done() {
     assert_kept(&before, &survey(&device), "two passes");
 }
 
-/// Keys are ordered by kind, and no kind has the number 0: such an item comes before the inode item.
+/// Keys are ordered by kind, and no kind has number 0: such an item sorts before the inode item.
 #[test]
 fn a_stray_item_in_front_of_an_inode_item_takes_nothing_along() {
     let (device, inodes) = sample();
@@ -72,7 +73,7 @@ fn a_stray_item_in_front_of_an_inode_item_takes_nothing_along() {
     assert_eq!(mode(&fs), permissions);
 }
 
-/// Plants an extent that lies on the table of snapshots, with the checksum of what is there.
+/// Plants an extent on the table of snapshots, with a matching checksum.
 fn on_the_table(device: &Arc<MemoryDevice>, ino: u64) -> u64 {
     take_snapshot(device);
     let table = open_read_only(device).superblock().snapshots.addr;
@@ -103,7 +104,7 @@ fn an_extent_on_the_table_of_snapshots_gets_blocks_of_its_own() {
     assert_eq!(snapshot.read("large").unwrap(), vec![1; 300_000]);
 }
 
-/// What snapshots keep would be free afterwards, and somebody may want to get at it by other means first.
+/// The snapshots' blocks would become free, although they might still be rescued by other means.
 #[test]
 fn snapshots_are_given_up_only_if_that_is_accepted() {
     let (device, _) = sample();
@@ -118,7 +119,7 @@ fn snapshots_are_given_up_only_if_that_is_accepted() {
     assert_eq!(survey(&device), before);
 }
 
-/// Whoever only reads needs no space map.
+/// Reading needs no space map.
 #[test]
 fn a_wrong_bit_in_the_space_map_keeps_nobody_from_reading() {
     let (device, _) = sample();
@@ -147,7 +148,7 @@ fn a_preallocation_of_more_than_there_is_goes() {
         });
         device
     };
-    // The second is not more than the image has, but more than is free.
+    // The second count does not exceed the image, but exceeds the free blocks.
     for (blocks, wide) in [(1 << 50, false), (1 << 50, true), (16_380, true)] {
         let device = room(blocks, wide);
         assert!(!examine(device.clone()).is_clean(), "{blocks}");
@@ -159,7 +160,8 @@ fn a_preallocation_of_more_than_there_is_goes() {
     }
 }
 
-/// What the lost half held is not known: the block can't be read before or after, and the half that is left stays.
+/// The contents of the lost half are unknown: the block can't be read before or after, and the
+/// remaining half stays.
 #[test]
 fn half_of_a_logged_block_stays_and_is_told() {
     let (device, inodes) = sample();
@@ -173,7 +175,7 @@ fn half_of_a_logged_block_stays_and_is_told() {
     let block = BLOCK_BYTES as u64;
     assert!(!read(&device, 2 * block) && read(&device, 3 * block) && read(&device, block));
     expect(&examine(device.clone()), FindingKind::DataDamaged);
-    // Something else to mend, so that it writes.
+    // Some other damage, so that the repair writes.
     edit_inode(&device, inodes.small, |inode| inode.nlink = 5);
     let done = mend(&device, &RepairOptions::default());
     assert_eq!((done.condition(), &done.refused), (Condition::Damaged, &None));
@@ -183,7 +185,8 @@ fn half_of_a_logged_block_stays_and_is_told() {
     assert!(left.findings.iter().all(|finding| finding.kind == FindingKind::DataDamaged));
 }
 
-/// No superblock could count on from there: a mount is refused, a mount for reading leaves the item out.
+/// No superblock could count on from such a number: a mount for writing is refused, a read-only
+/// mount leaves the item out.
 #[test]
 fn an_impossible_object_in_the_log_is_left_out() {
     let (device, _) = sample();
@@ -206,14 +209,14 @@ fn an_impossible_object_in_the_log_is_left_out() {
     assert_eq!(fs.read("small").unwrap(), b"logged");
 }
 
-/// An image of which a repair could only give something up.
+/// An image that a repair could only mend by giving something up.
 fn hopeless() -> Arc<MemoryDevice> {
     let (device, _) = sample();
     take_snapshot(&device);
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     fs.write("later", "not in the snapshot").unwrap();
     fs.close().unwrap();
-    // What the snapshot keeps can't be known any more; it can still be mounted.
+    // The snapshot's blocks can no longer be known, but it still mounts.
     let snapshots = block_on(syncline_store::Store::snapshots(&open_read_only(&device)));
     rot(&device, snapshots[0].space.page.addr);
     rot(&device, leaf_of(&device, snapshots[0].tree));
@@ -257,7 +260,7 @@ fn what_was_replaced_can_be_put_back() {
         assert!(device.image() == before, "{damage}: put back byte for byte");
         assert!(block_on(take_back(any, &undo)).unwrap() > 4, "twice does no harm");
         assert!(device.image() == before);
-        // Not when somebody has gone on from there, nor of another image.
+        // Refused if the image was written since, and for another image.
         Filesystem::open_device(repaired.clone(), ImageOptions::default()).unwrap().close().unwrap();
         let image = repaired.image();
         let refused = block_on(take_back(repaired.clone(), &undo)).unwrap_err().to_string();
@@ -276,14 +279,15 @@ fn what_was_replaced_can_be_put_back() {
     }
 }
 
-/// Something that a repair would write to.
+/// An image with damage that makes a repair write.
 fn mendable() -> Arc<dyn Device> {
     let (device, inodes) = sample();
     edit_inode(&device, inodes.linked, |inode| inode.nlink = 9);
     device
 }
 
-/// The drive puts another sector in its place when the repair writes it, and then it can be read: with the superblock of the repair.
+/// The drive remaps the sector when the repair writes it; then it can be read, with the repair's
+/// superblock.
 #[test]
 fn a_superblock_that_could_not_be_read_does_not_count_when_a_repair_was_taken_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -307,7 +311,8 @@ fn a_superblock_that_could_not_be_read_does_not_count_when_a_repair_was_taken_ba
     }
 }
 
-/// Growing that was cut off leaves zeros for the other copy of such a slot: they must not go to both.
+/// An interrupted growth leaves zeros in the other copy of such a slot; they must not go to both
+/// copies.
 #[test]
 fn nothing_is_wiped_when_a_repair_was_taken_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -330,7 +335,8 @@ fn nothing_is_wiped_when_a_repair_was_taken_back() {
     assert!(opened.is_ok(), "{:?}", opened.err());
 }
 
-/// Power that fails while a disk writes may leave a sector that can't be read. Whether what it belongs to was acknowledged nobody knows.
+/// A power failure during a write may leave an unreadable sector. Whether it belonged to something
+/// acknowledged is unknown.
 #[test]
 fn data_of_the_log_that_cant_be_read_costs_no_more_than_the_end_of_the_log() {
     let (device, _) = sample();
@@ -364,7 +370,8 @@ fn data_of_the_log_that_cant_be_read_costs_no_more_than_the_end_of_the_log() {
     assert_kept(&before, &survey_of(bad), "repaired");
 }
 
-/// A log that the superblock says is empty has no end to give up: a mount passes over what can't be read behind it, and asks for nothing.
+/// A log that the superblock calls empty has no end to give up: a mount skips unreadable blocks
+/// behind it, and needs no consent.
 #[test]
 fn nothing_is_given_up_of_a_log_that_is_empty() {
     let (device, _) = sample();
@@ -381,7 +388,7 @@ fn nothing_is_given_up_of_a_log_that_is_empty() {
     assert_kept(&before, &survey_of(bad), "repaired");
 }
 
-/// The same where something else is wrong as well: nothing ends without a word.
+/// Damaged data in the log is reported even if there is other damage.
 #[test]
 fn a_repair_says_that_data_of_the_log_can_not_be_read() {
     let (device, _) = sample();
@@ -401,7 +408,7 @@ fn a_repair_says_that_data_of_the_log_can_not_be_read() {
     assert!(told, "what was synced is gone without a word: {:#?}", done.changes);
 }
 
-/// More damaged data than a report has room for hides nothing else, and keeps nothing else from being mended.
+/// More damaged data than fits a report hides no other finding and prevents no repair.
 #[test]
 fn a_repair_gets_past_any_amount_of_damaged_data() {
     let device = MemoryDevice::new(128 << 20);

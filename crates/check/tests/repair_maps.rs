@@ -1,4 +1,4 @@
-//! Pages of space maps that are lost, whether the filesystem's own or those of snapshots, come back where they were.
+//! Lost pages of space maps, of the filesystem or of snapshots, are restored in place.
 
 use crate::common::damages::open_read_only;
 use crate::common::survey::{assert_kept, survey};
@@ -15,7 +15,8 @@ use syncline_format::superblock::Pointer;
 use syncline_format::{BLOCK_BYTES, BlockAddr};
 use syncline_store::{Store, read_superblocks};
 
-/// Snapshots between which little changes, so that their maps share most pages with each other and with the filesystem's own.
+/// Snapshots with few changes between them, so that their maps share most pages with each other and
+/// with the filesystem.
 fn sample(size_bytes: u64) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(size_bytes);
     format_device(device.clone(), &FormatOptions::default()).unwrap();
@@ -41,7 +42,7 @@ fn block(device: &Arc<MemoryDevice>, addr: BlockAddr) -> Vec<u8> {
     block_on(device.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES)).unwrap().to_vec()
 }
 
-/// Blocks that are, or were once, pages of a map; their levels.
+/// Blocks that are or once were pages of a map, with their levels.
 fn pages(device: &Arc<MemoryDevice>) -> Vec<(BlockAddr, u8)> {
     let blocks = (1 << 30).min(device.size_bytes()) / BLOCK_BYTES as u64;
     let looks = |addr: &BlockAddr| block(device, *addr)[..MAGIC.len()] == MAGIC;
@@ -57,7 +58,7 @@ fn each_page_comes_back(size_bytes: u64, levels: u8) {
         let rotten = sound.snapshot();
         rot(&rotten, addr);
         if examine(rotten.clone()).is_clean() {
-            // Of an earlier map.
+            // A page of an earlier map.
             continue;
         }
         let done = mend(&rotten, false);
@@ -85,7 +86,8 @@ fn pages_of_three_levels_come_back() {
     each_page_comes_back(64 << 30, 3);
 }
 
-/// Bitmap pages of two maps have the same bits at other places: of each of 24 there are two that fit.
+/// Bitmap pages of two maps have the same bits in different places: each of 24 pages has two that
+/// fit.
 #[test]
 fn pages_with_the_same_bits_are_told_apart() {
     let sound = MemoryDevice::new(3 << 30);
@@ -121,7 +123,8 @@ fn pages_with_the_same_bits_are_told_apart() {
     assert_eq!(mended, 3);
 }
 
-/// A map with right checksums that does not name what its snapshot uses: no repair writes there.
+/// A map with correct checksums that does not name what its snapshot uses: a repair must not write
+/// there.
 #[test]
 fn what_a_snapshot_uses_is_not_written_over_whatever_its_map_says() {
     const FILES: usize = 6000;
@@ -173,7 +176,7 @@ fn what_a_snapshot_uses_is_not_written_over_whatever_its_map_says() {
     }
 }
 
-/// What a snapshot keeps is not known if its map and a leaf of its tree are lost.
+/// If a snapshot's map and a leaf of its tree are lost, the blocks it keeps are unknown.
 #[test]
 fn a_map_whose_tree_is_torn_does_not_come_back() {
     let device = sample(64 << 20);
@@ -185,7 +188,8 @@ fn a_map_whose_tree_is_torn_does_not_come_back() {
     assert!(done.refused.is_some() && device.image() == before, "{:?}", done.condition());
 }
 
-/// Every free block looks like a page of one place, which says that all of them are in use: a repair does not weigh them all.
+/// Every free block looks like a page for the same place, with all blocks in use: a repair must not
+/// consider them all.
 #[test]
 fn pages_made_to_mislead_take_no_memory() {
     let device = MemoryDevice::new(260 << 20);
@@ -217,7 +221,7 @@ fn pages_made_to_mislead_take_no_memory() {
     };
     while !repaired.is_finished() {
         std::thread::sleep(std::time::Duration::from_millis(100));
-        // Other tests run beside it.
+        // Other tests run at the same time.
         assert!(resident() < before + 2048, "{} MiB, {before} before", resident());
     }
     assert_eq!(repaired.join().unwrap(), Condition::Repaired);

@@ -1,4 +1,5 @@
-//! Tree nodes that are lost: inner ones come back, and what is lost with leaves does not read as zeros.
+//! Lost tree nodes: inner nodes are restored, and the contents lost with leaves do not read as
+//! zeros.
 
 use crate::common::survey::{Survey, survey};
 use crate::common::{BadBlock, examine, plant, spawn};
@@ -47,7 +48,7 @@ fn nodes(device: &Arc<MemoryDevice>) -> BTreeMap<u64, Node> {
     nodes_below(device, block_on(syncline_store::read_superblocks(&any)).unwrap().superblock.tree)
 }
 
-/// The same of any tree.
+/// Like `nodes`, for any tree.
 fn nodes_below(device: &Arc<MemoryDevice>, root: TreeRoot) -> BTreeMap<u64, Node> {
     let any: Arc<dyn Device> = device.clone();
     let superblock = block_on(syncline_store::read_superblocks(&any)).unwrap().superblock;
@@ -82,7 +83,7 @@ fn assert_same(before: &Survey, device: &Arc<MemoryDevice>, what: &str) {
     }
 }
 
-/// One bit, one block, all of it, or a sector that can't be read: nothing is lost with an inner node.
+/// One bit, one block, the whole node, or an unreadable sector: with an inner node nothing is lost.
 #[test]
 fn what_lies_below_a_lost_inner_node_is_found_again() {
     for node_bytes in [4096, 16384] {
@@ -128,7 +129,7 @@ fn what_lies_below_a_lost_inner_node_is_found_again() {
     }
 }
 
-/// All nodes above the leaves but the root, and the space map, so that all blocks are looked through.
+/// All inner nodes but the root, and the space map, so that all blocks are searched.
 #[test]
 fn several_lost_inner_nodes_come_back() {
     let device = sample(4096);
@@ -149,7 +150,7 @@ fn several_lost_inner_nodes_come_back() {
     }
 }
 
-/// A node whose place a file has as well is not put back over what the file holds.
+/// A node is not restored if a file also uses its place.
 #[test]
 fn a_node_is_not_put_back_over_data() {
     let device = sample(4096);
@@ -158,7 +159,7 @@ fn a_node_is_not_put_back_over_data() {
     let ino = fs.metadata("file 0003").unwrap().ino();
     fs.close().unwrap();
     let node_of = |addr: u64| nodes(&device).contains_key(&addr);
-    // To plant the extent writes the nodes above it anew, but not the last one of its level.
+    // Planting the extent rewrites the nodes above it, but not the last node of that level.
     let data = [9; BLOCK_BYTES];
     plant(&device, |_, transaction| {
         let extent = Extent::plain(0, node.addr(), vec![crc(&data)]);
@@ -172,8 +173,8 @@ fn a_node_is_not_put_back_over_data() {
     assert!(device.image() == image);
 }
 
-/// What only a snapshot still has lies between the nodes of the tree, older than they are, and what came later among those of the
-/// snapshot. Neither keeps the other's inner nodes from coming back.
+/// Old nodes that only a snapshot still has sort between those of the tree, and later nodes sort
+/// between those of the snapshot. Neither prevents the other's inner nodes from being restored.
 #[test]
 fn nodes_of_other_versions_are_not_taken_for_children() {
     let device = MemoryDevice::new(64 << 20);
@@ -185,7 +186,7 @@ fn nodes_of_other_versions_are_not_taken_for_children() {
     };
     write(0..3000, "");
     fs.create_snapshot("then").unwrap();
-    // Whole leaves go away, others come in their place, and others change.
+    // Whole leaves are removed, others take their place, and others change.
     (900..1600).for_each(|index| fs.remove_file(name(index)).unwrap());
     write(3000..3100, "");
     write(500..510, "changed");
@@ -210,11 +211,11 @@ fn nodes_of_other_versions_are_not_taken_for_children() {
     }
 }
 
-/// The same for what a snapshot holds, which its mount could read before.
+/// A node is also not restored over data of a snapshot, which its mount could read before.
 #[test]
 fn a_node_is_not_put_back_over_data_of_a_snapshot() {
     let device = sample_of(4096, 4000);
-    // Neither what the directory needs nor what is planted lies below it.
+    // Below it is nothing that the directory needs or that is planted.
     let mut inner: Vec<Node> = nodes(&device).into_values().filter(|node| node.level() == 1).collect();
     inner.sort_by_key(Node::first_key);
     let node = inner.swap_remove(inner.len() / 2);
@@ -252,7 +253,8 @@ fn a_node_is_not_put_back_over_data_of_a_snapshot() {
     assert!(device.image() == image);
 }
 
-/// An undo file is of use until the image is mounted for writing, also where nothing but a node was put back.
+/// An undo file is usable until the image is mounted for writing, even if the repair only restored
+/// a node.
 #[test]
 fn a_node_that_was_put_back_can_be_taken_away_again() {
     let device = sample(4096);
@@ -276,7 +278,8 @@ fn a_node_that_was_put_back_can_be_taken_away_again() {
     }
 }
 
-/// What a file holds is data, whatever it looks like: here leaves of this very tree, changed, at the addresses they give themselves.
+/// File contents are data even if they look like nodes: here, modified leaves of this very tree at
+/// their own addresses.
 #[test]
 fn data_that_looks_like_a_node_is_none() {
     let device = sample(4096);
@@ -296,7 +299,7 @@ fn data_that_looks_like_a_node_is_none() {
     assert_same(&before, &device, "planted leaves");
 }
 
-/// Makes all data of a file leaves with the first key of `like`, newer than anything.
+/// Turns all data of a file into leaves with the first key of `like` and the newest generation.
 fn plant_nodes(device: &Arc<MemoryDevice>, ino: u64, like: &Node) {
     plant(device, |store, transaction| {
         for mut extent in crate::common::extents(store, ino) {
@@ -315,7 +318,8 @@ fn plant_nodes(device: &Arc<MemoryDevice>, ino: u64, like: &Node) {
     });
 }
 
-/// With the root gone and a leaf below it, nothing proves what the rest is: only who accepts the loss gets an empty filesystem.
+/// Without the root and a leaf below it, nothing proves what the rest is: an empty filesystem
+/// results only if the loss is accepted.
 #[test]
 fn a_large_loss_is_refused_until_it_is_accepted() {
     let device = MemoryDevice::new(64 << 20);
@@ -341,7 +345,7 @@ fn a_large_loss_is_refused_until_it_is_accepted() {
     assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
 }
 
-/// Directories within directories, and files with two names; the numbers of all of them by their paths.
+/// Nested directories, and files with two names.
 fn with_names() -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(64 << 20);
     format_device(device.clone(), &FormatOptions::new().node_bytes(4096)).unwrap();
@@ -355,7 +359,8 @@ fn with_names() -> Arc<MemoryDevice> {
     device
 }
 
-/// The path that an inode has once the inode items in `lost` are: below the innermost directory of which nothing is left, if there is one.
+/// The expected path of an inode once the inode items in `lost` are lost: below the innermost
+/// directory that is lost completely, if there is one.
 fn path_without(before: &Survey, inode: u64, lost: &BTreeSet<u64>) -> PathBuf {
     let path = &before[&inode].path;
     let number = |path: &Path| before.iter().find(|(_, seen)| seen.path == path).map(|(number, _)| *number);
@@ -370,7 +375,7 @@ fn path_without(before: &Survey, inode: u64, lost: &BTreeSet<u64>) -> PathBuf {
     }
 }
 
-/// Whichever leaf is lost, what has its inode keeps its name: the inodes know their names.
+/// Whichever leaf is lost, an inode that survives keeps its name, thanks to its parent pointers.
 #[test]
 fn names_that_were_lost_with_a_leaf_come_back() {
     let device = with_names();
@@ -390,12 +395,12 @@ fn names_that_were_lost_with_a_leaf_come_back() {
         for inode in before.keys().filter(|inode| !lost.contains(inode)) {
             let (was, is) = (&before[inode], &after[inode]);
             let what = format!("leaf {}: {:#?}", leaf.addr(), done.changes);
-            // Which of two names the survey has says its order.
+            // Which of two names the survey has depends on its order.
             if was.directory || was.nlink == 1 {
                 let stays = is.path == was.path;
                 assert!(stays || is.path == path_without(&before, *inode, &lost), "{what}");
             }
-            // A directory loses its subdirectories with their inodes.
+            // A directory loses the subdirectories whose inodes are lost.
             assert!(was.directory || is.nlink == was.nlink, "{what}");
         }
     }
@@ -412,7 +417,7 @@ fn contents(index: usize) -> Vec<u8> {
     (0..2_000_000_u32).map(|at| (at / 1000) as u8 ^ index as u8 | 1).collect()
 }
 
-/// An image with files that have many extents, and a sparse one; the numbers of the former.
+/// An image with files of many extents, and a sparse one; returns the inode numbers of the former.
 fn with_extents() -> (Arc<MemoryDevice>, Vec<u64>) {
     let device = MemoryDevice::new(64 << 20);
     format_device(device.clone(), &FormatOptions::new().node_bytes(4096)).unwrap();
@@ -427,7 +432,7 @@ fn with_extents() -> (Arc<MemoryDevice>, Vec<u64>) {
     (device, numbers)
 }
 
-/// Reads a file block by block: how many of them fail. The others are right.
+/// Reads a file block by block and counts the failures; all other blocks must be right.
 fn failing_blocks(fs: &Filesystem, index: usize, said: &[String]) -> Option<usize> {
     let file = fs.open_file(name(index)).ok()?;
     let (mut errors, mut bytes) = (0, vec![0; BLOCK_BYTES]);
@@ -443,7 +448,8 @@ fn failing_blocks(fs: &Filesystem, index: usize, said: &[String]) -> Option<usiz
     Some(errors)
 }
 
-/// Whichever leaf is lost: a block of a file reads as it did, or fails, or the file is in lost+found; and the report has its path.
+/// Whichever leaf is lost, each block reads as before or fails, or the file is in lost+found; and
+/// the report has its path.
 #[test]
 fn what_was_lost_with_a_leaf_does_not_read_as_zeros() {
     let (device, numbers) = with_extents();
@@ -458,12 +464,13 @@ fn what_was_lost_with_a_leaf_does_not_read_as_zeros() {
         let fs = Filesystem::open_device(copy.clone(), ImageOptions::default()).unwrap();
         for (index, number) in numbers.iter().enumerate() {
             let lost = failing_blocks(&fs, index, &said);
-            // With the leaf of the root directory goes all that could name what else lay there.
+            // With the leaf of the root directory, everything is lost that could name the other
+            // contents of that leaf.
             let told = says(&name(index)) || says(&format!("inode {number}")) || says("SL0017");
             assert!(lost == Some(0) || told, "{} is not in {said:#?}", name(index));
             if lost.is_some_and(|lost| lost > 0) {
                 failing += 1;
-                // It can be written over, and is whole then.
+                // Overwriting makes it whole again.
                 fs.write(name(index), contents(index)).unwrap();
                 assert_eq!(fs.read(name(index)).unwrap(), contents(index));
             }

@@ -1,4 +1,5 @@
-//! Damaged marks and reference counts of shared blocks, alone and with other damage, are mended without a byte lost.
+//! Damaged marks and reference counts of shared blocks, alone and with other damage, are mended
+//! without a byte lost.
 
 use crate::common::damages::{DAMAGES, open_read_only};
 use crate::common::survey::{Survey, survey};
@@ -22,7 +23,7 @@ struct Pair {
     extent: Extent,
 }
 
-/// Damage that meets that of marks and counts.
+/// Damage combined with that of marks and counts.
 const OTHERS: [Option<FindingKind>; 6] = [
     None,
     Some(FindingKind::LinkCount),
@@ -60,12 +61,12 @@ impl Pair {
         DAMAGES.iter().find(|(damaged, _)| *damaged == kind).unwrap().1(&self.device, self.inodes);
     }
 
-    /// Repairs, and compares what does not belong to `lost`.
+    /// Repairs, and compares everything not in `lost`.
     fn mend(&self, before: &Survey, lost: &BTreeSet<u64>, what: &str) -> Repair {
         let options = RepairOptions { accept_loss: !lost.is_empty(), ..RepairOptions::default() };
         let done = block_on(repair(self.device.clone(), spawn(), &options, &mut |_| {})).unwrap();
         let left = done.after.as_ref().map(|after| &after.findings);
-        // What was lost with a leaf goes on failing to read.
+        // Blocks lost with a leaf keep failing to read.
         let lost_data = |report: &Report| {
             let data = report.findings.iter().all(|finding| finding.kind == FindingKind::DataDamaged);
             !lost.is_empty() && data
@@ -83,7 +84,8 @@ impl Pair {
     }
 }
 
-/// Each with other damage: `first` is done to a sound pair, and `told` is among what the repair says.
+/// Repairs combinations with other damage: `first` damages a sound pair, and the repair must report
+/// `told`.
 fn mended_with_others(what: &str, told: FindingKind, first: fn(&Pair)) {
     for other in OTHERS {
         let pair = Pair::new();
@@ -129,7 +131,8 @@ fn counts_that_are_gone() {
     });
 }
 
-/// The leaf with one side's extents is lost: the other side keeps the blocks, and is not said to share them.
+/// The leaf with one file's extents is lost: the other file keeps the blocks, and they no longer
+/// count as shared.
 #[test]
 fn a_lost_node_with_the_extents_of_one_side() {
     for other in [None, Some(FindingKind::LinkCount), Some(FindingKind::ReferenceCount)] {

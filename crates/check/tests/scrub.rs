@@ -1,4 +1,4 @@
-//! A scrub beside those who use the filesystem.
+//! A scrub beside programs that use the filesystem.
 
 use crate::common::spawn;
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use syncline_device::block_on;
 
 const MIB: usize = 1 << 20;
 
-/// Meanwhile it would not be for others, and a full filesystem would have no room for as long as a piece takes.
+/// Otherwise freed blocks could not be reused, and a full filesystem would have no room, for as
+/// long as a piece takes.
 #[test]
 fn a_scrub_that_waits_for_its_rate_keeps_nothing_from_being_used_anew() {
     let fs = Filesystem::in_memory(64 << 20).unwrap();

@@ -1,4 +1,4 @@
-//! Sound images are called clean, whatever state they were left in.
+//! Sound images are called clean, in whatever state they were left.
 
 use crate::common::{empty, examine, fill, sample};
 use syncline::{Filesystem, ImageOptions};

@@ -6,7 +6,7 @@ use syncline_device::{Background, Device, DeviceExt, FlushTracker, MemoryDevice,
 use syncline_format::{BLOCK_BYTES, BlockRun};
 use syncline_store::{Store, StoreOptions, kept_by_snapshots, read_superblocks};
 
-/// Most bytes in use of an image to start from: they are kept in memory, and in the recording.
+/// Most bytes in use that an image may have: they are kept in memory and in the recording.
 pub const BASE_BYTES_MAX: u64 = 1 << 30;
 /// Blocks read at a time.
 const READ_BLOCKS: u64 = 256;
@@ -16,13 +16,13 @@ const READ_BLOCKS: u64 = 256;
 pub struct Base {
     /// The image; blocks that nothing uses are zero.
     pub device: Arc<MemoryDevice>,
-    /// Blocks that hold something, ascending.
+    /// Blocks with contents, ascending.
     pub blocks: Vec<u64>,
     /// UUID of the filesystem.
     pub uuid: [u8; 16],
 }
 
-/// Copies what is in use of an image that was unmounted cleanly. The image is only read.
+/// Copies the blocks in use of a cleanly unmounted image. The image is only read.
 pub fn load(image: Arc<dyn Device>) -> Result<Base, CrashlabError> {
     let superblock = block_on(read_superblocks(&image))?.superblock;
     if !superblock.clean {
@@ -50,7 +50,7 @@ pub fn load(image: Arc<dyn Device>) -> Result<Base, CrashlabError> {
     Ok(Base { device, blocks, uuid: superblock.uuid })
 }
 
-/// The same blocks, ascending, each once: snapshots share most of theirs.
+/// Merges runs into ascending, disjoint ones: snapshots share most of their blocks.
 fn joined(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
     runs.sort_unstable();
     runs.dedup_by(|next, run| {
@@ -63,7 +63,8 @@ fn joined(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
     runs
 }
 
-/// What the space map calls used: tree, space map and file data. The log of a clean image is empty.
+/// The blocks that the space map names: tree, space map and file data. The log of a clean image is
+/// empty.
 fn named_runs(image: &Arc<dyn Device>) -> Result<Vec<BlockRun>, CrashlabError> {
     let background = Background::start(WorkerOptions::default());
     let spawn = Arc::new(background.map_err(|error| CrashlabError::Thread(Arc::new(error)))?);

@@ -1,4 +1,4 @@
-//! What a power cut has lost, in the words of files.
+//! Describes what a power cut has lost in terms of files.
 
 use crate::names::{Batch, Names};
 use crate::{CrashlabError, Recording, State};
@@ -7,15 +7,15 @@ use syncline_format::batch::Record;
 use syncline_format::{BLOCK_BYTES, BlockRun, Kind};
 use syncline_sim::{Cut, Event, Fate};
 
-/// Names shown of a batch.
+/// Names shown for a batch.
 const NAMES_MAX: usize = 6;
 
-/// An open write: what it was, and what became of it.
+/// An open write and its fate.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// What became of it.
+    /// The fate of the write.
     pub fate: Fate,
-    /// What it was.
+    /// A description of the write.
     pub what: String,
     /// Its length.
     pub bytes: u64,
@@ -58,7 +58,7 @@ fn what(recording: &Recording, names: &Names, id: usize) -> String {
     }
 }
 
-/// What a batch changes.
+/// Describes the changes in a batch.
 fn changes(batch: &Batch, names: &Names) -> String {
     let mut seen = BTreeSet::new();
     for record in batch.records(names.geometry()) {
@@ -73,7 +73,7 @@ fn changes(batch: &Batch, names: &Names) -> String {
             Some(Kind::Unplaced) => format!("contents of {}", names.path(key.object)),
             Some(Kind::Extent) => format!("extents of {}", names.path(key.object)),
             Some(Kind::Xattr | Kind::Chunk) => format!("attributes of {}", names.path(key.object)),
-            // The names themselves are told.
+            // The entries with the names are described themselves.
             Some(Kind::Orphan | Kind::Parent | Kind::Shared | Kind::Quota) => continue,
             Some(Kind::Preallocation) if key.object == 0 => continue,
             Some(Kind::Preallocation) => format!("room of {}", names.path(key.object)),
@@ -99,7 +99,7 @@ fn entry_name(value: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(entry.name).into_owned())
 }
 
-/// Whose data a write is: the first batch after it that places an extent there tells.
+/// Describes the file data in a write, from the first later batch that places an extent there.
 fn data(recording: &Recording, names: &Names, id: usize, run: BlockRun) -> Option<String> {
     let later = recording.events[id + 1..].iter();
     let placed = later.filter_map(|event| Batch::of(event, names.geometry())).find_map(|batch| {

@@ -1,4 +1,4 @@
-//! Why a recording can't be made, read or explored.
+//! Errors of making, reading or exploring a recording.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,11 @@ use std::sync::Arc;
 use syncline_device::DeviceError;
 use syncline_store::StoreError;
 
-/// Why a recording can't be made, read or explored. Every text names the cause and, where there is one, the next step.
+/// An error of making, reading or exploring a recording. Every text names the cause and, if there
+/// is one, the next step.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CrashlabError {
-    /// The image holds more than is copied into memory.
+    /// The image has more bytes in use than are copied into memory.
     #[error(
         "the image has {used_bytes} bytes in use and a recording starts from at most {max_bytes}, which are kept in memory: \
          record on a smaller image ('syncline mkfs')"
@@ -17,53 +18,53 @@ pub enum CrashlabError {
     TooLarge {
         /// Bytes in use.
         used_bytes: u64,
-        /// Most that is taken.
+        /// The limit.
         max_bytes: u64,
     },
-    /// The image has something to recover.
+    /// The image needs recovery.
     #[error("the image was not unmounted cleanly: mount and unmount it once, then record")]
     NotClean,
     /// A recording could not be read or written.
     #[error("{path}: {source}", path = .path.display())]
     File {
-        /// As given.
+        /// The path as given.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// It is no recording.
+    /// The file is not a recording.
     #[error("{path} is no recording: name a file that 'syncline crashlab record' made", path = .path.display())]
     NotARecording {
-        /// As given.
+        /// The path as given.
         path: PathBuf,
     },
-    /// A recording of another version.
+    /// The recording has another version.
     #[error(
         "{path} is a recording of version {found}, and this program reads version {supported}: record again, or use the \
          program that made it", path = .path.display()
     )]
     Version {
-        /// As given.
+        /// The path as given.
         path: PathBuf,
-        /// What the file says.
+        /// Version in the file.
         found: u32,
-        /// What can be read.
+        /// Version that this program reads.
         supported: u32,
     },
-    /// A recording that is not whole.
+    /// The recording is damaged or incomplete.
     #[error("{path} is damaged: {detail}; record again", path = .path.display())]
     Damaged {
         /// As given.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         detail: String,
     },
-    /// The words for a state that make no sense here.
+    /// The name of a state does not fit this recording.
     #[error("{text} is no state of this recording: {detail}; 'syncline crashlab explore' prints states")]
     State {
-        /// As given.
+        /// The name as given.
         text: String,
-        /// What is wrong.
+        /// The fault.
         detail: String,
     },
     /// The device failed.

@@ -1,4 +1,4 @@
-//! Recovering the states of a recording, leaving out what was seen, and asking a judge about the rest.
+//! Recovers the states of a recording, skips those already seen, and asks a judge about the rest.
 
 use crate::{CrashlabError, Planned, Recording, State, tree};
 use parking_lot::Mutex;
@@ -13,87 +13,88 @@ use syncline_device::{BLOCK_BYTES, DeviceExt, MemoryDevice, block_on};
 use syncline_fs::AccessTime;
 use syncline_sim::{Cut, Fate};
 
-/// States that wait for each worker.
+/// States queued for each worker.
 const QUEUE_EACH: usize = 4;
 
-/// What a judge says of a state.
+/// A judge's verdict on a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing is wrong.
+    /// The state is fine.
     Passed,
-    /// What is wrong.
+    /// The state is wrong, for this reason.
     Failed(String),
 }
 
-/// A state to judge: recovered, and open.
+/// A state to judge, recovered and opened.
 pub struct Case<'a> {
-    /// The filesystem. Changes are forgotten.
+    /// The filesystem. Changes to it are discarded.
     pub fs: &'a Filesystem,
-    /// Which state it is.
+    /// The state.
     pub state: &'a State,
-    /// What COMMAND had printed for certain.
+    /// The output that COMMAND had certainly printed.
     pub printed: &'a [u8],
-    /// Number of the worker that asks; no two ask with the same number at once.
+    /// Number of the worker that asks; no two workers use the same number at once.
     pub worker: usize,
 }
 
-/// Decides whether a state is as it should be.
+/// Decides whether a state is correct.
 pub trait Judge: Sync {
-    /// Looks at a state. An error ends the exploration.
+    /// Judges a state. An error ends the exploration.
     fn judge(&self, case: &Case<'_>) -> Result<Verdict, CrashlabError>;
 }
 
-/// A state that fails.
+/// A state that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failing {
-    /// Its place in the plan.
+    /// Its index in the plan.
     pub index: usize,
     /// The state.
     pub state: State,
-    /// First position of its stretch.
+    /// First position of the stretch that the state belongs to.
     pub from: usize,
-    /// What the judge said.
+    /// The judge's output.
     pub output: String,
 }
 
-/// What was done so far.
+/// Progress so far.
 #[derive(Default, Debug)]
 pub struct Counts {
-    /// States looked at.
+    /// States explored.
     pub states: AtomicU64,
     /// Distinct images recovered.
     pub images: AtomicU64,
-    /// Distinct pairs of a file tree and what had been printed: the judge was asked so often.
+    /// Distinct pairs of a file tree and the output before it, which is the number of times the
+    /// judge was asked.
     pub cases: AtomicU64,
     /// Cases that failed.
     pub failing: AtomicU64,
 }
 
-/// A file tree, and how many lines had been printed.
+/// A file tree, and the number of lines printed before the power cut.
 type CaseKey = (u128, usize);
 
-/// What is known of a case.
+/// The known facts about a case.
 struct CaseEntry {
     /// The simplest state that leads to it.
     first: Failing,
-    /// `None` while a worker asks.
+    /// `None` while a worker is judging it.
     verdict: Option<Verdict>,
 }
 
 #[derive(Default)]
 struct Seen {
-    /// Trees by version of what is durable and what the open writes changed.
+    /// File trees by the version of the durable contents and a hash of the open writes' changes.
     images: HashMap<(u64, u128), u128>,
     cases: HashMap<CaseKey, CaseEntry>,
 }
 
-/// Looks at states.
+/// Explores states.
 pub struct Explorer<'a> {
     recording: &'a Recording,
     judge: &'a dyn Judge,
     stop: &'a AtomicBool,
     seen: Mutex<Seen>,
-    /// What was done so far.
+    /// Progress so far.
     pub counts: Counts,
 }
 
@@ -104,13 +105,13 @@ struct Job {
 }
 
 impl<'a> Explorer<'a> {
-    /// Looks at states of `recording`; `stop` ends that early.
+    /// Explores states of `recording`; setting `stop` ends the exploration early.
     pub fn new(recording: &'a Recording, judge: &'a dyn Judge, stop: &'a AtomicBool) -> Self {
         Self { recording, judge, stop, seen: Mutex::default(), counts: Counts::default() }
     }
 
-    /// Looks at all that is planned, with `jobs` workers, up to the first that fails unless told to keep going. The failing
-    /// cases, each with its simplest state, in the order of the plan.
+    /// Explores the whole plan with `jobs` workers, up to the first failure unless told to keep
+    /// going. Returns the failing cases, each with its simplest state, in the order of the plan.
     pub fn run(
         &self,
         plan: &[Planned],
@@ -131,7 +132,8 @@ impl<'a> Explorer<'a> {
                     loop {
                         let job = receiver.lock().recv();
                         let Ok(job) = job else { return };
-                        // A state before one that has failed is still looked at: it would be the better one to tell.
+                        // States that precede a failing one are still explored: an earlier failure
+                        // is better to report.
                         if self.stop.load(Ordering::Relaxed) || error.lock().is_some() {
                             continue;
                         }
@@ -158,7 +160,7 @@ impl<'a> Explorer<'a> {
         let cut = self.recording.cut(state.position);
         let (from, output) = (state.position, String::new());
         let what = Failing { index: usize::MAX, state: state.clone(), from, output };
-        // Nobody else asks by now, so there is a verdict.
+        // No other worker is judging now, so there is a verdict.
         Ok(self.evaluate(what, &cut, 0)?.unwrap_or(Verdict::Passed))
     }
 
@@ -202,7 +204,8 @@ impl<'a> Explorer<'a> {
         failed
     }
 
-    /// The verdict on a state, asked for or known; `None` while another worker asks.
+    /// The verdict on a state, new or already known; `None` while another worker is judging the
+    /// same case.
     pub(crate) fn evaluate(
         &self,
         what: Failing,
@@ -248,7 +251,7 @@ impl<'a> Explorer<'a> {
         Ok(Some(verdict))
     }
 
-    /// The verdict on a case that was met before, which gets a simpler state if this is one.
+    /// The verdict on a known case; notes this state if it is simpler.
     fn known(&self, key: CaseKey, what: &Failing) -> Option<Option<Verdict>> {
         let mut seen = self.seen.lock();
         let case = seen.cases.get_mut(&key)?;
@@ -258,7 +261,7 @@ impl<'a> Explorer<'a> {
         Some(case.verdict.clone())
     }
 
-    /// The same; a case that is new is the caller's to judge.
+    /// Like `known`, but registers a new case, which the caller must judge.
     fn claim(&self, key: CaseKey, what: &Failing) -> Option<Option<Verdict>> {
         if let Some(verdict) = self.known(key, what) {
             return Some(verdict);
@@ -272,7 +275,7 @@ impl<'a> Explorer<'a> {
     }
 }
 
-/// Opens an image and takes in its tree; what is wrong, if that fails.
+/// Opens an image and hashes its tree; the error says what failed.
 fn recover(image: Arc<MemoryDevice>) -> Result<(Filesystem, u128), String> {
     let options = ImageOptions::new().access_time(AccessTime::Never);
     let fs =
@@ -281,7 +284,7 @@ fn recover(image: Arc<MemoryDevice>) -> Result<(Filesystem, u128), String> {
     Ok((fs, tree))
 }
 
-/// What the writes that arrived have changed, as one number.
+/// A hash of the changes made by the writes that arrived.
 fn changes(cut: &Cut, image: &MemoryDevice, fates: &[Fate]) -> u128 {
     let durable = cut.image(&[]);
     let arrived = (0..cut.open().len()).zip(fates).filter(|(_, fate)| **fate != Fate::Lost);

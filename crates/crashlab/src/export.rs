@@ -1,4 +1,5 @@
-//! Copying a filesystem's tree into a directory of the host, for checkers where nothing can be mounted.
+//! Copies a filesystem's tree into a directory of the host, for checkers on machines where nothing
+//! can be mounted.
 
 use crate::{CrashlabError, tree};
 use std::ffi::OsStr;
@@ -14,8 +15,8 @@ use syncline_fs::{Filesystem, FsError};
 /// Bytes read at a time.
 const READ_BYTES: usize = 1 << 20;
 
-/// Copies the tree into `directory`, which is empty: directories, files with their permissions and symbolic links. Other
-/// things are left out, and hard links become files of their own.
+/// Copies the tree into `directory`, which must be empty: directories, files with their
+/// permissions, and symlinks. Other types are left out, and hard links become separate files.
 pub fn export(fs: &Filesystem, directory: &Path) -> Result<(), CrashlabError> {
     let mut todo = vec![(ROOT, directory.to_owned())];
     while let Some((ino, path)) = todo.pop() {

@@ -1,5 +1,5 @@
-//! Recordings in files; docs/FORMAT.md tells the layout. A file is untrusted: nothing in it indexes or sizes anything
-//! unchecked.
+//! Recording files; docs/FORMAT.md describes the layout. A file is untrusted: no value in it is
+//! used as an index or size unchecked.
 
 use crate::CrashlabError;
 use crate::recording::{Info, Mark, Recording};
@@ -21,12 +21,13 @@ const MAGIC: [u8; 8] = *b"SYNCREC\0";
 const HEADER_BYTES: usize = 24;
 /// Most distinct blocks that a file may hold: 8 GiB.
 const BLOCKS_MAX: u32 = 1 << 21;
-/// Most bytes of the description that precedes them.
+/// Most bytes of the description that precedes the blocks.
 const CONTENTS_BYTES_MAX: u64 = 1 << 30;
-/// Largest device.
+/// Largest device, in bytes.
 const DEVICE_BYTES_MAX: u64 = 1 << 48;
 
-/// Everything but the blocks' bytes, which are named by their place in the list of distinct blocks.
+/// Everything but the contents of blocks, which are referred to by their index in the list of
+/// distinct blocks.
 #[derive(Serialize, Deserialize)]
 struct Contents {
     info: Info,
@@ -46,7 +47,7 @@ enum StoredEvent {
     Discard { offset: u64, len_bytes: u64 },
 }
 
-/// Distinct blocks, in the order in which they were met.
+/// Distinct blocks, in the order of first use.
 #[derive(Default)]
 struct Blocks {
     list: Vec<Bytes>,
@@ -62,7 +63,7 @@ impl Blocks {
     }
 }
 
-/// Writes a recording: whole, or not at all.
+/// Writes a recording, completely or not at all.
 pub fn write(recording: &Recording, path: &Path) -> Result<(), CrashlabError> {
     let failed = |error: io::Error| CrashlabError::file(path, error);
     let mut blocks = Blocks::default();
@@ -77,7 +78,7 @@ pub fn write(recording: &Recording, path: &Path) -> Result<(), CrashlabError> {
     })()
     .map_err(failed)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // As readable as any new file.
+    // The permissions of any new file.
     let permissions = Permissions::from_mode(0o666);
     let file = tempfile::Builder::new().prefix(".crashlab-").permissions(permissions).tempfile_in(folder);
     let mut file = file.map_err(failed)?;
@@ -148,7 +149,7 @@ pub fn read(path: &Path) -> Result<Recording, CrashlabError> {
     Ok(Recording { info, base: device, base_blocks, events, marks })
 }
 
-/// The compressed part, compared with what the header says.
+/// The compressed part, verified against the header.
 fn packed(file: &mut File, path: &Path) -> Result<Vec<u8>, CrashlabError> {
     let failed = |error: io::Error| CrashlabError::file(path, error);
     let mut header = Vec::new();
@@ -182,7 +183,7 @@ fn unpack(decoder: &mut impl Read) -> io::Result<Contents> {
     if len > CONTENTS_BYTES_MAX {
         return Err(io::Error::other("its description is too long"));
     }
-    // Grows with what is really there, whatever the file claims.
+    // The buffer grows with the bytes really there, whatever the file claims.
     let mut contents = Vec::new();
     decoder.take(len).read_to_end(&mut contents)?;
     postcard::from_bytes(&contents).map_err(io::Error::other)
@@ -216,7 +217,7 @@ fn check(info: &Info, marks: &[Mark], events: usize) -> Result<(), &'static str>
     Ok(())
 }
 
-/// What is needed to rebuild events.
+/// The data from which events are rebuilt.
 struct Unpacked {
     blocks: Vec<Bytes>,
     size_bytes: u64,

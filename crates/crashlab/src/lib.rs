@@ -1,11 +1,12 @@
-//! The crash laboratory for users: what a program does on a mount is recorded, and every state that a power cut could have
-//! left is made from the record, recovered, and shown to a checker.
+//! The crash laboratory for users: records what a program does on a mount, makes from the record
+//! every state that a power cut could have left, recovers each, and shows it to a checker.
 //!
-//! A [`Recorder`] lies under the engine while the program runs; a [`Recording`] is what it saw, with the image that it
-//! started from. [`points`] divides it into stretches at whose borders something became durable or was told to somebody;
-//! [`states`] lists the states of each that are worth looking at. An [`Explorer`] recovers them, leaves out those whose file
-//! tree it has seen, and asks a [`Judge`]; [`reduce`] looks for the simplest state that still fails. [`describe`] says what a
-//! state has lost.
+//! A [`Recorder`] sits under the engine while the program runs; a [`Recording`] is the result, with
+//! the image that it started from. [`points`] divides it into stretches, at whose borders something
+//! became durable or was acknowledged; [`states`] lists the states of each stretch worth exploring.
+//! An [`Explorer`] recovers them, skips those whose file tree it has seen, and asks a [`Judge`];
+//! [`reduce`] looks for the simplest state that still fails. [`describe`] says what a state has
+//! lost.
 #![forbid(unsafe_code)]
 
 mod base;

@@ -1,4 +1,4 @@
-//! Whose inode it is: paths by inode number, from the image at the start and from the batches of the log.
+//! Paths by inode number, from the starting image and the batches of the log.
 
 use crate::{CrashlabError, Recording, tree};
 use bytes::{Bytes, BytesMut};
@@ -12,18 +12,18 @@ use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Key, Kind, crc};
 use syncline_fs::types::{FileType, Ino, ROOT};
 use syncline_sim::Event;
 
-/// Directories above a path's end, at most.
+/// Most directories in a path.
 const DEPTH_MAX: usize = 2048;
 
-/// Names by inode number, as of a position in the log.
+/// Names by inode number, at a position in the log.
 #[derive(Clone)]
 pub struct Names {
     geometry: Geometry,
-    /// Directory and name.
+    /// Directory and name of each inode.
     named: HashMap<Ino, (Ino, Vec<u8>)>,
-    /// Which inode an entry's key stands for.
+    /// The inode that each entry's key leads to.
     entries: HashMap<Key, Ino>,
-    /// Events taken in.
+    /// Number of events applied.
     position: usize,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Batch {
     payload: Bytes,
 }
 
-/// What a batch says of file data: these blocks are the file's from this block on.
+/// An extent in a batch: file blocks from `file_block` on are in `run`.
 pub(crate) struct Placed {
     pub(crate) run: BlockRun,
     pub(crate) ino: Ino,
@@ -41,7 +41,7 @@ pub(crate) struct Placed {
 }
 
 impl Batch {
-    /// The batch that a write carries, if it does.
+    /// The batch in a write, if it is one.
     pub(crate) fn of(event: &Event, geometry: Geometry) -> Option<Self> {
         let Event::Write { offset, bufs } = event else { return None };
         let mut bytes = BytesMut::new();
@@ -58,7 +58,7 @@ impl Batch {
         Records::new(&self.payload, geometry).filter_map(Result::ok)
     }
 
-    /// Extents of files in it.
+    /// The extents of files in the batch.
     pub(crate) fn placed(&self, geometry: Geometry) -> Vec<Placed> {
         let placed = self.records(geometry).filter_map(|record| match record {
             Record::Put(key, value) if key.kind == Kind::Extent as u8 => {
@@ -72,7 +72,7 @@ impl Batch {
 }
 
 impl Names {
-    /// As of the start.
+    /// The names in the starting image.
     pub fn new(recording: &Recording) -> Result<Self, CrashlabError> {
         let device: std::sync::Arc<dyn Device> = recording.base.snapshot();
         let geometry = block_on(syncline_store::read_superblocks(&device))?.superblock.geometry;
@@ -80,7 +80,7 @@ impl Names {
         let mut named = HashMap::new();
         let mut todo = vec![ROOT];
         while let Some(directory) = todo.pop() {
-            // What can't be read has no name here, that is all.
+            // Unreadable entries just have no name here.
             for entry in block_on(tree::entries(fs.engine(), directory)).unwrap_or_default() {
                 if entry.file_type == FileType::Directory && !named.contains_key(&entry.ino) {
                     todo.push(entry.ino);
@@ -96,7 +96,7 @@ impl Names {
         self.geometry
     }
 
-    /// Goes on to `position`: takes in every batch that was submitted before.
+    /// Advances to `position`, applying every batch submitted before it.
     pub fn advance(&mut self, recording: &Recording, position: usize) {
         let events = recording.events.get(self.position..position).unwrap_or_default();
         let geometry = self.geometry;
@@ -121,7 +121,7 @@ impl Names {
         }
     }
 
-    /// An entry is gone; the inode's newest name may be another.
+    /// Removes an entry; another name may be the inode's newest one then.
     fn forget(&mut self, key: Key) {
         let Some(ino) = self.entries.remove(&key) else { return };
         if self.named.get(&ino).is_some_and(|(directory, _)| *directory == key.object) {
@@ -132,7 +132,7 @@ impl Names {
         }
     }
 
-    /// The path of an inode, or its number where no name is known.
+    /// The path of an inode, or its number if no name is known.
     pub fn path(&self, ino: Ino) -> String {
         let mut names: Vec<String> = Vec::new();
         let mut current = ino;

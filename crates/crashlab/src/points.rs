@@ -1,57 +1,57 @@
-//! The moments of a recording after which a power cut leaves something else, or has to leave more.
+//! The moments of a recording after which a power cut leaves different states, or must leave more.
 
 use crate::recording::{MarkKind, Recording};
 use std::collections::BTreeMap;
 use syncline_sim::Event;
 
-/// Why a moment counts.
+/// The reason why a moment is a point.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// COMMAND began.
     Begin,
-    /// The device had ended a flush.
+    /// The device ended a flush.
     Flush,
-    /// An fsync of this inode was answered.
+    /// An fsync of this inode was acknowledged.
     Fsync(u64),
-    /// An fdatasync of this inode was answered.
+    /// An fdatasync of this inode was acknowledged.
     Fdatasync(u64),
-    /// A sync of the whole filesystem was answered.
+    /// A sync of the whole filesystem was acknowledged.
     SyncFs,
-    /// COMMAND had printed this line.
+    /// COMMAND printed this line.
     Line(Vec<u8>),
-    /// COMMAND had ended.
+    /// COMMAND ended.
     Ended,
-    /// Everything was written: the image was unmounted.
+    /// The image was unmounted, and everything was written.
     Unmounted,
 }
 
-/// A moment that counts.
+/// A moment that matters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// Events before it.
+    /// Number of events before it.
     pub position: usize,
     /// Nanoseconds since the start.
     pub time_ns: u64,
-    /// Why it counts.
+    /// The reasons.
     pub causes: Vec<Cause>,
-    /// Writes since the point before.
+    /// Writes since the previous point.
     pub writes: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Writes whose fate was open just before it: each subset of them is an image.
+    /// Writes whose fate was open just before the point: each subset of them is an image.
     pub open_writes: usize,
 }
 
-/// From one point up to the next: what is durable and what was told stay the same.
+/// From one point up to the next: the durable contents and the acknowledgements stay the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     /// First position.
     pub begin: usize,
-    /// Last position: all writes of the stretch are submitted.
+    /// Last position, with all writes of the stretch submitted.
     pub end: usize,
 }
 
-/// The points of a recording, from the beginning of COMMAND on.
+/// The points of a recording, from the start of COMMAND on.
 pub fn points(recording: &Recording) -> Vec<Point> {
     let mut images = recording.images();
     let mut points: Vec<Point> = Vec::new();
@@ -78,7 +78,7 @@ fn causes(recording: &Recording) -> BTreeMap<usize, Vec<Cause>> {
             causes.entry(position).or_default().push(cause);
         }
     };
-    // The flush that ended the mount's own recovery is not COMMAND's.
+    // The flush that ended the mount's own recovery does not belong to COMMAND.
     for (at, event) in recording.events.iter().enumerate().skip(begin) {
         if matches!(event, Event::FlushEnded { ok: true, .. }) {
             add(at + 1, Cause::Flush);
@@ -99,7 +99,7 @@ fn causes(recording: &Recording) -> BTreeMap<usize, Vec<Cause>> {
     causes
 }
 
-/// What lies between the points, and after the last.
+/// The stretches between the points, and the one after the last.
 pub fn stretches(recording: &Recording) -> Vec<Stretch> {
     let begins: Vec<usize> = causes(recording).into_keys().collect();
     let ends = begins.iter().skip(1).map(|next| next - 1).chain([recording.events.len()]);

@@ -1,4 +1,4 @@
-//! Recording: the device under the engine, and the moments that are noted beside it.
+//! Recording: the device under the engine, and the moments noted along with it.
 
 use crate::base::Base;
 use crate::recording::{Info, Mark, MarkKind, Recording};
@@ -10,7 +10,7 @@ use std::time::Instant;
 use syncline_device::{AlignedBuf, Completion, Device};
 use syncline_sim::RecordingDevice;
 
-/// A device that works on a copy of an image in memory, and keeps a log of all that is written to it.
+/// A device that works on a copy of an image in memory and logs all writes to it.
 pub struct Recorder {
     log: Arc<RecordingDevice>,
     base: Base,
@@ -20,7 +20,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts from `base`, which stays as it is.
+    /// Starts from `base`, which is not changed.
     pub fn new(base: Base) -> Arc<Self> {
         let log = RecordingDevice::new(base.device.snapshot());
         let (marks, started) = (Arc::default(), Instant::now());
@@ -32,19 +32,20 @@ impl Recorder {
         self.log.position()
     }
 
-    /// Bytes written so far; all of them are in memory.
+    /// Bytes written so far, all of them kept in memory.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Notes that something has happened by now, and returns the position.
+    /// Records that an event has happened by now, and returns the position.
     ///
-    /// The position is taken when this is called, after what is noted: a crash after it comes after that for certain.
+    /// The position is taken during the call, after the event: a crash after the position is
+    /// certainly after the event.
     pub fn mark(&self, kind: MarkKind) -> usize {
         mark(&self.marks, &self.log, self.started, kind)
     }
 
-    /// The recording up to now. `info`'s position of the end stays within it.
+    /// The recording so far. The end position in `info` is limited to the recording.
     pub fn finish(&self, mut info: Info) -> Recording {
         let events = self.log.events();
         info.end = info.end.min(events.len());

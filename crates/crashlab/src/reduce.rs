@@ -1,14 +1,16 @@
-//! From a state that fails to the simplest one that still does: the earliest power cut, the fewest lost writes.
+//! Reduces a failing state to the simplest one that still fails: the earliest power cut, the fewest
+//! lost writes.
 
 use crate::{CrashlabError, Explorer, Failing, Recording, State, Verdict};
 use syncline_sim::{Cut, Fate};
 
-/// Positions tried without any loss, at most.
+/// Most positions tried without any loss.
 const POSITIONS_MAX: usize = 64;
-/// States tried in all, at most.
+/// Most states tried in all.
 const TRIES_MAX: usize = 400;
 
-/// The simplest failing state that is found from `failing`, with what the judge says of it, and how many states were tried.
+/// The simplest failing state found from `failing`, with the judge's output, and the number of
+/// states tried.
 pub fn reduce(
     recording: &Recording,
     explorer: &Explorer<'_>,
@@ -41,7 +43,7 @@ struct Search<'a, 'b> {
 }
 
 impl Search<'_, '_> {
-    /// True if a state with these fates fails; then it is the best.
+    /// Judges the state with these fates; if it fails, it becomes the best.
     fn fails(&mut self, fates: &[Fate]) -> Result<bool, CrashlabError> {
         if self.tries >= TRIES_MAX {
             return Ok(false);
@@ -58,9 +60,9 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Looks for a power cut that fails without the loss of anything that was submitted.
+    /// Looks for a failing power cut that loses nothing that was submitted.
     fn without_loss(&mut self) -> Result<bool, CrashlabError> {
-        // What the stretch begins with was submitted before.
+        // Writes from before the stretch were submitted in any case.
         let least = self.open.iter().filter(|id| **id < self.from).count();
         let parts = (self.open.len() - least).clamp(1, POSITIONS_MAX);
         for part in 0..=parts {
@@ -72,11 +74,11 @@ impl Search<'_, '_> {
         Ok(false)
     }
 
-    /// Lets as many writes arrive as can without mending the failure, many at a time first; what is torn is lost if that is
-    /// enough.
+    /// Lets as many writes arrive as possible while the state still fails, many at a time first;
+    /// then turns torn writes into lost ones where it still fails.
     fn simplify(&mut self, fates: &mut Vec<Fate>) -> Result<(), CrashlabError> {
         fates.resize(self.open.len(), Fate::Lost);
-        // What came after the last that arrived was never submitted.
+        // Writes after the last one that arrived were never submitted.
         let known = fates.iter().rposition(|fate| *fate != Fate::Lost).map_or(0, |last| last + 1);
         fates.truncate(known);
         let mut chunk = fates.len().max(1);
@@ -98,7 +100,7 @@ impl Search<'_, '_> {
                 *fates = tried;
             }
         }
-        // The failing state itself, if nothing was simpler.
+        // The failing state itself, if nothing simpler failed.
         self.fails(fates).map(drop)
     }
 }

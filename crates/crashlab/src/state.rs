@@ -1,37 +1,39 @@
-//! A state that a power cut may leave, and the few letters that name it.
+//! A state that a power cut may leave, and its short name.
 //!
-//! `41`: after 41 events, everything there that was submitted. `41.l2.l5`: the second and the fifth of the open writes lost.
-//! `41.t3x17`: the third torn, in the way that 17 stands for. `41.kd3`: of the open writes only those are there (four a
-//! digit, the least bit first). `41.s9`: as the seed 9 decides.
+//! `41`: after 41 events, with everything that was submitted. `41.l2.l5`: the second and the fifth
+//! of the open writes are lost. `41.t3x17`: the third is torn, in the way numbered 17. `41.kd3`: of
+//! the open writes only those in the mask are there (four to a digit, least significant bit first).
+//! `41.s9`: seed 9 decides.
 
 use crate::{CrashlabError, Recording};
 use std::fmt;
 use syncline_sim::{CrashImages, Cut, Fate};
 
-/// Lost writes that are named one by one; more are written as a mask.
+/// Most lost writes that are named one by one; beyond that the name has a mask.
 const NAMED_MAX: usize = 8;
 
 /// A state that a power cut may leave.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    /// The power cut comes after so many events.
+    /// Number of events before the power cut.
     pub position: usize,
-    /// What becomes of the writes that are open then.
+    /// The fates of the writes open at that time.
     pub choice: Choice,
 }
 
-/// What becomes of the open writes.
+/// The fates of the open writes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Choice {
-    /// This, one by one.
+    /// Given one by one.
     Fates(Vec<Fate>),
-    /// What a seed decides.
+    /// Decided by a seed.
     Seed(u64),
 }
 
 impl State {
-    /// The simplest name of the state in which the writes open at some time since `from` have these fates: the power cut comes
-    /// as early as possible, so that what never arrived had not been submitted.
+    /// The simplest name of the state in which the writes that were open at some time since `from`
+    /// have these fates. The power cut comes as early as possible, so that writes that never
+    /// arrived had not been submitted.
     pub fn earliest(from: usize, open: &[usize], fates: &[Fate]) -> Self {
         let last = fates.iter().rposition(|fate| *fate != Fate::Lost);
         let position = last.map_or(from, |last| from.max(open[last] + 1));
@@ -49,7 +51,7 @@ impl State {
         }
     }
 
-    /// Writes that are not whole.
+    /// Number of writes that are not whole.
     pub fn missing(&self) -> usize {
         match &self.choice {
             Choice::Fates(fates) => fates.iter().filter(|fate| **fate != Fate::Kept).count(),
@@ -57,7 +59,7 @@ impl State {
         }
     }
 
-    /// Reads a state's name, and makes the power cut that it speaks of.
+    /// Parses a state's name and makes its power cut.
     pub fn parse(text: &str, recording: &Recording) -> Result<(Self, Cut), CrashlabError> {
         let bad = |detail: &str| CrashlabError::state(text, detail);
         let mut words = text.split('.');
@@ -95,7 +97,7 @@ fn one<'a>(fates: &'a mut [Fate], number: &str) -> Option<&'a mut Fate> {
     fates.get_mut(number.parse::<usize>().ok()?.checked_sub(1)?)
 }
 
-/// Reads a mask.
+/// Parses a mask.
 fn keep_only(fates: &mut [Fate], mask: &str) -> Option<()> {
     let digits: Vec<u32> = mask.chars().map(|digit| digit.to_digit(16)).collect::<Option<_>>()?;
     for (index, fate) in fates.iter_mut().enumerate() {
@@ -134,11 +136,11 @@ impl fmt::Display for State {
 impl Recording {
     /// A walk over the power cuts, from front to back.
     pub fn images(&self) -> CrashImages {
-        // The seed decides what lies in discarded blocks.
+        // The seed decides the contents of discarded blocks.
         CrashImages::new(&self.base, self.events.clone(), 0)
     }
 
-    /// The power cut after so many events.
+    /// The power cut after this many events.
     pub fn cut(&self, position: usize) -> Cut {
         self.images().cut(position)
     }

@@ -1,4 +1,4 @@
-//! Which states of a recording are looked at, simplest first.
+//! Chooses the states of a recording to explore, simplest first.
 
 use crate::state::Choice;
 use crate::{Recording, State, Stretch, stretches};
@@ -8,18 +8,18 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
 use syncline_sim::{Cut, Fate};
 
-/// How thorough to be.
+/// Options for the choice of states.
 #[derive(Clone, Copy, Debug)]
 pub struct StateOptions {
-    /// Up to so many open writes, every subset of them is looked at. Default 6, at most 16.
+    /// Up to this many open writes, every subset of them is explored. Default 6, at most 16.
     pub exhaustive: usize,
-    /// Beyond that, so many by chance. Default 64.
+    /// Beyond that, this many random subsets. Default 64.
     pub samples: usize,
     /// Ways of tearing each write. Default 2.
     pub torn: usize,
-    /// Most states in all, chosen by chance. Default: all.
+    /// Most states in all, chosen at random. Default: all.
     pub limit: Option<usize>,
-    /// Decides about all chance. Default 0.
+    /// Decides all random choices. Default 0.
     pub seed: u64,
 }
 
@@ -29,7 +29,7 @@ impl Default for StateOptions {
     }
 }
 
-/// A state to look at, in the stretch that it belongs to.
+/// A state to explore, and its stretch.
 #[derive(Clone, Debug)]
 pub struct Planned {
     /// The stretch.
@@ -38,7 +38,8 @@ pub struct Planned {
     pub state: State,
 }
 
-/// The states to look at: from front to back, in each stretch those that explain themselves most easily first.
+/// The states to explore, from front to back; within each stretch the easiest to explain come
+/// first.
 pub fn plan(recording: &Recording, options: StateOptions) -> Vec<Planned> {
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
     let mut images = recording.images();
@@ -80,7 +81,7 @@ fn states_of(stretch: Stretch, cut: &Cut, options: StateOptions, rng: &mut ChaCh
     }
     for write in tearable(open.len(), options) {
         for _ in 0..options.torn {
-            // With all that is around it there, and with nothing after it.
+            // Once with nothing after it, and once with all others there.
             let mut fates = vec![Fate::Kept; write];
             fates.push(Fate::Torn(rng.random_range(0..1000)));
             add(&fates);
@@ -96,13 +97,14 @@ fn states_of(stretch: Stretch, cut: &Cut, options: StateOptions, rng: &mut ChaCh
     states
 }
 
-/// Numbers of writes after which the power may go when nothing is lost: all of them, or so many evenly spread.
+/// Numbers of writes after which the power may fail without a loss: all of them, or up to this
+/// many, evenly spread.
 fn prefixes(writes: usize, most: usize) -> impl Iterator<Item = usize> {
     let parts = most.max(2).min(writes.max(1));
     (0..=parts).map(move |part| writes * part / parts)
 }
 
-/// The writes that are torn: all, or some evenly spread.
+/// The writes to tear: all, or some evenly spread.
 fn tearable(writes: usize, options: StateOptions) -> impl Iterator<Item = usize> {
     let count = writes.min(options.exhaustive.max(options.samples / 4));
     (0..count).map(move |part| writes * part / count.max(1))

@@ -1,5 +1,5 @@
-//! The visible tree of a filesystem as one number: names, types, permissions, owners, links, sizes, extended attributes and
-//! contents, without times and inode numbers.
+//! The visible tree of a filesystem as a hash: names, types, permissions, owners, link counts,
+//! sizes, xattrs and contents, without times and inode numbers.
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ const ENTRIES_EACH: usize = 1024;
 /// Bytes read at a time.
 const READ_BYTES: usize = 1 << 20;
 
-/// The visible tree as one number; or the path of what can't be read, and why.
+/// The hash of the visible tree; an error has the path of the unreadable object, and the reason.
 pub(crate) fn digest(fs: &Filesystem) -> Result<u128, String> {
     let mut walk = Walk { fs, hasher: SipHasher13::new(), met: HashMap::new() };
     let mut todo = vec![(ROOT, String::new())];
@@ -26,7 +26,7 @@ pub(crate) fn digest(fs: &Filesystem) -> Result<u128, String> {
     Ok(walk.hasher.finish128().as_u128())
 }
 
-/// The entries of a directory but `.` and `..`, in the order of their names.
+/// The entries of a directory except `.` and `..`, sorted by name.
 pub(crate) async fn entries(fs: &Filesystem, ino: Ino) -> Result<Vec<DirectoryEntry>, FsError> {
     let mut all = Vec::new();
     let mut cookie = 0;
@@ -43,12 +43,13 @@ pub(crate) async fn entries(fs: &Filesystem, ino: Ino) -> Result<Vec<DirectoryEn
 struct Walk<'a> {
     fs: &'a Filesystem,
     hasher: SipHasher13,
-    /// Objects met, by number: the same object under two names is told from two equal ones.
+    /// Objects met, numbered by inode: this distinguishes one object with two names from two equal
+    /// objects.
     met: HashMap<Ino, usize>,
 }
 
 impl Walk<'_> {
-    /// Takes in an object; what lies below it.
+    /// Adds an object to the hash; returns its entries.
     async fn object(&mut self, ino: Ino) -> Result<Vec<DirectoryEntry>, FsError> {
         let next = self.met.len();
         let number = *self.met.entry(ino).or_insert(next);
@@ -80,7 +81,7 @@ impl Walk<'_> {
         Ok(Vec::new())
     }
 
-    /// The data of a file; holes are skipped, so that a sparse file costs what is in it.
+    /// Adds the data of a file; holes are skipped, so that a sparse file costs only its data.
     async fn contents(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
         let mut at = 0;
         while at < size {

@@ -1,4 +1,4 @@
-//! Recordings made with the embedded engine: written and read back, listed, explored and reduced.
+//! Recordings made with the embedded engine: written, read back, listed, explored and reduced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,7 +42,7 @@ fn record(work: impl FnOnce(&Filesystem, &Recorder)) -> Recording {
     })
 }
 
-/// Saves files and says so; the third without a sync.
+/// Saves files and reports each; the third without a sync.
 fn forgetful(fs: &Filesystem, recorder: &Recorder) {
     for number in 1..=4 {
         let file = fs.create_file(format!("/{number}")).unwrap();
@@ -55,7 +55,7 @@ fn forgetful(fs: &Filesystem, recorder: &Recorder) {
     }
 }
 
-/// Every file that was told of must be there, in full.
+/// Judges that every reported file is there, complete.
 #[derive(Default)]
 struct Complete {
     asked: AtomicU64,
@@ -90,7 +90,7 @@ fn the_broken_promise_is_found_and_reduced_to_the_moment_it_was_made() {
     assert!(
         describe(&recording, &simplest.state, &cut).unwrap().iter().all(|write| write.fate == Fate::Kept)
     );
-    // All of them: only the third file is ever missing, and only until the fourth is synced.
+    // All states: only the third file is ever missing, and only until the fourth is synced.
     let explorer = Explorer::new(&recording, &judge, &stop);
     let all = explorer.run(&plan(&recording, StateOptions::default()), 2, true).unwrap();
     assert!(all.iter().all(|failing| failing.output.starts_with("3")), "{all:?}");
@@ -124,7 +124,8 @@ fn a_loss_in_the_middle_is_reduced_to_the_one_write() {
         file.write_all_at(&CONTENTS, 0).unwrap();
         file.sync_all().unwrap();
     });
-    /// Takes offence at a log without the data that it names: nothing of `/a` may be missing once its batch arrived.
+    /// Rejects a log without the data it names: nothing of `/a` may be missing once its batch has
+    /// arrived.
     struct NoName;
     impl Judge for NoName {
         fn judge(&self, case: &Case<'_>) -> Result<Verdict, CrashlabError> {
@@ -137,7 +138,7 @@ fn a_loss_in_the_middle_is_reduced_to_the_one_write() {
     let stretch = stretches(&recording)[0];
     let cut = recording.cut(stretch.end);
     assert_eq!(cut.open().len(), 2, "data and log, side by side");
-    // Both orders of loss; the data is lost and the log is there, so that the batch does not count.
+    // Data lost but log present, so that the batch does not count.
     let state = State { position: stretch.end, choice: Choice::Fates(vec![Fate::Lost, Fate::Kept]) };
     assert_eq!(explorer.judge_one(&state).unwrap(), Verdict::Failed("no /a".into()));
     let described = describe(&recording, &state, &cut).unwrap();

@@ -1,4 +1,5 @@
-//! The images that everything starts from: small, made once by the program itself, each with another kind of content.
+//! The images that everything starts from: small, made once by the program itself, each with a
+//! different kind of content.
 
 use crate::image::Image;
 use crate::run::World;
@@ -10,7 +11,7 @@ use syncline_fs::{AccessTime, Allocation, Filesystem, FsError, Options, QuotaLim
 use syncline_sim::Simulation;
 use syncline_store::{FormatOptions, Store, StoreOptions};
 
-/// Who does everything here.
+/// The caller of all operations.
 pub const CALLER: Caller = Caller { uid: 0, gid: 0 };
 /// Smallest legal size.
 const SMALL_BYTES: u64 = 16 << 20;
@@ -21,8 +22,8 @@ const WIDE_BYTES: u64 = 160 << 20;
 pub static IMAGES: LazyLock<Vec<Image>> =
     LazyLock::new(|| BASES.iter().map(|base| Image::new(base.make())).collect());
 
-/// The image that a number from an input stands for. Those that came later have numbers of their own, so that inputs that
-/// were kept mean what they did.
+/// The image for a number from an input. Images added later have numbers of their own, so that
+/// existing inputs keep their meaning.
 pub fn image(number: u8) -> &'static Image {
     let number = usize::from(number);
     let index = match number {
@@ -35,13 +36,13 @@ pub fn image(number: u8) -> &'static Image {
     &IMAGES[index]
 }
 
-/// How an image came about.
+/// The recipe of an image.
 struct Base {
     size_bytes: u64,
     node_bytes: u32,
-    /// What is in the tree.
+    /// Content of the tree.
     fill: Content,
-    /// What is in the log only: the power failed after it was synced.
+    /// Content only in the log: the power failed after it was synced.
     logged: Option<Content>,
 }
 
@@ -59,7 +60,7 @@ enum Content {
     Quotas,
     /// All of the above in one image.
     Everything,
-    /// Changes of that, blocks among them that are logged and have no place.
+    /// Changes to `Everything`, among them blocks of data in the log.
     Unplaced,
 }
 
@@ -82,7 +83,7 @@ const BASES: [Base; 16] = [
         logged: Some(Content::Compressed),
     },
     Base { size_bytes: SMALL_BYTES, node_bytes: 4096, fill: Content::Snapshots, logged: None },
-    // In smaller nodes an inode has no room for a quota beside its parents.
+    // In smaller nodes an inode has no room for a quota beside its parent pointers.
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Quotas, logged: None },
     Base { size_bytes: SMALL_BYTES, node_bytes: 16384, fill: Content::Names, logged: Some(Content::Quotas) },
     Base {
@@ -93,7 +94,7 @@ const BASES: [Base; 16] = [
     },
 ];
 
-/// The image that has everything; no input's number stands for it.
+/// The image with everything; no input's number leads to it.
 pub const EVERYTHING: usize = BASES.len() - 1;
 
 impl Base {
@@ -122,7 +123,7 @@ fn make(device: &Arc<MemoryDevice>, node_bytes: u32) {
         .expect("a device in memory can be formatted");
 }
 
-/// Options of the store: small caches, an epoch of its own, nothing that time or size starts.
+/// Options of the store: small caches, a fixed epoch, and nothing that time or size triggers.
 pub fn store_options(epoch: u8, read_only: bool) -> StoreOptions {
     StoreOptions {
         read_only,
@@ -151,7 +152,7 @@ pub async fn open(
     Filesystem::open(store, world.spawn.clone(), options).await
 }
 
-/// Puts content into an image; then either closes it, or syncs it and cuts the power.
+/// Adds content to an image, then either closes it, or syncs it and cuts the power.
 fn fill(device: &Arc<MemoryDevice>, content: Content, close: bool) {
     let simulation = Simulation::new(1);
     let world = World { spawn: simulation.spawner(), clock: simulation.clock() };
@@ -190,7 +191,7 @@ async fn file(fs: &Filesystem, parent: u64, name: &str) -> Result<u64, FsError> 
     Ok(made.ino)
 }
 
-/// Names of every kind, over several leaves.
+/// Names of every kind, across several leaves.
 async fn names(fs: &Filesystem) -> Result<(), FsError> {
     let directory = fs.mkdir(CALLER, ROOT, b"directory", 0o755).await?.ino;
     let below = fs.mkdir(CALLER, directory, b"below", 0o700).await?.ino;
@@ -211,7 +212,8 @@ async fn names(fs: &Filesystem) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Files with extents: one run, holes, a piece at the far end, an end inside a block, one that lives in its inode.
+/// Files with extents: a single run, holes, a part at the far end, an end inside a block, and a
+/// file inline in its inode.
 async fn data(fs: &Filesystem) -> Result<(), FsError> {
     let large = file(fs, ROOT, "large").await?;
     fs.write(large, 0, Bytes::from(vec![1; 200_000]), false).await?;
@@ -229,7 +231,8 @@ async fn data(fs: &Filesystem) -> Result<(), FsError> {
     fs.syncfs().await
 }
 
-/// Files that share blocks: a pair of which one side has changed since, a range within one file, three on one block.
+/// Files that share blocks: a pair of which one file has changed since, a range within one file,
+/// three files on one block.
 async fn shared(fs: &Filesystem) -> Result<(), FsError> {
     let origin = file(fs, ROOT, "origin").await?;
     fs.write(origin, 0, Bytes::from(vec![5; 150_001]), false).await?;
@@ -245,7 +248,7 @@ async fn shared(fs: &Filesystem) -> Result<(), FsError> {
     fs.fsync(clone, false).await
 }
 
-/// Two snapshots, each of which keeps what is gone since.
+/// Two snapshots, each of which keeps something deleted since.
 async fn snapshots(fs: &Filesystem) -> Result<(), FsError> {
     data(fs).await?;
     fs.create_snapshot("first").await?;
@@ -257,7 +260,8 @@ async fn snapshots(fs: &Filesystem) -> Result<(), FsError> {
     names(fs).await
 }
 
-/// Compressed files, with both algorithms: whole units, one in two parts, a part that another file has too.
+/// Files compressed with both algorithms: whole units, a unit in two parts, a part shared with
+/// another file.
 async fn compressed(fs: &Filesystem) -> Result<(), FsError> {
     for (name, algorithm) in [("lz4", Algorithm::Lz4), ("zstd", Algorithm::Zstd)] {
         let ino = file(fs, ROOT, name).await?;
@@ -276,7 +280,8 @@ async fn compressed(fs: &Filesystem) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Trees with quotas: one that was filled before it got limits, one that has almost none left, one that lost its quota.
+/// Trees with quotas: one filled before it got limits, one with almost nothing left, one that lost
+/// its quota.
 async fn quotas(fs: &Filesystem) -> Result<(), FsError> {
     let limits = |bytes, inodes| QuotaLimits { bytes, inodes };
     let filled = fs.mkdir(CALLER, ROOT, b"filled", 0o755).await?.ino;
@@ -301,7 +306,7 @@ async fn quotas(fs: &Filesystem) -> Result<(), FsError> {
     fs.remove_quota(free).await
 }
 
-/// Two snapshots, and some of everything since.
+/// Two snapshots, and some of each kind of content since.
 async fn everything(fs: &Filesystem) -> Result<(), FsError> {
     snapshots(fs).await?;
     shared(fs).await?;
@@ -311,7 +316,7 @@ async fn everything(fs: &Filesystem) -> Result<(), FsError> {
     xattrs(fs).await
 }
 
-/// A file with so many extents that no leaf holds all of them.
+/// A file with more extents than fit in a leaf.
 async fn striped(fs: &Filesystem) -> Result<(), FsError> {
     let striped = file(fs, ROOT, "striped").await?;
     for stripe in 0..500_u64 {
@@ -320,7 +325,8 @@ async fn striped(fs: &Filesystem) -> Result<(), FsError> {
     fs.syncfs().await
 }
 
-/// Changes of an image that holds [`everything`]: of names, and blocks that a sync logs whole.
+/// Changes to an image with [`everything`]: of names, and blocks that a sync puts whole into the
+/// log.
 async fn unplaced(fs: &Filesystem) -> Result<(), FsError> {
     changes(fs).await?;
     let large = fs.lookup(ROOT, b"large").await?.ino;
@@ -331,7 +337,7 @@ async fn unplaced(fs: &Filesystem) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Extended attributes of all sizes, and with them a tree of three levels.
+/// Xattrs of all sizes, which make a tree of three levels.
 async fn xattrs(fs: &Filesystem) -> Result<(), FsError> {
     for index in 0..6 {
         let ino = file(fs, ROOT, &format!("file {index}")).await?;
@@ -344,7 +350,7 @@ async fn xattrs(fs: &Filesystem) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Changes of an image that holds [`names`], one batch each.
+/// Changes to an image with [`names`], one batch each.
 async fn changes(fs: &Filesystem) -> Result<(), FsError> {
     let directory = fs.lookup(ROOT, b"directory").await?.ino;
     let below = fs.lookup(directory, b"below").await?.ino;
@@ -363,7 +369,7 @@ async fn changes(fs: &Filesystem) -> Result<(), FsError> {
     fs.fsync(new, true).await
 }
 
-/// Files without names that are still open: when the power fails they wait for their removal.
+/// Files without names that are still open; after a power failure they wait for removal.
 async fn orphans(fs: &Arc<Filesystem>, checkpoint: bool) -> Result<(), FsError> {
     for index in 0..3 {
         let name = format!("orphan {index}");

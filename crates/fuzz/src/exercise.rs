@@ -1,4 +1,5 @@
-//! Changes of a filesystem through every operation that makes some, on whatever objects the image shows.
+//! Changes a filesystem with every operation that changes anything, on any objects that the image
+//! shows.
 
 use crate::bases::CALLER;
 use crate::mutate::Name;
@@ -12,7 +13,7 @@ use syncline_fs::{Filesystem, FsError};
 /// Steps of one script.
 const STEPS_MAX: usize = 32;
 
-/// One operation. The first numbers pick objects or names that the walk saw.
+/// One operation. The first numbers select objects or names that the walk found.
 #[derive(Arbitrary, Clone, Debug)]
 pub enum Step {
     /// Creates a file of some type.
@@ -21,15 +22,15 @@ pub enum Step {
     Mkdir(u8, Name),
     /// Creates a symlink with a target of this length.
     Symlink(u8, Name, u16),
-    /// Gives an object another name.
+    /// Adds a name to an object.
     Link(u8, u8, Name),
     /// Removes a name.
     Unlink(u8),
     /// Removes a directory.
     Rmdir(u8),
-    /// Renames a name; whether it may replace, and whether it exchanges.
+    /// Renames a name; the flags say whether it may replace and whether it exchanges.
     Rename(u8, u8, Name, bool, bool),
-    /// Renames a name to another that exists.
+    /// Renames a name to an existing one.
     Replace(u8, u8, bool),
     /// Writes bytes.
     Write(u8, Offset, u16),
@@ -39,27 +40,27 @@ pub enum Step {
     Truncate(u8, Offset),
     /// Sets permissions, owner and times.
     Attributes(u8, u16),
-    /// Sets an attribute with a value of this length.
+    /// Sets an xattr with a value of this length.
     Setxattr(u8, Name, u16),
-    /// Removes an attribute.
+    /// Removes an xattr.
     Removexattr(u8, Name),
     /// Reads.
     Read(u8, Offset),
     /// Syncs one object.
     Fsync(u8, bool),
-    /// Syncs several.
+    /// Syncs several objects.
     SyncMany(u8, u8),
     /// Syncs everything and makes a checkpoint.
     Syncfs,
-    /// Opens, removes the name, closes.
+    /// Opens an object, removes its name, closes it.
     Orphan(u8, u8),
-    /// Copies a range of a file into another: as many blocks as the last number says, or all.
+    /// Copies a range of a file to another: the number of blocks in the last field, or all.
     Copy(u8, Offset, u8, Offset, u8),
     /// Shares equal blocks of two files at one offset.
     Dedupe(u8, u8, Offset),
 }
 
-/// A place in a file.
+/// An offset in a file.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Offset {
     /// Near the start.
@@ -68,7 +69,7 @@ pub enum Offset {
     Block(u8),
     /// A power of two.
     Far(u8),
-    /// Near the greatest.
+    /// Near the greatest offset.
     Last(u16),
 }
 
@@ -83,7 +84,7 @@ impl Offset {
     }
 }
 
-/// The steps that are taken when an input brings none: each operation at least once.
+/// The steps for an input without any: each operation at least once.
 pub fn round() -> Vec<Step> {
     let name = Name::Known;
     vec![
@@ -117,7 +118,7 @@ pub fn round() -> Vec<Step> {
     ]
 }
 
-/// Takes the steps. Errors are answers; what they may be is checked.
+/// Performs the steps. Errors are allowed, but checked to be plausible.
 pub async fn exercise(fs: &Arc<Filesystem>, walked: &Walked, steps: &[Step]) {
     let mut objects: Vec<Ino> = walked.objects.iter().map(|(ino, _)| *ino).collect();
     if objects.is_empty() {
@@ -142,7 +143,7 @@ impl Actor<'_> {
         self.objects[usize::from(number) % self.objects.len()]
     }
 
-    /// A directory, if there is one.
+    /// A directory; the root if no other was found.
     fn directory(&self, number: u8) -> Ino {
         let all = self.walked.objects.iter();
         let directories: Vec<_> = all.filter(|(_, kind)| *kind == FileType::Directory).collect();

@@ -1,4 +1,5 @@
-//! An image taken apart once, so that a change of any structure finds everything that must be made right after it.
+//! An image parsed once, so that a change of any structure finds everything that must be corrected
+//! afterwards.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use syncline_store::read_superblocks;
 /// A structure that something points to.
 #[derive(Clone, Debug)]
 pub struct Pointed<T> {
-    /// What is there.
+    /// The structure.
     pub what: T,
-    /// Where it lies.
+    /// Its address.
     pub addr: BlockAddr,
-    /// Which structure of the same list points to it, and with which of its entries; the root has none.
+    /// Index of the structure in the same list that points to it, and of the entry in that; `None`
+    /// for the root.
     pub parent: Option<(usize, usize)>,
 }
 
@@ -33,11 +35,11 @@ pub struct Batch {
 /// A block of file data.
 #[derive(Clone, Copy, Debug)]
 pub struct DataBlock {
-    /// Where it lies.
+    /// Its address.
     pub addr: BlockAddr,
     /// The item that names it: node and index.
     pub item: (usize, usize),
-    /// Which of the item's blocks it is.
+    /// Its index among the item's blocks.
     pub number: usize,
 }
 
@@ -47,13 +49,13 @@ pub struct Image {
     pub device: Arc<MemoryDevice>,
     /// The newest superblock.
     pub superblock: Superblock,
-    /// The slot that it lies in.
+    /// The superblock's slot.
     pub slot: usize,
     /// Tree nodes, children before their parents.
     pub nodes: Vec<Pointed<Node>>,
-    /// Where the items are: node and index, in key order.
+    /// Positions of the items: node and index, in key order.
     pub items: Vec<(usize, usize)>,
-    /// Pages of the space map with their places, children before their parents.
+    /// Pages of the space map with their ids, children before their parents.
     pub pages: Vec<Pointed<(PageId, Bytes)>>,
     /// The batches of the log, in order.
     pub batches: Vec<Batch>,
@@ -64,7 +66,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Takes apart an image that this program made and nothing has damaged.
+    /// Parses an undamaged image made by this program.
     pub fn new(device: Arc<MemoryDevice>) -> Self {
         let any: Arc<dyn Device> = device.clone();
         let slots = block_on(read_superblocks(&any)).expect("a base image has a superblock");
@@ -92,7 +94,7 @@ impl Image {
         self.superblock.geometry
     }
 
-    /// Adds a node after everything below it; its place in the list.
+    /// Adds a node after everything below it; returns its index.
     fn add_node(&mut self, pointer: Pointer, level: u8) -> usize {
         let run = BlockRun::new(pointer.addr, self.geometry().node_blocks());
         let bytes = read(&self.device, run);
@@ -161,16 +163,16 @@ impl Image {
     }
 }
 
-/// Reads blocks of a device in memory.
+/// Reads blocks of a memory device.
 pub fn read(device: &MemoryDevice, run: BlockRun) -> Bytes {
     let bytes = block_on(device.read_at(run.offset_bytes(), run.len_bytes() as usize));
     bytes.expect("the run lies on the device").into_bytes()
 }
 
-/// Writes whole blocks to a device in memory; what lies outside it is left out.
+/// Writes whole blocks to a memory device; a write outside it is dropped.
 pub fn write(device: &MemoryDevice, addr: BlockAddr, bytes: &[u8]) {
     assert!(bytes.len().is_multiple_of(BLOCK_BYTES), "whole blocks");
     let Some(offset) = addr.checked_mul(BLOCK_BYTES as u64) else { return };
-    // A change may have led outside the device: then there is nothing to damage.
+    // A change may have led outside the device; then there is nothing to damage.
     let _ = block_on(device.write_at(offset, vec![AlignedBuf::copy_from(bytes).into_bytes()]));
 }

@@ -1,4 +1,4 @@
-//! Runs the engine on one thread, so that an execution is fast and the same each time.
+//! Runs the engine on one thread, so that an execution is fast and repeatable.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,7 +8,7 @@ use syncline_device::Spawn;
 use syncline_fs::Clock;
 use syncline_sim::Simulation;
 
-/// What a run lends to those who take part in it.
+/// The surroundings that a run provides.
 #[derive(Clone)]
 pub struct World {
     /// Where background tasks run.
@@ -17,10 +17,11 @@ pub struct World {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Runs `work` to its end. The number of its steps is bounded, and devices in memory answer at once.
+/// Runs `work` to its end. The number of steps is bounded, and memory devices complete at once.
 ///
 /// # Panics
-/// When the work stalls: somebody waits for what never happens, or tries the same for ever. For an image that is a hang.
+/// If the work stalls: it waits for something that never happens, or retries forever. For an image
+/// that is a hang.
 pub fn run<F, T>(work: impl FnOnce(World) -> F) -> T
 where
     F: Future<Output = T> + Send + 'static,
@@ -33,10 +34,10 @@ where
     answer
 }
 
-/// Runs work that starts no tasks and waits for nothing but devices in memory.
+/// Runs work that starts no tasks and waits only for memory devices.
 ///
 /// # Panics
-/// When it waits for anything else, which nobody would end.
+/// If it waits for anything else, which would never end.
 pub fn run_here<T>(work: impl Future<Output = T>) -> T {
     const POLLS_MAX: usize = 100;
     let mut work = pin!(work);

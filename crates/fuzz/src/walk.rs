@@ -1,4 +1,4 @@
-//! A walk over everything that an image shows, with every operation that only looks.
+//! A walk over everything that an image shows, with every read-only operation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use syncline_format::items::dirent::is_name;
 use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
 use syncline_fs::{Filesystem, FsError};
 
-/// Operations after which a walk ends: an image can show more names than anybody would want to see.
+/// Operations after which a walk ends: an image can show an unreasonable number of names.
 const OPERATIONS_MAX: u32 = 4000;
 /// Entries of a directory read at a time.
 const ENTRIES: usize = 50;
 /// Bytes of a file read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Pieces of a file that are read.
+/// Most pieces of a file that are read.
 const PIECES_MAX: u32 = 8;
 
-/// What a walk saw.
+/// The results of a walk.
 #[derive(Debug, Default)]
 pub struct Walked {
     /// Each object once.
     pub objects: Vec<(Ino, FileType)>,
-    /// Each name: its directory and itself.
+    /// Each name, with its directory.
     pub names: Vec<(Ino, Vec<u8>)>,
-    /// The first thing that went wrong.
+    /// The first error.
     pub error: Option<String>,
-    /// It saw everything.
+    /// The walk covered everything.
     pub whole: bool,
 }
 
@@ -35,10 +35,10 @@ struct Walk<'a> {
     walked: Walked,
 }
 
-/// Looks at everything that can be reached from the root. Errors do not end it.
+/// Reads everything reachable from the root. Errors do not end the walk.
 ///
 /// # Panics
-/// When an answer can't be: cookies that do not ascend, names that no name can be, more bytes than were asked for.
+/// If a result is impossible: cookies that do not ascend, invalid names, more bytes than requested.
 pub async fn walk(fs: &Arc<Filesystem>) -> Walked {
     let mut walk = Walk { fs, seen: BTreeSet::new(), operations: 0, walked: Walked::default() };
     let statfs = fs.statfs();
@@ -66,12 +66,12 @@ pub async fn walk(fs: &Arc<Filesystem>) -> Walked {
 }
 
 impl Walk<'_> {
-    /// Remembers that something went wrong.
+    /// Records the first error.
     fn wrong(&mut self, ino: Ino, what: &str, text: &str) {
         self.walked.error.get_or_insert_with(|| format!("{what} of inode {ino}: {text}"));
     }
 
-    /// The answer, if there is one; every error has a number that a program can be told.
+    /// The result, if there is one; every error must have an errno.
     fn tell<T>(&mut self, ino: Ino, what: &str, answer: Result<T, FsError>) -> Option<T> {
         self.operations += 1;
         match answer {
@@ -84,7 +84,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads a directory both ways; the objects in it that were not seen before.
+    /// Reads a directory in both ways; returns the objects in it that were not seen before.
     async fn directory(&mut self, ino: Ino) -> Vec<Ino> {
         let mut found = Vec::new();
         let mut after = 0;
@@ -114,7 +114,7 @@ impl Walk<'_> {
         found
     }
 
-    /// Looks a name up that a directory listed.
+    /// Looks up a name that a directory listed.
     async fn entry(&mut self, directory: Ino, name: &[u8], ino: Ino, listed: Attributes) -> Option<Ino> {
         self.walked.names.push((directory, name.to_vec()));
         if listed.ino == 0 {
@@ -173,7 +173,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the pieces of a file that hold something, and its end.
+    /// Reads the pieces of a file that have data, and its end.
     async fn data(&mut self, attributes: Attributes) {
         let (ino, size) = (attributes.ino, attributes.size);
         let usage = self.fs.usage(ino).await;
@@ -188,7 +188,7 @@ impl Walk<'_> {
         let mut at = 0;
         for _ in 0..PIECES_MAX {
             let data = match self.fs.seek_data(ino, at).await {
-                // No data up to the end.
+                // No data from here to the end.
                 Err(FsError::NoSuchAddress) => break,
                 answer => self.tell(ino, "seek_data", answer),
             };

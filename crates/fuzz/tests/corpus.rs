@@ -1,4 +1,4 @@
-//! Every input that was kept, and a bounded random slice, through every target.
+//! Runs every saved input, and a bounded random sample, through every target.
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use syncline_fuzz::targets::{ALL, Target, describe};
 
-/// Random inputs of one test run start here.
+/// Start of the random inputs of a test run.
 const SEED: u64 = 20_261_121;
 
 fn kept(kind: &str, target: &Target) -> Vec<PathBuf> {
@@ -18,7 +18,7 @@ fn kept(kind: &str, target: &Target) -> Vec<PathBuf> {
     paths
 }
 
-/// Runs one input; what it was if it fails.
+/// Runs one input; if it fails, says which input it was.
 fn attempt(target: &Target, bytes: &[u8], what: &str) {
     let caught = catch_unwind(AssertUnwindSafe(|| (target.run)(bytes)));
     if caught.is_err() {
@@ -58,7 +58,7 @@ fn random_inputs_hold() {
         let started = Instant::now();
         let mut ran = 0;
         for round in 0..rounds {
-            // On a slow machine fewer: the test is one of many.
+            // Fewer on a slow machine: this test is one of many.
             if started.elapsed() > Duration::from_secs(3) {
                 break;
             }

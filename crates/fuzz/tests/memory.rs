@@ -1,6 +1,7 @@
-//! Damaged images and those made to do harm don't make a program take memory that a sound one of their size would not need.
+//! Damaged and hostile images do not make a program use more memory than a sound one of their size.
 //!
-//! The system refuses this process what goes past the limit, which ends it. There is one test here for this, and one for longer.
+//! The system refuses this process any memory beyond the limit, which ends it. There is one test
+//! for this here, and a longer one.
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 use syncline_fuzz::bases::IMAGES;
 use syncline_fuzz::targets::{ALL, Target, describe};
 
-/// What any of them may take beside the base images: docs/MEMORY.md says so.
+/// Memory that any of them may use beside the base images, as docs/MEMORY.md says.
 const ROOM_BYTES: u64 = 64 << 20;
-/// Random inputs of the slice that every test run has start here.
+/// Start of the random inputs of a test run.
 const SEED: u64 = 19_700_101;
 
 fn status_bytes(field: &str) -> u64 {
@@ -45,7 +46,7 @@ fn input(rng: &mut ChaCha8Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Opens, uses and checks images for so long under the limit.
+/// Opens, uses and checks images for this long, under the limit.
 fn try_images(first: u64, time: Duration) {
     LazyLock::force(&IMAGES);
     let limit = Some(status_bytes("VmData:") + ROOM_BYTES);
@@ -86,7 +87,7 @@ fn hostile_images_are_kept_within_the_stated_memory() {
     try_images(SEED, Duration::from_secs(5));
 }
 
-/// For `SYNCLINE_HOSTILE_SECONDS`, from a seed that it tells.
+/// Runs for `SYNCLINE_HOSTILE_SECONDS`, starting with a seed that it prints.
 #[test]
 #[ignore = "for a long time: just hostile"]
 fn hostile_images_for_a_long_time() {

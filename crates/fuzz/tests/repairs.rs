@@ -1,4 +1,5 @@
-//! What a mount could read before a repair it reads after it: searched for over images of which one item was changed.
+//! Everything that a mount could read before a repair it reads after it: a search over images with
+//! one changed item.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -8,12 +9,12 @@ use syncline_fuzz::bases::{EVERYTHING, IMAGES};
 use syncline_fuzz::repairs::{Figures, Planted, attempt};
 use syncline_store::Canary;
 
-/// Seeds of the slice that every test run has start here.
+/// Start of the seeds of a test run.
 const SEED: u64 = 1;
 /// Seeds in which each planted flaw must be found.
 const SEEDS_MAX: u64 = 1500;
 
-/// Tries a seed; what is wrong, a panic included.
+/// Tries a seed; an error says what is wrong, including a panic.
 fn try_seed(seed: u64, planted: Option<Planted>) -> Result<Figures, String> {
     let caught = catch_unwind(AssertUnwindSafe(|| attempt(seed, planted)));
     caught.unwrap_or_else(|panic| {
@@ -23,7 +24,7 @@ fn try_seed(seed: u64, planted: Option<Planted>) -> Result<Figures, String> {
     })
 }
 
-/// Searches from a seed on for so long.
+/// Searches for this long, starting with this seed.
 fn search(first: u64, time: Duration) -> (Figures, Vec<String>) {
     let (mut figures, mut failures) = (Figures::default(), Vec::new());
     let started = Instant::now();
@@ -54,7 +55,8 @@ fn repairs_keep_what_can_be_read() {
     assert!(figures.mutations > 0);
 }
 
-/// For `SYNCLINE_REPAIR_SECONDS`, from `SYNCLINE_REPAIR_SEED` on; for no seconds, that one seed.
+/// Runs for `SYNCLINE_REPAIR_SECONDS`, starting with `SYNCLINE_REPAIR_SEED`; with zero seconds,
+/// only that seed.
 #[test]
 #[ignore = "for a long time: just repair-fuzz"]
 fn repairs_keep_what_can_be_read_for_a_long_time() {
@@ -72,7 +74,8 @@ fn repairs_keep_what_can_be_read_for_a_long_time() {
     assert!(failures.is_empty(), "{}", failures[0]);
 }
 
-/// The two repairs that once took files away, one that made images unmountable, and others, planted again.
+/// The two repairs that once removed files, one that made images unmountable, and others, planted
+/// again.
 #[test]
 fn planted_flaws_are_found() {
     let flaws = Flaw::ALL.map(Planted::Flaw);

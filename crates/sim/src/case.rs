@@ -1,4 +1,4 @@
-//! A run in a file: seed, plan and, when it was reduced, the pieces that are left.
+//! A run in a file: seed, plan and, if the run was reduced, its remaining pieces.
 //!
 //! ```text
 //! # what went wrong
@@ -16,32 +16,32 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 
-/// What a case puts through power cuts.
+/// The engine that a case puts through power cuts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CaseSubject {
     /// The store alone.
     Store,
     /// The whole filesystem.
     Fs,
-    /// The same with snapshots, quotas and all else that it can do.
+    /// The whole filesystem with snapshots, quotas and all other features.
     Everything,
 }
 
-/// A run that can be told in a few lines and repeated from them.
+/// A run that a few lines describe and that can be repeated from them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Case {
     /// The engine.
     pub subject: CaseSubject,
     /// The seed of everything random.
     pub seed: u64,
-    /// How it is run.
+    /// How the run is done.
     pub plan: Plan,
-    /// The pieces that take part; all without.
+    /// The pieces that take part; `None`: all.
     pub pieces: Option<Vec<Piece>>,
 }
 
 impl Case {
-    /// Runs it: what went wrong, if something did, and the pieces that took part.
+    /// Runs the case. Returns the failure, if any, and the pieces that took part.
     pub fn run(&self) -> (Result<(), String>, Vec<Piece>) {
         let script = self.pieces.as_ref().map_or_else(Script::whole, |pieces| Script::only(pieces));
         let run = || match self.subject {
@@ -57,7 +57,7 @@ impl Case {
         (outcome, script.taken())
     }
 
-    /// The same failure with fewer pieces, found in at most `tries` runs; `None` when it does not fail at all.
+    /// Reduces a failing case to fewer pieces, in at most `tries` runs; `None` if it does not fail.
     pub fn reduced(&self, tries: usize) -> Option<Self> {
         let (outcome, pieces) = self.run();
         outcome.err()?;

@@ -1,10 +1,11 @@
-//! Data blocks that say what they are: every byte follows from a tag and the block's number, so that a block that is
-//! anything else is seen at once, whichever sectors of it are wrong.
+//! Data blocks that identify themselves: every byte follows from a tag and the block's number, so
+//! any other block is recognised at once, whichever of its sectors are wrong.
 
 use crate::SECTOR_BYTES;
 use syncline_device::BLOCK_BYTES;
 
-/// The bytes of block `index` of the data with this tag. No two sectors of any two blocks are equal, and none is zero.
+/// The bytes of block `index` of the data with this tag. No two sectors of any two blocks are
+/// equal, and none is zero.
 pub fn block_of(tag: u64, index: u64) -> Vec<u8> {
     let mut state = mix(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index.rotate_left(40));
     let mut block = Vec::with_capacity(BLOCK_BYTES);
@@ -15,14 +16,15 @@ pub fn block_of(tag: u64, index: u64) -> Vec<u8> {
     block
 }
 
-/// The same with bytes that compression makes fewer.
+/// Like `block_of`, with bytes that compress.
 pub(crate) fn shrinking_block_of(tag: u64, index: u64) -> Vec<u8> {
     let block = block_of(tag, index);
     let sectors = block.chunks(SECTOR_BYTES);
     sectors.flat_map(|sector| sector[..16].iter().copied().cycle().take(SECTOR_BYTES)).collect()
 }
 
-/// What a write with this tag writes: blocks that no other has, of every other tag such as compression makes smaller.
+/// The data of a write with this tag: blocks that no other write has. Those of every second tag
+/// compress.
 pub(crate) fn contents_of(tag: u64, len: usize) -> Vec<u8> {
     let shrinks = tag.is_multiple_of(2);
     let block = |index| {

@@ -1,4 +1,4 @@
-//! One power cut, and every image that it may leave: the fate of each open write is chosen by whoever explores.
+//! One power cut and every image that it may leave: the caller chooses the fate of each open write.
 
 use crate::SECTOR_BYTES;
 use crate::tear::{self, Volatile, decide, put, tear};
@@ -8,18 +8,18 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use syncline_device::{Device, MemoryDevice};
 
-/// What becomes of a write that no flush covered.
+/// The fate of a write that no flush covered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fate {
-    /// It is there.
+    /// It is on the device.
     Kept,
-    /// It is not.
+    /// It is not on the device.
     Lost,
-    /// Some sectors of it are; the seed says which.
+    /// Some of its sectors are on the device; the seed decides which.
     Torn(u64),
 }
 
-/// A power cut: what is on the device for certain, and the writes of which nobody knows.
+/// A power cut: the contents that are certainly on the device, and the writes whose fate is open.
 #[derive(Clone)]
 pub struct Cut {
     durable: Arc<MemoryDevice>,
@@ -32,7 +32,7 @@ impl Cut {
         Self { durable, version, open }
     }
 
-    /// Tells what is durable: cuts of one record with the same version have the same there.
+    /// Identifies the durable contents: two cuts of one record with the same version have the same.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -48,8 +48,8 @@ impl Cut {
         (write.offset, write.bufs.iter().map(|buf| buf.len() as u64).sum())
     }
 
-    /// The image that is left when the open writes have these fates; those without one are lost. What is kept arrives in
-    /// the order of submission.
+    /// The image left if the open writes have these fates; writes without a fate are lost. Kept
+    /// writes arrive in the order of submission.
     pub fn image(&self, fates: &[Fate]) -> Arc<MemoryDevice> {
         let image = self.durable.snapshot();
         let device: Arc<dyn Device> = image.clone();
@@ -63,7 +63,7 @@ impl Cut {
         image
     }
 
-    /// Fates by chance: the same seed is the same fates.
+    /// Random fates, determined by the seed.
     pub fn fates(&self, seed: u64) -> Vec<Fate> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let writes: Vec<Volatile> = self.open.iter().map(|(_, write)| write.clone()).collect();
@@ -79,7 +79,7 @@ impl Cut {
             .collect()
     }
 
-    /// Sectors of an open write: what can be torn.
+    /// Number of sectors in an open write, at which it can be torn.
     pub fn sectors(&self, index: usize) -> usize {
         self.open[index].1.bufs.iter().map(Bytes::len).sum::<usize>() / SECTOR_BYTES
     }

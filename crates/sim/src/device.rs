@@ -1,4 +1,4 @@
-//! A device whose operations end when the simulated run picks them: delayed, and out of order.
+//! A device whose operations end when the simulation picks them: delayed, and out of order.
 
 use crate::Simulation;
 use crate::executor::{Shared, spread};
@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::{Arc, Weak};
 use syncline_device::{AlignedBuf, Completion, Device, Operation};
 
-/// How long operations take, in virtual nanoseconds: from, to.
+/// Durations of operations in virtual nanoseconds: least and most.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     /// Reads.
@@ -18,19 +18,20 @@ pub struct Latency {
     pub write_ns: (u64, u64),
     /// Flushes.
     pub flush_ns: (u64, u64),
-    /// One operation in so many takes twenty times as long; 0 for none.
+    /// One in this many operations takes twenty times as long; 0: none.
     pub slow_one_in: u64,
-    /// One operation in so many stalls for up to a minute; 0 for none.
+    /// One in this many operations stalls for up to a minute; 0: none.
     pub stall_one_in: u64,
-    /// Every second write that stalls fails in the end, and has not taken place.
+    /// A stalled write fails in one case of two, without having taken place.
     pub stalls_fail: bool,
 }
 
-/// How long a flush takes, and an operation stalls: from, to.
+/// Range of the durations of flushes and stalls on a slow device.
 const PATIENCE_NS: (u64, u64) = (100_000, 60_000_000_000);
 
 impl Latency {
-    /// A slow device: its flushes take something between a tenth of a millisecond and a minute, and it may stall.
+    /// A slow device: its flushes take between a tenth of a millisecond and a minute, and
+    /// operations may stall.
     pub(crate) fn slow(rng: &mut ChaCha8Rng, stalls_fail: bool) -> Self {
         let flush_ns = spread(rng, PATIENCE_NS.0, PATIENCE_NS.1);
         let often = if stalls_fail { 30 } else { 100 };
@@ -53,8 +54,8 @@ impl Default for Latency {
     }
 }
 
-/// A device that carries out each operation on the one underneath after a delay that the seed decides. An operation
-/// takes effect when it ends, at once and whole.
+/// A device that carries out each operation on the device below after a delay that the seed
+/// decides. An operation takes effect when it ends, all at once.
 pub struct SimDevice {
     inner: Arc<dyn Device>,
     run: Weak<Shared>,
@@ -62,14 +63,15 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// Puts delays before `inner`, whose own operations should end at once.
+    /// Puts delays in front of `inner`, whose own operations should complete at once.
     pub fn new(simulation: &Simulation, inner: Arc<dyn Device>, latency: Latency) -> Arc<Self> {
         Arc::new(Self { inner, run: Arc::downgrade(simulation.shared()), latency })
     }
 
-    /// Carries out `job` in a while, and tells it if it is to fail.
+    /// Runs `job` after a delay and tells it whether to fail.
     fn later(&self, (least, most): (u64, u64), job: Box<dyn FnOnce(bool) + Send>) {
-        // Without a run there is nobody who would carry it out: it is dropped unanswered, as at a power cut.
+        // Once the run is over nothing can carry the job out: it is dropped unanswered, as at a
+        // power cut.
         let Some(run) = self.run.upgrade() else { return };
         let slow = self.latency.slow_one_in > 0 && run.random_below(self.latency.slow_one_in) == 0;
         let factor = if slow { 20 } else { 1 };

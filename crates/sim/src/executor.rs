@@ -1,8 +1,9 @@
-//! A deterministic executor: one thread, virtual time, and a seed that decides who runs next.
+//! A deterministic executor: one thread, virtual time, and a seed that decides which task runs
+//! next.
 //!
-//! Tasks that are ready and device operations that are due are picked at random, one at a time; every pick moves the
-//! clock by a little, and when nobody can run the clock jumps to the next timer or operation. So one seed is one run,
-//! and different seeds are different interleavings.
+//! Ready tasks and due device operations are picked at random, one at a time. Every pick advances
+//! the clock a little; when no task can run, the clock jumps to the next timer or operation. So a
+//! seed determines the run, and different seeds give different interleavings.
 
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
@@ -17,24 +18,24 @@ use syncline_device::Spawn;
 use syncline_fs::Clock;
 use syncline_fs::types::Timestamp;
 
-/// What a picked task may take of virtual time, in nanoseconds.
+/// Most virtual time that one pick takes, in nanoseconds.
 const STEP_NS_MAX: u64 = 4_000;
 
-/// Steps after which a run counts as stalled; ordinary ones take some ten thousand.
+/// Steps after which a run counts as stalled; an ordinary run takes some ten thousand.
 const STEPS_MAX: u64 = 5_000_000;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Job = Box<dyn FnOnce() + Send>;
-/// When something is due, and a number that keeps two of the same moment apart.
+/// The time at which something is due, and a number that orders entries due at the same time.
 type Due = (u64, u64);
 
-/// One simulated run. Dropping it drops its tasks where they wait and its device operations where they are: the
-/// process was killed.
+/// One simulated run. Dropping it drops its tasks and its device operations in whatever state they
+/// are, as if the process were killed.
 pub struct Simulation {
     shared: Arc<Shared>,
 }
 
-/// What tasks, wakers and devices share of it.
+/// The part of a simulation that tasks, wakers and devices share.
 pub(crate) struct Shared {
     state: Mutex<State>,
 }
@@ -47,58 +48,58 @@ struct State {
     ready: Vec<u64>,
     timers: BTreeMap<Due, Waker>,
     jobs: BTreeMap<Due, Job>,
-    /// The task that runs late now, and until when; `None` where none ever does.
+    /// The task that currently runs late, and until when; `None`: no task ever does.
     late: Option<(u64, u64)>,
-    /// Tasks started since somebody asked.
+    /// Tasks started since the last `take_wakes`.
     started: u64,
     closed: bool,
 }
 
 struct Task {
-    /// Absent while it is being polled.
+    /// `None` while the task is being polled.
     future: Option<TaskFuture>,
     waker: Arc<TaskWaker>,
     queued: bool,
-    /// Polls since somebody asked.
+    /// Polls since the last `take_wakes`.
     polls: u64,
 }
 
-/// How long a thread that is not scheduled leaves its task waiting.
+/// How long a thread that gets no CPU time keeps its task waiting.
 const LATE_NS: (u64, u64) = (1_000_000, 10_000_000_000);
-/// How long it is the same task that waits.
+/// How long the same task stays the late one.
 const LATE_FOR_NS: (u64, u64) = (10_000_000, 60_000_000_000);
 
-/// What ran in a while.
+/// Counts of polls and new tasks over some time.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Wakes {
-    /// Polls of the task that was polled most often.
+    /// Polls of the task that was polled most.
     pub most: u64,
-    /// Polls of all of them.
+    /// Polls of all tasks.
     pub total: u64,
     /// Tasks that were started.
     pub started: u64,
 }
 
-/// The run does not come to its end.
+/// The run does not end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stalled {
-    /// Nobody can ever run again: a lost wake-up, a cycle of waits.
+    /// No task can ever run again: a lost wake-up or a cycle of waits.
     Stuck,
-    /// Somebody tries the same for ever.
+    /// A task retries forever.
     Busy,
 }
 
-/// Why a run that is watched ended early.
+/// Why a watched run ended early.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Interrupted {
-    /// By itself.
+    /// It stalled.
     Stalled(Stalled),
-    /// By what was seen.
+    /// The watcher found a violation.
     Wrong(String),
 }
 
 impl Simulation {
-    /// A run that `seed` determines.
+    /// A run determined by `seed`.
     pub fn new(seed: u64) -> Self {
         let state = State {
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -115,7 +116,7 @@ impl Simulation {
         Self { shared: Arc::new(Shared { state: Mutex::new(state) }) }
     }
 
-    /// Where the engine starts its background tasks.
+    /// The spawner on which the engine starts its background tasks.
     pub fn spawner(&self) -> Arc<dyn Spawn> {
         Arc::new(Spawner(self.shared.clone()))
     }
@@ -125,7 +126,7 @@ impl Simulation {
         Arc::new(VirtualClock(self.shared.clone()))
     }
 
-    /// What devices schedule their operations with.
+    /// The shared state with which devices schedule their operations.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -135,19 +136,21 @@ impl Simulation {
         self.shared.state.lock().now_ns
     }
 
-    /// From now on one task at a time, now this and now that, runs up to ten seconds after it was woken, as on a thread that is not
-    /// scheduled or writes to a log that is slow.
+    /// From now on one task at a time, a different one from time to time, may run up to ten seconds
+    /// after it was woken, like a thread that gets no CPU time or writes to a slow log file.
     pub fn let_tasks_run_late(&self, late: bool) {
         self.shared.state.lock().late = late.then_some((0, 0));
     }
 
-    /// True when nobody can run before a timer ends: tasks sleep, and no operation of a device is on its way.
+    /// True if no task can run before a timer ends: all tasks sleep, and no device operation is in
+    /// flight.
     pub fn is_at_rest(&self) -> bool {
         let state = self.shared.state.lock();
         state.ready.is_empty() && state.jobs.is_empty()
     }
 
-    /// What ran since this was called last. A task that has ended meanwhile counts as started only.
+    /// Polls and new tasks since the last call. A task that has ended meanwhile counts only as
+    /// started.
     pub fn take_wakes(&self) -> Wakes {
         let mut state = self.shared.state.lock();
         let mut wakes = Wakes { started: std::mem::take(&mut state.started), ..Wakes::default() };
@@ -159,7 +162,7 @@ impl Simulation {
         wakes
     }
 
-    /// Runs everything until `future` ends.
+    /// Runs all tasks until `future` ends.
     pub fn run<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -170,7 +173,7 @@ impl Simulation {
         })
     }
 
-    /// The same; `watch` looks around before each step, and ends the run by what it finds.
+    /// Like `run`, but calls `watch` before each step; an error from it ends the run.
     pub(crate) fn run_watched<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -194,8 +197,8 @@ impl Simulation {
         Err(Interrupted::Stalled(Stalled::Busy))
     }
 
-    /// Kills the process: its tasks end where they are. Of its device operations on their way some still take place, as
-    /// the seed decides, and the others never do; nobody hears of either.
+    /// Kills the process: its tasks end where they are. The seed decides which device operations in
+    /// flight still take place; nothing learns of their outcome.
     pub fn kill(self) {
         let (tasks, jobs) = {
             let mut state = self.shared.state.lock();
@@ -210,7 +213,7 @@ impl Simulation {
         }
     }
 
-    /// Runs at most `steps` picks; false when nothing is left to do.
+    /// Runs at most `steps` picks; returns false if nothing is left to do.
     pub fn run_steps(&self, steps: u64) -> bool {
         (0..steps).all(|_| self.shared.step())
     }
@@ -218,8 +221,8 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        // Dropping a completion may wake tasks and start operations: `closed` refuses both, and each round takes what
-        // is left outside the lock.
+        // Dropping a completion may wake tasks and start operations. `closed` refuses both, and
+        // what is left is dropped outside the lock.
         let mut state = self.shared.state.lock();
         state.closed = true;
         let tasks = std::mem::take(&mut state.tasks);
@@ -231,7 +234,8 @@ impl Drop for Simulation {
 }
 
 impl Shared {
-    /// Starts `job` when between `least` and `most` nanoseconds have passed. Once the run is over it is dropped.
+    /// Starts `job` after between `least_ns` and `most_ns` nanoseconds. If the run is over, the job
+    /// is dropped.
     pub(crate) fn schedule(&self, least_ns: u64, most_ns: u64, job: Job) {
         let mut state = self.state.lock();
         if state.closed {
@@ -268,7 +272,7 @@ impl Shared {
         state.ready.push(id);
     }
 
-    /// Picks one thing to do and does it; false when there is nothing.
+    /// Picks one thing to do and does it; returns false if there is nothing.
     fn step(&self) -> bool {
         let mut state = self.state.lock();
         let Some(pick) = state.pick() else { return false };
@@ -292,7 +296,7 @@ impl Shared {
                 let mut state = self.state.lock();
                 if poll.is_ready() {
                     let task = state.tasks.remove(&id);
-                    // It may have woken itself before it ended.
+                    // The task may have woken itself before it ended.
                     state.ready.retain(|ready| *ready != id);
                     drop(state);
                     drop((task, future));
@@ -317,7 +321,7 @@ impl State {
         self.next_id
     }
 
-    /// True when a task that was woken now is not to run at once.
+    /// True if a task that was just woken must run late.
     fn runs_late(&mut self, id: u64) -> bool {
         let Some((_, until_ns)) = self.late else { return false };
         if self.now_ns >= until_ns {
@@ -337,7 +341,7 @@ impl State {
         let next_due =
             [self.timers.keys().next(), self.jobs.keys().next()].into_iter().flatten().min().copied();
         if self.ready.is_empty() {
-            // Nobody can run before that moment.
+            // Nothing can run before then.
             self.now_ns = self.now_ns.max(next_due?.0);
         }
         let later = self.timers.split_off(&(self.now_ns + 1, 0));
@@ -376,7 +380,7 @@ impl Wake for TaskWaker {
         let job = move || {
             let Some(shared) = shared.upgrade() else { return };
             let mut state = shared.state.lock();
-            // One that woke itself may have ended.
+            // The task may have woken itself and ended.
             if state.tasks.contains_key(&id) {
                 state.ready.push(id);
             }
@@ -385,7 +389,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A duration between two, short and long ones alike: each order of magnitude is as likely as the next.
+/// A random duration between two bounds. Each order of magnitude is equally likely.
 pub(crate) fn spread(rng: &mut ChaCha8Rng, least_ns: u64, most_ns: u64) -> u64 {
     let (least, most) = ((least_ns as f64).ln(), (most_ns as f64).ln());
     rng.random_range(least..most).exp() as u64
@@ -530,7 +534,7 @@ mod tests {
             std::future::pending::<()>().await;
         }));
         simulation.run(simulation.spawner().sleep(Duration::from_secs(60))).unwrap();
-        // Once at first, and after each sleep.
+        // Once at the start, and once after each sleep.
         assert_eq!(simulation.take_wakes(), Wakes { most: 6, total: 6, started: 2 });
         assert_eq!(simulation.take_wakes(), Wakes::default());
     }

@@ -1,4 +1,4 @@
-//! A device that fails as told: errors, operations that fail half-way, wrong bytes.
+//! A device that fails on request: errors, operations that take place in part, wrong bytes.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -12,44 +12,44 @@ use syncline_device::{AlignedBuf, BLOCK_BYTES, Completion, Device, DeviceError, 
 
 use crate::tear::{Volatile, get, put, tear};
 
-/// What happens to an operation that a fault hits.
+/// The effect of a fault on an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// It fails with EIO, and nothing of it took place. A flush that fails so has lost nothing either.
+    /// It fails with EIO and has no effect. A flush that fails this way loses nothing either.
     Error,
-    /// It fails with EIO although some of it took place: a write is torn, a flush has dropped some of the writes before
-    /// it, which nothing can bring back but writing them again.
+    /// It fails with EIO after taking place in part: a write is torn; a flush has dropped some of
+    /// the writes before it, and only writing them again brings them back.
     Partial,
     /// A read succeeds with one bit wrong.
     FlippedBit,
     /// A read succeeds with nothing but zeros.
     Zeros,
-    /// A read succeeds with what lies somewhere else.
+    /// A read succeeds with the bytes of another place.
     Elsewhere,
 }
 
-/// A fault: which operations it hits, and how.
+/// A fault: the operations it hits, and its effect.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// The operations concerned.
     pub operation: Operation,
-    /// Only those that touch these bytes; flushes touch all.
+    /// Hits only operations that touch these bytes; a flush touches all bytes.
     pub bytes: Range<u64>,
-    /// How many such operations pass before it strikes.
+    /// Number of such operations that pass before the fault strikes.
     pub after: u64,
-    /// How many it strikes.
+    /// Number of operations it hits.
     pub times: u64,
-    /// What becomes of them.
+    /// The effect on these operations.
     pub effect: Effect,
 }
 
 impl Fault {
-    /// The next `times` operations of this kind fail, wherever they are.
+    /// The next `times` operations of this kind fail, at any offset.
     pub fn next(operation: Operation, times: u64) -> Self {
         Self { operation, bytes: 0..u64::MAX, after: 0, times, effect: Effect::Error }
     }
 
-    /// True when the operation is to be hit; counts it.
+    /// True if the fault hits this operation; counts the operation.
     fn strikes(&mut self, operation: Operation, bytes: &Range<u64>) -> bool {
         let touched = bytes.start < self.bytes.end && self.bytes.start < bytes.end;
         if self.operation != operation || !touched || self.times == 0 {
@@ -73,18 +73,20 @@ pub struct FaultDevice {
 struct State {
     faults: Vec<Fault>,
     rng: ChaCha8Rng,
-    /// What blocks written since the last good flush held before; what a flush that drops writes goes back to.
+    /// Contents, before they were written, of blocks written since the last successful flush; a
+    /// flush that drops writes restores these.
     before: BTreeMap<u64, Bytes>,
     injected: u64,
 }
 
 impl FaultDevice {
-    /// `inner`, without a fault so far.
+    /// `inner`, without faults so far.
     pub fn new(inner: Arc<dyn Device>) -> Arc<Self> {
         Self::seeded(inner, 0)
     }
 
-    /// The same with a seed that decides what partial faults leave. `inner` must answer at once.
+    /// `inner`, with a seed that decides the outcome of partial faults. `inner` must complete at
+    /// once.
     pub fn seeded(inner: Arc<dyn Device>, seed: u64) -> Arc<Self> {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let state = State { faults: Vec::new(), rng, before: BTreeMap::new(), injected: 0 };
@@ -96,12 +98,12 @@ impl FaultDevice {
         self.state.lock().faults.push(fault);
     }
 
-    /// Takes all faults away.
+    /// Removes all faults.
     pub fn mend(&self) {
         self.state.lock().faults.clear();
     }
 
-    /// How often a fault has struck.
+    /// How often faults have struck.
     pub fn injected(&self) -> u64 {
         self.state.lock().injected
     }
@@ -120,7 +122,7 @@ impl FaultDevice {
         effect
     }
 
-    /// Keeps what a write is about to replace, so that a failing flush can drop the write.
+    /// Saves the blocks that a write will replace, so that a failing flush can drop the write.
     fn keep_before(&self, offset: u64, len_bytes: u64) {
         for block in (offset..offset + len_bytes).step_by(BLOCK_BYTES) {
             if !self.state.lock().before.contains_key(&block) {
@@ -140,7 +142,7 @@ impl FaultDevice {
     }
 }
 
-/// EIO.
+/// The error EIO.
 pub(crate) fn failure(operation: Operation, offset: u64, len_bytes: u64) -> DeviceError {
     DeviceError::io(operation, offset, len_bytes, io::Error::from_raw_os_error(5))
 }

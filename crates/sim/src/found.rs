@@ -1,10 +1,11 @@
-//! What a check may find in an image that a power cut left.
+//! The findings that a check may have in an image after a power cut.
 
 use syncline_check::{Finding, FindingKind, Report};
 use syncline_store::WIPED;
 
-/// What no power cut explains. A superblock that was being written may be torn, as its slot is not the newest durable one's; but it
-/// does not become zeros.
+/// The first finding that no power cut explains. A power cut may tear a superblock that is being
+/// written, since its slot is not the one with the newest durable superblock; but it never turns
+/// one into zeros.
 pub fn unexplained(report: &Report) -> Option<&Finding> {
     let torn =
         |finding: &Finding| finding.kind == FindingKind::SuperblockDamaged && !finding.text.ends_with(WIPED);

@@ -1,7 +1,8 @@
 //! Images that a power cut may leave, made from a recorded log.
 //!
-//! What the device promises is all that is used: a write is there for certain when a flush that was submitted after
-//! the write ended has ended well. Of the others any subset may be there, in any order, torn at any sector.
+//! They use only what the device promises: a write is certainly present if a flush that was
+//! submitted after the write ended has succeeded. Of the other writes any subset may be present, in
+//! any order, torn at any sector.
 
 use crate::tear::{Volatile, put, survive, tear};
 use crate::{Cut, Event};
@@ -11,13 +12,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, MemoryDevice};
 
-/// Walks a log once, from front to back, and makes images at the positions it passes.
+/// Walks a log once, from front to back, and makes images at positions on the way.
 pub struct CrashImages {
     events: Vec<Event>,
     position: usize,
-    /// What every image up to the present position has.
+    /// The contents that every image up to the current position has.
     durable: Arc<MemoryDevice>,
-    /// Writes that may be there, by the position at which they were submitted; with that at which they ended.
+    /// Writes that may be present, by the position of their submission; with the position at which
+    /// they ended.
     open: BTreeMap<usize, (Volatile, Option<usize>)>,
     rng: ChaCha8Rng,
     /// Counts the changes of `durable`.
@@ -25,8 +27,8 @@ pub struct CrashImages {
 }
 
 impl CrashImages {
-    /// Images of a device that held `base` before the first of `events`. `seed` decides what is left of writes that the
-    /// device itself had failed.
+    /// Images of a device that held `base` before the first of `events`. `seed` decides the remains
+    /// of writes that the device itself reported as failed.
     pub fn new(base: &MemoryDevice, events: Vec<Event>, seed: u64) -> Self {
         Self {
             events,
@@ -38,16 +40,16 @@ impl CrashImages {
         }
     }
 
-    /// A power cut after the first `position` events, before it is decided what becomes of each open write. Positions may
-    /// not go back.
+    /// A power cut after the first `position` events, with the fate of each open write undecided.
+    /// Positions must not decrease.
     pub fn cut(&mut self, position: usize) -> Cut {
         self.advance_to(position);
         let open = self.open.iter().map(|(id, (write, _))| (*id, write.clone())).collect();
         Cut::new(self.durable.snapshot(), self.version, open)
     }
 
-    /// One image of a power cut after the first `position` events; another seed is another one. Positions may not go
-    /// back.
+    /// One image of a power cut after the first `position` events; another seed gives another
+    /// image. Positions must not decrease.
     pub fn at(&mut self, position: usize, seed: u64) -> Arc<MemoryDevice> {
         self.advance_to(position);
         let image = self.durable.snapshot();
@@ -57,7 +59,7 @@ impl CrashImages {
         image
     }
 
-    /// Writes whose fate is open at the present position.
+    /// Number of writes whose fate is open at the current position.
     pub fn open_writes(&self) -> usize {
         self.open.len()
     }
@@ -95,7 +97,8 @@ impl CrashImages {
                 self.settle_durable(id);
             }
             Event::FlushEnded { ok: false, .. } => {
-                // The device may have dropped its cache, or not (rule R6); no later flush decides about these.
+                // The device may have dropped its cache or not (rule R6); later flushes do not
+                // cover these writes.
                 let ended: Vec<usize> =
                     self.open.iter().filter(|(_, (_, ended))| ended.is_some()).map(|(id, _)| *id).collect();
                 ended.into_iter().for_each(|id| self.settle_lost(id));
@@ -108,7 +111,8 @@ impl CrashImages {
         }
     }
 
-    /// A flush submitted at `submitted` ended well: what had ended before is there, in the order in which it ended.
+    /// A flush submitted at `submitted` succeeded: all writes that had ended before it are durable,
+    /// applied in the order in which they ended.
     fn settle_durable(&mut self, submitted: usize) {
         let mut durable: Vec<(usize, usize)> = self
             .open
@@ -125,7 +129,7 @@ impl CrashImages {
         }
     }
 
-    /// The device gave a write up: some of it may be there, for good or until something is written over it.
+    /// The device gave up on a write: some of it may be present, until it is overwritten.
     fn settle_lost(&mut self, id: usize) {
         let Some((write, _)) = self.open.remove(&id) else { return };
         self.version += 1;
@@ -137,7 +141,8 @@ impl CrashImages {
         }
     }
 
-    /// What lay in a discarded range is undefined from now on: the old contents, or zeros, block by block.
+    /// The contents of a discarded range are undefined from now on: each block has its old contents
+    /// or zeros.
     fn discard(&mut self, offset: u64, len_bytes: u64) {
         self.version += 1;
         let device: Arc<dyn Device> = self.durable.clone();

@@ -1,8 +1,9 @@
-//! The crash laboratory itself: run, cut, look what came back, go on from there.
+//! The crash laboratory itself: run, cut the power, check what came back, continue from there.
 //!
-//! A run consists of *power cycles*, and each of these of one or more *lives* of the process: a life ends by being
-//! killed, which loses nothing that the device was told, or by a power cut, which loses whatever the device may lose.
-//! At several positions of a cycle's log images are made and opened, also with a second power cut during recovery.
+//! A run consists of *power cycles*, and each cycle of one or more *lives* of the process. A life
+//! ends with a kill, which loses nothing that was sent to the device, or with a power cut, which
+//! loses whatever the device may lose. At several positions of a cycle's log, images are made and
+//! opened, also with a second power cut during recovery.
 
 use crate::executor::Interrupted;
 use crate::rest::{Pace, Rested, Watched, rest};
@@ -20,34 +21,34 @@ use syncline_device::{Device, MemoryDevice, Operation, Spawn};
 use syncline_fs::Clock;
 use syncline_store::Canary;
 
-/// Limits of memory are looked at once in so many steps of a watched run.
+/// Steps of a watched run between two checks of the memory limits.
 const STEPS_BETWEEN_LOOKS: u64 = 16;
 
 /// A future that a subject returns.
 pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
 
-/// Where something runs: its device, its executor, and a seed of its own.
+/// The surroundings of one life: its device, its executor, and a seed of its own.
 #[derive(Clone)]
 pub struct World {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// The record of what happens to it.
+    /// The record of the device's operations.
     pub log: Arc<RecordingDevice>,
-    /// What lies on the device, without its delays. Not to be written.
+    /// The contents of the device, without its delays. Must not be written.
     pub image: Arc<MemoryDevice>,
     /// Where background tasks run.
     pub spawn: Arc<dyn Spawn>,
     /// Virtual time.
     pub clock: Arc<dyn Clock>,
-    /// Decides about everything random in this life.
+    /// Decides everything random in this life.
     pub seed: u64,
-    /// Operations may fail.
+    /// Device operations may fail.
     pub faulty: bool,
     /// A rule to break on purpose.
     pub canary: Option<Canary>,
-    /// How much is to be done.
+    /// How much to do.
     pub load: Load,
-    /// Flushes take up to a minute, and so may everything else.
+    /// Flushes, and any other operation, may take up to a minute.
     pub slow: bool,
     script: Arc<Script>,
     life: u32,
@@ -78,13 +79,14 @@ impl World {
         }
     }
 
-    /// A nap of so many microseconds; far longer beside a slow device.
+    /// Sleeps this many microseconds; 500 times as long on a slow device.
     pub(crate) async fn nap(&self, micros: u64) {
         let stretched = Duration::from_micros(micros) * if self.slow { 500 } else { 1 };
         self.spawn.sleep(stretched).await;
     }
 
-    /// The seeds of a task's actions that take part, of `count` that `rng` decides about.
+    /// Draws the seeds of a task's `count` actions from `rng`, and returns those of the actions
+    /// that take part.
     pub(crate) fn actions(&self, task: u32, count: u32, rng: &mut ChaCha8Rng) -> Vec<u64> {
         let all: Vec<u64> = (0..count).map(|_| rng.random()).collect();
         let takes = |index| self.script.takes(Piece::Action { life: self.life, task, index });
@@ -92,40 +94,40 @@ impl World {
     }
 }
 
-/// What is put through power cuts: an engine and the model of what it promises.
+/// The subject of the power cuts: an engine and the model of its promises.
 pub trait Subject: Send + Sync + 'static {
-    /// What was done so far, with the positions at which promises were given.
+    /// The history so far, with the positions at which promises were given.
     type Model: Send + Sync + 'static;
     /// An open engine.
     type Handle: Send + 'static;
 
     /// A fresh image and the model of its contents.
     fn base(&self) -> (Arc<MemoryDevice>, Arc<Self::Model>);
-    /// Opens what a crash after `position` events left, compares it with what `model` allows, and returns a model of
-    /// what came back.
+    /// Opens the image that a crash after `position` events left, compares it with what `model`
+    /// allows, and returns a model of the state that came back.
     fn open(&self, world: World, model: Arc<Self::Model>, position: usize) -> Work<Opened<Self>>;
-    /// What can be seen of it from outside.
+    /// The engine as an outside observer can watch it.
     fn watch(&self, world: &World, handle: &Self::Handle, model: &Arc<Self::Model>) -> Arc<dyn Watched>;
-    /// Does things, and notes them in the model.
+    /// Runs the workload and records it in the model.
     fn work(&self, world: World, handle: Self::Handle, model: Arc<Self::Model>) -> Work<()>;
 }
 
-/// What came back.
+/// The result of a recovery.
 pub struct Opened<S: Subject + ?Sized> {
     /// The engine.
     pub handle: S::Handle,
-    /// A model that starts with what came back.
+    /// A model that starts with the recovered state.
     pub model: Arc<S::Model>,
-    /// Position in the device log at which recovery had ended: from here on only this model counts.
+    /// Position in the device log at which recovery ended; from here on only this model counts.
     pub recovered_at: usize,
 }
 
 /// How thorough a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Power cycles, each going on from an image that the one before left.
+    /// Power cycles; each continues from an image that the previous one left.
     pub cycles: u32,
-    /// Lives in a cycle, at most.
+    /// Most lives in a cycle.
     pub lives: u32,
     /// Images made of each cycle.
     pub images: u32,
@@ -135,23 +137,24 @@ pub struct Plan {
     pub faults: bool,
     /// A rule to break on purpose.
     pub canary: Option<Canary>,
-    /// What the lives are filled with.
+    /// How much each life does.
     pub load: Load,
-    /// Slow devices, tasks that run late, and an hour of rest after each life. All the while somebody looks whether every block has
-    /// its owner and memory its limits.
+    /// Slow devices, tasks that run late, and an hour of rest after each life. All the while every
+    /// block's owner and the memory limits are checked.
     pub slow: bool,
-    /// Whether devices flush behind writes; every second one does if that is not said.
+    /// Whether devices offer write-through; `None`: every second one does.
     pub through: Option<bool>,
 }
 
-/// How much a life does.
+/// The amount of work in a life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// Tasks at a time.
+    /// Tasks that run at the same time.
     pub tasks: u32,
-    /// Actions of each task: at least, and fewer than.
+    /// Actions of each task: at least the first number, fewer than the second.
     pub actions: (u32, u32),
-    /// Small caches and limits, an image that is often full, and operations of the device that often take very long.
+    /// Small caches and limits, an image that is often full, and device operations that often take
+    /// very long.
     pub pressure: bool,
 }
 
@@ -173,21 +176,22 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// A long run: some hundred thousand actions. A life is not longer because the model keeps all that it wrote.
+    /// A long run: some hundred thousand actions. Lives are no longer than usual because the model
+    /// keeps everything that a life wrote.
     pub fn long() -> Self {
         let load = Load { tasks: 16, actions: (60, 260), pressure: true };
         Self { cycles: 60, lives: 3, images: 4, load, ..Self::default() }
     }
 }
 
-/// A plan at work: which life it is in, and what of it takes part.
+/// A plan in progress: the current life, and the pieces that take part.
 struct Context {
     plan: Plan,
     script: Arc<Script>,
     life: u32,
 }
 
-/// What a run looked at.
+/// Statistics of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Explored {
     /// Images opened and compared.
@@ -198,7 +202,7 @@ pub struct Explored {
     pub actions: u64,
     /// Checksum over all logs: equal for equal runs.
     pub digest: u32,
-    /// What was seen of those that are watched.
+    /// Statistics of the watched lives.
     pub rested: Rested,
 }
 
@@ -213,19 +217,19 @@ impl Explored {
     }
 }
 
-/// One life of the process, as far as checking needs it.
+/// One life of the process, as needed for checking.
 struct Life<M> {
     /// Position in the log from which on its model counts.
     from: usize,
     model: Arc<M>,
 }
 
-/// Runs one seed; what was wrong, if something was.
+/// Runs one seed; an error is a violation.
 pub fn run_seed<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explored, String> {
     run_script(subject, seed, plan, &Script::whole())
 }
 
-/// The same with those pieces only that `script` says.
+/// Like `run_seed`, with only the pieces in `script`.
 pub fn run_script<S: Subject>(
     subject: &S,
     seed: u64,
@@ -268,10 +272,10 @@ pub fn run_script<S: Subject>(
 }
 
 type Log = Arc<RecordingDevice>;
-/// What was recorded, the lives that the process had meanwhile, and what was seen of them.
+/// The record, the lives of the process during it, and the statistics of watching them.
 type Recorded<M> = (Log, Vec<Life<M>>, Rested);
 
-/// Lets the process live and be killed on one device, without a power cut.
+/// Runs lives on one device, each ended by a kill, without a power cut.
 fn run_cycle<S: Subject>(
     subject: &S,
     rng: &mut ChaCha8Rng,
@@ -316,7 +320,7 @@ fn run_cycle<S: Subject>(
                 }
                 simulation.run_steps(rng.random_range(0..60));
             }
-            // A recovery that meets errors may give up; what it leaves is looked at like everything else.
+            // Recovery may give up on errors. The image it leaves is checked like any other.
             Err(_) if pace.latency.stalls_fail => {}
             Err(_) if faults.is_some_and(|faults| faults.injected() > 0) => {}
             Err(what) => return Err(what),
@@ -328,8 +332,8 @@ fn run_cycle<S: Subject>(
 
 /// The devices of one life, from the engine's side down to `memory`.
 ///
-/// Without faults the record is on top, so that it tells what was on its way at a power cut. With faults it lies below
-/// them: it shall tell what really happened.
+/// Without faults the recorder is on top, so that the record has the operations in flight at a
+/// power cut. With faults it is below them, so that the record has what really happened.
 fn stack(
     simulation: &Simulation,
     log: &Log,
@@ -352,7 +356,7 @@ fn stack(
     }
 }
 
-/// Adds a few rules.
+/// Adds a few faults.
 fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng, context: &Context) {
     let Some(faults) = faults else { return };
     for index in 0..rng.random_range(1..4) {
@@ -365,7 +369,8 @@ fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng, cont
         };
         let effect = if rng.random() { Effect::Error } else { other };
         let times = match rng.random_range(0..8) {
-            // The same wrong bytes time and again are what the device holds, as far as anyone can tell.
+            // If the same wrong bytes came back every time, they would count as the device's
+            // contents.
             _ if matches!(effect, Effect::Zeros | Effect::Elsewhere) => 1,
             0..5 => 1,
             5..7 => rng.random_range(2..5),
@@ -378,7 +383,7 @@ fn break_something(faults: &Option<Arc<FaultDevice>>, rng: &mut ChaCha8Rng, cont
     }
 }
 
-/// Opens an image, with power cuts on the way; a model of what came back.
+/// Opens an image, with power cuts during recovery; returns a model of the recovered state.
 fn check_image<S: Subject>(
     subject: &S,
     rng: &mut ChaCha8Rng,
@@ -396,7 +401,8 @@ fn check_image<S: Subject>(
     cuts.sort_unstable();
     for cut in cuts {
         let again = images.at(cut, rng.random());
-        // What came back the first time was not promised to anybody, but the log that tells it must not be disturbed.
+        // The recovered state was not promised to anyone, but recovery must not disturb the log
+        // that leads to it.
         let same = Life { from: 0, model: came_back.clone() };
         open_once(subject, rng, context, &again, &same, 0)
             .map_err(|what| format!("recovery cut after event {cut} of {}: {what}", log.position()))?;
@@ -405,7 +411,7 @@ fn check_image<S: Subject>(
     Ok(came_back)
 }
 
-/// Opens a copy of an image; the log of what recovery did, and what came back.
+/// Opens a copy of an image; returns the record of the recovery and the recovered model.
 fn open_once<S: Subject>(
     subject: &S,
     rng: &mut ChaCha8Rng,
@@ -424,7 +430,7 @@ fn open_once<S: Subject>(
     Ok((device, opened.model))
 }
 
-/// The same; looks at every moment of rest, and now and then in between.
+/// Like `drive`, but checks every moment of rest, and the limits now and then in between.
 fn drive_watched<T: Send + 'static>(
     simulation: &Simulation,
     work: Work<T>,

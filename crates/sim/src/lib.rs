@@ -1,9 +1,11 @@
-//! The crash laboratory: devices that record, fail and lose power, an executor in which one seed is one run, and the
-//! workloads and models that tell whether what comes back is what was promised.
+//! The crash laboratory: devices that record, fail and lose power, an executor in which a seed
+//! determines the run, and workloads and models that tell whether the recovered state is what was
+//! promised.
 //!
-//! For tests and demonstrations only. A run is made of a [`Simulation`] (who runs when), a [`SimDevice`] (when
-//! operations end), a [`RecordingDevice`] (what happened) and a workload. [`CrashImages`] makes from the record every
-//! image that the device assumption allows (docs/DURABILITY.md, "The device").
+//! For tests and demonstrations only. A run consists of a [`Simulation`] (the order of tasks), a
+//! [`SimDevice`] (when operations end), a [`RecordingDevice`] (the record) and a workload. From the
+//! record [`CrashImages`] makes every image that the device assumption allows (docs/DURABILITY.md,
+//! "The device").
 #![forbid(unsafe_code)]
 
 mod case;

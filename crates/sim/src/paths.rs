@@ -1,4 +1,4 @@
-//! Whether every inode knows the paths that lead to it.
+//! Checks the paths of inodes against the directories.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use syncline_fs::types::{Ino, ROOT};
 /// The entries of a directory.
 type Entries = BTreeMap<Vec<u8>, Ino>;
 
-/// Compares what the inodes of a filesystem say of their paths with what its directories say. Without parent pointers there is
-/// nothing to compare.
+/// Compares the paths that the inodes of a filesystem report with its directories. Without parent
+/// pointers there is nothing to compare.
 pub(crate) async fn compare_paths<'a>(
     fs: &Arc<Filesystem>,
     directories: impl Iterator<Item = (Ino, &'a Entries)>,

@@ -1,4 +1,4 @@
-//! A device that keeps a log of everything that was asked of it and when it ended.
+//! A device that logs every operation submitted to it and when each ended.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -6,36 +6,36 @@ use std::sync::Arc;
 use syncline_device::{AlignedBuf, Completion, Device};
 use syncline_format::crc;
 
-/// One thing that happened. The position of an event in the log is its global time; an operation is named by the
-/// position at which it was submitted.
+/// One event. Its position in the log is its global time; an operation is identified by the
+/// position of its submission.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A write was asked for.
+    /// A write was submitted.
     Write {
         /// Byte offset.
         offset: u64,
-        /// What is to be written there.
+        /// The data to write there.
         bufs: Vec<Bytes>,
     },
     /// The write submitted at `id` ended.
     WriteEnded {
         /// Position of its submission.
         id: usize,
-        /// Whether the device said that it was done.
+        /// Whether the device reported success.
         ok: bool,
     },
-    /// The write submitted at `id` was dropped before it reached the device: it never happened.
+    /// The write submitted at `id` was dropped before it reached the device: it never took place.
     WriteDropped {
         /// Position of its submission.
         id: usize,
     },
-    /// A flush was asked for.
+    /// A flush was submitted.
     Flush,
     /// The flush submitted at `id` ended.
     FlushEnded {
         /// Position of its submission.
         id: usize,
-        /// Whether the device said that it was done.
+        /// Whether the device reported success.
         ok: bool,
     },
     /// A range was discarded.
@@ -47,35 +47,37 @@ pub enum Event {
     },
 }
 
-/// Passes everything on to another device and keeps the log.
+/// Passes all operations on to another device and logs them.
 pub struct RecordingDevice {
     inner: Arc<dyn Device>,
     log: Arc<Mutex<Vec<Event>>>,
 }
 
 impl RecordingDevice {
-    /// Records what goes to `inner`. To make images of crashes, keep a snapshot of what `inner` holds now.
+    /// Records operations on `inner`. To make crash images, keep a snapshot of the current contents
+    /// of `inner`.
     pub fn new(inner: Arc<dyn Device>) -> Arc<Self> {
         Arc::new(Self { inner, log: Arc::default() })
     }
 
-    /// Records what goes to `inner`, another way to the same device, in the same log.
+    /// Records operations on `inner`, another path to the same device, in the same log.
     pub fn continued(&self, inner: Arc<dyn Device>) -> Arc<Self> {
         Arc::new(Self { inner, log: self.log.clone() })
     }
 
-    /// Number of events so far: the position of the next.
+    /// Number of events so far, which is the position of the next one.
     pub fn position(&self) -> usize {
         self.log.lock().len()
     }
 
-    /// Everything that happened so far.
+    /// All events so far.
     pub fn events(&self) -> Vec<Event> {
         self.log.lock().clone()
     }
 
-    /// A checksum over the log, to compare two runs. How a write's bytes are spread over buffers does not count: neighbours in
-    /// memory may be passed as one, and where buffers lie is no part of a run.
+    /// A checksum over the log, to compare two runs. The division of a write's bytes into buffers
+    /// does not count: adjacent buffers may be passed as one, and where buffers lie in memory is
+    /// not part of a run.
     pub fn digest(&self) -> u32 {
         let mut bytes = Vec::new();
         for event in self.log.lock().iter() {
@@ -105,7 +107,7 @@ impl RecordingDevice {
     }
 }
 
-/// Notes the end of an operation in the log before whoever waits for it learns of it.
+/// Logs the end of an operation before the caller learns of it.
 struct Noting {
     log: Arc<Mutex<Vec<Event>>>,
     id: usize,

@@ -1,7 +1,7 @@
-//! Delta debugging: the same failure with as little as possible.
+//! Delta debugging: reproduces a failure with as few pieces as possible.
 
-/// Leaves out of `pieces` what is not needed for `fails` to be true, in at most `tries` runs. `fails(pieces)` is taken to be
-/// true; what is returned fails too.
+/// Removes pieces that `fails` does not need to return true, in at most `tries` runs.
+/// `fails(pieces)` must be true; it is also true of the result.
 pub fn reduce<T: Clone>(pieces: &[T], tries: usize, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let mut left = pieces.to_vec();
     let (mut parts, mut tries) = (2, tries);

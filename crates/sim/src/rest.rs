@@ -1,8 +1,10 @@
-//! What is looked at while a simulated engine runs, at each moment of rest, and before and after an hour of it.
+//! The checks made while a simulated engine runs: at each moment of rest, and before and after an
+//! hour of it.
 //!
-//! A moment of rest is one at which nobody can run before a timer ends: every task sleeps or waits, and no operation of the device is on
-//! its way. Then every block that is not free has exactly one owner, and what is held in memory is what is counted. After an hour in which
-//! nobody asks for anything all of that is as it was, nothing was written, and no task ran more often than is stated here.
+//! At a moment of rest no task can run before a timer ends: every task sleeps or waits, and no
+//! device operation is in flight. Then every block that is not free has exactly one owner, and the
+//! memory in use is what the counters say. After an hour without requests all of that is unchanged,
+//! nothing was written, and no task ran more often than the limits here allow.
 
 use crate::lab::Work;
 use crate::{Latency, RecordingDevice, Simulation, Stalled, Wakes};
@@ -13,20 +15,20 @@ use std::time::Duration;
 use syncline_fs::Filesystem;
 use syncline_store::{Held, Store};
 
-/// Polls of one task in a second in which nobody asks for anything.
+/// Most polls of one task in a second without requests.
 pub const WAKES_MAX: u64 = 2;
-/// Polls of all tasks of an engine in such a second.
+/// Most polls of all tasks of an engine in such a second.
 pub const WAKES_OF_ALL_MAX: u64 = 3;
 
-/// Until then everything that was due has come to its end, also on a device whose flushes take a minute.
+/// By then all pending work has ended, even on a device whose flushes take a minute.
 const SETTLE: Duration = Duration::from_secs(1800);
-/// How long the rest is.
+/// Length of the rest.
 const REST_SECONDS: u64 = 3600;
 
-/// What is named is compared with the device at one in so many moments of rest.
+/// Moments of rest between two comparisons of named data with the device.
 const MOMENTS_BETWEEN_READS: u64 = 8;
 
-/// How fast a life's devices and threads are.
+/// The speed of a life's devices and threads.
 pub(crate) struct Pace {
     pub(crate) latency: Latency,
     /// Tasks run late, one at a time.
@@ -34,38 +36,39 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Devices as most are.
+    /// The speed of most devices.
     pub(crate) fn usual(pressure: bool) -> Self {
         let often = if pressure { 4 } else { Latency::default().slow_one_in };
         Self { latency: Latency { slow_one_in: often, ..Latency::default() }, late: false }
     }
 
-    /// Slow ones, and in every second life threads that are not scheduled for a while.
+    /// Slow devices and, in every second life, threads that get no CPU time for a while.
     pub(crate) fn slow(rng: &mut ChaCha8Rng, stalls_fail: bool) -> Self {
         Self { late: rng.random(), latency: Latency::slow(rng, stalls_fail) }
     }
 }
 
-/// What can be seen of an engine from outside.
+/// An engine as an outside observer can watch it.
 pub trait Watched: Send + Sync {
-    /// What no moment may show: more memory than the limits allow, books that are wrong.
+    /// Checks what must hold at any moment: memory within its limits, counters that agree.
     fn limits(&self) -> Result<(), String>;
-    /// Whether every block has one owner; false if that can't be told now.
+    /// Checks that every block has one owner; false if that can't be determined now.
     fn owners(&self) -> Result<bool, String>;
-    /// Whether what is named lies on the device, unless it is on its way there. Only to be asked when nothing is.
+    /// Checks that named data is on the device, unless it is in memory. To be called only at a
+    /// moment of rest.
     fn contents(&self) -> Result<(), String>;
-    /// What an hour of rest must not change.
+    /// The state that an hour of rest must not change.
     fn held(&self) -> Result<String, String>;
-    /// Everything can be read, and is what it should be.
+    /// Checks that everything can be read and is correct.
     fn verify(&self) -> Work<()>;
 }
 
-/// What was seen of lives that were watched.
+/// Statistics of the watched lives.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Rested {
     /// Moments of rest.
     pub moments: u64,
-    /// Of these, such that the owner of every block was compared.
+    /// Moments at which the owner of every block was compared.
     pub compared: u64,
     /// Hours of rest.
     pub hours: u64,
@@ -74,7 +77,7 @@ pub struct Rested {
 }
 
 impl Rested {
-    /// Adds another life's.
+    /// Adds another life's figures.
     pub fn add(&mut self, other: Self) {
         self.moments += other.moments;
         self.compared += other.compared;
@@ -82,7 +85,7 @@ impl Rested {
         self.virtual_ns += other.virtual_ns;
     }
 
-    /// Looks at a moment of rest.
+    /// Makes the checks of a moment of rest.
     pub(crate) fn look(&mut self, watched: &dyn Watched) -> Result<(), String> {
         self.moments += 1;
         watched.limits()?;
@@ -94,7 +97,7 @@ impl Rested {
     }
 }
 
-/// Lets an hour pass in which nobody asks for anything.
+/// Lets an hour pass without requests.
 pub(crate) fn rest(
     simulation: &Simulation,
     watched: &dyn Watched,
@@ -139,11 +142,11 @@ fn sleep(simulation: &Simulation, duration: Duration) -> Result<(), String> {
 /// Limits of a store's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Log and data that no flush covers.
+    /// Log and data that no flush covers yet.
     pub(crate) unflushed_bytes: u64,
-    /// Of that, log that is not sealed.
+    /// The part of it that is log not yet sealed.
     pub(crate) pending_log_bytes: u64,
-    /// Changes that are not in the tree.
+    /// Changes that are not in the tree yet.
     pub(crate) memtable_bytes: u64,
 }
 
@@ -151,11 +154,11 @@ pub(crate) struct Limits {
 pub(crate) struct WatchedStore {
     pub(crate) store: Arc<Store>,
     pub(crate) limits: Limits,
-    /// The device fails now and then, so the store may become read-only.
+    /// The device may fail, so the store may become read-only.
     pub(crate) faulty: bool,
-    /// Reads what should be there.
+    /// Reads everything that should be there.
     pub(crate) verify: Box<dyn Fn() -> Work<()> + Send + Sync>,
-    /// Compares the device with what should be there.
+    /// Compares the device with what should be on it.
     pub(crate) contents: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
@@ -163,7 +166,7 @@ impl Watched for WatchedStore {
     fn limits(&self) -> Result<(), String> {
         let held: Held = self.store.held()?;
         let Limits { unflushed_bytes, mut pending_log_bytes, memtable_bytes } = self.limits;
-        // A checkpoint that fails gives back what it had taken, beside what came meanwhile.
+        // A checkpoint that fails gives back the log it had taken, on top of what came meanwhile.
         pending_log_bytes *= if self.faulty { 2 } else { 1 };
         let exceeds = held.unflushed_bytes() > unflushed_bytes
             || held.pending_log_bytes > pending_log_bytes

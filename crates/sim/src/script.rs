@@ -1,4 +1,4 @@
-//! What a run consists of, piece by piece, so that a reduced run is the same one less some of it.
+//! The pieces of a run, so that a reduced run is the same run without some of them.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -6,28 +6,28 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A piece of a run that can be left out without changing what the others are.
+/// A piece of a run that can be left out without changing the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Piece {
-    /// An action of a task. Lives are counted through the whole run.
+    /// An action of a task. Lives are numbered through the whole run.
     Action {
         /// The life.
         life: u32,
         /// The task in it.
         task: u32,
-        /// Its place among the task's actions.
+        /// Its index among the task's actions.
         index: u32,
     },
     /// A fault of the device.
     Fault {
         /// The life.
         life: u32,
-        /// Its place among the life's faults.
+        /// Its index among the life's faults.
         index: u32,
     },
 }
 
-/// Which pieces of a run there are, and which of them take part.
+/// The pieces of a run, and which of them take part.
 #[derive(Default)]
 pub struct Script {
     only: Option<BTreeSet<Piece>>,
@@ -35,17 +35,17 @@ pub struct Script {
 }
 
 impl Script {
-    /// Everything takes part.
+    /// All pieces take part.
     pub fn whole() -> Arc<Self> {
         Arc::default()
     }
 
-    /// These take part.
+    /// Only these pieces take part.
     pub fn only(pieces: &[Piece]) -> Arc<Self> {
         Arc::new(Self { only: Some(pieces.iter().copied().collect()), taken: Mutex::default() })
     }
 
-    /// True when the piece takes part; notes that it was come to.
+    /// True if the piece takes part; records that the run reached it.
     pub fn takes(&self, piece: Piece) -> bool {
         let takes = self.only.as_ref().is_none_or(|only| only.contains(&piece));
         if takes {

@@ -1,26 +1,28 @@
-//! What is known of snapshots, and whether it holds after a crash. What they contain is for those to say who made them.
+//! The known facts about snapshots, and whether they hold after a crash. Contents are checked by
+//! the code that made them.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The snapshots by name, each with what it contains.
+/// The snapshots by name, each with its contents.
 pub(crate) struct Snapshots<C>(Mutex<BTreeMap<String, Life<C>>>);
 
-/// What happened to a snapshot, in positions of the device log.
+/// The events of a snapshot's life, as positions in the device log.
 pub(crate) struct Life<C> {
-    /// Contents, for one of an earlier life.
+    /// Its contents, for a snapshot from an earlier life.
     pub(crate) contents: Option<Arc<C>>,
-    /// It is of an earlier life, in which nobody saw it.
+    /// It is from an earlier life in which its contents were never read.
     pub(crate) unseen: bool,
-    /// Moments of the history when it was asked for, and when it was there; and the newest transactions then.
+    /// Times of the history at which it was requested and completed; `ops` are the newest
+    /// transactions then.
     pub(crate) moments: (u64, u64),
     pub(crate) ops: (u64, u64),
     /// It may exist from here on.
     asked: usize,
     /// It exists from here on.
     made: Option<usize>,
-    /// It may be gone from here on.
+    /// It may be gone from here on: its removal was requested.
     unwanted: Option<usize>,
     /// It is gone from here on.
     pub(crate) gone: Option<usize>,
@@ -54,35 +56,35 @@ impl<C> Clone for Life<C> {
 }
 
 impl<C> Snapshots<C> {
-    /// One is asked for, at this moment of the history and after this transaction.
+    /// A snapshot is requested at this time of the history, after this transaction.
     pub(crate) fn asked(&self, name: &str, position: usize, moment: u64, op: u64) {
         let (moments, ops) = ((moment, u64::MAX), (op, u64::MAX));
         let life = Life { asked: position, moments, ops, ..Life::default() };
         self.0.lock().insert(name.to_owned(), life);
     }
 
-    /// It was made, up to this moment of the history and this transaction.
+    /// The snapshot was completed by this time of the history and this transaction.
     pub(crate) fn made(&self, name: &str, position: usize, moment: u64, op: u64) {
         self.change(name, |life| (life.made, life.moments.1, life.ops.1) = (Some(position), moment, op));
     }
 
-    /// Its removal is asked for.
+    /// Its removal is requested.
     pub(crate) fn unwanted(&self, name: &str, position: usize) {
         self.change(name, |life| life.unwanted = Some(position));
     }
 
-    /// It was removed, or was never made.
+    /// It was removed, or creating it failed.
     pub(crate) fn gone(&self, name: &str, position: usize) {
         self.change(name, |life| life.gone = Some(position));
     }
 
-    /// One that nobody asked to be removed, if there is any.
+    /// A snapshot whose removal was not requested, if there is any.
     pub(crate) fn any(&self, pick: usize) -> Option<String> {
         let there = self.wanted();
         (!there.is_empty()).then(|| there[pick % there.len()].clone())
     }
 
-    /// Those that nobody asked to be removed.
+    /// The snapshots whose removal was not requested.
     pub(crate) fn wanted(&self) -> Vec<String> {
         let lives = self.0.lock();
         let there = lives.iter().filter(|(_, life)| life.made.is_some() && life.unwanted.is_none());
@@ -93,12 +95,12 @@ impl<C> Snapshots<C> {
         change(self.0.lock().get_mut(name).expect("it was asked for"));
     }
 
-    /// What is known of one.
+    /// The facts about one snapshot.
     pub(crate) fn get(&self, name: &str) -> Option<Life<C>> {
         self.0.lock().get(name).cloned()
     }
 
-    /// Says what is wrong if after a crash at `position` these are there.
+    /// Reports a contradiction if these snapshots exist after a crash at `position`.
     pub(crate) fn check(&self, there: &[String], position: usize) -> Result<(), String> {
         self.0.lock().iter().try_for_each(|(name, life)| {
             let wrong = life.contradicts(there.contains(name), position);
@@ -106,7 +108,8 @@ impl<C> Snapshots<C> {
         })
     }
 
-    /// What the next life begins with after a crash at `position`, when these were seen.
+    /// The snapshots with which the next life begins after a crash at `position`, in which these
+    /// were seen.
     pub(crate) fn go_on(&self, position: usize, seen: Vec<(String, C)>) -> Self {
         let mut came_back = BTreeMap::new();
         for (name, life) in self.0.lock().iter() {
@@ -122,8 +125,8 @@ impl<C> Snapshots<C> {
 }
 
 impl<C> Life<C> {
-    /// What is known of it after a crash at `position`. Only what was promised is certain: half a superblock may be read at one
-    /// opening and not at the next.
+    /// The facts that remain after a crash at `position`. Only promises are certain: a torn
+    /// superblock may be readable at one opening and not at the next.
     fn goes_on(&self, position: usize) -> Option<Self> {
         let before = |at: Option<usize>| at.is_some_and(|at| at <= position);
         let start = |yes: bool| yes.then_some(0);
@@ -136,7 +139,8 @@ impl<C> Life<C> {
         })
     }
 
-    /// Says what is wrong with its being there, or not, after a crash at `position`.
+    /// The contradiction, if any, between the facts and whether the snapshot exists after a crash
+    /// at `position`.
     fn contradicts(&self, there: bool, position: usize) -> Option<&'static str> {
         let before = |at: Option<usize>| at.is_some_and(|at| at <= position);
         match there {

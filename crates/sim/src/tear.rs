@@ -1,4 +1,4 @@
-//! What a power cut leaves of a write that no flush covered.
+//! Decides what a power cut leaves of writes that no flush covered.
 
 use bytes::Bytes;
 use rand::Rng;
@@ -14,29 +14,29 @@ pub const SECTOR_BYTES: usize = 512;
 pub(crate) struct Volatile {
     pub(crate) offset: u64,
     pub(crate) bufs: Vec<Bytes>,
-    /// The device had said that it was done.
+    /// The device had reported it as done.
     pub(crate) ended: bool,
 }
 
-/// How kind a power cut is; each is legal, and each finds other bugs.
+/// How much a power cut destroys; every mood is legal, and each finds different bugs.
 #[derive(Clone, Copy, Debug)]
 enum Mood {
-    /// Nothing that was not flushed is there.
+    /// No unflushed write survives.
     LoseAll,
-    /// Everything is there that had ended, and nothing else.
+    /// Exactly the writes that had ended survive.
     KeepEnded,
-    /// Everything is there.
+    /// All writes survive.
     KeepAll,
-    /// Every write by itself: whole, not at all, or torn.
+    /// Each write on its own: kept, lost or torn.
     Mixed {
-        /// In 256.
+        /// Chance, in 256, to be kept.
         keep: u8,
-        /// In 256, of those that are left.
+        /// Chance, in 256, to be torn if not kept.
         tear: u8,
     },
-    /// All are there but for one, which is lost or torn.
+    /// All but one survive; that one is lost or torn.
     AllButOne,
-    /// None is there but for one.
+    /// Only one survives.
     OnlyOne,
 }
 
@@ -53,14 +53,14 @@ impl Mood {
     }
 }
 
-/// What becomes of one write.
+/// The fate of one write.
 pub(crate) enum Fate {
     Kept,
     Lost,
     Torn,
 }
 
-/// Decides for each of `writes`, seeded.
+/// Decides the fate of each write, at random by the seed.
 pub(crate) fn decide(writes: &[Volatile], rng: &mut impl Rng) -> Vec<Fate> {
     let mood = Mood::pick(rng);
     let chosen = if writes.is_empty() { 0 } else { rng.random_range(0..writes.len()) };
@@ -85,7 +85,7 @@ pub(crate) fn decide(writes: &[Volatile], rng: &mut impl Rng) -> Vec<Fate> {
     fates
 }
 
-/// Lets a seeded part of `writes` reach `device`, in a seeded order, torn at sectors.
+/// Lets a random part of `writes` reach `device`, in a random order, torn at sectors.
 pub(crate) fn survive(device: &Arc<dyn Device>, writes: Vec<Volatile>, rng: &mut impl Rng) {
     let fates = decide(&writes, rng);
     let mut fates: Vec<(Volatile, Fate)> = writes.into_iter().zip(fates).collect();
@@ -129,7 +129,8 @@ pub(crate) fn tear(device: &Arc<dyn Device>, write: &Volatile, rng: &mut impl Rn
     }
 }
 
-/// Writes to a device. Those of the laboratory answer at once, in the call: nobody else comes between, not even under a scheduler.
+/// Writes to a device. The laboratory's devices complete within the call: nothing else runs in
+/// between, not even under a scheduler.
 pub(crate) fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
     let told = |result| {
         if let Err(error) = result {
@@ -139,7 +140,7 @@ pub(crate) fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
     device.write(offset, bufs, Box::new(told));
 }
 
-/// Reads from a device, which answers at once; zeros where it fails.
+/// Reads from a device that completes at once; returns zeros if the read fails.
 pub(crate) fn get(device: &Arc<dyn Device>, offset: u64, len_bytes: usize) -> AlignedBuf {
     let (sender, answer) = std::sync::mpsc::channel();
     let done = move |result| drop(sender.send(result));

@@ -1,15 +1,15 @@
-//! A device that flushes behind a write, as Linux does for a disk without FUA: one request, of which both parts go to the device
-//! underneath one after the other.
+//! A device that flushes behind a write, as Linux does for a disk without FUA: one request, whose
+//! two parts go to the device below one after the other.
 
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Completion, Device, DeviceError};
 
-/// Passes everything on; see [`Device::write_through`].
+/// Passes all operations on, and offers [`Device::write_through`].
 pub struct ThroughDevice(Arc<dyn Device>);
 
 impl ThroughDevice {
-    /// `inner`, which does not offer that.
+    /// Wraps `inner`, which does not offer write-through.
     pub fn new(inner: Arc<dyn Device>) -> Arc<Self> {
         Arc::new(Self(inner))
     }

@@ -1,4 +1,5 @@
-//! Files on a device some of whose sectors can't be written: whoever syncs is told the truth, and nearly always that it is done.
+//! Files on a device with some sectors that can't be written: every sync reports the truth, and
+//! nearly always success.
 
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
@@ -26,7 +27,8 @@ fn open(device: Arc<dyn Device>, spawn: &Arc<dyn Spawn>) -> Arc<Filesystem> {
 
 fn bad_sectors(device: &FaultDevice, rng: &mut ChaCha8Rng) {
     for _ in 0..BAD_SECTORS {
-        // Not in front, where the image's own first blocks are, nor where superblocks are: a device that fails there is no use.
+        // Neither at the front, with the image's first blocks, nor at superblocks: a device that
+        // fails there is useless.
         let block = rng.random_range(64..BLOCKS - 64) * 4096;
         let sector = block + 512 * rng.random_range(0..8);
         let bytes = sector..sector + 512;
@@ -39,7 +41,7 @@ fn read(fs: &Filesystem, ino: Ino, len: usize) -> Vec<u8> {
     block_on(fs.read(ino, 0, len)).unwrap().concat()
 }
 
-/// What each file held when it was last synced, by name.
+/// Contents of each file at its last sync, by name.
 type Files = BTreeMap<String, (Ino, Vec<u8>)>;
 
 fn compare(fs: &Filesystem, files: &Files) {
@@ -84,7 +86,7 @@ fn step(fs: &Filesystem, files: &mut Files, n: u64, rng: &mut ChaCha8Rng) {
     }
 }
 
-/// One life; how many logs were left.
+/// Runs one life; returns how many logs were left.
 fn live(seed: u64) -> u64 {
     println!("seed {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -118,7 +120,7 @@ fn every_sync_succeeds_all_the_same() {
     println!("{left} logs left");
 }
 
-/// A file written and synced.
+/// A sync of a file.
 #[derive(Clone)]
 struct Synced {
     /// Positions in the recording at which it began, and at which it was acknowledged.
@@ -130,7 +132,7 @@ struct Synced {
 
 type History = Arc<Mutex<Vec<Synced>>>;
 
-/// What each file must hold after a power cut: nothing is known of one that was being written anew.
+/// The contents that each file must have after a power cut; a file being rewritten may have any.
 fn promised(history: &[Synced], position: usize) -> BTreeMap<u64, Vec<u8>> {
     let mut files = BTreeMap::new();
     for synced in history.iter().filter(|synced| synced.begun <= position) {
@@ -142,7 +144,7 @@ fn promised(history: &[Synced], position: usize) -> BTreeMap<u64, Vec<u8>> {
     files
 }
 
-/// Images at which the power is cut, in each life.
+/// Images of power cuts, in each life.
 const CUTS: usize = 60;
 
 async fn open_in(device: Arc<dyn Device>, simulation: Arc<Simulation>, epoch: u8) -> Arc<Filesystem> {
@@ -175,7 +177,7 @@ async fn work(fs: Arc<Filesystem>, seed: u64, log: Arc<RecordingDevice>, history
     }
 }
 
-/// A life with bad sectors, and power cuts in it; how many logs were left.
+/// A life with bad sectors and power cuts; returns how many logs were left.
 fn cut_the_power(seed: u64) -> u64 {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let memory = MemoryDevice::new(32 << 20);
@@ -205,7 +207,7 @@ fn cut_the_power(seed: u64) -> u64 {
     let history = history.lock().unwrap().clone();
     let acknowledged: Vec<usize> = history.iter().filter_map(|synced| synced.acknowledged).collect();
     assert!(acknowledged.len() > 35, "seed {seed}: only {} syncs succeeded", acknowledged.len());
-    // The moments at which something had just been promised are the worst.
+    // Moments just after a promise are the worst.
     let mut positions: Vec<usize> = (0..CUTS).map(|_| rng.random_range(0..=log.position())).collect();
     positions.extend(acknowledged);
     positions.sort_unstable();

@@ -1,4 +1,4 @@
-//! fbarrier: what was written before it is never lost while something written after it survives.
+//! fbarrier: data written before it is never lost while something written after it survives.
 
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
@@ -12,9 +12,9 @@ use syncline_sim::{CrashImages, Latency, RecordingDevice, SimDevice, Simulation}
 use syncline_store::{FormatOptions, Store, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
-/// Files that are written one after the other, a barrier after each.
+/// Files that are written in turn, with a barrier after each.
 const FILES: usize = 3;
-/// Blocks of a file: too many to lie in its inode item.
+/// Blocks of a file: too many to be inline in its inode item.
 const BLOCKS: u64 = 5;
 const ROUNDS: u64 = 30;
 const IMAGES: usize = 12;
@@ -49,14 +49,15 @@ async fn open(device: Arc<dyn Device>, simulation: Arc<Simulation>) -> Arc<Files
     Filesystem::open(store, simulation.spawner(), options).await.unwrap()
 }
 
-/// Round `round`, in every block.
+/// The contents of round `round`: its number in every block.
 fn contents(round: u64) -> Bytes {
     let mut bytes = vec![0; BLOCKS as usize * 4096];
     bytes.chunks_mut(4096).for_each(|block| block[..8].copy_from_slice(&round.to_le_bytes()));
     bytes.into()
 }
 
-/// Writes round after round to the files, in order, and now and then syncs a file of its own or the last of them.
+/// Writes round after round to the files, in order, and sometimes syncs a separate file or the last
+/// of them.
 async fn work(fs: Arc<Filesystem>, spawn: Arc<dyn syncline_device::Spawn>, seed: u64, barriers: bool) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut files = Vec::new();
@@ -85,7 +86,7 @@ async fn work(fs: Arc<Filesystem>, spawn: Arc<dyn syncline_device::Spawn>, seed:
     }
 }
 
-/// The rounds in a file's blocks: least and most.
+/// The least and the greatest round in a file's blocks.
 async fn rounds(fs: &Filesystem, ino: Ino) -> (u64, u64) {
     let pieces = fs.read(ino, 0, BLOCKS as usize * 4096).await.unwrap();
     let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
@@ -95,7 +96,7 @@ async fn rounds(fs: &Filesystem, ino: Ino) -> (u64, u64) {
     all.fold((u64::MAX, 0), |(least, most), round| (least.min(round), most.max(round)))
 }
 
-/// What is out of order in an image that a power cut left.
+/// Describes what is out of order in an image that a power cut left.
 async fn disorder(fs: Arc<Filesystem>) -> Option<String> {
     let mut found = Vec::new();
     for index in 0..FILES {
@@ -103,12 +104,12 @@ async fn disorder(fs: Arc<Filesystem>) -> Option<String> {
         found.push(rounds(&fs, attributes.ino).await);
     }
     let ordered = found.is_sorted_by(|(least, _), (_, most)| least >= most);
-    // The first file begins a round only after the barrier that ended the one before.
+    // The first file begins a round only after the barrier that ended the previous one.
     let whole = found.first().is_none_or(|(_, first)| found.iter().all(|(least, _)| least + 1 >= *first));
     (!ordered || (found.len() == FILES && !whole)).then(|| format!("{found:?}"))
 }
 
-/// What is out of order after some power cut of a seed.
+/// Describes what is out of order after some power cut of a seed.
 fn run(seed: u64, barriers: bool) -> Option<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let memory = image();

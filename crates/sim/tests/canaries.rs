@@ -1,7 +1,7 @@
-//! Every rule that can be broken on purpose is found by the same search that finds nothing otherwise.
+//! Every rule that can be broken on purpose is detected by the search that finds nothing otherwise.
 //!
-//! `cargo test -p syncline-sim --test laboratory canaries:: -- --nocapture` prints how many seeds each took; `SYNCLINE_CANARY=<name>`
-//! looks for one only.
+//! `cargo test -p syncline-sim --test laboratory canaries:: -- --nocapture` prints the number of
+//! seeds for each; `SYNCLINE_CANARY=<name>` looks for only one.
 
 use crate::support::{one_at_a_time, search, silently};
 use std::time::Instant;
@@ -10,18 +10,18 @@ use syncline_sim::rot::LogLife;
 use syncline_sim::{Everything, FsSubject, Growing, StoreSubject};
 use syncline_store::Canary;
 
-/// What is put through it.
+/// The subject of the search.
 #[derive(Clone, Copy, Debug)]
 enum Engine {
     Store,
     Fs,
     Everything,
     Growing,
-    /// A log of which each block rots.
+    /// A log of which each block is rotted.
     Rot,
 }
 
-/// Where a canary shows, and in how many seeds at most.
+/// Where a canary shows, with or without faults, and within how many seeds.
 fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
     use Canary::*;
     Some(match canary {
@@ -60,13 +60,15 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         LeadOnce => (Engine::Rot, false, 10),
         IdleSegment => (Engine::Store, false, 100),
         UnboundedPending => (Engine::Store, false, 100),
-        // Looked for over schedules, and by tests of the store: these take a thread that stops, or an end of the device, at one moment.
+        // Found by the search over schedules and by tests of the store: each needs a thread that
+        // stops, or a device operation that ends, at one exact moment.
         LateRetry | SealAfterSuperblock => return None,
-        // The same: a block must be written again while it is on its way to a place.
+        // Likewise: a block must be rewritten while it is on its way to a place.
         PlaceStale | TruncateBehind | ForgetRecalled => return None,
-        // A life that fills the image and empties every second hole of it shows it at once (`full`), a slow device after 128 seeds.
+        // A life that fills the image and frees every second file shows it at once (`full`); a slow
+        // device, after 128 seeds.
         ScatteredRoom => return None,
-        // The search for what repairs break finds it, over images with a wrong space map.
+        // Found by the search for damage by repairs, in images with a wrong space map.
         MapToRead => return None,
     })
 }
@@ -74,11 +76,11 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
 fn plan(canary: Canary, faults: bool, through: bool) -> Plan {
     let plan = Plan { canary: Some(canary), faults, through: Some(through), ..Plan::default() };
     match canary {
-        // Within one epoch the log must come round to where it was before, and that takes one long life.
+        // Within one epoch the log must return to blocks it used before, which takes one long life.
         Canary::UnchainedBatch => {
             Plan { cycles: 1, lives: 1, load: Load { actions: (300, 600), ..plan.load }, ..plan }
         }
-        // These take time.
+        // These need time to pass.
         Canary::IdleSegment | Canary::UnboundedPending => {
             Plan { slow: true, cycles: 1, images: 3, load: Load { actions: (5, 40), ..plan.load }, ..plan }
         }
@@ -86,13 +88,13 @@ fn plan(canary: Canary, faults: bool, through: bool) -> Plan {
     }
 }
 
-/// True when what is broken is done in another way where the device does not flush behind writes.
+/// True if the broken step is done differently on a device without write-through.
 fn depends_on_the_device(canary: Canary) -> bool {
     use Canary::*;
     matches!(canary, SkipFlush | FlushEarly | LateJoiner | RedeemFailedFlush | IgnoreFailedWrite)
 }
 
-/// On devices that flush behind writes, as most are, and on others.
+/// Searches on devices with write-through, which most are, and on others.
 fn look<S: Subject>(subject: &S, canary: Canary, faults: bool, seeds: u64) {
     look_on(subject, canary, plan(canary, faults, true), seeds);
     if depends_on_the_device(canary) {
@@ -112,7 +114,7 @@ fn look_on<S: Subject>(subject: &S, canary: Canary, plan: Plan, seeds: u64) {
         found.seeds,
         started.elapsed().as_secs_f64()
     );
-    // It was the canary, and not something that the seed shows anyhow.
+    // The canary must be the cause, not something that the seed shows anyway.
     let sound = run_seed(subject, *seed, Plan { canary: None, ..plan });
     assert!(sound.is_ok(), "seed {seed} fails without {canary} too: {sound:?}");
 }

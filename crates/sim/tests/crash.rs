@@ -1,6 +1,7 @@
-//! The filesystem through power cuts at every kind of moment.
+//! The filesystem through power cuts at all kinds of moments.
 //!
-//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test laboratory crash::` repeats it.
+//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test
+//! laboratory crash::` repeats it.
 
 use crate::support::{assert_no_violation, explore, one_at_a_time, repeat_is_identical};
 use syncline_sim::lab::Plan;

@@ -1,4 +1,5 @@
-//! A full filesystem in use: names that become longer, copies that share, files that are made at once, a snapshot that keeps everything.
+//! A full filesystem in use: names that become longer, copies that share, files created at once, a
+//! snapshot that keeps everything.
 
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
@@ -72,7 +73,7 @@ fn renames(mib: u64, files: u64) {
     }
     println!("{done} renamed, {refused} refused; {:?}", fs.store().space());
     if !wrong.is_empty() {
-        // Somebody makes room: the largest file goes.
+        // Make room: the largest file is removed.
         let unlinked = block_on(fs.unlink(ROOT, b"filler")).map_err(|error| error.to_string());
         fs.forget(filler, 1);
         std::thread::sleep(std::time::Duration::from_secs(2));
@@ -105,7 +106,8 @@ fn renames_on_a_full_filesystem_of_64_mib() {
     renames(64, 20_000);
 }
 
-/// A snapshot keeps what is changed: whoever changes names may use up what accepted data needs to be named.
+/// A snapshot keeps everything that is replaced, so changes of names may use up the room needed to
+/// name accepted data.
 #[test]
 fn data_that_was_accepted_can_be_synced_although_a_snapshot_keeps_everything() {
     let (spawn, memory, fs) = rig(64, 16384);
@@ -153,7 +155,7 @@ fn data_that_was_accepted_can_be_synced_although_a_snapshot_keeps_everything() {
     );
 }
 
-/// Memory whose flushes take a while.
+/// A memory device with slow flushes.
 struct Slow(Arc<MemoryDevice>, std::sync::atomic::AtomicU64);
 
 impl Device for Slow {
@@ -181,7 +183,7 @@ impl Device for Slow {
     }
 }
 
-/// Many files are made at once while a checkpoint is on its way; there are 10 MiB and more.
+/// Many files are created at once during a checkpoint, with more than 10 MiB available.
 #[test]
 fn files_made_at_once_are_not_refused_because_of_each_other() {
     let (spawn, memory, fs) = rig(64, 16384);
@@ -228,7 +230,8 @@ fn files_made_at_once_are_not_refused_because_of_each_other() {
     );
 }
 
-/// Copies that share, of a file with many extents, all at once on a full image: each is admitted before it waits for the file.
+/// Many copies that share, of a file with many extents, at once on a full image: each is admitted
+/// before it waits for the file.
 #[test]
 fn copies_at_once_leave_room_for_a_checkpoint() {
     let (_spawn, _memory, fs) = rig(16, 16384);

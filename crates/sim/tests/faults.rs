@@ -1,4 +1,5 @@
-//! P5: what fsync says of a failing device is true, a retry is real, and what was acknowledged before is there after.
+//! P5: fsync reports the truth about a failing device, a retry is real, and data acknowledged
+//! before survives.
 
 use std::sync::Arc;
 use syncline_device::{
@@ -18,7 +19,7 @@ struct Rig {
     spawn: Arc<dyn Spawn>,
 }
 
-/// A device that fails three times in a row has failed.
+/// A device that fails three times in a row counts as failed.
 fn options() -> StoreOptions {
     StoreOptions { patience: std::time::Duration::ZERO, ..StoreOptions::default() }
 }
@@ -43,7 +44,8 @@ impl Rig {
         block_on(self.store.sync(op))
     }
 
-    /// Objects that are there when the power goes now. (What reached the memory device counts as persistent.)
+    /// Objects that exist if the power fails now. (Writes that reached the memory device count as
+    /// persistent.)
     fn after_crash(&self) -> Vec<u64> {
         let image: Arc<dyn Device> = self.memory.snapshot();
         let opened = block_on(Store::open(image, options(), self.spawn.clone()));
@@ -73,7 +75,7 @@ fn a_write_that_keeps_failing_fails_the_fsync_and_blocks_what_follows() {
     rig.sync(first).unwrap_err();
     assert!(!rig.store.is_durable(first));
     assert_eq!(rig.after_crash(), [0; 0]);
-    // The device is well again: a retry is real, and takes the later change with it (R5).
+    // The device works again: a retry is real, and includes the later change (R5).
     rig.device.mend();
     let second = rig.put(101);
     rig.sync(second).unwrap();
@@ -81,7 +83,7 @@ fn a_write_that_keeps_failing_fails_the_fsync_and_blocks_what_follows() {
     assert_eq!(rig.after_crash(), [100, 101]);
 }
 
-/// Rule R5's other way.
+/// Rule R5's other way: the log continues elsewhere.
 #[test]
 fn a_write_that_fails_twice_makes_the_log_go_on_elsewhere() {
     let rig = rig();
@@ -177,7 +179,7 @@ fn a_superblock_that_may_or_may_not_be_there_ends_all_writing() {
 #[test]
 fn one_bit_wrong_on_its_way_costs_no_acknowledged_change_at_recovery() {
     let rig = rig();
-    // The newest batch, which nothing calls durable, names data.
+    // The newest batch, which no other calls durable, names data.
     let mut reservation = block_on(rig.store.reserve(4)).unwrap();
     let run = rig.store.allocate(&mut reservation, 4, None).unwrap();
     let write = rig.store.write_data(run, vec![AlignedBuf::copy_from(&[7; 4 * 4096]).into_bytes()]);
@@ -194,7 +196,7 @@ fn one_bit_wrong_on_its_way_costs_no_acknowledged_change_at_recovery() {
         if device.injected() == 0 {
             break;
         }
-        // Refusing is right too: the next mount reads again.
+        // Refusing is correct too: the next mount reads again.
         let Ok((store, _)) = store else { continue };
         opened += 1;
         device.mend();
@@ -203,7 +205,8 @@ fn one_bit_wrong_on_its_way_costs_no_acknowledged_change_at_recovery() {
     assert!(opened > 3, "most of these mounts succeed");
 }
 
-/// What recovery takes for the end of the log it overwrites. Bytes that were read wrong once must not be that end.
+/// Recovery overwrites the log from where it takes the end to be. Bytes misread once must not
+/// become that end.
 #[test]
 fn bytes_read_wrong_during_recovery_end_no_log() {
     let rig = rig();
@@ -214,7 +217,7 @@ fn bytes_read_wrong_during_recovery_end_no_log() {
     let mut failed = 0;
     let effects = [Effect::FlippedBit, Effect::Elsewhere, Effect::Zeros, Effect::Error];
     for (effect, after) in effects.into_iter().flat_map(|effect| (0..30).map(move |after| (effect, after))) {
-        // The same wrong bytes twice are what the device holds, as far as anyone can tell.
+        // If the same wrong bytes come back twice, they count as the device's contents.
         let once = matches!(effect, Effect::Zeros | Effect::Elsewhere);
         let times: &[u64] = if once { &[1] } else { &[1, 2, 5, u64::MAX] };
         for &times in times {
@@ -250,8 +253,8 @@ fn wrong_bytes_are_an_error_never_an_answer() {
     }
 }
 
-/// The power failed while a superblock was written: one of its copies is there, and its first reader can't read it. What that reader
-/// does must not depend on its never being read.
+/// The power failed during a superblock write: one of the copies is there, but its first reader
+/// can't read it. The result of that recovery must not depend on the copy staying unreadable.
 #[test]
 fn a_copy_of_a_superblock_that_can_not_be_read_counts_no_more() {
     let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
@@ -264,7 +267,8 @@ fn a_copy_of_a_superblock_that_can_not_be_read_counts_no_more() {
         store.commit(transaction).unwrap()
     };
     let slot = |device: Arc<dyn Device>| block_on(read_superblocks(&device)).unwrap().slot;
-    // The copy that is read first shall not be of the newest slot, and recovery shall have something to do.
+    // The copy that is read first must not be in the newest slot, and recovery must have something
+    // to do.
     put(100);
     while slot(before.clone()) == 0 {
         put(101);
@@ -283,7 +287,7 @@ fn a_copy_of_a_superblock_that_can_not_be_read_counts_no_more() {
     block_on(memory.write_at(first * 4096, vec![block])).unwrap();
     let device = FaultDevice::new(memory.clone());
     device.add(Fault::next(Operation::Read, 1));
-    // The power fails again as soon as recovery has written anything.
+    // The power fails again right after recovery's first write.
     device.add(Fault { after: 1, ..Fault::next(Operation::Write, u64::MAX) });
     let opened = block_on(Store::open(device, options(), spawn.clone()));
     assert!(opened.is_err());

@@ -1,4 +1,5 @@
-//! A full filesystem goes on, and opens again: however little of its free space lies together, and however many want some at once.
+//! A full filesystem keeps working and opens again, however fragmented its free space is and
+//! however many operations compete for it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,17 +13,17 @@ use syncline_store::{Canary, FormatOptions, Store, StoreError, StoreOptions, for
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const BLOCK: usize = 4096;
 
-/// A filesystem, and the files that were synced.
+/// A filesystem and the files that were synced.
 struct Life {
     simulation: Simulation,
     memory: Arc<MemoryDevice>,
     fs: Arc<Filesystem>,
     files: Vec<(Ino, String, usize, u8)>,
-    /// Files that were ever made.
+    /// Number of files ever created.
     made: usize,
 }
 
-/// `names` decides where in the tree each name lies.
+/// `names` decides the position of each name in the tree.
 fn image(node_bytes: u32, names: u8) -> Arc<MemoryDevice> {
     let memory = MemoryDevice::new(16 << 20);
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
@@ -66,7 +67,7 @@ impl Life {
         self.simulation.run(work).expect("every operation ends")
     }
 
-    /// Makes a file of so many blocks; false when there is no room.
+    /// Creates a file of this many blocks; returns false if there is no room.
     fn make(&mut self, blocks: usize) -> bool {
         let (fs, name, fill) = (self.fs.clone(), format!("file {}", self.made), self.made as u8 | 1);
         self.made += 1;
@@ -104,7 +105,7 @@ impl Life {
         }
     }
 
-    /// Blocks of all files.
+    /// Total blocks of all files.
     fn blocks(&self) -> usize {
         self.files.iter().map(|(_, _, blocks, _)| blocks).sum()
     }
@@ -119,7 +120,7 @@ impl Life {
         assert_eq!(self.try_sync(), Ok(()));
     }
 
-    /// Closes and opens it again, as an unmount and a mount do.
+    /// Closes and reopens it, like an unmount and a mount.
     fn again(mut self) -> Result<Self, String> {
         let fs = self.fs.clone();
         let closing = async move {
@@ -134,7 +135,7 @@ impl Life {
         Ok(self)
     }
 
-    /// All files read as they were written.
+    /// Asserts that all files read as they were written.
     fn compare(&self) {
         for (ino, name, blocks, fill) in &self.files {
             let (fs, ino, len) = (self.fs.clone(), *ino, blocks * BLOCK);
@@ -144,7 +145,8 @@ impl Life {
     }
 }
 
-/// Fills the image with files of one block, and again and again removes some and fills the holes with longer files first.
+/// Fills the image with files of one block; then repeatedly removes some and fills the holes,
+/// longer files first.
 fn live(node_bytes: u32, names: u8, canary: Option<Canary>) -> Result<(), String> {
     let mut life = Life::begin(node_bytes, names, canary);
     while life.make(1) {}
@@ -155,7 +157,7 @@ fn live(node_bytes: u32, names: u8, canary: Option<Canary>) -> Result<(), String
         life.try_sync()?;
         let left = life.blocks();
         for blocks in [128, 32, 16, 8, 4, 3, 2, 1] {
-            // A fifth of the holes each, so that all sizes have their turn.
+            // A fifth of the holes for each size, so that all sizes have a turn.
             let full = life.blocks() + (before - left) / 5;
             while life.blocks() + blocks <= full && life.make(blocks) {}
             life.try_sync()?;
@@ -190,7 +192,7 @@ fn without_room_that_lies_together_it_would_not() {
     assert!(live(16384, 0, Some(Canary::ScatteredRoom)).is_err());
 }
 
-/// Many large attributes at once, each admitted while there is room for one.
+/// Many large xattrs at once, each admitted while there is room for one.
 #[test]
 fn what_is_admitted_at_once_has_room_together() {
     let mut life = Life::begin(16384, 0, None);
@@ -201,7 +203,7 @@ fn what_is_admitted_at_once_has_room_together() {
         life.run(async move { fs.unlink(ROOT, name.as_bytes()).await }).unwrap();
     }
     life.sync();
-    // Nothing is in memory: each waits for the device, and others are admitted meanwhile.
+    // Nothing is cached: each operation waits for the device, and others are admitted meanwhile.
     let life = life.again().unwrap();
     let spawn = life.simulation.spawner();
     let answers = Arc::new(Mutex::new(Vec::new()));

@@ -1,5 +1,5 @@
-//! A full filesystem whose metadata is large: what is in memory never outgrows the room for its checkpoint, and the image can be mounted after any
-//! crash.
+//! A full filesystem with large metadata: changes in memory never outgrow the room for their
+//! checkpoint, and the image mounts after any crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,8 @@ fn write(fs: &Filesystem, ino: Ino, at: u64, len: usize) -> Result<(), FsError> 
 }
 
 impl Rig {
-    /// What is wrong in the end: after a crash, without the snapshot, and after an unmount.
+    /// Describes what is wrong at the end: after a crash, without the snapshot, and after an
+    /// unmount.
     fn end(&self, wrong: &mut Vec<String>) {
         if let Err(error) = self.mount_after_crash() {
             wrong.push(format!("mount after a crash: {error}"));
@@ -52,7 +53,7 @@ impl Rig {
         }
     }
 
-    /// So many files, each with so much in its inode item that few fit a node.
+    /// Creates this many files, each with so much in its inode item that few fit a node.
     fn begin(mib: u64, node_bytes: u32, files: u64, attribute: usize) -> Self {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
         let memory = MemoryDevice::new(mib << 20);
@@ -75,7 +76,7 @@ impl Rig {
         Self { spawn, memory, fs, files, filler }
     }
 
-    /// Leaves so many blocks.
+    /// Fills the image until this many blocks are left.
     fn fill(&self, left: u64) {
         let mut at = block_on(self.fs.getattr(self.filler)).unwrap().size;
         for _ in 0..3 {
@@ -101,13 +102,13 @@ impl Rig {
         );
     }
 
-    /// Deletes the snapshot in the mount that follows a crash now.
+    /// Deletes the snapshot in a mount after a crash now.
     fn delete_after_crash(&self) -> Result<(), String> {
         let fs = open(self.memory.snapshot(), &self.spawn)?;
         block_on(fs.delete_snapshot("all")).map_err(|error| error.to_string())
     }
 
-    /// What the mount answers that follows a crash now.
+    /// The result of a mount after a crash now.
     fn mount_after_crash(&self) -> Result<(), String> {
         let fs = open(self.memory.snapshot(), &self.spawn)?;
         block_on(fs.close()).map_err(|error| format!("close: {error}"))?;
@@ -115,7 +116,7 @@ impl Rig {
     }
 }
 
-/// Files that were written a little, each in a leaf of its own that a snapshot keeps.
+/// Small writes to files, each in a leaf of its own that a snapshot keeps.
 fn small_writes(node_bytes: u32, step: usize, files: u64, attribute: usize, len: usize) {
     let rig = Rig::begin(64, node_bytes, files, attribute);
     rig.tell("made");
@@ -162,7 +163,8 @@ fn blocks_beside_a_snapshot_are_synced() {
     small_writes(16384, 6, 6000, 2900, 4096);
 }
 
-/// Files are written while there is no snapshot, and one is made before they are synced, as beside a snapshot's own write-back.
+/// Files are written while there is no snapshot, and one is made before they are synced, as beside
+/// a snapshot's own write-back.
 fn written_before_the_snapshot(len: usize) {
     let rig = Rig::begin(64, 16384, 6000, 2900);
     rig.fill(400);
@@ -200,7 +202,7 @@ fn blocks_before_a_snapshot_are_synced() {
     written_before_the_snapshot(4096);
 }
 
-/// Every file is read.
+/// Reads every file.
 fn reads(each: usize) {
     let rig = Rig::begin(64, 16384, 6000, 2900);
     for ino in &rig.files {
@@ -249,7 +251,7 @@ fn a_sync_of_many_files_leaves_room_for_the_checkpoint() {
         }
     }
     let mut wrong = Vec::new();
-    // One transaction of them all may be too much.
+    // A single transaction for all of them may be too large.
     let synced = block_on(rig.fs.sync_many(&accepted, 0)).map_err(|error| error.to_string());
     rig.tell("synced");
     if let Err(error) = rig.mount_after_crash() {
@@ -267,7 +269,7 @@ fn a_sync_of_many_files_leaves_room_for_the_checkpoint() {
     assert!(wrong.is_empty(), "{} accepted, sync of all {synced:?}: {wrong:#?}", accepted.len());
 }
 
-/// Memory whose flushes take a while if they are told to.
+/// A memory device whose flushes can be made slow.
 struct Slow(Arc<MemoryDevice>, AtomicBool);
 
 impl Device for Slow {
@@ -296,7 +298,7 @@ impl Device for Slow {
     }
 }
 
-/// Renames at once, each admitted before it waits for the directory.
+/// Many renames at once, each admitted before it waits for the directory.
 #[test]
 fn renames_at_once_are_not_refused_because_of_each_other() {
     let rig = Rig::begin(64, 16384, 6000, 2900);

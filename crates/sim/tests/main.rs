@@ -1,5 +1,6 @@
-//! The laboratory: what simulations, power cuts, failing and slow devices show of store and filesystem. One program, since each builds them
-//! anew; `cargo test -p syncline-sim --test laboratory crash::` runs a part.
+//! The laboratory: tests of store and filesystem with simulations, power cuts, and failing and slow
+//! devices. All in one program, since building each would be slow; `cargo test -p syncline-sim
+//! --test laboratory crash::` runs a part.
 
 mod bad_sectors;
 mod barrier;

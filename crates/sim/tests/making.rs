@@ -1,4 +1,5 @@
-//! Making a filesystem: whatever a power cut leaves of it is no filesystem, or the new one with its root directory.
+//! Making a filesystem: a power cut leaves either no filesystem, or the new one with its root
+//! directory.
 
 use std::sync::Arc;
 use syncline_check::check;
@@ -10,7 +11,7 @@ use syncline_store::{FormatOptions, Store, StoreOptions, format, read_superblock
 
 const UUID: [u8; 16] = [9; 16];
 const BYTES: u64 = 16 << 20;
-/// Ways in which each moment's writes may be there or not.
+/// Combinations of surviving writes tried at each moment.
 const SEEDS: u64 = 6;
 
 async fn make(device: Arc<dyn Device>, uuid: [u8; 16], spawn: Arc<dyn syncline_device::Spawn>) {
@@ -19,7 +20,7 @@ async fn make(device: Arc<dyn Device>, uuid: [u8; 16], spawn: Arc<dyn syncline_d
     format(device, options, root, spawn).await.unwrap();
 }
 
-/// How many of the images that power cuts leave hold the new filesystem, and how many do not.
+/// Counts the images left by power cuts that hold the new filesystem, and those that do not.
 fn cut_everywhere(base: &Arc<MemoryDevice>) -> (u32, u32) {
     let simulation = Simulation::new(1);
     let recording = RecordingDevice::new(SimDevice::new(&simulation, base.snapshot(), Latency::default()));
@@ -74,7 +75,7 @@ fn a_cut_over_an_old_one_does_not_mix_them() {
     assert!(new > 50 && none > 20, "{new} images hold it, {none} do not");
 }
 
-/// Whoever finds the signature of what was there before takes the device for theirs.
+/// A program that finds the signature of the previous contents would take the device for its own.
 #[test]
 fn nothing_at_the_ends_tells_of_what_was_there() {
     let device = MemoryDevice::new(BYTES);

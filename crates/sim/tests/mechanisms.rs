@@ -1,4 +1,4 @@
-//! What makes fsync cheap, each by its counters: with it, and with it switched off.
+//! The mechanisms that make fsync cheap, measured by their counters: each switched on and off.
 
 use bytes::Bytes;
 use std::future::Future;
@@ -43,7 +43,7 @@ impl Bench {
         Self { simulation, fs }
     }
 
-    /// Runs some work on the filesystem to its end.
+    /// Runs work on the filesystem to its end.
     fn run<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Filesystem>) -> F) -> T
     where
         F: Future<Output = T> + Send + 'static,
@@ -134,7 +134,7 @@ fn an_fsync_that_another_flush_covered_needs_none() {
     assert_eq!(flushes(&[Ablation::FlushElide]), 3);
 }
 
-/// As a package manager does it: write them all, then fsync them one by one.
+/// What a package manager does: write all files, then fsync them one by one.
 #[test]
 fn small_files_go_along_with_the_fsync_of_any() {
     const FILES: u64 = 50;
@@ -174,12 +174,13 @@ fn timestamps_cost_an_fdatasync_nothing() {
     assert_eq!(bench.flushes(|bench| bench.fsync(ino, false)), 1);
 }
 
-/// `ROUNDS` writes and syncs of each writer at once, 64 KiB at a place of its own; the files go round.
+/// `ROUNDS` writes and syncs by each writer at once, 64 KiB at its own place; the writers take the
+/// files in turn.
 fn overwrite_at_once(bench: &Bench, writers: u64, files: Vec<Ino>) {
     write_at_once(bench, writers, files, &[3; 65536]);
 }
 
-/// The same with other data.
+/// Like `overwrite_at_once`, with other data.
 fn write_at_once(bench: &Bench, writers: u64, files: Vec<Ino>, data: &'static [u8]) {
     let spawn = bench.simulation.spawner();
     bench.run(|fs| async move {
@@ -211,7 +212,8 @@ fn concurrent_fsyncs_share_batches_and_flushes() {
         let after = bench.store();
         (after.flushes_issued - before.flushes_issued, after.batches - before.batches)
     };
-    // Each writer its own file, and all of them one: an fsync excludes others of its file only while it submits.
+    // Each writer with its own file, or all with one: an fsync excludes others of its file only
+    // while it submits.
     for files in [WRITERS, 1] {
         let (flushes, batches) = figures(files, &[]);
         assert!(flushes <= WRITERS * ROUNDS / 8, "{files} files: {flushes} flushes");
@@ -221,7 +223,8 @@ fn concurrent_fsyncs_share_batches_and_flushes() {
     assert!(flushes >= WRITERS * ROUNDS, "{flushes} flushes");
 }
 
-/// One write less for who waits alone; with many about, new files are written once, and what is synced again is logged.
+/// A lone writer saves one write; with many writers, new files are written once, and what is synced
+/// again is logged.
 #[test]
 fn the_first_sync_of_a_file_is_logged_where_few_sync() {
     const WRITERS: u64 = 16;
@@ -241,7 +244,7 @@ fn the_first_sync_of_a_file_is_logged_where_few_sync() {
     };
     assert_eq!(logged(&one_by_one), 2 * WRITERS);
     write_at_once(&bench, WRITERS, files("busy"), &[3; 65536]);
-    // Of each its first is placed, the others are logged.
+    // The first write of each writer is placed, the others are logged.
     assert_eq!(
         logged(&|| write_at_once(&bench, WRITERS, files("small"), &[4; 8192])),
         2 * WRITERS * (ROUNDS - 1)
@@ -254,7 +257,7 @@ fn fsyncs_of_what_is_not_shared_look_no_count_up() {
     let lookups = |without: &[Ablation]| {
         let bench = Bench::new(without);
         let files: Vec<Ino> = (0..WRITERS).map(|index| bench.create(&format!("f{index}"))).collect();
-        // Elsewhere on the image something is shared.
+        // Elsewhere on the image some blocks are shared.
         let (origin, clone) = (bench.create("origin"), bench.create("clone"));
         bench.write(origin, &[1; 1 << 20]);
         bench.clone_file(origin, clone, 1 << 20);
@@ -272,7 +275,7 @@ fn fsyncs_of_what_is_not_shared_look_no_count_up() {
 
 #[test]
 fn a_clone_pays_only_for_extents_with_the_mark() {
-    // Each overwrite is to replace an extent at once.
+    // Makes each overwrite replace an extent at once.
     let bench = Bench::new(&[Ablation::DataInLog]);
     let (file, clone) = (bench.create("file"), bench.create("clone"));
     bench.write(file, &[1; 1 << 20]);
@@ -322,7 +325,8 @@ fn the_cost_of_a_directory_fsync_does_not_grow_with_the_directory() {
     assert!(copies >= items, "{copies} copies of {items} items");
 }
 
-/// Each change of a name, some hundred times: what it logs without parent pointers, with them, and with each in an item.
+/// Some hundred changes of names: what each logs without parent pointers, with them, and with each
+/// in an item.
 #[test]
 fn parent_pointers_that_fit_their_inode_log_no_items() {
     const FILES: u64 = 300;
@@ -351,13 +355,13 @@ fn parent_pointers_that_fit_their_inode_log_no_items() {
                     }
                 }
             });
-            // What is pending is counted when it is sealed.
+            // Pending changes are counted when they are sealed.
             bench.fsync(ROOT, false);
             let after = bench.store();
             let items = |counters: &CountersSnapshot| {
                 counters.log_puts + counters.log_deletes - counters.log_coalesced
             };
-            // The directory's own item is one for all.
+            // All changes share the directory's own item.
             logged.push((items(&after) - items(&before)) / FILES);
         }
         (logged, bench.files().parents_short, bench.files().parents_long)
@@ -372,7 +376,8 @@ fn parent_pointers_that_fit_their_inode_log_no_items() {
     assert_eq!((&plain[..], &ablated[..]), (&[2, 2, 3, 2][..], &[3, 3, 5, 3][..]));
 }
 
-/// A page that a database overwrites and syncs: one request to the device, where placing it takes two writes and a flush.
+/// A database overwrites and syncs a page: a single request to the device, where placing it takes
+/// two writes and a flush.
 #[test]
 fn a_small_synced_write_is_one_request() {
     let counts = |without: &[Ablation]| {

@@ -1,5 +1,5 @@
-//! Room may run out in every single allocation: each in turn finds none, and every time the filesystem answers in order,
-//! keeps what it acknowledged, and goes on.
+//! Any single allocation may find no room: each in turn is made to fail, and every time the
+//! filesystem returns a proper error, keeps everything it acknowledged, and continues.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,13 +14,13 @@ use syncline_store::{FormatOptions, Store, StoreError, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
-/// A filesystem in a simulated run, and what it must hold.
+/// A filesystem in a simulated run, and its expected contents.
 struct Rig {
     simulation: Simulation,
     memory: Arc<MemoryDevice>,
     fs: Arc<Filesystem>,
     files: BTreeMap<String, (Ino, Vec<u8>)>,
-    /// Answers that said that there was no room.
+    /// Number of errors for lack of room.
     refusals: u64,
 }
 
@@ -68,7 +68,7 @@ fn open(memory: &Arc<MemoryDevice>, seed: u64) -> (Simulation, Arc<Filesystem>) 
 }
 
 impl Rig {
-    /// Runs an operation. One that finds no room is tried again: the second time there is some.
+    /// Runs an operation. If it finds no room it is retried; the second time there is room.
     fn run<T, F>(&mut self, operation: impl Fn(Arc<Filesystem>) -> F) -> T
     where
         T: Send + 'static,
@@ -87,7 +87,7 @@ impl Rig {
         panic!("one allocation after another is refused only once");
     }
 
-    /// Every file reads as it was written, also after an operation that failed.
+    /// Asserts that every file reads as it was written, even after a failed operation.
     fn compare(&self) {
         assert_eq!(self.fs.store().read_only_reason(), None);
         for (name, (ino, contents)) in &self.files {
@@ -149,7 +149,8 @@ impl Rig {
         self.files.remove(name);
     }
 
-    /// Something of everything, with enough log for several segments and enough items for several checkpoints.
+    /// Operations of all kinds, with enough log for several segments and enough items for several
+    /// checkpoints.
     fn work(&mut self) {
         for index in 0..12 {
             let name = format!("file{index}");
@@ -177,7 +178,7 @@ impl Rig {
         self.fsync("file3");
     }
 
-    /// What is left can be emptied, unmounted and checked.
+    /// Asserts that the image can be emptied, unmounted and checked.
     fn end(mut self) {
         self.compare();
         self.run(|fs| async move { fs.syncfs().await });
@@ -193,7 +194,7 @@ impl Rig {
         self.survives();
     }
 
-    /// A power cut now leaves a sound image with everything in it.
+    /// Asserts that a power cut now leaves a sound image with everything in it.
     fn survives(&self) {
         let image = self.memory.snapshot();
         let spawn = self.simulation.spawner();
@@ -239,8 +240,8 @@ fn each_three_allocations_in_turn_may_find_none() {
     sweep(3);
 }
 
-/// A writer that holds a lease waits for what was unlinked to make room. It must not wait for its own file, which is removed as
-/// soon as the lease is free.
+/// A writer that holds a lease waits for unlinked files to free their room. It must not wait for
+/// its own file, which is removed only when the lease is free.
 #[test]
 fn a_writer_does_not_wait_for_the_removal_of_its_own_file() {
     for seed in 0..30 {
@@ -253,7 +254,7 @@ fn a_writer_does_not_wait_for_the_removal_of_its_own_file() {
             fs.unlink(ROOT, b"file").await.unwrap();
             fs.forget(made.ino, 1);
             let piece = AlignedBuf::zeroed(1 << 16).into_bytes();
-            // Not quite full: the large write below is admitted, and then finds too little.
+            // Not quite full: the large write below is admitted and then finds too little.
             let mut offset = seed << 12;
             fs.write(other.ino, 0, AlignedBuf::zeroed(offset as usize).into_bytes(), false).await.unwrap();
             while fs.write(other.ino, offset, piece.clone(), false).await.is_ok() {

@@ -1,4 +1,5 @@
-//! A nearly full filesystem whose device fails: nobody waits for itself, and what was accepted is written when the device is back.
+//! A nearly full filesystem whose device fails: no operation waits for itself, and accepted data is
+//! written when the device is back.
 
 use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +15,12 @@ use syncline_store::{FormatOptions, Store, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
-/// Once armed, where the next write of data of at least 64 KiB goes is a bad sector from then on.
+/// Once armed, the next write of at least 64 KiB of data creates a bad sector at its place.
 struct Trap {
     inner: Arc<MemoryDevice>,
     armed: AtomicBool,
     bad: Mutex<Option<u64>>,
-    /// The path to the device is away: nothing works.
+    /// The path to the device is down: every operation fails.
     gone: AtomicBool,
 }
 
@@ -72,14 +73,14 @@ fn make(fs: &Filesystem, name: &str) -> Ino {
     block_on(fs.mknod(CALLER, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0)).unwrap().ino
 }
 
-/// Runs this on a thread of its own; its result, unless it takes too long.
+/// Runs this on a separate thread; returns its result unless it takes too long.
 fn within<T: Send + 'static>(seconds: u64, what: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || tell.send(what()));
     told.recv_timeout(Duration::from_secs(seconds)).ok()
 }
 
-/// Leaves about so many blocks for writers.
+/// Leaves about this many blocks for writers.
 fn fill(fs: &Filesystem, left: u64) {
     let filler = make(fs, "filler");
     let mut at = 0;
@@ -91,8 +92,9 @@ fn fill(fs: &Filesystem, left: u64) {
     block_on(fs.syncfs()).unwrap();
 }
 
-/// A bad sector below a file's new data, and a write to the same file that finds little room: the write makes a checkpoint under
-/// the file's lease, the checkpoint leaves the log, and that wants the lease.
+/// A bad sector below a file's new data, and a write to the same file that finds little room: the
+/// write makes a checkpoint while it holds the file's lease, the checkpoint leaves the log, and
+/// that needs the lease.
 #[test]
 fn a_write_that_makes_room_does_not_wait_for_itself() {
     let (_spawn, trap, fs) = rig();
@@ -104,7 +106,7 @@ fn a_write_that_makes_room_does_not_wait_for_itself() {
     block_on(fs.barrier(&[file])).unwrap();
     assert!(trap.bad.lock().unwrap().is_some());
     let inner = fs.clone();
-    // Half of what there is, again and again: sooner or later there is none.
+    // Half of what is left, again and again: sooner or later nothing is left.
     let written = within(20, move || {
         for n in 1..64 {
             if let Err(error) = block_on(inner.write(file, n << 20, Bytes::from(vec![3; 1 << 20]), false)) {
@@ -119,15 +121,16 @@ fn a_write_that_makes_room_does_not_wait_for_itself() {
     assert!(written.is_some(), "write(2) never returned; an fsync of another file within 20 s: {synced:?}");
 }
 
-/// The path to the device is away for a second on a filesystem that is nearly full. Data that was accepted before must find its way
-/// afterwards: blocks that are only blamed for the outage are all the room there is.
+/// The path to the device is down for a second, on a nearly full filesystem. Data accepted before
+/// must be written afterwards, although the only room left is blocks that are quarantined because
+/// of the outage.
 #[test]
 fn data_that_was_accepted_is_written_after_an_outage() {
     let (_spawn, trap, fs) = rig();
     let file = make(&fs, "file");
     let last = make(&fs, "last");
     fill(&fs, 330);
-    // To the point: what is left with everything in the tree.
+    // More exactly: fill up to what is left with everything in the tree.
     let mut at = 0;
     loop {
         block_on(fs.syncfs()).unwrap();
@@ -144,7 +147,7 @@ fn data_that_was_accepted_is_written_after_an_outage() {
     trap.gone.store(true, Ordering::SeqCst);
     assert!(block_on(fs.syncfs()).is_err(), "the device is away");
     trap.gone.store(false, Ordering::SeqCst);
-    // The first of them may still tell of what failed.
+    // The first of these may still report the failure.
     let synced: Vec<_> = (0..5)
         .map(|_| {
             std::thread::sleep(Duration::from_millis(300));

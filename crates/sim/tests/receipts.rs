@@ -1,4 +1,4 @@
-//! Receipts: what they say of a sync is what the counters say, and what the device did.
+//! Receipts agree with the counters and with the device's operations.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Bench {
         Self { simulation, device, fs }
     }
 
-    /// Runs some work on the filesystem to its end.
+    /// Runs work on the filesystem to its end.
     fn run<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Filesystem>) -> F) -> T
     where
         F: Future<Output = T> + Send + 'static,
@@ -62,7 +62,7 @@ impl Bench {
         self.run(|fs| async move { fs.write(ino, offset, Bytes::from_static(data), false).await.unwrap() });
     }
 
-    /// The result of an fsync, and its receipt.
+    /// The result and the receipt of an fsync.
     fn try_fsync(&self, ino: Ino, data_only: bool) -> (Result<(), FsError>, Receipt) {
         let before = self.fs.last_receipt().map_or(0, |receipt| receipt.serial);
         let result = self.run(|fs| async move { fs.fsync(ino, data_only).await });
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// What must hold of every receipt.
+/// Checks that hold for every receipt.
 fn check_sums(receipt: &Receipt) {
     let times = receipt.times_ns;
     let stages = times.submit + times.wait + times.gather + times.write + times.flush + times.checkpoint;
@@ -109,7 +109,7 @@ fn an_fsync_tells_what_it_wrote_and_which_flush_covered_it() {
     assert_eq!((submitted.blocks, submitted.device_writes, submitted.blocks_before_log), (16, 1, 0));
     assert_eq!((submitted.inodes, submitted.extents, submitted.inline_bytes), (1, 1, 0));
     assert_eq!(submitted.blocks * 4096, after.data_bytes - before.data_bytes);
-    // One flush, its own; two writes side by side, the data and the batch.
+    // One flush, issued by itself; two parallel writes, of the data and the batch.
     assert_eq!((receipt.cover, receipt.drove, receipt.members), (Cover::Issued, true, 1));
     assert_eq!(after.flushes_issued - before.flushes_issued, 1);
     assert_eq!(after.device_writes - before.device_writes, submitted.device_writes + 1);
@@ -182,7 +182,8 @@ fn an_inode_read_anew_is_not_said_to_have_changed() {
     let ino = bench.create("file");
     bench.run(|fs| async move { fs.forget(ino, 1) });
     bench.fsync(ROOT);
-    // Each of these pushes the file out of memory; when it comes back, something else is not durable.
+    // Each of these evicts the file from memory; when it is loaded again, something else is not
+    // durable.
     for index in 0..64 {
         let other = bench.create(&format!("other{index}"));
         bench.run(|fs| async move { fs.forget(other, 1) });
@@ -258,7 +259,7 @@ fn a_failed_flush_leaves_a_receipt_with_its_error_and_stage() {
     assert_eq!((retried.cover, retried.why), (Cover::Issued, Why::LOGGED));
     assert_eq!(retried.batches.last, receipt.batches.last, "the same batch, written again");
 
-    // Not the data, nor the batch beside it, nor the checkpoint that was to take them elsewhere.
+    // Fails the data, the batch beside it, and the checkpoint that would move them elsewhere.
     bench.write(ino, 0, &[2; 32768]);
     bench.device.add(Fault::next(Operation::Write, u64::MAX));
     let (result, receipt) = bench.try_fsync(ino, false);

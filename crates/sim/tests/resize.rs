@@ -1,4 +1,4 @@
-//! Growing: whatever a power cut leaves of it is the filesystem, at its old size or at the new one.
+//! Growing: a power cut leaves the filesystem at its old size or at the new one.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -17,9 +17,9 @@ use syncline_store::{FormatOptions, Store, StoreError, StoreOptions, format, rea
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const MIB: u64 = 1 << 20;
 const OLD_BLOCKS: u64 = 24 * MIB / 4096;
-/// The space map gets a level more at 127 MiB.
+/// The space map gets another level at 127 MiB.
 const NEW_BLOCKS: u64 = 160 * MIB / 4096;
-/// So many bytes each file has, from nothing to more than an extent.
+/// Sizes of the files in bytes, from empty to more than an extent.
 const SIZES: [usize; 5] = [0, 100, 5000, 200_000, 1_000_000];
 
 fn options(simulation: &Simulation, epoch: u8) -> (StoreOptions, Options) {
@@ -31,7 +31,8 @@ fn contents(index: usize) -> Bytes {
     (0..SIZES[index]).map(|at| (at / 7 + index) as u8).collect::<Vec<u8>>().into()
 }
 
-/// A filesystem of the old size on a device of the new one, as a crash left it: files, some of them only in the log.
+/// A filesystem of the old size on a device of the new one, as a crash left it, with some files
+/// only in the log.
 fn base() -> Arc<MemoryDevice> {
     let small = MemoryDevice::new(OLD_BLOCKS * 4096);
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
@@ -67,12 +68,12 @@ fn base() -> Arc<MemoryDevice> {
     large
 }
 
-/// Everything that is wrong with what a cut left, and the size of the filesystem.
+/// Examines an image after a cut: returns the size of the filesystem, or what is wrong.
 fn look(image: Arc<MemoryDevice>, seed: u64, grow_again: bool) -> Result<u64, String> {
     look_for(image, seed, grow_again, &[])
 }
 
-/// The same where files were synced, each of which has its name many times over.
+/// Like `look`, with files that were synced; each contains its name many times over.
 fn look_for(image: Arc<MemoryDevice>, seed: u64, grow_again: bool, synced: &[&str]) -> Result<u64, String> {
     let synced: Vec<String> = synced.iter().map(|name| (*name).to_owned()).collect();
     let simulation = Simulation::new(seed);
@@ -113,7 +114,7 @@ fn look_for(image: Arc<MemoryDevice>, seed: u64, grow_again: bool, synced: &[&st
                 return Err(format!("{name} has other contents"));
             }
         }
-        // All the room that there is can be used.
+        // All the room can be used.
         let free = fs.statfs().available;
         if total == NEW_BLOCKS && free < (NEW_BLOCKS - OLD_BLOCKS) * 9 / 10 {
             return Err(format!("only {free} blocks are available"));
@@ -163,7 +164,8 @@ fn a_power_cut_at_any_event_leaves_the_old_size_or_the_new_one() {
     assert_eq!(look(last, 3, false), Ok(NEW_BLOCKS), "it had ended");
 }
 
-/// Writers who go on while it grows: each writes a file and syncs it, again and again, until there is something behind the old end.
+/// Writers that run while it grows: each writes and syncs a file again and again, until something
+/// is beyond the old end.
 fn grow_among_writers(
     device: Arc<dyn Device>,
     log: Arc<RecordingDevice>,
@@ -249,7 +251,8 @@ fn sizes_that_make_no_sense_change_nothing() {
     assert!(memory.image() == before);
 }
 
-/// On a device that is larger than the filesystem, the second copies count too, and what lies at the device's end does not.
+/// On a device larger than the filesystem, the second copies still count, and the blocks at the
+/// device's end do not.
 #[test]
 fn the_second_copies_are_found_at_the_end_of_the_filesystem() {
     let device: Arc<dyn Device> = base();
@@ -259,7 +262,7 @@ fn the_second_copies_are_found_at_the_end_of_the_filesystem() {
     };
     let sound = block_on(read_superblocks(&device)).unwrap();
     assert_eq!((sound.superblock.geometry.total_blocks, sound.damaged.len()), (OLD_BLOCKS, 0));
-    // Another filesystem once ended where the device does.
+    // Another filesystem once ended at the end of the device.
     let stranger = Superblock {
         generation: sound.superblock.generation + 1000,
         geometry: Geometry { total_blocks: NEW_BLOCKS, ..sound.superblock.geometry },
@@ -270,7 +273,7 @@ fn the_second_copies_are_found_at_the_end_of_the_filesystem() {
     write(NEW_BLOCKS - 8, &[0xab; 4096]);
     let found = block_on(read_superblocks(&device)).unwrap();
     assert_eq!((found.superblock, found.damaged.len()), (sound.superblock.clone(), 0));
-    // The first copy of the newest is lost.
+    // The first copy of the newest superblock is lost.
     let [first, second] = sound.superblock.geometry.superblock_copies(sound.slot);
     assert_eq!(read(first)[..], read(second)[..]);
     write(first, &[0xab; 4096]);

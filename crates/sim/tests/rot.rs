@@ -1,6 +1,7 @@
-//! Every block of the log rots in turn, in every way: what was acknowledged is there, or opening the store is refused.
+//! Rots every block of the log in turn, in every way: either everything acknowledged is there, or
+//! the store refuses to open.
 //!
-//! `SYNCLINE_SEEDS=from..to` chooses other lives.
+//! `SYNCLINE_SEEDS=from..to` selects other lives.
 
 use syncline_sim::rot::{LogLife, LogSearch};
 

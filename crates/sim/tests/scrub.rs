@@ -1,4 +1,5 @@
-//! A scrub of a filesystem with snapshots reads what only they hold, and what several share once.
+//! A scrub of a filesystem with snapshots reads blocks that only they have, and reads shared blocks
+//! once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use syncline_sim::{Simulation, block_of};
 use syncline_store::{FormatOptions, Store, StoreOptions};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
-/// Blocks of each version of the file.
+/// Blocks in each version of the file.
 const BLOCKS: u64 = 40;
 
 struct World {
@@ -35,7 +36,7 @@ impl World {
         self.fs.syncfs().await
     }
 
-    /// Flips a bit of a block with these contents; where it lies.
+    /// Flips a bit of the block with these contents; returns its address.
     fn flip(&self, contents: &[u8]) -> u64 {
         let image = self.device.image();
         let block = image.chunks(BLOCK_BYTES).position(|block| block == contents);
@@ -61,7 +62,8 @@ impl World {
     }
 }
 
-/// A file of which a snapshot keeps the first version, another the second, and the present is the third in its first half.
+/// A file whose first version is in one snapshot, the second in another; the current contents are
+/// the third version in the first half.
 fn scrubbed(damage: impl FnOnce(&World) -> u64 + Send + 'static) -> (ScrubReport, u64) {
     let simulation = Simulation::new(1);
     let (device, spawn) = (MemoryDevice::new(16 << 20), simulation.spawner());

@@ -1,5 +1,5 @@
-//! Shrinking: all that lies behind the new end moves, and whatever a power cut leaves of that is the filesystem with everything in it, at
-//! its old size or at the new one.
+//! Shrinking: everything beyond the new end moves, and a power cut leaves the filesystem with all
+//! its contents, at its old size or at the new one.
 
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
@@ -18,10 +18,10 @@ const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const MIB: u64 = 1 << 20;
 const BLOCKS_PER_MIB: u64 = 256;
 
-/// What every file holds.
+/// The contents of all files.
 type Contents = BTreeMap<String, Vec<u8>>;
 
-/// No two openings have the same log epoch (rule R3).
+/// Every opening has a different log epoch (rule R3).
 fn options(simulation: &Simulation) -> (StoreOptions, Options) {
     static OPENINGS: AtomicU64 = AtomicU64::new(100);
     let mut epoch = [0; 16];
@@ -46,7 +46,7 @@ fn formatted(mib: u64) -> Arc<MemoryDevice> {
     device
 }
 
-/// Does something with an image; it is closed if `close` says so, and killed otherwise.
+/// Works on an image; then closes it if `close` is set, or kills it.
 fn with_image<T, F, W>(device: Arc<dyn Device>, seed: u64, close: bool, work: W) -> T
 where
     T: Send + 'static,
@@ -81,7 +81,7 @@ async fn make(fs: &Arc<Filesystem>, name: &str) -> Ino {
     fs.mknod(CALLER, ROOT, name.as_bytes(), FileType::Regular, 0o644, 0).await.unwrap().ino
 }
 
-/// Files of many sorts, most of them far behind in the image, some only in the log.
+/// Files of many kinds, most of them far back in the image, some only in the log.
 async fn fill(fs: &Arc<Filesystem>) -> Contents {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let mut contents = Contents::new();
@@ -95,7 +95,7 @@ async fn fill(fs: &Arc<Filesystem>) -> Contents {
         fs.fsync(ino, false).await.unwrap();
         contents.insert(name, bytes);
     }
-    // Shared blocks: whole, in part, and divided by what was written later.
+    // Shared blocks: whole, partial, and split by later writes.
     let source = fs.lookup(ROOT, b"plain4").await.unwrap().ino;
     for (index, (from, len)) in [(0, 700_000), (65_536, 300_000), (131_072, 131_072)].into_iter().enumerate()
     {
@@ -127,10 +127,10 @@ async fn fill(fs: &Arc<Filesystem>) -> Contents {
     fs.syncfs().await.unwrap();
     let limits = QuotaLimits { bytes: 40 << 20, inodes: 100 };
     fs.set_quota(ROOT, limits).await.unwrap();
-    // Most of what lies in front of the others is free now.
+    // Most blocks before the others are free now.
     fs.allocate(ballast, Allocation::PunchHole, 0, 24 << 20, false).await.unwrap();
     fs.syncfs().await.unwrap();
-    // This is in the log only.
+    // This file is only in the log.
     let late = make(fs, "late").await;
     fs.write(late, 0, vec![8; 90_000].into(), false).await.unwrap();
     fs.fsync(late, false).await.unwrap();
@@ -150,7 +150,8 @@ async fn compare(fs: &Arc<Filesystem>, contents: &Contents) -> Result<(), String
     Ok(())
 }
 
-/// Everything that is wrong with an image, and how many blocks its filesystem has. It is written to.
+/// Examines an image, which is written to: returns the number of blocks of its filesystem, or what
+/// is wrong.
 fn look(image: &Arc<MemoryDevice>, seed: u64, contents: &Contents) -> Result<u64, String> {
     let simulation = Simulation::new(seed);
     let report = block_on(check(image.snapshot(), simulation.spawner(), &mut |_| {}));
@@ -188,7 +189,7 @@ fn a_power_cut_at_any_event_leaves_the_old_size_or_the_new_one() {
     let log = RecordingDevice::new(SimDevice::new(&simulation, memory.clone(), Latency::default()));
     shrink_to(log.clone(), &simulation, NEW).unwrap();
     assert_eq!(look(&memory.snapshot(), 2, &contents), Ok(NEW));
-    // The file can be cut off there.
+    // The image file can be truncated there.
     let image = memory.image();
     let cut = MemoryDevice::from_image(&image[..(NEW * 4096) as usize]);
     assert_eq!(look(&cut, 3, &contents), Ok(NEW));
@@ -215,7 +216,7 @@ fn a_power_cut_at_any_event_leaves_the_old_size_or_the_new_one() {
     assert!(old > 50 && new > 10, "{old} of the old size, {new} of the new one");
 }
 
-/// One change of a file, in the image and in what it should hold.
+/// One change of a file, in the image and in its expected contents.
 async fn change(fs: &Arc<Filesystem>, rng: &mut ChaCha8Rng, contents: &mut Contents) -> Result<(), FsError> {
     let name = format!("n{}", rng.random_range(0..8));
     if rng.random_range(0..6) == 0 {
@@ -270,7 +271,7 @@ async fn change(fs: &Arc<Filesystem>, rng: &mut ChaCha8Rng, contents: &mut Conte
     Ok(())
 }
 
-/// What can be refused to a user is left as it was; the model has to know.
+/// A refused operation changes nothing; the model must know which were refused.
 async fn change_much(fs: Arc<Filesystem>, seed: u64, mut contents: Contents) -> Contents {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for _ in 0..rng.random_range(5..25) {
@@ -290,7 +291,7 @@ async fn change_much(fs: Arc<Filesystem>, seed: u64, mut contents: Contents) -> 
 fn random_images_become_smaller_and_larger_again_and_again() {
     for seed in 0..10 {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        // The space map gets a level less at 127 MiB.
+        // The space map loses a level at 127 MiB.
         let largest = 140 * BLOCKS_PER_MIB;
         let memory = formatted(140);
         let (mut contents, mut present) = (Contents::new(), largest);
@@ -347,14 +348,15 @@ fn what_does_not_fit_is_refused_and_snapshots_of_a_larger_one_too() {
     }
     assert!(memory.image() == image);
     with_image(memory.clone(), 5, true, |fs| async move { fs.delete_snapshot("before").await.unwrap() });
-    // Too little room is noticed at the latest when it is gone, and nothing is lost.
+    // Too little room is noticed at the latest when it runs out, and nothing is lost.
     let refused = shrink_to(memory.clone(), &Simulation::new(1), 20 * BLOCKS_PER_MIB);
     assert!(matches!(refused, Err(FsError::Store(StoreError::NoSpace))), "{refused:?}");
     let contents = Contents::from([("file".to_owned(), vec![1; 30 << 20])]);
     assert_eq!(look(&memory, 2, &contents), Ok(64 * BLOCKS_PER_MIB));
     shrink_to(memory.clone(), &Simulation::new(1), 40 * BLOCKS_PER_MIB).unwrap();
     assert_eq!(look(&memory, 3, &contents), Ok(40 * BLOCKS_PER_MIB));
-    // A snapshot of the small one stays when that grew and becomes smaller again, but not as small.
+    // A snapshot made at the small size stays when the filesystem grows and shrinks again, though
+    // not as far.
     with_image(memory.clone(), 6, true, |fs| async move {
         fs.create_snapshot("small").await.unwrap();
         fs.store().enlarge(Some(64 * MIB)).await.unwrap();

@@ -1,8 +1,9 @@
-//! Long seeded simulations: many tasks, space, memory and cache pressure, slow and reordered completions, faults, crashes,
-//! with the model beside them. What goes wrong is reduced to a short case.
+//! Long seeded simulations compared with a model: many tasks; little space, memory and cache; slow
+//! and reordered completions; faults and crashes. A failure is reduced to a short case.
 //!
-//! `just soak 600` runs for ten minutes with seeds that start at the clock's; `SYNCLINE_SOAK_SEED` repeats one. A failure is
-//! reduced in at most `SYNCLINE_SOAK_TRIES` runs (default 400, 0 for not at all).
+//! `just soak 600` runs for ten minutes, with seeds that start at the current time;
+//! `SYNCLINE_SOAK_SEED` repeats one. A failure is reduced in at most `SYNCLINE_SOAK_TRIES` runs
+//! (default 400, 0 for no reduction).
 
 use crate::support::{number_from, show_logs, silently};
 use std::path::Path;
@@ -24,7 +25,7 @@ fn run<S: Subject>(subject: &S, case: &Case) -> Option<Explored> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).ok()?.ok()
 }
 
-/// Runs a case; the failure, reduced, if there is one.
+/// Runs a case; an error is the failure, reduced.
 fn explore(case: &Case, tries: usize) -> Result<Explored, String> {
     show_logs();
     let explored = match case.subject {
@@ -88,7 +89,8 @@ fn soak() {
     assert_eq!(violations, 0);
 }
 
-/// Cases that failed once. One with a canary must fail with it still, and none may fail without.
+/// Cases that failed once. A case with a canary must still fail with it; without one, none may
+/// fail.
 #[test]
 fn regressions() {
     show_logs();

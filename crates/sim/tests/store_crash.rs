@@ -1,6 +1,7 @@
-//! The store through power cuts at every kind of moment.
+//! The store through power cuts at all kinds of moments.
 //!
-//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test laboratory store_crash::` repeats it.
+//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test
+//! laboratory store_crash::` repeats it.
 
 use crate::support::{assert_no_violation, explore, repeat_is_identical};
 use syncline_sim::StoreSubject;

@@ -1,8 +1,9 @@
-//! The store and the filesystem through virtual hours: devices whose flushes take up to a minute, operations that stall, threads that run
-//! late, and after each life an hour in which nobody asks for anything; power cuts as ever.
+//! The store and the filesystem through hours of virtual time: devices whose flushes take up to a
+//! minute, operations that stall, threads that run late, and an hour without requests after each
+//! life; with power cuts as usual.
 //!
-//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test laboratory time::` repeats it. `just idle` searches for
-//! long.
+//! A failure names its seed; `SYNCLINE_CRASH_SEED=<seed> cargo test -p syncline-sim --test
+//! laboratory time::` repeats it. `just idle` runs a long search.
 
 use crate::support::{assert_no_violation, explore};
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
@@ -38,7 +39,7 @@ fn everything_at_once_on_a_slow_device_that_fails() {
     assert_no_violation(&Everything, slow(true), 6);
 }
 
-/// A file was removed while its data was on its way to a slow device.
+/// A file was removed while its data was being written to a slow device.
 #[test]
 fn what_was_removed_counts_until_the_device_has_it() {
     for faults in [false, true] {

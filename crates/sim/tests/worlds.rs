@@ -1,9 +1,10 @@
-//! Every small workload through every power cut.
+//! Takes every small workload through every power cut.
 //!
-//! A violation prints the command that repeats its workload. `all_of_them` is the whole search; the environment says how
-//! much of it: `SYNCLINE_WORLDS_SECONDS` (no workload begins later), `SYNCLINE_WORLDS_SHARD` (`0/4`: the first of four
-//! parts), `SYNCLINE_WORLDS_PAIRS_FROM` (pairs that an earlier run of the same seed has searched, to be left out),
-//! `SYNCLINE_WORLDS_THREE` (workloads of three operations), `SYNCLINE_WORLDS_THREADS`, `SYNCLINE_WORLDS_SEED`. With
+//! A violation prints the command that repeats its workload. `all_of_them` is the complete search;
+//! the environment sets its extent: `SYNCLINE_WORLDS_SECONDS` (no workload starts later),
+//! `SYNCLINE_WORLDS_SHARD` (`0/4`: the first of four parts), `SYNCLINE_WORLDS_PAIRS_FROM` (skips
+//! pairs that an earlier run of the same seed has searched), `SYNCLINE_WORLDS_THREE` (number of
+//! workloads of three operations), `SYNCLINE_WORLDS_THREADS`, `SYNCLINE_WORLDS_SEED`. With
 //! `SYNCLINE_WORLDS_CANARY` a rule is broken.
 
 use rand::SeedableRng;
@@ -80,8 +81,8 @@ fn one_world() {
     assert_sound(&summary);
 }
 
-/// Every rule that one caller on a sound device can feel is noticed when it is broken. (The others need several tasks at
-/// once, failing devices, rot or a full image.)
+/// Every rule whose breach a single caller on a sound device can notice is detected. (The others
+/// need several tasks at once, failing devices, rot or a full image.)
 #[test]
 fn rules_broken_on_purpose_are_noticed() {
     let all = Enumeration::default();
@@ -101,7 +102,7 @@ fn rules_broken_on_purpose_are_noticed() {
         (Canary::CountInOwnTransaction, ""),
         (Canary::OverlookUsage, "quota A 24576 4; -; mkdir A/D"),
         (Canary::SnapshotWithoutData, "append A/bar 9000; -; snapshot"),
-        // These show where a second operation meets what the first one began.
+        // These show only if a second operation meets the effects of the first.
         (Canary::ReuseEarly, "rename A/foo B/bar; syncfs; append"),
         (Canary::LogStartsLate, "create B/foo; checkpoint&; write A/bar 4000"),
     ] {
@@ -114,7 +115,7 @@ fn rules_broken_on_purpose_are_noticed() {
     }
 }
 
-/// All workloads of one and two operations, then as many of three as there is time for.
+/// All workloads of one and two operations, then as many of three as time permits.
 #[test]
 #[ignore = "takes half an hour; prints how far it is"]
 fn all_of_them() {
@@ -131,7 +132,7 @@ fn all_of_them() {
         ("three operations", broad, &three),
     ] {
         let mut mine = shard_of(workloads);
-        // What there is no time for is missing evenly.
+        // Shuffled, so that a lack of time affects all kinds of workloads evenly.
         mine.shuffle(&mut ChaCha8Rng::seed_from_u64(plan.seed));
         if name == "two operations" {
             mine.drain(..pairs_from.min(mine.len()));
@@ -153,7 +154,7 @@ fn all_of_them() {
     assert_sound(&total);
 }
 
-/// Every so-manieth workload, as `SYNCLINE_WORLDS_SHARD` says: parts of equal size and mixture.
+/// Every n-th workload, as `SYNCLINE_WORLDS_SHARD` says: parts of equal size and mixture.
 fn shard_of(workloads: &[Workload]) -> Vec<Workload> {
     let text = std::env::var("SYNCLINE_WORLDS_SHARD").unwrap_or_else(|_| "0/1".to_owned());
     let parts: Option<(usize, usize)> = text

@@ -1,4 +1,5 @@
-//! What every life of the store begins with: an image with a tree of two levels, and some data for each task.
+//! The start of every life of the store: an image with a tree of two levels, and some data for each
+//! task.
 
 use super::history::Placed;
 use crate::search::Search;
@@ -15,24 +16,24 @@ use syncline_sync::block_on;
 /// Items and their values.
 pub(super) type Items = BTreeMap<Key, Bytes>;
 
-/// Most tasks of a life.
+/// Most tasks in a life.
 pub(super) const TASKS_MAX: u64 = 4;
 /// Extents of each task.
 pub(super) const EXTENTS: u64 = 2;
-/// The kind of plain items here.
+/// The kind of plain items.
 pub(super) const ITEM: u8 = 2;
-/// The kind of items that say where data lies.
+/// The kind of items that name data.
 pub(super) const EXTENT: u8 = 3;
 /// Items that all tasks change.
 pub(super) const SHARED: u64 = 4;
 
-/// Items that together are more than a segment of the log has room for.
+/// Number of items that together exceed a segment of the log.
 pub(super) const LARGE: u64 = 300;
 /// Bytes of each.
 pub(super) const LARGE_BYTES: usize = 900;
 
 const FIRST_OBJECT: u64 = 100;
-/// The smallest image there is.
+/// The smallest legal image.
 const IMAGE_BYTES: u64 = 16 << 20;
 
 /// The image, its items, and the number of the newest transaction in it.
@@ -56,12 +57,12 @@ pub(super) fn large_key(index: u64) -> Key {
     Key { object: FIRST_OBJECT + TASKS_MAX + 2, kind: ITEM, offset: index }
 }
 
-/// The image that was made.
+/// The image, which must have been made.
 pub(super) fn get() -> &'static Base {
     BASE.get().expect("a search prepares what its lives begin with")
 }
 
-/// Makes it, in a life of its own: what the store is made of works nowhere else.
+/// Makes the image in a life of its own, because the store's primitives work nowhere else.
 pub(super) fn make() {
     if BASE.get().is_some() {
         return;
@@ -113,7 +114,7 @@ async fn make_with(spawn: &Arc<Spawner>) -> Base {
     Base { image: device, items, op }
 }
 
-/// The contents of a run that are `tag`'s.
+/// The contents of a run with this tag.
 pub(super) fn contents(tag: u64, run: BlockRun) -> Vec<Bytes> {
     (0..run.blocks).map(|index| AlignedBuf::copy_from(&block_of(tag, index)).into_bytes()).collect()
 }

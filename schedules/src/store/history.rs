@@ -1,4 +1,4 @@
-//! What was committed, in the order that the store gave it, and what was promised of it.
+//! The committed transactions in the store's order, and the promises about them.
 
 use super::base::{self, Items};
 use bytes::Bytes;
@@ -6,31 +6,32 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use syncline_format::{BlockRun, Crc, Key};
 
-/// A changed item; nothing when it was removed.
+/// A changed item; `None`: it was removed.
 pub(super) type Change = (Key, Option<Bytes>);
 
-/// One life's. Nothing waits under its lock, which is no step.
+/// The history of one life. Nothing waits under its lock, and locking it is not a step.
 pub(super) struct History(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// By the numbers of the transactions, which count up one by one over all tasks.
+    /// By transaction number; the numbers count up by one across all tasks.
     changes: BTreeMap<u64, Vec<Change>>,
-    /// From this position of the device's record on, this transaction and all before it must survive.
+    /// From this position of the device's record on, this transaction and all before it must
+    /// survive.
     promises: Vec<(usize, u64)>,
-    /// Snapshots that were made, and when; and when somebody began to delete them.
+    /// Snapshots by name.
     snapshots: BTreeMap<String, Snapshot>,
     tags: u64,
 }
 
-/// A snapshot that somebody asked for.
+/// A snapshot that a task requested.
 #[derive(Clone, Default)]
 pub(super) struct Snapshot {
-    /// From this position on it is there.
+    /// It exists from this position on.
     pub(super) made: Option<usize>,
-    /// From this position on it may be gone.
+    /// It may be gone from this position on: its deletion was requested.
     pub(super) unwanted: Option<usize>,
-    /// The newest transaction that it must have.
+    /// The newest transaction that it must contain.
     pub(super) least_op: u64,
 }
 
@@ -56,7 +57,7 @@ impl History {
         self.state().promises.clone()
     }
 
-    /// The least transaction that a power cut at `position` must leave.
+    /// The lowest transaction number that a power cut at `position` may leave.
     pub(super) fn promised_at(&self, position: usize) -> u64 {
         let state = self.state();
         let given = state.promises.iter().filter(|(given, _)| *given <= position).map(|(_, op)| *op);
@@ -96,7 +97,7 @@ impl History {
     }
 }
 
-/// Where data was put, as it is written in the item that names it.
+/// The location of data, as encoded in the item that names it.
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) run: BlockRun,

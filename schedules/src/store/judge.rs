@@ -1,4 +1,4 @@
-//! What a power cut leaves of a life of the store.
+//! Judges what a power cut leaves of a life of the store.
 
 use super::base::{EXTENT, Items};
 use super::history::{History, Placed};
@@ -13,10 +13,10 @@ use syncline_format::Key;
 use syncline_sim::{CrashImages, block_of, verify_space};
 use syncline_store::Store;
 
-/// Power cuts of a life at moments of promises, and at others.
+/// Power cuts of a life: at moments of promises, and at random moments.
 const CUTS: (usize, usize) = (2, 1);
 
-/// Looks at images of power cuts of the life, and at what is there in the end.
+/// Judges images of power cuts during the life and the final state.
 pub(super) async fn judge(
     control: &Control,
     laboratory: &Laboratory,
@@ -44,7 +44,7 @@ pub(super) async fn judge(
     cuts.dedup();
     let mut images = CrashImages::new(before, recording.events(), rng.random());
     for &(position, promised) in &cuts {
-        // At the moment of a promise nothing survives that no flush covers.
+        // At the moment of a promise the worst case is tested: only flushed writes survive.
         let image =
             if promised { images.cut(position).image(&[]) } else { images.at(position, rng.random()) };
         let told = judge_image(laboratory, history, position, image, rng.random()).await;
@@ -77,7 +77,8 @@ async fn judge_image(
     store.close().await.map_err(|error| format!("it does not close: {error}"))
 }
 
-/// Exactly these items, the data that they name, and nothing else that takes room.
+/// Checks that the store has exactly these items, the data that they name, and no other blocks in
+/// use.
 async fn require_items(store: &Store, expected: &Items) -> Result<(), String> {
     let found = all_items(store).await?;
     if let Some(key) = found.keys().chain(expected.keys()).find(|key| found.get(*key) != expected.get(*key)) {
@@ -133,7 +134,7 @@ async fn all_items(store: &Store) -> Result<Items, String> {
     }
 }
 
-/// Fails unless the data reads as what was written there.
+/// Checks that the data reads as it was written.
 pub(super) async fn require_data(store: &Store, placed: &Placed) -> Result<(), String> {
     let read = store.read_data(placed.run, &placed.checksums).await;
     let bytes = read.map_err(|error| format!("data {:#x} at {:?}: {error}", placed.tag, placed.run))?;

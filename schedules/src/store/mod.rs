@@ -1,4 +1,5 @@
-//! The store by itself: a few tasks that write, name, free, sync, make checkpoints and snapshots, and power cuts.
+//! The store by itself: a few tasks that write, name, free, sync, and make checkpoints and
+//! snapshots; and power cuts.
 
 mod base;
 mod history;
@@ -18,17 +19,17 @@ use std::sync::Arc;
 use syncline_store::Canary;
 use syncline_sync::block_on;
 
-/// Makes what every life begins with; to be called before the first.
+/// Makes the image that every life starts from; must be called before the first life.
 pub fn prepare() {
     base::make();
 }
 
-/// Lives one life, with a rule broken if there is a `canary`.
+/// Runs one life, with a rule broken if there is a `canary`.
 pub fn live(control: &Arc<Control>, canary: Option<Canary>) {
     live_as(control, |setup| Setup { canary, ..setup });
 }
 
-/// The same with a changed setup.
+/// Like `live`, with a changed setup.
 pub fn live_as(control: &Arc<Control>, change: impl FnOnce(Setup) -> Setup) {
     let time = Time::start();
     let mut rng = ChaCha8Rng::seed_from_u64(control.seed());

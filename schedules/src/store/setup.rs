@@ -1,4 +1,4 @@
-//! What a seed chooses of a life of the store, and what lies under it.
+//! The setup that a seed chooses for a life of the store, and the devices below it.
 
 use super::base;
 use crate::device::{LateDevice, Pace};
@@ -12,38 +12,39 @@ use syncline_device::{Device, MemoryDevice, Operation, Spawn};
 use syncline_sim::{Effect, Fault, FaultDevice, RecordingDevice, ThroughDevice};
 use syncline_store::{Canary, Store, StoreOptions};
 
-/// Where the first copies of the superblocks lie.
+/// The range of the first superblock copies.
 const SUPERBLOCKS: Range<u64> = 0..64 << 12;
 
-/// What a life is like.
+/// The parameters of a life.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// How many tasks there are.
+    /// Number of tasks.
     pub tasks: u64,
-    /// What each of them does.
+    /// Steps of each task.
     pub steps: u64,
-    /// The device flushes behind a write, in one request.
+    /// The device offers write-through.
     pub through: bool,
-    /// Operations of the device fail.
+    /// Device operations may fail.
     pub faulty: bool,
-    /// How the device takes its time.
+    /// How long the device takes.
     pub pace: Pace,
-    /// What becomes free is discarded.
+    /// Freed blocks are discarded.
     pub discard: bool,
-    /// Seals, flushes and checkpoints come all the time.
+    /// Seals, flushes and checkpoints happen constantly.
     pub busy: bool,
-    /// Little is done but writing the same few blocks anew, beside syncs and checkpoints.
+    /// Little happens but rewriting the same few blocks, beside syncs and checkpoints.
     pub narrow: bool,
     /// Much is logged at once, and the log finds no room for a while.
     pub cramped: bool,
-    /// The device may fail for a while before the store gives up; without, it gives up at the third error.
+    /// The store tolerates device errors for a while before it gives up; otherwise it gives up at
+    /// the third error.
     pub patient: bool,
-    /// A rule that is broken on purpose.
+    /// A rule that is deliberately broken.
     pub canary: Option<Canary>,
 }
 
 impl Setup {
-    /// As the seed has it.
+    /// The setup for a seed.
     pub fn of(rng: &mut ChaCha8Rng) -> Self {
         let slowest = [Duration::from_millis(1), Duration::from_secs(1), Duration::from_secs(30)];
         let narrow = rng.random_range(0..4) == 0;
@@ -67,13 +68,13 @@ impl Setup {
     }
 }
 
-/// A store in use, and what is below it.
+/// A store in use, and the layers below it.
 pub(super) struct Laboratory {
     pub(super) setup: Setup,
     pub(super) store: Arc<Store>,
     pub(super) recording: Arc<RecordingDevice>,
     pub(super) faults: Arc<FaultDevice>,
-    /// What the device held when the record began.
+    /// The contents of the device when the record began.
     pub(super) before: Arc<MemoryDevice>,
     pub(super) spawn: Arc<dyn Spawn>,
 }
@@ -100,7 +101,7 @@ impl Laboratory {
     }
 }
 
-/// Limits so small that much happens in a short life.
+/// Limits so low that much happens in a short life.
 pub(super) fn options(setup: Setup, rng: &mut ChaCha8Rng) -> StoreOptions {
     let epoch = Some(rng.random());
     let options = StoreOptions {
@@ -127,7 +128,7 @@ pub(super) fn options(setup: Setup, rng: &mut ChaCha8Rng) -> StoreOptions {
 fn some_faults(setup: Setup, rng: &mut ChaCha8Rng) -> Vec<Fault> {
     let effect = |rng: &mut ChaCha8Rng| if rng.random() { Effect::Error } else { Effect::Partial };
     if setup.narrow {
-        // One write, of a block that others wait for.
+        // One write, of a block that other tasks wait for.
         return vec![Fault {
             after: rng.random_range(0..8),
             effect: effect(rng),
@@ -153,7 +154,7 @@ fn some_faults(setup: Setup, rng: &mut ChaCha8Rng) -> Vec<Fault> {
     (0..rng.random_range(1..4)).map(|_| fault(rng)).collect()
 }
 
-/// A random source of its own.
+/// A separate random source.
 pub(super) fn seeded(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }

@@ -1,4 +1,4 @@
-//! What one task does with the store.
+//! The actions of one task on the store.
 
 use super::base::{self, EXTENTS, SHARED, contents, extent_key, shared_key};
 use super::history::{Change, History, Placed};
@@ -17,15 +17,15 @@ struct Task {
     history: Arc<History>,
     index: u64,
     rng: ChaCha8Rng,
-    /// Where its extents are. Nobody else changes them.
+    /// The places of its extents, which no other task changes.
     placed: Vec<Option<Placed>>,
-    /// Where its data was: the place to look for blocks that are used anew too early.
+    /// Former places of its data, in which to look for blocks reused too early.
     freed: Vec<u64>,
 }
 
 type Done = Result<(), StoreError>;
 
-/// Does what the seed says. Panics if the store does what it must not.
+/// Runs the actions that the seed decides. Panics if the store does something forbidden.
 pub(super) async fn run(laboratory: Arc<Laboratory>, history: Arc<History>, index: u64, seed: u64) {
     let items = &base::get().items;
     let placed = (0..EXTENTS)
@@ -50,7 +50,7 @@ impl Task {
 
     async fn step(&mut self) -> Done {
         if self.laboratory.setup.narrow {
-            // One syncs. The others would only wait for it.
+            // Only one task syncs; others would only wait for it.
             return match self.rng.random_range(0..10) {
                 0..5 if self.index == 0 => self.sync().await,
                 0..6 => self.write().await,
@@ -105,7 +105,7 @@ impl Task {
         (extent as usize, extent_key(self.index, extent))
     }
 
-    /// Writes one of its extents anew, in another place.
+    /// Rewrites one of its extents in another place.
     async fn write(&mut self) -> Done {
         let store = self.store();
         let want = if self.laboratory.setup.narrow { 1 } else { self.rng.random_range(1..4) };
@@ -166,7 +166,7 @@ impl Task {
         self.commit(Transaction::new(), changes)
     }
 
-    /// More than the present segment of the log has room for, and data with it.
+    /// Logs more than the current segment of the log has room for, together with data.
     async fn log_much(&mut self) -> Done {
         self.write().await?;
         let _room = self.store().admit(Admission::Grow).await?;
@@ -207,7 +207,7 @@ impl Task {
                 snapshot.unwanted.get_or_insert(recording.position());
             });
             return match store.delete_snapshot(name).await {
-                // Another was first, or it is being made.
+                // Another task was first, or the snapshot is still being made.
                 Err(StoreError::Snapshot(_)) => Ok(()),
                 done => done,
             };
@@ -221,7 +221,7 @@ impl Task {
         Ok(())
     }
 
-    /// Reads one of its extents, and one of another's while that may change it.
+    /// Reads one of its own extents, and one of another task's while that task may change it.
     async fn look(&mut self) -> Done {
         let store = self.store();
         let (extent, key) = self.some_extent();

@@ -1,4 +1,4 @@
-//! One life: a few hands at a few files, and then the judges.
+//! One life: a few hands that work on a few files, and then the judges.
 
 use crate::own::few_hands;
 use crate::shared::mount::require_clean;
@@ -13,13 +13,14 @@ use syncline_device::Spawn;
 use syncline_schedules::{Control, Spawner, Time};
 use syncline_sync::block_on;
 
-/// Moments of promises at which the power is cut.
+/// Power cuts at moments of promises.
 const CUTS: usize = 1;
 
-/// Steps of each hand from which on every image is checked in the end, which hardly takes longer then.
+/// From this many steps of each hand on, every image is checked at the end; the check then takes a
+/// small part of the time.
 const LONG_STEPS: u64 = 10;
 
-/// Lives one life, as the seed says and then as `changed`.
+/// Runs one life as the seed decides, after changing the setup with `changed`.
 pub fn live(control: &Arc<Control>, changed: impl FnOnce(Setup) -> Setup) {
     let time = Time::start();
     let spawn: Arc<dyn Spawn> = Arc::new(Spawner(time.clone()));
@@ -37,7 +38,7 @@ pub fn live(control: &Arc<Control>, changed: impl FnOnce(Setup) -> Setup) {
                 for _ in 0..world.setup.steps {
                     step(&world, hand, &mut random);
                 }
-                // What returned before promises something, in most lives.
+                // In most lives a final sync promises the operations before it.
                 if random.random_range(0..3) > 0 {
                     operations::sync(&world, hand, &mut random);
                 }
@@ -53,7 +54,8 @@ pub fn live(control: &Arc<Control>, changed: impl FnOnce(Setup) -> Setup) {
     control.mix(u64::from(world.mount.recording.digest()));
 }
 
-/// One random operation: the first hand changes what the others look at, share, rename and sync.
+/// One random operation: the first hand changes files; the others read, share, rename and sync
+/// them.
 fn step(world: &World, hand: u64, random: &mut StdRng) {
     match random.random_range(0..10) {
         0..5 if hand == 0 => operations::change(world, hand, random),
@@ -67,7 +69,7 @@ fn judge(control: &Control, world: &World, random: &mut StdRng) {
     world.mount.require_sizes_logged(&format!("seed {}", world.setup.seed));
     let end = world.mount.recording.position();
     let promises = world.ledger.positions();
-    // The world was made before them.
+    // The world was made before any promise.
     let mut cuts: Vec<(usize, bool)> =
         promises.choose_multiple(random, CUTS).map(|&position| (position, true)).collect();
     if cuts.is_empty() || random.random_range(0..4) == 0 {

@@ -1,5 +1,6 @@
-//! The filesystem under schedules: what meets here is what meets in the search with threads (`crates/check/tests/threads/shared`), and so are
-//! the judges. But a seed is one life, with each step of each task, and the power fails where something was promised.
+//! The filesystem under schedules: the same operations and judges as in the search with threads
+//! (`crates/check/tests/threads/shared`). But here a seed determines a life, with each step of each
+//! task, and the power fails at the moments of promises.
 
 mod life;
 mod own;
@@ -28,17 +29,18 @@ fn what_the_filesystem_promises_survives_every_schedule() {
     search.run_and_tell(|control| life::live(control, |setup| setup));
 }
 
-/// For `SYNCLINE_SCHEDULES_SECONDS`, from seed `SYNCLINE_SCHEDULES_SEED` on, on as many threads as there are CPUs.
+/// Runs for `SYNCLINE_SCHEDULES_SECONDS`, starting with seed `SYNCLINE_SCHEDULES_SEED`, on as many
+/// threads as there are CPUs.
 #[test]
 #[ignore = "a long run"]
 fn files_for_a_long_time() {
     Search::from_environment().run_on_all_cpus(|control| life::live(control, |setup| setup));
 }
 
-/// The rules that the search with threads, and that with meetings, is shown to see the breach of.
+/// The rules whose breach the search with threads and the meetings are shown to detect.
 #[test]
 fn broken_rules_of_the_filesystem_are_found() {
-    // What any order of some operations brings to light takes lives with more of them.
+    // A breach that any order of some operations reveals takes lives with more operations.
     for (canary, steps) in [
         (Canary::SkipFlush, 3),
         (Canary::ShareWithoutCount, 40),
@@ -66,7 +68,7 @@ fn broken_rules_of_the_filesystem_are_found() {
         println!("{canary}: {found}");
         let violation = found.violations.first().unwrap_or_else(|| panic!("{canary} was not found"));
         println!("{violation:?}");
-        // It was the canary, and not something that the seed shows anyhow.
+        // The canary must be the cause, not something that the seed shows anyway.
         let sound = Search::one(violation.seed).run(move |control| life::live(control, suited(None)));
         assert!(sound.violations.is_empty(), "without {canary} too: {:?}", sound.violations);
     }

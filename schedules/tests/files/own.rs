@@ -1,4 +1,5 @@
-//! What the search over schedules has for itself of a setup: a device that is late, fails and flushes behind writes, and nothing by luck.
+//! The part of a setup that only the search over schedules has: a device that is late, fails and
+//! offers write-through, with nothing left to chance.
 
 use crate::shared::setup::{SearchOwn, Setup};
 use rand::rngs::StdRng;
@@ -13,16 +14,16 @@ use syncline_schedules::{LateDevice, Pace};
 use syncline_sim::{Effect, Fault, FaultDevice, RecordingDevice, ThroughDevice};
 use syncline_store::{FormatOptions, StoreOptions};
 
-/// What the search over schedules chooses.
+/// The choices of the search over schedules.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
-    /// All who do something.
+    /// Number of hands.
     pub hands: u64,
-    /// The device flushes behind a write, in one request.
+    /// The device offers write-through.
     pub through: bool,
-    /// How the device takes its time; none of it takes any without.
+    /// How long the device takes; `None`: operations complete at once.
     pub pace: Option<Pace>,
-    /// One among so many writes fails. That is no reason for anything above to fail.
+    /// One write among the first this many fails. Nothing above may fail because of that.
     pub one_fails_in: Option<u64>,
 }
 
@@ -85,7 +86,7 @@ impl SearchOwn for Own {
     }
 
     fn open_options(self, setup: &Setup, _: &(), store: &mut StoreOptions, fs: &mut Options) {
-        // Each time that it is opened another one, of the seed.
+        // A different epoch at each opening, derived from the seed.
         let mut epoch = [5; 16];
         epoch[..8].copy_from_slice(&setup.seed.to_le_bytes());
         epoch[8] = u8::from(self.pace.is_none());
@@ -96,7 +97,7 @@ impl SearchOwn for Own {
     }
 }
 
-/// The image, of which one among so many writes fails, or is done in part.
+/// The image, with a fault: one of its first `writes` writes fails or takes place only in part.
 fn one_fails(writes: u64, image: Arc<MemoryDevice>, seed: u64) -> Arc<FaultDevice> {
     let device = FaultDevice::seeded(image, seed);
     let mut random = StdRng::seed_from_u64(seed);
@@ -108,7 +109,7 @@ fn one_fails(writes: u64, image: Arc<MemoryDevice>, seed: u64) -> Arc<FaultDevic
     device
 }
 
-/// A clock that goes on by a microsecond whenever somebody looks at it.
+/// A clock that advances by a microsecond each time it is read.
 struct CountingClock(AtomicU64);
 
 impl Clock for CountingClock {

@@ -1,4 +1,4 @@
-//! Carrying out a plan, on a device that keeps the image as it is.
+//! Carries out a plan, on an overlay that leaves the image unchanged.
 
 use crate::blocks::BlockSet;
 use crate::repair::planner::Planner;
@@ -11,13 +11,14 @@ use syncline_format::superblock::Pointer;
 use syncline_format::{BlockRun, Key, Kind};
 use syncline_store::{Rebuild, Salvaged, Store, StoreError, read_snapshots};
 
-/// Items that go into a new tree at a time.
+/// Items added to a new tree at a time.
 const ITEMS_EACH: usize = 8192;
 
 type Edits = BTreeMap<Key, Option<Bytes>>;
 
-/// Writes the space map, and of the tree what changes or with `anew` all of it, beside what `used` and the image itself need. What
-/// these are: no block of it was written to.
+/// Writes the space map, and either the changed parts of the tree or, with `anew`, all of it.
+/// Avoids the blocks in `used` and those that the image itself needs; returns these blocks, none of
+/// which was written to.
 pub(crate) async fn build(
     store: &Arc<Store>,
     salvaged: &Salvaged,
@@ -35,7 +36,8 @@ pub(crate) async fn build(
         generous.add(run);
     });
     if salvaged.space_map {
-        // What is lost below a bad node lies there, too; somebody may yet get at it by other means.
+        // Items lost below a bad node lie in these blocks too, and may still be recoverable by
+        // other means.
         store.named_runs().into_iter().for_each(|run| {
             generous.add(run);
         });
@@ -47,7 +49,7 @@ pub(crate) async fn build(
     Ok(needed)
 }
 
-/// The blocks that the old image needs besides data.
+/// The blocks that the old image needs, apart from data.
 async fn structures(store: &Arc<Store>, salvaged: &Salvaged) -> BlockSet {
     let geometry = store.geometry();
     let mut blocks = BlockSet::new(geometry.total_blocks);
@@ -60,7 +62,7 @@ async fn structures(store: &Arc<Store>, salvaged: &Salvaged) -> BlockSet {
     }
     let Pointer { addr, .. } = store.superblock().space.page;
     blocks.add(BlockRun::new(addr, 1));
-    // A map that does not name what its snapshot uses is no reason to write over that.
+    // A snapshot's blocks stay even if its space map does not name them.
     for snapshot in read_snapshots(store.device()).await.map(|(_, all)| all).unwrap_or_default() {
         store
             .each_use(snapshot.tree, &mut |run| {
@@ -113,8 +115,8 @@ async fn fill(rebuild: &mut Rebuild, planner: &mut Planner) -> Result<(), StoreE
     Ok(())
 }
 
-/// Gives an extent blocks of its own. What they hold is copied as it is, and the checksums stay: what could be read
-/// still can, and what could not still can't.
+/// Gives an extent its own blocks. Their contents are copied unchanged and the checksums stay, so
+/// data that could be read still can, and data that could not still can't.
 async fn copy(
     rebuild: &mut Rebuild,
     object: u64,

@@ -1,11 +1,13 @@
-//! Whether what a mount could read before a repair it reads after it, byte for byte.
+//! Verifies that everything a mount could read before a repair reads the same after it, byte for
+//! byte.
 //!
-//! Both images are gone through item by item. An object all of whose items are the same reads the same: the program that
-//! reads them is the same, and a repair writes to no block that the old image needs, which is looked at apart. An object
-//! with another item is read through the filesystem, before and after: attributes, flags, extended attributes, target, contents, names.
-//! Only what could be read before counts: where that was an error, anything may be now.
+//! Both images are compared item by item. An object whose items are all the same reads the same:
+//! the code that reads them is the same, and a repair writes to no block that the old image needs
+//! (checked separately). An object with any different item is read through the filesystem, before
+//! and after: attributes, flags, xattrs, symlink target, contents, names. Only data that could be
+//! read before counts; where reading failed before, anything may follow.
 //!
-//! Memory: a few hundred items of each, and the filesystems' caches.
+//! Memory: a few hundred items of each image, and the filesystems' caches.
 
 use crate::error::CheckError;
 use bytes::Bytes;
@@ -28,13 +30,13 @@ const ENTRIES_EACH: usize = 256;
 const BLOCKS_EACH: u64 = 32;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A name that leads elsewhere than before, as the plan says: directory, hash of the name, inode.
+/// Names that the plan leads elsewhere: directory, hash of the name, inode.
 pub(crate) type Moved = HashSet<(u64, u64, u64)>;
 
-/// The first thing that would read otherwise, in words.
+/// A description of the first thing that would read differently.
 pub(crate) type Difference = String;
 
-/// An image as a mount shows it.
+/// An image as seen through a mount.
 struct Shown {
     store: Arc<Store>,
     fs: Option<Arc<Filesystem>>,
@@ -56,7 +58,8 @@ fn options() -> Options {
 }
 
 impl Shown {
-    /// The image before: as a mount for reading shows it or, where none is possible, as far as it can be read.
+    /// The image before the repair: as a read-only mount shows it or, if it can't be mounted, as
+    /// far as it can be read.
     async fn before(device: Arc<dyn Device>, spawn: Arc<dyn Spawn>) -> Result<Self, CheckError> {
         let opened = Store::open(device.clone(), store_options(), spawn.clone()).await;
         let store = match opened {
@@ -67,7 +70,7 @@ impl Shown {
         Ok(Self { store, fs })
     }
 
-    /// The image after: it must mount.
+    /// The image after the repair, which must mount.
     async fn after(device: Arc<dyn Device>, spawn: Arc<dyn Spawn>) -> Result<Self, Difference> {
         let unusable =
             |error: &dyn std::fmt::Display| format!("the repaired image can't be mounted: {error}");
@@ -79,14 +82,14 @@ impl Shown {
 
     async fn close(self) {
         if let Some(fs) = self.fs {
-            // Nothing is dirty that could be written back.
+            // Nothing is dirty, so the result does not matter.
             let _ = fs.close().await;
         }
         let _ = self.store.close().await;
     }
 }
 
-/// Compares the image below with the repaired one over it. `Err` of the inner result is what would be lost.
+/// Compares the image below with the repaired one over it. An inner `Err` says what would be lost.
 pub(crate) async fn compare(
     before: &Arc<dyn Device>,
     after: &Arc<dyn Device>,
@@ -109,7 +112,7 @@ pub(crate) async fn compare(
             let hasher = SipHasher24::new_with_key(&was.store().hash_seed());
             Comparison { was: was.clone(), is: is.clone(), hasher, moved }.run().await
         }
-        // Nothing could be read through a mount.
+        // Nothing could be read through a mount before.
         _ => Ok(()),
     };
     was.close().await;
@@ -117,7 +120,7 @@ pub(crate) async fn compare(
     Ok(result)
 }
 
-/// The image mounts for writing, too. `device` is thrown away afterwards.
+/// Checks that the image also mounts for writing. `device` is discarded afterwards.
 pub(crate) async fn mounts(device: Arc<dyn Device>, spawn: &Arc<dyn Spawn>) -> Result<(), Difference> {
     let refused = |error: &dyn std::fmt::Display| format!("the repaired image can't be mounted: {error}");
     let opened = Store::open(device, StoreOptions::default(), spawn.clone()).await;
@@ -131,7 +134,8 @@ pub(crate) async fn mounts(device: Arc<dyn Device>, spawn: &Arc<dyn Spawn>) -> R
     closed.and(checkpointed)
 }
 
-/// The snapshots that could be opened are there. What they need was not written to, which is looked at apart.
+/// Checks that all snapshots that could be opened still exist. That nothing wrote to their blocks
+/// is checked separately.
 async fn snapshots(before: &Arc<dyn Device>, after: &Arc<dyn Device>) -> Result<(), Difference> {
     let Ok((_, was)) = read_snapshots(before).await else { return Ok(()) };
     let is = read_snapshots(after).await.map(|(_, entries)| entries).unwrap_or_default();
@@ -141,7 +145,7 @@ async fn snapshots(before: &Arc<dyn Device>, after: &Arc<dyn Device>) -> Result<
     }
 }
 
-/// The items of an image, in order, past what can't be read.
+/// The items of an image, in order; unreadable ones are skipped.
 struct Items<'a> {
     store: &'a Store,
     from: Option<Key>,
@@ -153,7 +157,7 @@ impl<'a> Items<'a> {
         Self { store, from: Some(Key::MIN), ready: VecDeque::new() }
     }
 
-    /// The next item, which stays.
+    /// Returns the next item without taking it.
     async fn peek(&mut self) -> Option<(Key, Bytes)> {
         while self.ready.is_empty() {
             let from = self.from?;
@@ -177,7 +181,7 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// Goes through all items, and looks at the objects that differ.
+    /// Walks all items and compares the objects that differ.
     async fn run(&self) -> Result<(), Difference> {
         let (mut was, mut is) = (Items::new(self.was.store()), Items::new(self.is.store()));
         let mut open: Option<(u64, bool)> = None;
@@ -203,7 +207,7 @@ impl Comparison<'_> {
 
     async fn end(&self, object: Option<(u64, bool)>) -> Result<(), Difference> {
         match object {
-            // Marks, counts and sums are nobody's to read.
+            // Object 0 has marks, counts and sums, which no program can read.
             Some((ino, true)) if ino != 0 => self.object(ino).await,
             _ => Ok(()),
         }
@@ -217,7 +221,7 @@ impl Comparison<'_> {
             _ => None,
         };
         if was.file_type == FileType::Symlink && target.is_none() {
-            // Without its target it is nothing, and may go.
+            // A symlink without its target is useless and may be removed.
             return Ok(());
         }
         let is = self.is.getattr(ino).await.map_err(|error| format!("inode {ino} would be lost: {error}"))?;
@@ -254,7 +258,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Every name leads where it did, but for those of which the plan tells.
+    /// Checks that every name leads to the same inode, except the names that the plan moves.
     async fn names(&self, ino: Ino) -> Result<(), Difference> {
         let mut after = 0;
         while let Ok(entries) = self.was.readdir(ino, after, ENTRIES_EACH).await {
@@ -268,7 +272,8 @@ impl Comparison<'_> {
                     self.is.forget(is.ino, 1);
                 }
                 let moved = (ino, self.hasher.hash(&entry.name), was.ino);
-                // A check of the whole has found that what stays has a name.
+                // The check of the whole result has already verified that every remaining inode has
+                // a name.
                 let told = self.moved.contains(&moved) && self.is.getattr(was.ino).await.is_ok();
                 let same = is.is_ok_and(|is| is.ino == was.ino);
                 if !same && !told && !self.may_go(was.ino).await {
@@ -280,13 +285,14 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// What may go altogether, with its names: a symbolic link whose target can't be read.
+    /// True for an inode that may be removed with its names: a symlink whose target can't be read.
     async fn may_go(&self, ino: Ino) -> bool {
         let Ok(was) = self.was.getattr(ino).await else { return true };
         was.file_type == FileType::Symlink && self.was.readlink(ino).await.is_err()
     }
 
-    /// Whatever a file has blocks for, before or after, and its first and last block.
+    /// Compares every block for which the file has an item, before or after, and its first and last
+    /// block.
     async fn contents(&self, ino: Ino, size: u64) -> Result<(), Difference> {
         let end = size.div_ceil(BLOCK);
         self.range(ino, 0..end.min(1), size).await?;
@@ -299,7 +305,8 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Compares the blocks that items of a kind are of; those that `other` has, too, were compared.
+    /// Compares the blocks that items of one kind cover. Items that `other` also has were already
+    /// compared.
     async fn items(
         &self,
         ino: Ino,
@@ -331,7 +338,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Compares blocks of a file; where they can't be read in one, each by itself.
+    /// Compares blocks of a file; if they can't be read together, each is read separately.
     async fn range(&self, ino: Ino, blocks: std::ops::Range<u64>, size: u64) -> Result<(), Difference> {
         let end = blocks.end.min(size.div_ceil(BLOCK));
         let mut at = blocks.start;
@@ -374,7 +381,8 @@ async fn read(fs: &Filesystem, ino: Ino, blocks: std::ops::Range<u64>, size: u64
     Some(pieces.concat())
 }
 
-/// What of the attributes a repair never changes: not the figures that it counts again, nor the size of a target.
+/// The attributes that a repair never changes: without the recomputed counts and the size of a
+/// symlink.
 fn visible(attributes: &Attributes) -> Attributes {
     let size = match attributes.file_type {
         FileType::Regular => attributes.size,

@@ -1,33 +1,35 @@
-//! Rules that a test may have a repair break, to see that the search for what repairs break notices.
+//! Rules that a test can make a repair break, to prove that the search for bad repairs notices.
 //!
-//! Part of every build, as the canaries of the store are: what is tested is what is shipped.
+//! Part of every build, like the store's canaries: the tested code is the shipped code.
 
-/// A deliberately broken rule. Where the plan is wrong, what would find it before anything is written is left out, too.
+/// A deliberately broken rule. For a flaw in the plan, the verification that would catch it before
+/// writing is skipped as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(hidden)]
 pub enum Flaw {
-    /// Take the first item of an object for all that could be its inode item.
+    /// Treat the first item of an object as the only candidate for its inode item.
     FirstItemOnly,
-    /// Let an extent stay where the table of snapshots lies.
+    /// Let an extent stay on the blocks of the table of snapshots.
     TableUnguarded,
-    /// Take away the half of a logged block that is left.
+    /// Remove the remaining half of a logged block.
     HalvesGoAway,
-    /// Write what is planned before the whole plan is known.
+    /// Write each pass to the image before the whole plan is known.
     WriteAsItGoes,
-    /// Write the superblock before what it leads to.
+    /// Write the superblock before the structures that it points to.
     SwitchEarly,
-    /// Give up what lies below an inner node that is lost.
+    /// Give up everything below a lost inner node.
     InnerNodesGoAway,
     /// Leave holes where extents were lost.
     LostBecomesZeros,
-    /// Call the image clean without looking at it again.
+    /// Call the image clean without checking it again.
     Unchecked,
-    /// Leave quotas to a second pass. That breaks no rule: it makes a repair that needs one.
+    /// Leave quotas to a second pass. This breaks no rule: it forces a repair that needs two
+    /// passes.
     QuotasLater,
 }
 
 impl Flaw {
-    /// All that break a rule.
+    /// All flaws that break a rule.
     pub const ALL: [Self; 8] = [
         Self::FirstItemOnly,
         Self::TableUnguarded,
@@ -39,9 +41,10 @@ impl Flaw {
         Self::Unchecked,
     ];
 
-    /// The result is written as it is.
+    /// True if the result is written without verification.
     pub(crate) fn skips_verification(self) -> bool {
-        // The others are wrong in what they make of an image, which nothing but a look at the sound one shows.
+        // Verification would not catch these others: their result is consistent, and only a
+        // comparison with the undamaged image shows the fault.
         let as_ever = [
             Self::WriteAsItGoes,
             Self::SwitchEarly,

@@ -1,4 +1,4 @@
-//! What a repair gives up: said file by file, and weighed before anything is changed.
+//! The losses of a repair: reported file by file, and weighed before anything is changed.
 
 use crate::finding::{FindingKind, Report};
 use crate::object::printable;
@@ -8,21 +8,21 @@ use syncline_format::items::dirent::Dirent;
 use syncline_store::{Salvaged, Store, Unreadable};
 
 const ROOT: u64 = 1;
-/// A repair that gives up more than one object in so many asks first.
+/// A repair that gives up more than one object in this many refuses unless losses are accepted.
 const SHARE: u64 = 8;
-/// Nodes that a refusal shows.
+/// Nodes listed in a refusal.
 const SHOWN: usize = 3;
-/// Directories in a path that is shown.
+/// Longest path that is shown, in directories.
 const DEPTH_MAX: usize = 64;
 
-/// Something that an inode has lost.
+/// A loss of one inode.
 pub(crate) struct Loss {
     pub(crate) kind: FindingKind,
     pub(crate) inode: u64,
     pub(crate) what: String,
 }
 
-/// Says which files lost what, by their paths. Names and inodes were brought together.
+/// Reports which files lost what, by their paths. Names and inodes must have been reconciled.
 pub(crate) async fn tell(planner: &mut Planner) {
     let losses = std::mem::take(&mut planner.losses);
     if losses.is_empty() {
@@ -30,7 +30,7 @@ pub(crate) async fn tell(planner: &mut Planner) {
     }
     let mut named: HashMap<u64, usize> = HashMap::new();
     for (index, entry) in planner.entries.iter().enumerate() {
-        // Where it was says more than where it went.
+        // The name before the repair says more than the name after it.
         named.entry(entry.inode).or_insert(index);
     }
     for Loss { kind, inode, what } in losses {
@@ -42,7 +42,7 @@ pub(crate) async fn tell(planner: &mut Planner) {
     }
 }
 
-/// The path of an inode as it was before the repair.
+/// The path of an inode before the repair.
 async fn path(planner: &mut Planner, named: &HashMap<u64, usize>, inode: u64) -> Option<String> {
     let (mut path, mut at) = (String::new(), inode);
     for _ in 0..DEPTH_MAX {
@@ -62,7 +62,7 @@ async fn path(planner: &mut Planner, named: &HashMap<u64, usize>, inode: u64) ->
     None
 }
 
-/// Why this must not be done without being asked for, if it must not.
+/// The reason to refuse unless losses are accepted, if there is one.
 pub(crate) fn too_much(
     found: &Report,
     store: &Store,
@@ -78,14 +78,15 @@ pub(crate) fn too_much(
         .or_else(slot)
 }
 
-/// What the log says of its end may be wrong, so a mount that writes refuses it, too, unless it is told not to.
+/// The end of the log may be wrong. A mount for writing refuses such an image too, unless told
+/// otherwise.
 fn log(found: &Report, salvaged: &Salvaged) -> Option<String> {
     let told = found.of(FindingKind::LogDamaged).next().map(|finding| &finding.text);
     let why = told.or(salvaged.log_cut.as_ref())?;
     Some(format!("it would give up all that the log has from there on, some of it synced perhaps: {why}"))
 }
 
-/// What snapshots keep is known from their table alone: without it their blocks are free.
+/// Only the table says which blocks snapshots keep; without it these blocks count as free.
 fn snapshots(store: &Store, salvaged: &Salvaged) -> Option<String> {
     let table = store.superblock().snapshots.addr;
     let lost = salvaged.table.is_empty() && table != 0;

@@ -1,4 +1,4 @@
-//! Entries that were lost with tree nodes, put back from what the inodes themselves say of their names.
+//! Restores entries that were lost with tree nodes, from the parent pointers of the inodes.
 
 use crate::finding::FindingKind;
 use crate::object::printable;
@@ -14,14 +14,16 @@ use syncline_format::items::{HASH_MAX, hash_offsets};
 use syncline_format::{Key, Kind};
 
 const ROOT: u64 = 1;
-/// The least number of an object that is not one of the fixed ones.
+/// The lowest object number that is not reserved.
 const FIRST_OBJECT: u64 = 16;
 /// Items read at a time.
 const ITEMS_EACH: usize = 512;
 
-/// Puts back what can be. All items were read; nobody has looked yet where the names lead.
+/// Restores the entries that can be restored. All items must have been read; where the names lead
+/// has not been checked yet.
 ///
-/// A parent pointer without an entry counts only where the entry would have lain in what was lost: anywhere else it is wrong.
+/// A parent pointer without an entry counts only if the entry would have been in a lost node;
+/// anywhere else the pointer is wrong.
 pub(crate) async fn put_back(planner: &mut Planner) {
     if planner.view.lost.is_empty() || !planner.parent_pointers {
         return;
@@ -42,7 +44,8 @@ fn was_lost(planner: &Planner, name: NameFacts) -> bool {
     planner.view.lost_within(key(first), key(last)).next().is_some()
 }
 
-/// An inode that may have a name. What is torn would look whole under it.
+/// True for an inode that may get a name back. A torn file must not: it would look whole under that
+/// name.
 fn is_whole(planner: &Planner, inode: u64) -> bool {
     let found = planner.find(inode).map(|index| &planner.inodes[index]);
     found.is_some_and(|facts| facts.nlink > 0 && !facts.made_up) && !planner.torn.contains(&inode)
@@ -53,7 +56,7 @@ fn is_directory(planner: &Planner, number: u64) -> bool {
     found.is_some_and(|facts| facts.is_directory() && facts.nlink > 0)
 }
 
-/// Directories of which nothing is left but their numbers are made anew, for what they held to stay together.
+/// Recreates directories of which only the number is left, so that their contents stay together.
 fn make_directories(planner: &mut Planner, names: &[NameFacts]) {
     let was_one = |number: u64| {
         (FIRST_OBJECT..planner.handed_out).contains(&number)
@@ -72,7 +75,7 @@ fn make_directories(planner: &mut Planner, names: &[NameFacts]) {
     planner.inodes.sort_unstable_by_key(|facts| facts.number);
 }
 
-/// Puts back the names of one inode that are lost, as its parent pointers say them.
+/// Restores the lost names of one inode from its parent pointers.
 async fn put_back_names(planner: &mut Planner, inode: u64, mut lost: BTreeSet<NameFacts>) {
     let value = planner.view.get(Key::new(inode, Kind::Inode, 0)).await.unwrap_or_default();
     let own = InodeItem::decode(&value).map(|item| item.parents).unwrap_or_default();

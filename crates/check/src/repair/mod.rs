@@ -1,16 +1,20 @@
-//! Repair: salvage what can be read, decide what is to become of it, do that beside the image, look at the result, and only then
-//! touch the image.
+//! Repair: salvages everything that can be read, plans, carries the plan out beside the image,
+//! verifies the result, and only then touches the image.
 //!
-//! The rule: what a mount could read before, it reads after, byte for byte; or the repair refuses, names the reason, and has
-//! changed nothing.
+//! The rule: everything that a mount could read before reads the same after, byte for byte; or the
+//! repair refuses, names the reason, and has changed nothing.
 //!
-//! [`repair`] first runs a check. `put_back` puts back inner nodes and pages of space maps that follow from the rest. A pass reads every item that is left ([`Store::open_to_salvage`]), mends each object
-//! by itself (`object`), brings names and inodes together (`names`) and so gathers a set of changed items; `apply` writes the tree and
-//! the space map that follow from them. All of that goes to an `overlay`, which keeps it from the image. A check of the overlay
-//! decides whether another pass is needed, and what is said in the end; `compare` holds it against the image as a mount shows it.
-//! `undo` saves what will be replaced, and `switch` writes to the image, the superblocks last.
+//! [`repair`] first runs a check. `put_back` restores inner nodes and pages of space maps whose
+//! bytes follow from the rest. A pass reads every remaining item ([`Store::open_to_salvage`]),
+//! mends each object by itself (`object`) and reconciles names with inodes (`names`). That yields a
+//! set of changed items; `apply` writes the tree and the space map that follow from them. All these
+//! writes go to an `overlay`, which keeps them from the image. A check of the overlay decides
+//! whether another pass is needed and becomes the final report; `compare` compares the overlay with
+//! the image as a mount shows it. `undo` saves the blocks to be replaced, and `switch` writes to
+//! the image, the superblocks last.
 //!
-//! File data whose checksum does not match is never touched: to read it is an error before and after.
+//! File data whose checksum does not match is never touched: reading it is an error before and
+//! after.
 
 mod apply;
 mod compare;
@@ -53,59 +57,60 @@ use syncline_device::{Device, Spawn};
 use syncline_format::items::inode::Time;
 use syncline_store::{Store, StoreError, read_superblocks};
 
-/// Passes after which a repair gives up: what one brings to light, the next may mend.
+/// Passes after which a repair gives up. One pass may bring to light damage that the next one
+/// mends.
 const PASSES_MAX: usize = 4;
-/// Findings that a refusal shows.
+/// Findings listed in a refusal.
 const SHOWN: usize = 3;
 
-/// How a repair is done.
+/// Options of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
-    /// Only say what would be changed.
+    /// Only report what would be changed.
     pub dry_run: bool,
-    /// Where to save what is replaced, for [`take_back`]. The file must not exist.
+    /// Where to save the replaced blocks, for [`take_back`]. The file must not exist.
     pub undo: Option<PathBuf>,
-    /// Go on where a large part of the image has to be given up.
+    /// Continue even if a large part of the image has to be given up.
     pub accept_loss: bool,
     /// A rule to break, for tests.
     #[doc(hidden)]
     pub flaw: Option<Flaw>,
 }
 
-/// What a repair found, did, and left.
+/// The outcome of a repair.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Repair {
-    /// What was wrong.
+    /// The check before the repair.
     pub before: Report,
-    /// What was changed, or would be: the kind of damage, where, and "what was → what is".
+    /// The changes made, or to be made: kind of damage, location, and "before → after".
     pub changes: Vec<Finding>,
-    /// Changes beyond those kept.
+    /// Changes dropped because the list was full.
     pub changes_dropped: u64,
     /// Nothing was written.
     pub dry_run: bool,
-    /// Tree and space map were built anew.
+    /// The tree and the space map were rebuilt.
     pub rebuilt: bool,
     /// Why nothing was changed, if the repair was refused.
     pub refused: Option<String>,
-    /// It was refused for what it would give up, which [`RepairOptions::accept_loss`] allows.
+    /// It was refused because of its losses, which [`RepairOptions::accept_loss`] allows.
     pub refused_for_loss: bool,
-    /// What a second check found, if anything was changed.
+    /// The check after the repair, if anything was changed.
     pub after: Option<Report>,
 }
 
-/// How an image is after a repair.
+/// State of the image after a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
     /// Nothing was wrong.
     Clean,
-    /// What was wrong is mended.
+    /// The damage was mended.
     Repaired,
     /// Something is still wrong.
     Damaged,
 }
 
 impl Repair {
-    /// How the image is now.
+    /// The state of the image now.
     pub fn condition(&self) -> Condition {
         match &self.after {
             _ if self.before.is_clean() && !self.before.incomplete => Condition::Clean,
@@ -115,10 +120,11 @@ impl Repair {
     }
 }
 
-/// Mends what can be mended of the image on `device`, or only says what that would be.
+/// Mends what can be mended of the image on `device`, or only reports what that would be.
 ///
-/// An error means that nothing could be done: the image reads as it did. Memory: as a check, and 64 MiB of what is written; more
-/// than that waits in a temporary file. Where an inner node is lost, about 90 bytes for each node and 16 for each extent may come to that.
+/// An error means that nothing could be done and the image reads as before. Memory: that of a
+/// check, plus 64 MiB of written blocks; further blocks go to a temporary file. If an inner node is
+/// lost, up to about 90 bytes for each node and 16 for each extent are added.
 pub async fn repair(
     device: Arc<dyn Device>,
     spawn: Arc<dyn Spawn>,
@@ -156,13 +162,13 @@ pub async fn repair(
     Ok(repair)
 }
 
-/// Why a repair ends before anything is written.
+/// Reasons for a repair to end before anything is written.
 enum Stopped {
     /// Something would be lost, or stay wrong.
     Refused(String),
-    /// A large part would be given up.
+    /// A large part of the image would be given up.
     Loss(String),
-    /// It could not be done.
+    /// The repair could not be carried out.
     Failed(CheckError),
 }
 
@@ -172,17 +178,17 @@ impl<E: Into<CheckError>> From<E> for Stopped {
     }
 }
 
-/// A repair on its way.
+/// A repair in progress.
 struct Work {
     device: Arc<dyn Device>,
     spawn: Arc<dyn Spawn>,
     overlay: Arc<Overlay>,
-    /// What the image needs as it is.
+    /// Blocks that the image needs unchanged.
     needed: Option<BlockSet>,
-    /// The same, and what each later pass needs of the one before.
+    /// `needed`, plus the blocks that each later pass needs of the pass before.
     used: Option<BlockSet>,
     moved: Moved,
-    /// Blocks of inner nodes and pages of space maps that were put back.
+    /// Blocks of inner nodes and pages of space maps that were restored.
     put_back: BTreeSet<u64>,
     accept_loss: bool,
     flaw: Option<Flaw>,
@@ -201,7 +207,8 @@ impl Work {
         self.overlay.clone()
     }
 
-    /// Mends the overlay until a check has nothing to complain of. What it finds then, or `None` if nothing can be done.
+    /// Mends the overlay until a check finds nothing left to mend. Returns that check's report, or
+    /// `None` if nothing can be done.
     async fn mend(
         &mut self,
         repair: &mut Repair,
@@ -250,8 +257,9 @@ impl Work {
         Err(Stopped::Refused(format!("something would still be wrong afterwards: {}", shown.join("; "))))
     }
 
-    /// Plans, and carries the plan out on the overlay. `found` is what a check says of that, if it is not the image's own. Why it is
-    /// not carried out, if that is for what would be given up.
+    /// Plans, and carries the plan out on the overlay. `found` is the report of a check of the
+    /// overlay, if it is not the image's own. Returns the reason if the plan was not carried out
+    /// because of its losses.
     async fn pass(
         &mut self,
         found: Option<&Report>,
@@ -295,7 +303,7 @@ impl Work {
         Ok(None)
     }
 
-    /// Refuses what would take anything away.
+    /// Refuses if the result would lose anything.
     async fn verify(&self) -> Result<(), Stopped> {
         let geometry = read_superblocks(&self.device).await?.superblock.geometry;
         let superblocks = switch::superblock_blocks(geometry);
@@ -311,7 +319,7 @@ impl Work {
         compare::mounts(trial, &self.spawn).await.map_err(Stopped::Refused)
     }
 
-    /// Makes the image what the overlay is.
+    /// Writes the overlay to the image.
     async fn write(&self, options: &RepairOptions) -> Result<(), CheckError> {
         let slots = read_superblocks(&self.device).await?;
         let superblock = &slots.superblock;

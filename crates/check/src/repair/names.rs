@@ -1,4 +1,5 @@
-//! Names and inodes brought together: every name leads to an inode, every inode that has a link hangs from the root.
+//! Reconciles names with inodes: every name leads to an inode, every inode with links is reachable
+//! from the root.
 
 use crate::finding::FindingKind;
 use crate::object::{DIRECTORY, printable};
@@ -11,10 +12,10 @@ use syncline_format::items::inode::InodeItem;
 use syncline_format::{Key, Kind, OBJECTS_END};
 
 const ROOT: u64 = 1;
-/// Where what has no name goes.
+/// The directory for inodes without a name.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Brings everything together. All items were read.
+/// Reconciles everything. All items must have been read.
 pub(crate) async fn resolve(planner: &mut Planner) {
     root(planner);
     lost_names::put_back(planner).await;
@@ -30,7 +31,7 @@ pub(crate) async fn resolve(planner: &mut Planner) {
     counts(planner).await;
 }
 
-/// Makes the root directory if there is nothing left of it.
+/// Creates the root directory if nothing is left of it.
 fn root(planner: &mut Planner) {
     if planner.find(ROOT).is_some() {
         return;
@@ -40,14 +41,14 @@ fn root(planner: &mut Planner) {
     make_directory(planner, ROOT, ROOT, 0o755);
 }
 
-/// An empty directory of root's.
+/// Creates an empty directory in the root directory.
 fn make_directory(planner: &mut Planner, number: u64, parent: u64, permissions: u16) {
     let facts = directory_facts(planner, number, parent, permissions);
     let at = planner.inodes.partition_point(|inode| inode.number < number);
     planner.inodes.insert(at, facts);
 }
 
-/// The same, not yet among the inodes.
+/// The facts of a new empty directory, which is not added to the inodes yet.
 pub(crate) fn directory_facts(
     planner: &mut Planner,
     number: u64,
@@ -78,7 +79,7 @@ pub(crate) fn directory_facts(
     }
 }
 
-/// Removes an entry, and says why.
+/// Removes an entry and reports the reason.
 async fn drop_entry(planner: &mut Planner, index: usize, kind: FindingKind, why: &str) {
     let key = planner.entries[index].key();
     let value = planner.view.get(key).await.unwrap_or_default();
@@ -89,7 +90,7 @@ async fn drop_entry(planner: &mut Planner, index: usize, kind: FindingKind, why:
     planner.remove(kind, key, format!("the entry {name:?} of inode {}: {why}", planner.entries[index].inode));
 }
 
-/// Entries without an inode go; entries with the wrong type are put right.
+/// Removes entries without an inode; corrects entries with the wrong type.
 async fn targets(planner: &mut Planner) {
     for index in 0..planner.entries.len() {
         let (inode, file_type) = (planner.entries[index].inode, planner.entries[index].file_type);
@@ -107,7 +108,7 @@ async fn targets(planner: &mut Planner) {
         }
         let facts = &planner.inodes[found];
         if facts.made_up && !facts.is_directory() {
-            // It would look whole under its name.
+            // A file with a made-up inode would look whole under its name.
             let why = "its inode item is lost; what is left of it goes to lost+found";
             drop_entry(planner, index, FindingKind::DanglingEntry, why).await;
             continue;
@@ -138,7 +139,7 @@ async fn retype(planner: &mut Planner, index: usize, file_type: u8) {
     }
 }
 
-/// Leaves each directory one name, and the root none. The directories without a name.
+/// Leaves each directory one name, and the root none. Returns the directories without a name.
 async fn directory_names(planner: &mut Planner) -> Vec<u64> {
     let mut nameless = Vec::new();
     let mut entry = 0;
@@ -170,7 +171,8 @@ async fn directory_names(planner: &mut Planner) -> Vec<u64> {
     nameless
 }
 
-/// Cuts directories that lie, by way of their parents, in themselves. The directories that were cut off.
+/// Cuts loops of directories that are their own ancestors. Returns the directories that were cut
+/// off.
 async fn cut_loops(planner: &mut Planner) -> Vec<u64> {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Way {
@@ -208,13 +210,13 @@ async fn cut_loops(planner: &mut Planner) -> Vec<u64> {
     cut.into_iter().map(|index| planner.inodes[index].number).collect()
 }
 
-/// Files with a link count and no name.
+/// Files that have a link count but no name.
 fn nameless(planner: &Planner) -> Vec<u64> {
     let files = planner.inodes.iter().filter(|inode| !inode.is_directory());
     files.filter(|inode| inode.nlink > 0 && inode.names == 0).map(|inode| inode.number).collect()
 }
 
-/// Gives names in `lost+found`.
+/// Gives these inodes names in `lost+found`.
 async fn attach(planner: &mut Planner, loose: Vec<u64>) {
     if loose.is_empty() {
         return;
@@ -235,7 +237,7 @@ async fn attach(planner: &mut Planner, loose: Vec<u64>) {
     }
 }
 
-/// The directory for what has no name; made if there is none. `None` when no number is left.
+/// The directory `lost+found`; created if there is none. `None` when no object number is left.
 async fn lost_and_found(planner: &mut Planner) -> Option<u64> {
     let taken = planner.view.named(ROOT, Kind::Dirent, LOST_AND_FOUND).await;
     let mut decoded = taken.values().filter_map(|value| Dirent::decode(value).ok());
@@ -262,7 +264,7 @@ async fn lost_and_found(planner: &mut Planner) -> Option<u64> {
     Some(number)
 }
 
-/// Marks of inodes to be removed: exactly those without a name and without a link have one.
+/// Corrects orphan marks: exactly the inodes without a name and without a link have one.
 fn marks(planner: &mut Planner) {
     let marked = std::mem::take(&mut planner.orphans);
     for &number in &marked {
@@ -285,7 +287,7 @@ fn marks(planner: &mut Planner) {
     }
 }
 
-/// Puts right what inode items say of their names: link counts, sizes and parents of directories.
+/// Corrects the link counts, sizes and parents of directories in inode items.
 async fn counts(planner: &mut Planner) {
     let mut entries = vec![(0u64, 0u32); planner.inodes.len()];
     for entry in planner.entries.iter().filter(|entry| !entry.gone) {
@@ -302,7 +304,7 @@ async fn counts(planner: &mut Planner) {
         }
         let nlink = if directory { subdirectories.saturating_add(2) } else { facts.names };
         let size = if directory { count } else { facts.size };
-        // Without a name only if there was no room in lost+found.
+        // It has no name only if there was no room in lost+found.
         let named = directory && facts.named_by != 0;
         let parent = if named { facts.named_by } else { facts.parent };
         if (nlink, size, parent) == (facts.nlink, facts.size, facts.parent) {

@@ -1,4 +1,4 @@
-//! One object: its inode item, and its other items in the light of that.
+//! Mends one object: its inode item, and its other items in the light of that.
 
 mod lost;
 
@@ -24,16 +24,16 @@ use syncline_format::{BLOCK_BYTES, Key, Kind, OBJECTS_END};
 
 const ROOT: u64 = 1;
 
-/// What an object is.
+/// What is left of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Nature {
     /// It has an inode item.
     Whole,
-    /// Its inode item is lost; what it has tells its file type.
+    /// Its inode item is lost; its other items tell the file type.
     MadeUp(u8),
-    /// What is left of it is of no use.
+    /// The remains are of no use.
     Remains,
-    /// It can't exist.
+    /// No such object can exist.
     Impossible,
 }
 
@@ -41,19 +41,19 @@ enum Nature {
 pub(crate) struct Object {
     pub(crate) number: u64,
     nature: Nature,
-    /// The inode item, mended as far as it can be before the other items are known.
+    /// The inode item, mended as far as possible before the other items are known.
     inode: Option<Bytes>,
     /// The inode item was changed.
     changed: bool,
     facts: InodeFacts,
-    /// Names with the hash of the last entry, which are all that have it.
+    /// The hash of the last entry, and all names with that hash.
     names: (u64, Vec<(Vec<u8>, u64)>),
     /// First file block after the last extent.
     extent_end: u64,
     extent_blocks: u64,
     covered: Covered,
     unplaced: Pieces,
-    /// There may be contents that are logged and have no place.
+    /// The file may have data in the log.
     has_unplaced: bool,
     inline_bytes: Option<u64>,
     xattrs: Xattrs,
@@ -61,7 +61,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Begins with the first item of an object.
+    /// Starts with the first item of an object.
     pub(crate) async fn begin(planner: &mut Planner, key: Key, value: &Bytes) -> Self {
         let number = key.object;
         let mut object = Self {
@@ -95,7 +95,7 @@ impl Object {
         }
         let inode = Key::new(number, Kind::Inode, 0);
         let is_inode = key == inode;
-        // Items of other kinds may come before it, where none belongs.
+        // Items of other kinds may come before the inode item, where they don't belong.
         let own = match is_inode {
             true => Some(value.clone()),
             false if planner.flaw == Some(Flaw::FirstItemOnly) => None,
@@ -131,7 +131,7 @@ impl Object {
         object
     }
 
-    /// Takes the inode item, and mends what it says of itself.
+    /// Takes the inode item and mends its own contradictions.
     async fn take_inode(&mut self, planner: &mut Planner, mut item: InodeItem<'_>) {
         let before = item.clone();
         self.facts.file_type = (item.mode >> 12) as u8;
@@ -167,7 +167,7 @@ impl Object {
         self.inode = Some(item.encode().into());
     }
 
-    /// Attributes in the inode item: each name once, and not more than it may hold.
+    /// Xattrs in the inode item: drops repeated names, and those that exceed the limits.
     async fn small_xattrs(&mut self, planner: &mut Planner, item: &mut InodeItem<'_>) {
         let number = self.number;
         item.xattrs.retain(|(name, _)| {
@@ -192,7 +192,7 @@ impl Object {
         }
     }
 
-    /// An item of this object.
+    /// Takes an item of this object.
     pub(crate) async fn item(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
         if let Nature::Remains | Nature::Impossible = self.nature {
             planner.view.delete(key);
@@ -227,7 +227,7 @@ impl Object {
         }
     }
 
-    /// The removal of an inode without names proceeds in steps, which a crash may have cut short.
+    /// Removal of an inode without names proceeds in steps, and a crash may have interrupted it.
     fn is_being_removed(&self) -> bool {
         self.facts.nlink == 0
     }
@@ -312,14 +312,14 @@ impl Object {
         self.extent_blocks += extent.charged_blocks();
         self.covered.extent(extent.file_block..extent.end());
         if extent.shared {
-            // Which of them can stay is known when those are known that share with nobody.
+            // Which of the sharing extents can stay is known once all unshared extents are known.
             planner.sharing.push((self.number, extent));
         } else if !planner.keep(extent.run()) {
             planner.copy(self.number, extent);
         }
     }
 
-    /// Room that is set aside: given up where anything contradicts it.
+    /// A preallocation; it is dropped if anything contradicts it.
     fn preallocation(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
         let at = format!("the preallocation at file block {}", key.offset);
         match Preallocation::decode(key.offset, value) {
@@ -339,7 +339,7 @@ impl Object {
         }
     }
 
-    /// Logged contents of a block: given up where they can't be of the file.
+    /// A piece of data in the log; it is dropped if it can't belong to the file.
     fn unplaced(&mut self, planner: &mut Planner, key: Key, value: &Bytes) {
         if self.is_being_removed() {
             return;
@@ -356,7 +356,8 @@ impl Object {
         }
     }
 
-    /// Halves stay: the block can't be read before or after, as any damaged data.
+    /// Leaves lone halves of logged blocks: the block can't be read before or after, like any
+    /// damaged data.
     fn halves(&mut self, planner: &mut Planner) {
         if planner.flaw != Some(Flaw::HalvesGoAway) {
             return;
@@ -368,7 +369,7 @@ impl Object {
         }
     }
 
-    /// Makes the sum of preallocated blocks what was met.
+    /// Corrects the sum of preallocated blocks.
     fn sum(&self, planner: &mut Planner) {
         let (said, found) = (planner.sums.take(self.number), self.covered.blocks);
         if found > 0 {
@@ -386,7 +387,7 @@ impl Object {
         planner.object(FindingKind::PreallocationSum, self.number, text);
     }
 
-    /// Takes away what of an extent lies before file block `first`.
+    /// Removes the part of an extent before file block `first`.
     fn trim(
         &self,
         planner: &mut Planner,
@@ -410,7 +411,7 @@ impl Object {
         rest
     }
 
-    /// All items were read.
+    /// Completes the object once all its items were read.
     pub(crate) async fn end(mut self, planner: &mut Planner) {
         if let Nature::Remains | Nature::Impossible = self.nature {
             return;
@@ -444,7 +445,7 @@ impl Object {
         planner.inodes.push(self.facts);
     }
 
-    /// The units of 512 bytes that were met.
+    /// Units of 512 bytes in the items that were read.
     fn units(&self) -> u64 {
         let inline_units = self.inline_bytes.map_or(0, |bytes| bytes.div_ceil(UNIT_BYTES));
         let blocks = self.extent_blocks.saturating_add(self.covered.blocks);
@@ -452,7 +453,7 @@ impl Object {
         data.saturating_add(self.xattrs.units.into())
     }
 
-    /// Compares what the inode item counts with what was met.
+    /// Corrects the counts in the inode item.
     fn counts(&mut self, planner: &mut Planner, item: &mut InodeItem<'_>) {
         let before = item.clone();
         if self.xattrs.next_chunk > item.next_chunk {
@@ -489,7 +490,7 @@ impl Object {
         self.changed |= *item != before;
     }
 
-    /// An inode item in the place of one that is lost.
+    /// An inode item to replace a lost one.
     fn make_up(&mut self, planner: &mut Planner, file_type: u8) -> Vec<u8> {
         let directory = file_type == DIRECTORY;
         let size = if directory { 0 } else { self.extent_end * BLOCK_BYTES as u64 };
@@ -530,7 +531,7 @@ impl Object {
         item.encode()
     }
 
-    /// A symbolic link without its target is nothing.
+    /// Removes a symlink without its target, which is useless.
     async fn remove_all(&self, planner: &mut Planner) {
         let from = Key { object: self.number, kind: 0, offset: 0 };
         let to = Key { object: self.number, kind: u8::MAX, offset: u64::MAX };
@@ -544,7 +545,7 @@ impl Object {
     }
 }
 
-/// The inode that a directory's entry of this name names.
+/// The inode that the directory's entry with this name leads to.
 async fn find_name(planner: &mut Planner, directory: u64, name: &[u8]) -> Option<u64> {
     let entries = planner.view.named(directory, Kind::Dirent, name).await;
     let mut decoded = entries.values().filter_map(|value| Dirent::decode(value).ok());

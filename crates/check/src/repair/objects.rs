@@ -1,4 +1,4 @@
-//! The pass over all items: what is wrong within each object.
+//! The pass over all items, which mends each object by itself.
 
 use crate::finding::FindingKind;
 use crate::object::{DIRECTORY, REGULAR};
@@ -11,7 +11,7 @@ use syncline_format::{Key, Kind};
 /// Items read at a time.
 const ITEMS_EACH: usize = 512;
 
-/// Reads everything that can be read.
+/// Reads every item that can be read.
 pub(crate) async fn pass(planner: &mut Planner) {
     let mut object: Option<Object> = None;
     let mut from = Key::MIN;
@@ -50,7 +50,8 @@ pub(crate) async fn pass(planner: &mut Planner) {
     lost_nodes(planner);
 }
 
-/// An item of object 0: a mark of an inode to be removed, a reference count, a sum of preallocated blocks, or a quota.
+/// An item of object 0: an orphan mark, a reference count, a sum of preallocated blocks, or a
+/// quota.
 fn mark(planner: &mut Planner, key: Key, value: &Bytes) {
     if key.kind == Kind::Orphan as u8 && value.is_empty() {
         planner.orphans.push(key.offset);
@@ -68,7 +69,7 @@ fn mark(planner: &mut Planner, key: Key, value: &Bytes) {
     }
 }
 
-/// Says what is given up with each node that can't be read.
+/// Reports what is given up with each unreadable node.
 fn lost_nodes(planner: &mut Planner) {
     let show = |key: Option<Key>, none: &str| {
         key.map_or_else(
@@ -87,7 +88,7 @@ fn lost_nodes(planner: &mut Planner) {
     }
 }
 
-/// Words for a file type.
+/// A word for a file type.
 pub(crate) fn type_name(file_type: u8) -> &'static str {
     match file_type {
         DIRECTORY => "directory",

@@ -1,6 +1,7 @@
-//! A device that keeps what is written to it, and leaves the one below as it is.
+//! A device that keeps what is written to it and leaves the device below unchanged.
 //!
-//! A repair is done here first. What it wrote can be read, checked and compared before the image itself is touched.
+//! A repair is first done here, so its result can be read, checked and compared before the image is
+//! touched.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -12,22 +13,22 @@ use std::sync::Arc;
 use syncline_device::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation};
 use syncline_format::{BLOCK_BYTES, BlockAddr};
 
-/// Blocks kept in memory (64 MiB); more of them go to a temporary file.
+/// Blocks kept in memory (64 MiB); further ones go to a temporary file.
 const MEMORY_BLOCKS: usize = 16 << 10;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// What was written to it lies over another device.
+/// Written blocks, layered over another device.
 pub(crate) struct Overlay {
     below: Arc<dyn Device>,
     written: Arc<Mutex<Written>>,
 }
 
-/// The blocks that were written, in the order in which they were first.
+/// The written blocks, in the order of their first writes.
 #[derive(Default)]
 struct Written {
     places: BTreeMap<BlockAddr, usize>,
     memory: Vec<Box<[u8]>>,
-    /// Without a name, so that it goes with the process.
+    /// An unlinked file, so that it disappears with the process.
     spill: Option<File>,
 }
 
@@ -49,7 +50,7 @@ impl Written {
         Ok(())
     }
 
-    /// False if the block was not written.
+    /// Reads a written block; returns false if the block was not written.
     fn get(&self, block: BlockAddr, into: &mut [u8]) -> io::Result<bool> {
         let Some(&place) = self.places.get(&block) else { return Ok(false) };
         match (self.memory.get(place), &self.spill) {
@@ -60,7 +61,7 @@ impl Written {
         Ok(true)
     }
 
-    /// The first block of a range that was written.
+    /// The first written block in a range.
     fn first(&self, from: BlockAddr, to: BlockAddr) -> Option<BlockAddr> {
         self.places.range(from..to).next().map(|(block, _)| *block)
     }
@@ -71,12 +72,12 @@ impl Overlay {
         Arc::new(Self { below, written: Arc::default() })
     }
 
-    /// The blocks that were written, ascending.
+    /// All written blocks, ascending.
     pub(crate) fn blocks(&self) -> Vec<BlockAddr> {
         self.written.lock().places.keys().copied().collect()
     }
 
-    /// What was written to a block, if anything.
+    /// The contents written to a block, if any.
     pub(crate) fn written(&self, block: BlockAddr) -> Result<Option<Bytes>, DeviceError> {
         let mut bytes = AlignedBuf::zeroed(BLOCK_BYTES);
         let found = self.written.lock().get(block, &mut bytes);
@@ -126,7 +127,8 @@ impl Device for Overlay {
     }
 }
 
-/// Reads the rest of `whole` from byte `at` on. What was written is not read from below, where it may be unreadable.
+/// Reads the rest of `whole`, from byte `at` on. Written blocks are not read from below, where they
+/// may be unreadable.
 fn read_rest(
     below: Arc<dyn Device>,
     written: Arc<Mutex<Written>>,

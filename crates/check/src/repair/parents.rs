@@ -1,4 +1,5 @@
-//! Parent pointers made to say what the directories say, of inodes of which something about them is wrong.
+//! Makes parent pointers agree with the directory entries, for inodes whose pointers are wrong in
+//! some way.
 
 use crate::finding::FindingKind;
 use crate::object::printable;
@@ -12,15 +13,15 @@ use syncline_format::items::inode::InodeItem;
 use syncline_format::items::parent::{Parent, parent_bytes_max};
 use syncline_format::{Key, Kind};
 
-/// The parent pointers of one object, as they are met.
+/// The parent pointers of one object, collected as its items are read.
 #[derive(Default)]
 pub(crate) struct Pointers {
-    /// Those with items of their own.
+    /// Pointers with items of their own.
     items: u32,
 }
 
 impl Pointers {
-    /// Those in the inode item.
+    /// Takes the pointers in the inode item.
     pub(crate) fn small(&self, planner: &mut Planner, number: u64, item: &InodeItem<'_>) {
         for pointer in &item.parents {
             remember(planner, number, pointer);
@@ -31,7 +32,8 @@ impl Pointers {
         }
     }
 
-    /// One with an item of its own. Those of an inode that is being removed go with it.
+    /// Takes a pointer with an item of its own. Pointers of an inode that is being removed are
+    /// removed with it.
     pub(crate) fn item(&mut self, planner: &mut Planner, key: Key, value: &Bytes, being_removed: bool) {
         if being_removed {
             self.items = self.items.saturating_add(1);
@@ -52,8 +54,8 @@ impl Pointers {
         remember(planner, key.object, &pointer);
     }
 
-    /// All were met; the inode item says how many have items. Their removal looks for items only where it says that there
-    /// are some.
+    /// Compares the count once all pointers were read; `said` is the inode item's count of pointers
+    /// with items. Removal looks for such items only if the inode item counts some.
     pub(crate) fn end(&self, planner: &mut Planner, number: u64, said: u32, being_removed: bool) {
         if said != self.items && (!being_removed || self.items > said) {
             planner.parent_trouble.push((number, FindingKind::ParentCount));
@@ -66,7 +68,8 @@ fn remember(planner: &mut Planner, number: u64, pointer: &Parent<'_>) {
     planner.pointers.push(NameFacts { inode: number, directory: pointer.parent, hash });
 }
 
-/// Makes the parent pointers of each inode those of the entries that stay. Names and inodes were brought together.
+/// Makes the parent pointers of each inode match its remaining entries. Names and inodes must have
+/// been reconciled.
 pub(crate) async fn resolve(planner: &mut Planner) {
     let live = |entry: &&Entry| !entry.gone && planner.find(entry.inode).is_some();
     let mut entries: Vec<Entry> = Vec::new();
@@ -85,7 +88,7 @@ pub(crate) async fn resolve(planner: &mut Planner) {
     }
 }
 
-/// The inodes of which something is wrong, and what.
+/// The inodes with wrong pointers, and the kinds of damage.
 fn wrong(
     planner: &mut Planner,
     entries: &[Entry],
@@ -110,7 +113,7 @@ fn wrong(
     wrong
 }
 
-/// The names in some entries, each with its directory.
+/// The names in these entries, each with its directory.
 async fn names(planner: &mut Planner, entries: Vec<Entry>) -> Vec<(u64, Vec<u8>)> {
     let mut names = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -122,7 +125,7 @@ async fn names(planner: &mut Planner, entries: Vec<Entry>) -> Vec<(u64, Vec<u8>)
     names
 }
 
-/// Makes these the parent pointers of an inode; false if it has no inode item to hold them.
+/// Replaces the parent pointers of an inode; returns false if it has no inode item to hold them.
 async fn put(planner: &mut Planner, number: u64, names: &[(u64, Vec<u8>)]) -> bool {
     let inode = Key::new(number, Kind::Inode, 0);
     let Some(value) = planner.view.get(inode).await else { return false };
@@ -151,7 +154,7 @@ async fn put(planner: &mut Planner, number: u64, names: &[(u64, Vec<u8>)]) -> bo
     true
 }
 
-/// What the repair itself made needs no words.
+/// Reports the change, except for inodes that the repair made up itself.
 fn tell(planner: &mut Planner, number: u64, kinds: &BTreeSet<FindingKind>, names: &[(u64, Vec<u8>)]) {
     const SHOWN: usize = 3;
     let made_up = planner.find(number).is_some_and(|index| planner.inodes[index].made_up);

@@ -1,4 +1,4 @@
-//! What a repair will do, and what it has learnt on the way there.
+//! The plan of a repair, and the facts gathered for it.
 
 use crate::blocks::BlockSet;
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
@@ -22,23 +22,23 @@ use syncline_format::superblock::FEATURE_COUNTED_XATTRS;
 use syncline_format::{BlockRun, Geometry, Key, Kind};
 use syncline_store::Store;
 
-/// Other names tried for an entry whose name is taken.
+/// Alternative names tried for an entry whose name is taken.
 const NAMES_TRIED: u32 = 1000;
 
-/// What is remembered of an inode that stays.
+/// Facts kept about an inode that stays.
 #[derive(Clone, Debug)]
 pub(crate) struct InodeFacts {
     pub(crate) number: u64,
     pub(crate) file_type: u8,
-    /// Its item is lost; another was made up.
+    /// Its item is lost and was replaced by a made-up one.
     pub(crate) made_up: bool,
-    /// As its item says.
+    /// According to its item.
     pub(crate) nlink: u32,
     pub(crate) size: u64,
     pub(crate) parent: u64,
-    /// Entries that name it and stay.
+    /// Remaining entries that name it.
     pub(crate) names: u32,
-    /// The directory that names a directory. 0: none.
+    /// The directory that names it, if it is a directory. 0: none.
     pub(crate) named_by: u64,
 }
 
@@ -48,14 +48,14 @@ impl InodeFacts {
     }
 }
 
-/// What is remembered of a directory entry.
+/// Facts kept about a directory entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) inode: u64,
     pub(crate) directory: u64,
     pub(crate) offset: u64,
     pub(crate) file_type: u8,
-    /// Of the name.
+    /// Hash of the name.
     pub(crate) name_hash: u64,
     pub(crate) gone: bool,
 }
@@ -80,55 +80,55 @@ pub(crate) struct Planner {
     /// Ascending by number.
     pub(crate) inodes: Vec<InodeFacts>,
     pub(crate) entries: Vec<Entry>,
-    /// Parent pointers that were met.
+    /// Parent pointers in the items that were read.
     pub(crate) pointers: Vec<NameFacts>,
     /// Inodes whose parent pointers contradict something else, and how.
     pub(crate) parent_trouble: Vec<(u64, FindingKind)>,
     /// The image keeps parent pointers.
     pub(crate) parent_pointers: bool,
-    /// Extended attributes with items of their own count in the blocks of their inodes.
+    /// Xattrs with items of their own count towards their inode's blocks.
     pub(crate) counts_xattrs: bool,
-    /// Marks of inodes to be removed, ascending.
+    /// Inodes with an orphan mark, ascending.
     pub(crate) orphans: Vec<u64>,
-    /// Extents whose blocks something else has as well.
+    /// Extents whose blocks something else uses as well; they get blocks of their own.
     pub(crate) copies: Vec<(u64, Extent)>,
     /// Extents that may share their blocks, with the objects they belong to.
     pub(crate) sharing: Vec<(u64, Extent)>,
-    /// The same, and the reference counts that were met.
+    /// Sharing extents that stay, and the reference counts in the items that were read.
     pub(crate) references: References,
-    /// Sums of preallocated blocks that were met.
+    /// Sums of preallocated blocks that were read.
     pub(crate) sums: Sums,
-    /// Quotas that were met.
+    /// Quotas that were read.
     pub(crate) quotas: Quotas,
-    /// Blocks of all extents that were met.
+    /// Blocks of all extents that were read.
     pub(crate) seen: BlockSet,
     /// Blocks of the extents that stay where they are.
     pub(crate) kept: BlockSet,
-    /// Blocks that no extent may stay on: what lies there can't be built anew elsewhere.
+    /// Blocks that no extent may stay on, because what lies there can't be rebuilt elsewhere.
     pub(crate) fixed: BlockSet,
     /// Preallocated blocks by inode.
     pub(crate) rooms: BTreeMap<u64, u64>,
-    /// Names that lead elsewhere, or nowhere, once the plan is carried out.
+    /// Names that lead elsewhere, or nowhere, after the repair.
     pub(crate) moved: Moved,
-    /// Blocks of files, by their inodes, that must go on failing to read.
+    /// File blocks, by inode, that must keep failing to read.
     pub(crate) unreadable: Vec<(u64, Range<u64>)>,
-    /// Files of which something is lost, nobody can say where: they must not look whole under their names.
+    /// Files that lost something at an unknown place: they must not look whole under their names.
     pub(crate) torn: BTreeSet<u64>,
-    /// What inodes have lost with tree nodes.
+    /// Losses of inodes through damaged tree nodes.
     pub(crate) losses: Vec<Loss>,
     /// A rule to break, for tests.
     pub(crate) flaw: Option<Flaw>,
-    /// Least object number never used.
+    /// Lowest object number never used.
     pub(crate) next_object: u64,
-    /// The same as the image has it.
+    /// `next_object` of the image.
     pub(crate) handed_out: u64,
-    /// What is given up may lie in blocks that the space map names: it has to be made anew.
+    /// Dropped items may leave blocks named in the space map, so the map has to be rebuilt.
     pub(crate) leaks: bool,
-    /// Objects that the repair makes.
+    /// Objects that the repair creates.
     pub(crate) created: Vec<u64>,
     /// Inodes of the image that get a name in `lost+found`.
     pub(crate) unnamed: u64,
-    /// For inodes that are made up.
+    /// Timestamp for made-up inodes.
     pub(crate) now: Time,
 }
 
@@ -170,12 +170,12 @@ impl Planner {
         }
     }
 
-    /// What an extended attribute with an item of its own counts for.
+    /// Units that an xattr with an item of its own counts for.
     pub(crate) fn units_of(&self, xattr: &Xattr<'_>) -> u32 {
         if self.counts_xattrs { xattr.units() } else { 0 }
     }
 
-    /// Tells of a change.
+    /// Reports a change.
     pub(crate) fn tell(
         &mut self,
         kind: FindingKind,
@@ -190,13 +190,13 @@ impl Planner {
         }
     }
 
-    /// Lets an extent that shares with nobody stay where it is, if it can.
+    /// Lets an unshared extent stay where it is, if it can; returns whether it can.
     pub(crate) fn keep(&mut self, run: BlockRun) -> bool {
         let free = (run.start..run.end()).all(|block| !self.fixed.contains(block));
         free && self.kept.add_all_or_none(run)
     }
 
-    /// Has an extent get blocks of its own.
+    /// Plans to give an extent blocks of its own.
     pub(crate) fn copy(&mut self, object: u64, extent: Extent) {
         let text = format!(
             "the extent of {} blocks at file block {} lies where something else does → gets blocks of its own",
@@ -207,12 +207,12 @@ impl Planner {
         self.copies.push((object, extent));
     }
 
-    /// Notes what an inode has lost with a tree node.
+    /// Notes a loss of an inode through a damaged tree node.
     pub(crate) fn lose(&mut self, inode: u64, what: String) {
         self.lose_by(FindingKind::NodeDamaged, inode, what);
     }
 
-    /// Notes what an inode has lost by this damage.
+    /// Notes a loss of an inode through damage of this kind.
     pub(crate) fn lose_by(&mut self, kind: FindingKind, inode: u64, what: String) {
         if self.losses.len() < FINDINGS_MAX {
             self.losses.push(Loss { kind, inode, what });
@@ -221,12 +221,12 @@ impl Planner {
         }
     }
 
-    /// Tells of a change of an object.
+    /// Reports a change of an object.
     pub(crate) fn object(&mut self, kind: FindingKind, object: u64, text: impl Into<String>) {
         self.tell(kind, Some(object), None, text);
     }
 
-    /// Removes an item, and says why.
+    /// Removes an item and reports the reason.
     pub(crate) fn remove(&mut self, kind: FindingKind, key: Key, why: impl std::fmt::Display) {
         self.view.delete(key);
         self.object(kind, key.object, format!("{why} → removed"));
@@ -236,7 +236,7 @@ impl Planner {
         self.inodes.binary_search_by_key(&number, |inode| inode.number).ok()
     }
 
-    /// Changes an inode item that can be decoded.
+    /// Changes an inode item, if it can be decoded.
     pub(crate) async fn edit_inode(&mut self, number: u64, edit: impl FnOnce(&mut InodeItem<'_>)) {
         let key = Key::new(number, Kind::Inode, 0);
         let Some(value) = self.view.get(key).await else { return };
@@ -247,7 +247,7 @@ impl Planner {
         }
     }
 
-    /// Puts a directory entry where its name belongs; under another name if that is taken. The name it has got.
+    /// Adds a directory entry, under another name if its name is taken. Returns the name used.
     pub(crate) async fn add_entry(
         &mut self,
         directory: u64,
@@ -273,7 +273,7 @@ impl Planner {
     }
 }
 
-/// The name itself, then the same with suffixes.
+/// The name itself on the first attempt, then the name with a suffix.
 fn other_name(name: &[u8], inode: u64, attempt: u32) -> Vec<u8> {
     let suffix = match attempt {
         0 => return name.to_vec(),

@@ -1,7 +1,8 @@
-//! Inner nodes of trees and pages of space maps that are lost, put back where they were.
+//! Restores lost inner nodes of trees and pages of space maps in place.
 //!
-//! What is put back is what was there, byte for byte, as the checksum of whatever points to it says; so it goes where it was, which mends
-//! it for every snapshot that has the same node or page, and nothing else has to be written.
+//! The restored bytes are those that were there, as the checksum in the pointer to them proves. So
+//! they go to the same place; that also mends every snapshot with the same node or page, and
+//! nothing else has to be written.
 
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::repair::flaw::Flaw;
@@ -9,7 +10,7 @@ use crate::repair::{Repair, Stopped, Work};
 use syncline_store::{Regrown, Store, StoreError, read_snapshots};
 
 impl Work {
-    /// Puts back all it can. True if that is any.
+    /// Restores all it can. Returns true if it restored anything.
     pub(super) async fn put_back(&mut self, repair: &mut Repair) -> Result<bool, Stopped> {
         if self.flaw == Some(Flaw::InnerNodesGoAway) {
             return Ok(false);
@@ -18,7 +19,7 @@ impl Work {
         let (store, salvaged) = match opened {
             Ok(opened) => opened,
             Err(StoreError::Device(error)) => return Err(error.into()),
-            // The pass that follows says why.
+            // The pass that follows reports the error.
             Err(_) => return Ok(false),
         };
         let snapshots = read_snapshots(&self.over()).await.map(|(_, entries)| entries).unwrap_or_default();
@@ -36,7 +37,8 @@ impl Work {
         if regrown.is_empty() {
             return Ok(false);
         }
-        // What can be read again has its blocks, and what could be read all the time.
+        // Neither items that can be read again nor items that could be read before may lie in these
+        // blocks.
         let before = Store::open_to_salvage(self.device.clone(), self.spawn.clone()).await?;
         for ((store, salvaged), and_nodes) in [((store, salvaged), false), (before, true)] {
             if let Some(block) = store.contested(&salvaged, &snapshots, &regrown, and_nodes).await {

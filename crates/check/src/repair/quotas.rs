@@ -1,4 +1,4 @@
-//! What trees with quotas use, once all inodes are what they will be.
+//! Recomputes the usage of quotas once all inodes are final.
 
 use crate::finding::FindingKind;
 use crate::quotas::Quotas;
@@ -10,7 +10,7 @@ use syncline_format::{Key, Kind};
 /// Items read at a time.
 const ITEMS_EACH: usize = 4096;
 
-/// Counts again, if there are quotas, and has them say what was counted. Limits stay.
+/// Recounts, if there are quotas, and corrects their usage. Limits stay.
 pub(crate) async fn resolve(planner: &mut Planner) {
     let mut quotas = std::mem::take(&mut planner.quotas);
     if quotas.is_empty() {
@@ -42,7 +42,7 @@ fn change(told: Quota, right: Quota) -> String {
     )
 }
 
-/// Counts all inodes as they will be.
+/// Counts all inodes as they will be after the repair.
 async fn count(planner: &mut Planner, quotas: &mut Quotas) {
     let is_inode = |key: &Key| key.kind == Kind::Inode as u8 && key.offset == 0 && key.object > 0;
     let mut take = |key: &Key, value: &[u8]| {

@@ -1,4 +1,5 @@
-//! Preallocated blocks for which there can't be room: kept, they would make the filesystem full for ever.
+//! Drops preallocations for which there can't be room: if kept, they would leave the filesystem
+//! full for good.
 
 use crate::finding::FindingKind;
 use crate::object::UNITS_PER_BLOCK;
@@ -6,8 +7,8 @@ use crate::preallocation::excess;
 use crate::repair::planner::Planner;
 use syncline_format::{Key, Kind};
 
-/// Gives up what is set aside for files until the rest can be there, of those first that have most. They read as zeros before
-/// and after.
+/// Drops preallocations until the rest fit, starting with the files that have most. The dropped
+/// blocks read as zeros before and after.
 pub(crate) async fn resolve(planner: &mut Planner) {
     let sum =
         |planner: &Planner| planner.rooms.values().fold(0, |sum: u64, blocks| sum.saturating_add(*blocks));

@@ -1,4 +1,4 @@
-//! Blocks that several extents lie on: who may stay, and what the counts must be.
+//! Blocks that several extents share: which extents may stay, and the correct reference counts.
 
 use crate::finding::FindingKind;
 use crate::references::to_items;
@@ -6,8 +6,8 @@ use crate::repair::planner::Planner;
 use std::collections::BTreeMap;
 use syncline_format::{Key, Kind};
 
-/// Decides of the extents that share, when all others are known. Those that lie where something else does that shares
-/// with nobody get blocks of their own; the counts are made those of the others.
+/// Decides about the sharing extents, once all others are known. A sharing extent that overlaps
+/// unshared use gets blocks of its own; the reference counts become those of the remaining ones.
 pub(crate) fn resolve(planner: &mut Planner) {
     for (object, extent) in std::mem::take(&mut planner.sharing) {
         let taken = (extent.run().start..extent.run().end())

@@ -1,10 +1,10 @@
-//! Damage to what holds the items: superblocks, log, nodes, space map.
+//! Damage to the structures that hold the items: superblocks, log, nodes, space map.
 
 use crate::finding::{FindingKind, Report};
 use crate::repair::planner::Planner;
 use syncline_store::{Salvaged, Store};
 
-/// What becomes of damage that is not in items. `None`: it is told elsewhere, or it is none of the structure.
+/// The remedy for damage outside items. `None`: it is reported elsewhere, or it is not structural.
 fn remedy(kind: FindingKind) -> Option<&'static str> {
     Some(match kind {
         FindingKind::SuperblockDamaged => "written anew",
@@ -21,7 +21,7 @@ fn remedy(kind: FindingKind) -> Option<&'static str> {
     })
 }
 
-/// Tells of the structural changes.
+/// Reports the structural changes.
 pub(crate) fn tell(before: &Report, salvaged: &Salvaged, planner: &mut Planner) {
     for finding in &before.findings {
         if let Some(remedy) = remedy(finding.kind) {
@@ -37,7 +37,7 @@ pub(crate) fn tell(before: &Report, salvaged: &Salvaged, planner: &mut Planner) 
     ignored(salvaged, planner);
 }
 
-/// Tells of what of the log is left out.
+/// Reports the parts of the log that are left out.
 fn ignored(salvaged: &Salvaged, planner: &mut Planner) {
     if let Some(object) = salvaged.ignored.object {
         let text =
@@ -46,7 +46,7 @@ fn ignored(salvaged: &Salvaged, planner: &mut Planner) {
     }
 }
 
-/// Tells of the number of objects, whether it was wrong or the repair changes it.
+/// Reports the number of objects if it changes, whether it was wrong or the repair changes it.
 pub(crate) fn counters(store: &Store, planner: &mut Planner) {
     let (before, after) = (store.objects(), planner.inodes.len() as u64);
     if before != after {
@@ -54,14 +54,14 @@ pub(crate) fn counters(store: &Store, planner: &mut Planner) {
     }
 }
 
-/// There are objects whose numbers were never handed out.
+/// True if there are objects whose numbers were never handed out.
 fn numbers_overrun(planner: &Planner) -> bool {
     planner.next_object > planner.handed_out + planner.created.len() as u64
 }
 
-/// True when changed items are not enough: tree and space map must be built anew.
+/// True if changing items is not enough and the tree and space map must be rebuilt.
 pub(crate) fn is_broken(before: &Report, salvaged: &Salvaged, planner: &Planner) -> bool {
-    // Of these another copy is whole, and opening the image writes anew what matters.
+    // These have another good copy, and opening the image rewrites what matters.
     let copied = |kind| matches!(kind, FindingKind::SuperblockDamaged | FindingKind::LogLead);
     let structural = |kind| remedy(kind).is_some() && !copied(kind);
     before.incomplete

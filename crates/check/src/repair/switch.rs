@@ -1,9 +1,11 @@
-//! The image made what a repair has made of it.
+//! Writes the result of a repair to the image.
 //!
-//! Order, and what a crash leaves at each step: (1) everything but superblocks goes to blocks that nothing in the image needs,
-//! which is looked at before; (2) flush, and all of it is read back; (3) a superblock goes to the slot that does not hold the newest
-//! good one; (4) flush; (5) one that leads to the same goes to the other slot; (6) flush. Before (3) is on the device the image is
-//! as it was; after it the repaired one counts, and (5) only sees to it that both slots are sound.
+//! Order, and what a crash leaves at each step: (1) everything but the superblocks goes to blocks
+//! that nothing in the image needs, which was checked before; (2) flush, then all of it is read
+//! back; (3) a superblock goes to the slot that does not hold the newest good one; (4) flush; (5) a
+//! superblock that leads to the same state goes to the other slot; (6) flush. Until (3) is on the
+//! device the image is as it was. After it the repaired image counts, and (5) only makes both slots
+//! sound.
 
 use crate::error::CheckError;
 use crate::repair::flaw::Flaw;
@@ -16,10 +18,11 @@ use syncline_store::StoreError;
 
 /// Blocks written or read with one request.
 const BLOCKS_EACH: u64 = 64;
-/// Requests under way.
+/// Requests in flight.
 const IN_FLIGHT: usize = 8;
 
-/// Writes to the image what was written over it. `newest` is the slot of the superblock that counts now.
+/// Writes the overlay's blocks to the image. `newest` is the slot of the superblock that counts
+/// now.
 pub(crate) async fn write_out(
     overlay: &Overlay,
     device: &Arc<dyn Device>,
@@ -42,7 +45,7 @@ pub(crate) async fn write_out(
     superblocks(overlay, device, geometry, newest).await
 }
 
-/// All blocks but those of superblocks, in runs.
+/// All blocks but superblocks, in runs.
 fn others(blocks: &[BlockAddr], geometry: Geometry) -> Vec<BlockRun> {
     let is_superblock = |block: &BlockAddr| superblock_blocks(geometry).contains(block);
     let mut runs: Vec<BlockRun> = Vec::new();
@@ -55,13 +58,13 @@ fn others(blocks: &[BlockAddr], geometry: Geometry) -> Vec<BlockRun> {
     runs
 }
 
-/// Where superblocks lie.
+/// The blocks of the superblock copies.
 pub(crate) fn superblock_blocks(geometry: Geometry) -> [BlockAddr; 4] {
     let ([a, b], [c, d]) = (geometry.superblock_copies(0), geometry.superblock_copies(1));
     [a, b, c, d]
 }
 
-/// Both copies of a slot, each made durable before the next, as any superblock is written.
+/// Writes both copies of a slot, each durable before the next, as for any superblock.
 async fn superblocks(
     overlay: &Overlay,
     device: &Arc<dyn Device>,
@@ -98,7 +101,8 @@ async fn write(overlay: &Overlay, device: &Arc<dyn Device>, runs: &[BlockRun]) -
     Ok(())
 }
 
-/// Fails where the device does not hold what it was given: the superblock that leads there must not be written.
+/// Fails if the device does not return what was written: the superblock that leads there must then
+/// not be written.
 async fn read_back(overlay: &Overlay, device: &Arc<dyn Device>, runs: &[BlockRun]) -> Result<(), CheckError> {
     for run in runs {
         let bytes = device.read_at(run.offset_bytes(), run.len_bytes() as usize).await?;

@@ -1,10 +1,10 @@
-//! Undo files: what a repair replaced, so that it can be put back.
+//! Undo files: the blocks that a repair replaced, so that they can be put back.
 //!
-//! | bytes | what |
-//! |---|---|
-//! | one block | magic, checksum, version, UUID of the image, its blocks, the slot that counted, number of blocks, checksum of the list |
-//! | 16 for each block, padded to whole blocks | address, checksum of what was there, checksum of what the repair put there |
-//! | one block for each | what was there |
+//! 1. One block: magic, checksum, version, UUID of the image, its size in blocks, the slot that
+//!    counted, number of blocks, checksum of the list.
+//! 2. The list, padded to whole blocks. 16 bytes for each block: address, checksum of its contents
+//!    before the repair, checksum of the contents that the repair wrote.
+//! 3. The contents of each block before the repair.
 //!
 //! All numbers are little-endian. The file is complete and durable before the image is touched.
 
@@ -25,7 +25,8 @@ const MAGIC: [u8; 8] = *b"SLUNDO\0\0";
 const VERSION: u32 = 1;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const ENTRY_BYTES: usize = 16;
-/// With an address: what was there could not be read, and is not put back, unless the repair's superblock would count otherwise.
+/// Flag in an address: the block could not be read before the repair. It is not put back, unless
+/// the repair's superblock would count otherwise.
 const UNREADABLE: u64 = 1 << 63;
 
 /// A block in the list.
@@ -60,7 +61,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// What the first block says.
+/// The contents of the first block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Header {
     uuid: [u8; 16],
@@ -103,13 +104,13 @@ impl Header {
         })
     }
 
-    /// True if it is of this image.
+    /// True if the undo file belongs to this image.
     fn is_of(&self, uuid: [u8; 16], geometry: Geometry) -> bool {
         let sizes = (geometry.total_blocks, u64::from(geometry.node_bytes));
         self.uuid == uuid && sizes == (self.total_blocks, self.node_bytes)
     }
 
-    /// Bytes in front of the contents.
+    /// Offset of the first block's contents.
     fn contents_at(&self) -> u64 {
         BLOCK + (self.count * ENTRY_BYTES as u64).next_multiple_of(BLOCK)
     }
@@ -123,7 +124,8 @@ fn refused(path: &Path, why: &'static str) -> CheckError {
     failed(path, io::Error::other(why))
 }
 
-/// Saves what the device holds where the repair will write. The file must not exist; one that can't be written whole is taken away.
+/// Saves the blocks that the repair will overwrite. The file must not exist; if it can't be written
+/// completely, it is removed.
 pub(crate) async fn save(
     path: &Path,
     overlay: &Overlay,
@@ -135,7 +137,8 @@ pub(crate) async fn save(
     let file = created.map_err(|error| failed(path, error))?;
     let saved = fill(path, &file, overlay, device, superblock, slot).await;
     if saved.is_err() {
-        // A part of it undoes nothing, and would be in the way of the next try. The first error is the one to tell.
+        // An incomplete file can't undo anything and would block the next attempt. The first error
+        // is the one to report.
         let _ = fs::remove_file(path);
     }
     saved
@@ -149,7 +152,8 @@ async fn fill(
     superblock: &Superblock,
     slot: usize,
 ) -> Result<(), CheckError> {
-    // Superblocks always: by them `take_back` sees that the image was changed since.
+    // Superblocks are always saved: `take_back` uses them to see whether the image was changed
+    // since.
     let mut blocks = overlay.blocks();
     blocks.extend(superblock_blocks(superblock.geometry));
     blocks.sort_unstable();
@@ -190,7 +194,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// An undo file that is whole.
+/// A complete undo file.
 struct Undo<'a> {
     path: &'a Path,
     file: File,
@@ -199,7 +203,8 @@ struct Undo<'a> {
 }
 
 impl<'a> Undo<'a> {
-    /// Nothing of it is believed that the image can't have: it may come from anywhere.
+    /// Opens an undo file and rejects everything that this image can't have: the file may come from
+    /// anywhere.
     fn open(path: &'a Path, uuid: [u8; 16], geometry: Geometry) -> Result<Self, CheckError> {
         let wrong = || refused(path, "this is no undo file of a repair, or not a whole one");
         let file = File::open(path).map_err(|error| failed(path, error))?;
@@ -226,7 +231,7 @@ impl<'a> Undo<'a> {
         Ok(Self { path, file, header, entries })
     }
 
-    /// What was at the place of an entry.
+    /// The block's contents before the repair.
     fn contents(&self, index: usize) -> Result<AlignedBuf, CheckError> {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
         let at = self.header.contents_at() + index as u64 * BLOCK;
@@ -237,9 +242,10 @@ impl<'a> Undo<'a> {
         Ok(block)
     }
 
-    /// The entry whose contents go to the place of this one. A copy of a superblock that could not be read gets what the other one of
-    /// its slot held, or else the superblock that counted, since what the repair wrote there would still count. Not zeros: they would
-    /// be taken for a loss.
+    /// The entry whose contents go to the place of this one. A superblock copy that could not be
+    /// read gets the contents of the other copy of its slot, or else of the superblock that
+    /// counted, since the repair's superblock would otherwise still count. Zeros would be taken for
+    /// a loss.
     fn source(&self, index: usize, geometry: Geometry) -> usize {
         let entry = self.entries[index];
         let slots = [0, 1].map(|slot| geometry.superblock_copies(slot));
@@ -255,8 +261,9 @@ impl<'a> Undo<'a> {
         whole(copies).or_else(|| whole(counted)).unwrap_or(index)
     }
 
-    /// Refuses an image that was changed since the repair, as the superblocks tell. Where they are all what they were before it, nobody
-    /// has written elsewhere but the repair, or somebody who took it back, and was cut off.
+    /// Refuses an image that was changed since the repair, as the superblocks tell. If all
+    /// superblocks are as they were before the repair, only the repair, or an interrupted
+    /// `take_back`, can have written elsewhere.
     async fn require_unchanged(
         &self,
         device: &Arc<dyn Device>,
@@ -278,7 +285,7 @@ impl<'a> Undo<'a> {
         }
     }
 
-    /// Puts back the blocks that `which` chooses, and makes them durable.
+    /// Puts back the blocks that `which` selects and makes them durable.
     async fn put_back(
         &self,
         device: &Arc<dyn Device>,
@@ -299,11 +306,12 @@ impl<'a> Undo<'a> {
     }
 }
 
-/// Puts back what a repair replaced, from the undo file that it wrote: the image is then what it was, byte for byte but for what could
-/// not be read. The number of blocks that were put back.
+/// Puts back what a repair replaced, from its undo file: the image is then what it was, byte for
+/// byte, except for blocks that could not be read. Returns the number of blocks put back.
 ///
-/// An image that was changed since the repair is refused, and nothing is written. Order: the superblock that counted before the repair,
-/// then that of the other slot, so that the image is either the repaired one or the old one; last what only the repaired one uses.
+/// An image that was changed since the repair is refused, and nothing is written. Order: first the
+/// superblock that counted before the repair, then that of the other slot, so that the image is
+/// either the repaired one or the old one; last the blocks that only the repaired image uses.
 pub async fn take_back(device: Arc<dyn Device>, path: &Path) -> Result<u64, CheckError> {
     let superblock = read_superblocks(&device).await?.superblock;
     let undo = Undo::open(path, superblock.uuid, superblock.geometry)?;
@@ -345,7 +353,7 @@ mod tests {
         assert_eq!(Header::decode(&bytes), None);
     }
 
-    /// A file whose checksums are right, as anybody can make one.
+    /// Rejects a file with correct checksums, which anybody can make.
     #[test]
     fn what_the_image_can_not_have_is_refused() {
         let (uuid, geometry) = ([3; 16], Geometry { total_blocks: 4096, node_bytes: 16384 });

@@ -1,8 +1,10 @@
-//! Blocks of files whose extents were lost with a tree node: they could not be read before, and must not read as zeros afterwards.
+//! File blocks whose extents were lost with a tree node: they could not be read before, and must
+//! not read as zeros afterwards.
 //!
-//! Which of them had data and which were holes nobody knows any more, so all of them get extents that lead to a few blocks that
-//! never have the checksums that these extents say. To read them fails, to write over them or to delete the file works, and a check finds
-//! them, as it does other damaged data. Where that would be too many (of a sparse file), the file goes to `lost+found`.
+//! Nothing tells which of them had data and which were holes, so all of them get extents that point
+//! to a few blocks whose checksums never match. Reading them fails, overwriting them or deleting
+//! the file works, and a check reports them like other damaged data. If there are too many (in a
+//! sparse file), the file goes to `lost+found` instead.
 
 use crate::references::{References, to_items};
 use crate::repair::flaw::Flaw;
@@ -15,10 +17,10 @@ use syncline_format::items::preallocation::Preallocation;
 use syncline_format::{Key, Kind};
 use syncline_store::{Rebuild, StoreError};
 
-/// Most blocks of all files together that get such extents (512 MiB).
+/// Limit for such blocks over all files together (512 MiB).
 pub(crate) const BLOCKS_MAX: u64 = 1 << 17;
 
-/// The part of an object's items of one kind that was lost with nodes: ranges of offsets.
+/// The parts of an object's items of one kind that were lost with nodes, as ranges of offsets.
 pub(crate) fn lost_offsets(planner: &Planner, object: u64, kind: Kind) -> Vec<Range<u64>> {
     let (least, most) = (Key::new(object, kind, 0), Key::new(object, kind, u64::MAX));
     let ranges = planner.view.lost_within(least, most);
@@ -32,7 +34,7 @@ pub(crate) fn lost_offsets(planner: &Planner, object: u64, kind: Kind) -> Vec<Ra
     lost
 }
 
-/// The blocks before `end` of a file that are lost. What an item that is left has is not.
+/// The lost blocks of a file before `end`. Blocks covered by a remaining item are not lost.
 pub(crate) async fn blocks(planner: &mut Planner, object: u64, end: u64) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     for lost in lost_offsets(planner, object, Kind::Extent) {
@@ -54,7 +56,7 @@ pub(crate) async fn blocks(planner: &mut Planner, object: u64, end: u64) -> Vec<
     left
 }
 
-/// What items of a file are there for in these blocks, ascending.
+/// The parts of these blocks that remaining items cover, ascending.
 async fn known(planner: &mut Planner, object: u64, blocks: Range<u64>) -> Vec<Range<u64>> {
     let mut known: Vec<Range<u64>> = Vec::new();
     let from = Key::new(object, Kind::Extent, piece_start(blocks.start));
@@ -74,7 +76,7 @@ pub(crate) fn count(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add)
 }
 
-/// Has these blocks of a file fail to read. False if they are too many.
+/// Makes these blocks of a file fail to read. Returns false if there are too many.
 pub(crate) fn keep_lost(planner: &mut Planner, object: u64, ranges: &[Range<u64>]) -> bool {
     let all = planner.unreadable.iter().map(|(_, range)| range.end - range.start).sum::<u64>();
     if all.saturating_add(count(ranges)) > BLOCKS_MAX {
@@ -86,7 +88,7 @@ pub(crate) fn keep_lost(planner: &mut Planner, object: u64, ranges: &[Range<u64>
     true
 }
 
-/// Makes the extents.
+/// Creates the extents.
 pub(crate) async fn place(
     rebuild: &mut Rebuild,
     planner: &Planner,

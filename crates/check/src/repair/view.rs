@@ -1,4 +1,4 @@
-//! The items of a damaged image, with the changes that a repair makes to them.
+//! The items of a damaged image, overlaid with the changes of the repair.
 
 use bytes::Bytes;
 use siphasher::sip::SipHasher24;
@@ -11,15 +11,15 @@ use syncline_store::{Chunk, Store, Unreadable};
 /// Items read at a time.
 const ITEMS_EACH: usize = 512;
 
-/// What an image holds, as far as it can be read, and what is to become of it.
+/// The readable items of an image, and the changes to them.
 pub(crate) struct View {
     store: Arc<Store>,
     hasher: SipHasher24,
     /// Changed items; `None` removes one.
     pub(crate) edits: BTreeMap<Key, Option<Bytes>>,
-    /// Tree nodes that were met and can't be had, by address.
+    /// Unreadable tree nodes found so far, by address.
     pub(crate) lost: BTreeMap<u64, Unreadable>,
-    /// The keys below them: first ones, and what follows.
+    /// The key ranges below these nodes: first key, and first key after the range.
     lost_keys: BTreeMap<Key, Option<Key>>,
 }
 
@@ -29,7 +29,7 @@ impl View {
         Self { store, hasher, edits: BTreeMap::new(), lost: BTreeMap::new(), lost_keys: BTreeMap::new() }
     }
 
-    /// Items as the image has them, without changes.
+    /// Items of the image, without the changes.
     pub(crate) async fn unchanged(&mut self, from: Key, to: Key, max_items: usize) -> Chunk {
         let (lost, lost_keys) = (&mut self.lost, &mut self.lost_keys);
         let mut note = |node: Unreadable| {
@@ -39,8 +39,8 @@ impl View {
         self.store.scan_readable(from, to, max_items, &mut note).await
     }
 
-    /// Ranges of keys that were lost with nodes, as far as they reach into `least..=most`: descending, each with the first key
-    /// behind it.
+    /// Key ranges lost with nodes that overlap `least..=most`, descending; each with the first key
+    /// after it.
     pub(crate) fn lost_within(&self, least: Key, most: Key) -> impl Iterator<Item = (Key, Option<Key>)> + '_ {
         let ranges = self.lost_keys.range(..=most).rev().map(|(first, bound)| (*first, *bound));
         ranges.take_while(move |(_, bound)| bound.is_none_or(|bound| bound > least))
@@ -72,7 +72,7 @@ impl View {
         self.unchanged(key, key, 1).await.items.pop().map(|(_, value)| value)
     }
 
-    /// True when the image has an item of this kind.
+    /// True if the image has an item of this kind.
     pub(crate) async fn has_any(&mut self, object: u64, kind: Kind) -> bool {
         let (from, to) = (Key::new(object, kind, 0), Key::new(object, kind, u64::MAX));
         !self.unchanged(from, to, 1).await.items.is_empty()
@@ -91,7 +91,7 @@ impl View {
         self.name_hash(name) % (HASH_MAX + 1)
     }
 
-    /// All 64 bits of it, to tell names apart.
+    /// All 64 bits of the hash, to tell names apart.
     pub(crate) fn name_hash(&self, name: &[u8]) -> u64 {
         self.hasher.hash(name)
     }
@@ -102,7 +102,7 @@ impl View {
         self.range(Key::new(object, kind, first), Key::new(object, kind, last)).await
     }
 
-    /// The first place for this name that none of `taken` has.
+    /// The first offset for this name that is not in `taken`.
     pub(crate) fn place(
         &self,
         object: u64,

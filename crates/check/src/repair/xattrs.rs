@@ -11,18 +11,18 @@ use syncline_format::{Key, Kind};
 
 const PIECE_BITS: u32 = 16;
 
-/// What was met so far.
+/// The xattrs and long values seen so far.
 #[derive(Default)]
 pub(crate) struct Xattrs {
     names: HashSet<Vec<u8>>,
     values: BTreeMap<u64, LongValue>,
-    /// Bytes of a listing.
+    /// Bytes that listxattr would return.
     pub(crate) list_bytes: u64,
     /// Attributes with an item of their own.
     pub(crate) items: u32,
-    /// What they count for, where attributes count.
+    /// Units that they count for, if xattrs count.
     pub(crate) units: u32,
-    /// Least id of a long value not in use.
+    /// Lowest id of a long value not in use.
     pub(crate) next_chunk: u64,
     /// The target of the symbolic link is lost.
     pub(crate) target_lost: bool,
@@ -42,14 +42,14 @@ enum Owner {
 }
 
 impl Xattrs {
-    /// An attribute's name; false when it was there already.
+    /// Takes an attribute's name; returns false if it was seen already.
     pub(crate) fn name(&mut self, name: &[u8]) -> bool {
         let fresh = self.names.insert(name.to_vec());
         self.list_bytes += if fresh { name.len() as u64 + 1 } else { 0 };
         fresh
     }
 
-    /// The symbolic link's target lies in chunks.
+    /// Notes that the symlink's target lies in chunks.
     pub(crate) fn target(&mut self, chunks: ChunkRef) {
         self.refer(Owner::Target, chunks);
     }
@@ -120,7 +120,7 @@ impl Xattrs {
         value.found_bytes += bytes.len() as u64;
     }
 
-    /// All items were read: values that are not whole go, with what they belong to.
+    /// Removes incomplete values, with what they belong to, once all items were read.
     pub(crate) async fn end(&mut self, planner: &mut Planner, object: u64) {
         for (id, value) in std::mem::take(&mut self.values) {
             if !value.broken && value.found_bytes == value.expected_bytes {

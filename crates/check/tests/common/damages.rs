@@ -38,7 +38,8 @@ pub fn open_read_only(device: &Arc<MemoryDevice>) -> Arc<Store> {
     block_on(Store::open(device.clone(), options, spawn())).unwrap().0
 }
 
-/// Plants damage of one kind; the device to check is the same unless another is returned.
+/// Plants damage of one kind. The device to check is the same one, unless the function returns
+/// another.
 pub type Damage = fn(&Arc<MemoryDevice>, Inodes) -> Option<Arc<dyn Device>>;
 
 pub const DAMAGES: &[(FindingKind, Damage)] = &[
@@ -51,7 +52,7 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         None
     }),
     (FindingKind::LogDamaged, |device, _| {
-        // Five acknowledged batches, of which the second rots.
+        // Five acknowledged batches, the second of which rots.
         let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
         for index in 0..5 {
             fs.write("small", format!("{index}")).unwrap();
@@ -109,7 +110,7 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         None
     }),
     (FindingKind::Unreachable, |device, inodes| {
-        // The directory moves into the one below it.
+        // The directory moves into its own subdirectory.
         plant(device, |store, transaction| {
             transaction.delete(Key::new(ROOT, Kind::Dirent, place(store, "directory")));
             let (key, value) = entry(inodes.below, store, "directory", inodes.directory, DIRECTORY);
@@ -284,7 +285,7 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
     (FindingKind::SnapshotDamaged, |device, inodes| {
         let addr = extents(&open_read_only(device), inodes.large)[0].addr;
         take_snapshot(device);
-        // From now on only the snapshot has these blocks.
+        // From here on only the snapshot has these blocks.
         let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
         fs.write("large", vec![9; 300_000]).unwrap();
         fs.close().unwrap();
@@ -303,13 +304,13 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
     }),
     (FindingKind::UnplacedStray, |device, inodes| {
         plant(device, |_, transaction| {
-            // The inode item does not tell of it.
+            // The inode item does not mention it.
             transaction.put(Key::new(inodes.large, Kind::Unplaced, 2), vec![1]);
         });
         None
     }),
     (FindingKind::LogLead, |device, _| {
-        // More acknowledged log than a segment takes.
+        // More acknowledged log than fits a segment.
         let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
         for _ in 0..25 {
             fs.set_xattr("small", "user.long", &[3; 60_000]).unwrap();

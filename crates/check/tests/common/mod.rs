@@ -1,4 +1,4 @@
-//! A sample image with something of everything, and tools to damage it with right checksums.
+//! A sample image with all kinds of content, and tools to damage it with correct checksums.
 #![allow(dead_code)] // Each test program uses another part.
 
 pub mod damages;
@@ -49,7 +49,7 @@ pub fn empty() -> Arc<MemoryDevice> {
     device
 }
 
-/// Fills a filesystem with something of everything.
+/// Fills a filesystem with all kinds of content.
 pub fn fill(fs: &Filesystem) -> Inodes {
     fs.create_dir_all("directory/below").unwrap();
     fs.write("small", "fits the inode").unwrap();
@@ -89,7 +89,7 @@ pub fn sample() -> (Arc<MemoryDevice>, Inodes) {
     (device, inodes)
 }
 
-/// Commits a transaction to an image that is not open, below the filesystem.
+/// Commits a transaction to an unopened image, below the filesystem.
 pub fn plant(device: &Arc<MemoryDevice>, make: impl FnOnce(&Arc<Store>, &mut Transaction)) {
     let (store, _) = block_on(Store::open(device.clone(), StoreOptions::default(), spawn())).unwrap();
     let mut transaction = Transaction::new();
@@ -121,7 +121,7 @@ pub fn extents(store: &Store, ino: u64) -> Vec<Extent> {
     extents.iter().map(|(key, value)| Extent::decode(key.offset, value).unwrap()).collect()
 }
 
-/// Changes the newest superblock, in both copies, with a right checksum.
+/// Changes the newest superblock in both copies, with a correct checksum.
 pub fn edit_superblock(device: &Arc<MemoryDevice>, edit: impl FnOnce(&mut Superblock)) {
     let any: Arc<dyn Device> = device.clone();
     let slots = block_on(read_superblocks(&any)).unwrap();
@@ -133,7 +133,7 @@ pub fn edit_superblock(device: &Arc<MemoryDevice>, edit: impl FnOnce(&mut Superb
     }
 }
 
-/// A leaf of a tree of the image.
+/// Address of a leaf of a tree in the image.
 pub fn leaf_of(device: &Arc<MemoryDevice>, root: TreeRoot) -> u64 {
     let any: Arc<dyn Device> = device.clone();
     let geometry = block_on(read_superblocks(&any)).unwrap().superblock.geometry;
@@ -154,7 +154,7 @@ pub fn rot(device: &Arc<MemoryDevice>, block: u64) {
     block_on(device.write_at(offset, vec![bytes.into_bytes()])).unwrap();
 }
 
-/// A device with a block that can't be read until it is written, when a drive puts another in its place.
+/// A device with a block that can't be read until it is written; then the drive remaps it.
 pub struct BadBlock {
     device: Arc<MemoryDevice>,
     block: u64,

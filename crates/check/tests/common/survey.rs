@@ -1,4 +1,4 @@
-//! What a filesystem holds, byte for byte, to compare before and after.
+//! The contents of a filesystem, byte for byte, for comparing before and after.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use syncline::{Filesystem, ImageOptions, OpenOptions};
 use syncline_device::{Device, MemoryDevice};
 
-/// Everything that can be seen of a file, a directory or a symbolic link.
+/// Everything visible of a file, a directory or a symlink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     pub path: PathBuf,
     pub nlink: u32,
-    /// Of a file its size and contents, without what is a hole at both ends; `None` when it can't be read.
+    /// Size and contents of a file, without holes at both ends; `None` if unreadable.
     pub contents: Option<(u64, Vec<u8>)>,
     pub target: Option<PathBuf>,
     pub xattrs: BTreeMap<String, Vec<u8>>,
@@ -21,17 +21,17 @@ pub struct Seen {
 /// All inodes, by number.
 pub type Survey = BTreeMap<u64, Seen>;
 
-/// Looks at everything on a copy of the device.
+/// Surveys a copy of the device.
 pub fn survey(device: &Arc<MemoryDevice>) -> Survey {
     survey_of(device.snapshot())
 }
 
-/// Looks at everything. The image is changed by that.
+/// Surveys everything, which changes the image.
 pub fn survey_of(device: Arc<dyn Device>) -> Survey {
     survey_with(device, ImageOptions::default())
 }
 
-/// Looks at everything as a mount for reading shows it.
+/// Surveys everything that a read-only mount shows.
 pub fn survey_for_reading(device: Arc<dyn Device>) -> Survey {
     survey_with(device, ImageOptions::read_only())
 }
@@ -71,7 +71,7 @@ fn look(fs: &Filesystem, path: &Path, survey: &mut Survey) {
     }
 }
 
-/// The last megabyte of a file is all that the samples write in one.
+/// Reads the last megabyte of a file, which is all that the samples write at once.
 fn contents(fs: &Filesystem, path: &Path, size: u64) -> Option<(u64, Vec<u8>)> {
     let from = size.saturating_sub(1 << 20);
     let mut bytes = vec![0; (size - from) as usize];
@@ -80,7 +80,7 @@ fn contents(fs: &Filesystem, path: &Path, size: u64) -> Option<(u64, Vec<u8>)> {
     Some((size, bytes))
 }
 
-/// All that could be read before can be read after it.
+/// Asserts that everything readable before is readable after.
 #[track_caller]
 pub fn assert_kept(before: &Survey, after: &Survey, what: &str) {
     for (inode, seen) in before {

@@ -1,7 +1,9 @@
-//! Small images of which every block rots in turn, in every way: what was acknowledged is there with the right bytes, or somebody is
-//! told. Never silently less, never wrong bytes; and what a mount could read before a repair, it reads after it.
+//! Rots every block of small images in turn, in every way: everything acknowledged must be there
+//! with the right bytes, or the damage must be reported. There must be no silent loss and no wrong
+//! bytes; and everything readable before a repair must be readable after it.
 //!
-//! `SYNCLINE_ROT=SEED/BLOCK/KIND` tries one block of one image, `SYNCLINE_ROT_SECONDS` bounds the long search.
+//! `SYNCLINE_ROT=SEED/BLOCK/KIND` tries one block of one image, `SYNCLINE_ROT_SECONDS` bounds the
+//! long search.
 
 mod overwrite;
 mod seen;
@@ -25,10 +27,10 @@ use trial::{Outcome, try_out};
 const LIVES_MAX: u64 = 20;
 const KINDS: [&str; 4] = ["zeroed", "flipped", "older", "neighbour"];
 
-/// What was tried and what it led to.
+/// Statistics of the trials.
 #[derive(Default, Debug)]
 struct Figures {
-    /// Images of which every block rotted.
+    /// Images in which every block was rotted.
     whole: u64,
     blocks: u64,
     images: u64,
@@ -51,7 +53,7 @@ impl Figures {
     }
 }
 
-/// The rot of that name; the bit that is flipped depends on where.
+/// The rot of this name; which bit is flipped depends on the place.
 fn rot_of(kind: &str, seed: u64, addr: BlockAddr) -> Rot {
     match kind {
         "zeroed" => Rot::Zeroed,
@@ -73,7 +75,7 @@ fn try_block(subject: &Subject, addr: BlockAddr, kind: &str, figures: &mut Figur
     }
 }
 
-/// A region is what it was at an earlier moment: all writes to it since then were lost.
+/// Rolls a region back to an earlier moment: all writes to it since then are lost.
 fn try_region(subject: &Subject, moment: usize, start: BlockAddr, blocks: u64, figures: &mut Figures) {
     let (rotten, earlier) = (subject.image.snapshot(), &subject.earlier[moment]);
     let changed = roll_back(&rotten, earlier, start..(start + blocks).min(SIZE_BYTES / 4096));
@@ -113,7 +115,7 @@ fn try_some_regions(subject: &Subject, count: usize, figures: &mut Figures) {
     }
 }
 
-/// Tries what `SYNCLINE_ROT` asks for, if anything.
+/// Tries what `SYNCLINE_ROT` requests; returns false if it is not set.
 fn asked_for() -> bool {
     let Ok(text) = std::env::var("SYNCLINE_ROT") else { return false };
     let parts: Vec<&str> = text.split('/').collect();
@@ -151,10 +153,11 @@ fn rot_is_told() {
     assert!(figures.images > 60 && figures.outcomes.len() >= 3, "{figures:?}");
 }
 
-/// Repairs that give up what lies below an inner node, or that leave zeros where extents were, are found out.
+/// Repairs that give up everything below an inner node, or leave zeros in place of extents, are
+/// detected.
 #[test]
 fn broken_repairs_are_found() {
-    // A life from which on it does not take long.
+    // The seed of a life from which detection is quick.
     for (flaw, first, word) in [
         (Flaw::InnerNodesGoAway, 2, "repair of an inner node"),
         (Flaw::LostBecomesZeros, 15, "reads as what it never held"),
@@ -174,11 +177,12 @@ fn broken_repairs_are_found() {
     }
 }
 
-/// Who reads without comparing, or leaves the log where one block of it is missing, is found out.
+/// Reading without verifying checksums, and ending the log where one block of it is missing, are
+/// detected.
 #[test]
 fn broken_rules_are_found() {
     for (canary, kind) in [(Canary::UncheckedReads, "flipped"), (Canary::LeadOnce, "zeroed")] {
-        // A life that ends with a log of two segments.
+        // A life whose log ends in a second segment.
         let subject = Subject::live(6, Some(canary));
         let places = match canary {
             Canary::LeadOnce => subject.log.iter().map(|batch| batch.addr).collect(),

@@ -1,23 +1,24 @@
-//! Parts of blocks written anew, of which something may be rotten: a part must not make the rest of such a block right.
+//! Overwrites parts of blocks that may be rotten: writing a part must not make the rest of a
+//! damaged block valid.
 
 use crate::seen::Survey;
 use syncline::{Filesystem, OpenOptions};
 
-/// Plain, shared, in the log, compressed, kept by snapshots, in the inode.
+/// Plain, shared, in the log, compressed, kept by snapshots, inline in the inode.
 const FILES: [&str; 6] =
     ["/large", "/copy", "/logged", "/packed/units", "/directory/changing", "/directory/17"];
 const BLOCK: usize = 4096;
-/// Where in a block, and what.
+/// Offset in a block, and the new bytes.
 const AT: usize = 7;
 const PART: &[u8] = b"NEW";
 
-/// What was written.
+/// The writes that were made.
 pub struct Overwritten {
     /// File, block, and whether it was synced.
     parts: Vec<(&'static str, usize, bool)>,
 }
 
-/// Writes to every second block of some files, and syncs them.
+/// Writes to every second block of some files and syncs them.
 pub fn overwrite(fs: &Filesystem, expected: &Survey) -> Overwritten {
     let mut parts = Vec::new();
     for path in FILES {
@@ -36,7 +37,8 @@ pub fn overwrite(fs: &Filesystem, expected: &Survey) -> Overwritten {
 }
 
 impl Overwritten {
-    /// What must be there afterwards. What was written and not synced may be there or not: as `found` has it.
+    /// The expected contents afterwards. Unsynced writes may be there or not: whichever `found`
+    /// shows.
     pub fn expected(&self, before: &Survey, found: &Survey) -> Survey {
         let mut expected = before.clone();
         for &(path, index, synced) in &self.parts {

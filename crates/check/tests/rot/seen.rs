@@ -1,20 +1,20 @@
-//! Everything that can be seen of a filesystem of which something may be damaged, and what differs between two views of it.
+//! Everything visible of a filesystem that may be damaged, and the differences between two views.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use syncline::{Filesystem, Metadata, QuotaLimits};
 
 const PIECE_BYTES: u64 = 4096;
-/// Of a longer file only both ends are looked at: the rest is a hole.
+/// Only both ends of a longer file are read: the rest is a hole.
 const WHOLE_BYTES_MAX: u64 = 4 << 20;
 const EIO: i32 = 5;
 const ENOENT: i32 = 2;
-/// Where a repair puts what has lost its name.
+/// The directory where a repair puts files that lost their names.
 const LOST_AND_FOUND: &str = "/lost+found";
-/// Stands for what is no directory.
+/// Stands for an object that is not a directory.
 const NO_DIRECTORY: i32 = 0;
 
-/// What an answer was: a value, or an errno.
+/// A result: a value or an errno.
 pub type Answer<T> = Result<T, i32>;
 
 /// One name.
@@ -24,39 +24,40 @@ pub struct Seen {
     facts: (u32, u64, u32),
     target: Option<Answer<PathBuf>>,
     xattrs: Answer<BTreeMap<String, Answer<Vec<u8>>>>,
-    /// Of a file, block by block.
+    /// Blocks of a file.
     blocks: Vec<Answer<Vec<u8>>>,
-    /// Of a directory: all of its names could be listed.
+    /// Whether all names of a directory could be listed.
     listed: Answer<()>,
-    /// Of the root of a quota: most bytes and inodes. What is in use changes with write-back, and a check counts it.
+    /// Limits of a quota's root. Usage is left out: it changes with write-back, and a check
+    /// verifies it.
     quota: Option<Answer<QuotaLimits>>,
 }
 
-/// All names. Those of snapshots begin with `@` and the snapshot's name.
+/// All names. A name in a snapshot begins with `@` and the snapshot's name.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Survey {
     names: BTreeMap<PathBuf, Answer<Seen>>,
 }
 
 impl Survey {
-    /// Looks at everything.
+    /// Surveys a filesystem.
     pub fn of(fs: &Filesystem) -> Self {
         let mut survey = Self::default();
         survey.look(fs, Path::new("/"), Path::new("/"));
         survey
     }
 
-    /// Adds what a snapshot holds.
+    /// Adds the contents of a snapshot.
     pub fn add_snapshot(&mut self, name: &str, fs: &Filesystem) {
         self.look(fs, Path::new("/"), Path::new(&format!("@{name}")));
     }
 
-    /// A snapshot that can't be opened.
+    /// Adds a snapshot that can't be opened.
     pub fn add_lost_snapshot(&mut self, name: &str, errno: i32) {
         self.names.insert(PathBuf::from(format!("@{name}")), Err(errno));
     }
 
-    /// Leaves a name of the root out, as if it had never been made.
+    /// Removes a name of the root directory, as if it had never existed.
     pub fn forget(&mut self, path: &str) {
         if self.names.remove(Path::new(path)).is_some()
             && let Some(Ok(root)) = self.names.get_mut(Path::new("/"))
@@ -65,13 +66,13 @@ impl Survey {
         }
     }
 
-    /// What a block of a file was read as.
+    /// The contents read from a block of a file.
     pub fn block(&self, path: &str, index: usize) -> Option<&Answer<Vec<u8>>> {
         let seen = self.names.get(Path::new(path))?.as_ref().ok()?;
         seen.blocks.get(index)
     }
 
-    /// Has a block of a file be another.
+    /// Replaces a block of a file.
     pub fn put_block(&mut self, path: &str, index: usize, bytes: Vec<u8>) {
         if let Some(Ok(seen)) = self.names.get_mut(Path::new(path))
             && let Some(block) = seen.blocks.get_mut(index)
@@ -80,7 +81,7 @@ impl Survey {
         }
     }
 
-    /// Leaves out what is counted: a repair counts what is there.
+    /// Removes counts, which a repair recomputes.
     pub fn forget_counts(&mut self) {
         for seen in self.names.values_mut().flatten() {
             seen.facts.2 = 0;
@@ -118,12 +119,13 @@ impl Survey {
         }
     }
 
-    /// How many answers were errors.
+    /// Number of results that were errors.
     pub fn errors(&self) -> usize {
         self.names.values().map(|seen| seen.as_ref().map_or(1, Seen::errors)).sum()
     }
 
-    /// What is wrong with `self` beside what `expected` has. An answer that was an error may be anything now.
+    /// Describes how `self` falls short of `expected`. Where `expected` has an error, any result is
+    /// fine.
     pub fn differences(&self, expected: &Self, errors: Errors) -> Vec<String> {
         let mut wrong = Vec::new();
         for (path, was) in &expected.names {
@@ -135,12 +137,12 @@ impl Survey {
                 Some(Err(errno)) if errors.tell(*errno) => {}
                 Some(Err(errno)) => wrong.push(format!("{}: errno {errno}", path.display())),
                 None if errors == Errors::Tell && self.is_told(path) => {}
-                // A symbolic link without its target is nothing; a repair says that it removes it.
+                // A symlink without its target is useless; a repair reports that it removes it.
                 None if errors == Errors::Lose && was.lacks_target() => {}
                 None => wrong.push(format!("{} is gone", path.display())),
             }
         }
-        // Where a name could not be read, there may be one now.
+        // Names may appear where none could be read.
         let more = self.names.keys().filter(|path| !expected.names.contains_key(*path));
         let more = more.filter(|path| errors == Errors::Tell || !path.starts_with(LOST_AND_FOUND));
         let strange = more.filter(|path| !expected.is_told(path));
@@ -148,7 +150,8 @@ impl Survey {
         wrong
     }
 
-    /// Blocks that read as what they never held; `truth` is what is right. A file that went elsewhere does not count.
+    /// Blocks that read as something they never held, compared with `truth`. A file that was moved
+    /// does not count.
     pub fn lies(&self, truth: &Self) -> Vec<String> {
         let mut wrong = Vec::new();
         for (path, right) in &truth.names {
@@ -162,7 +165,7 @@ impl Survey {
         wrong
     }
 
-    /// Something above this name can't be read, which says that it may be missing.
+    /// True if a directory above this name can't be read, which reveals that names may be missing.
     fn is_told(&self, path: &Path) -> bool {
         path.ancestors().skip(1).any(|above| match self.names.get(above) {
             Some(Ok(seen)) => seen.listed == Err(EIO),
@@ -172,12 +175,12 @@ impl Survey {
     }
 }
 
-/// What an error is where there was an answer.
+/// The meaning of an error where there was a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Errors {
-    /// Somebody is told of damage.
+    /// Damage is reported.
     Tell,
-    /// Something is lost that could be read.
+    /// Readable contents are lost.
     Lose,
 }
 
@@ -201,7 +204,7 @@ impl Seen {
     }
 }
 
-/// One name then and now.
+/// One name, before and after.
 struct Comparison<'a> {
     path: String,
     errors: Errors,
@@ -290,7 +293,7 @@ fn attributes(fs: &Filesystem, path: &Path) -> Answer<BTreeMap<String, Answer<Ve
     let names = fs.xattrs(path).map_err(|error| error.errno())?;
     let value = |name: std::ffi::OsString| {
         let value = fs.xattr(path, &name).map_err(|error| error.errno());
-        // Listed, and gone when asked for: 61 is ENODATA.
+        // Listed, but gone when read: 61 is ENODATA.
         let value = value.and_then(|value| value.ok_or(61));
         (name.to_string_lossy().into_owned(), value)
     };

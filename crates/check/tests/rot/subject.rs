@@ -1,4 +1,4 @@
-//! A small image with something of everything, what it holds, and where.
+//! A small image with all kinds of content, its expected contents and their places.
 
 use crate::seen::Survey;
 use rand::seq::SliceRandom;
@@ -18,7 +18,7 @@ use syncline_fs::types::Algorithm;
 use syncline_sim::rot::Versions;
 use syncline_store::{Canary, Store, read_superblocks};
 
-/// The smallest image there is.
+/// The smallest legal image.
 pub const SIZE_BYTES: u64 = 16 << 20;
 pub const SNAPSHOTS: [&str; 2] = ["first", "second"];
 
@@ -27,20 +27,20 @@ pub struct Subject {
     pub seed: u64,
     pub image: Arc<MemoryDevice>,
     pub versions: Arc<Versions>,
-    /// What the device held at some moments of that life.
+    /// The device's contents at some moments of the life.
     pub earlier: Vec<Arc<MemoryDevice>>,
-    /// All of it was acknowledged.
+    /// The contents; all of them were acknowledged.
     pub expected: Survey,
-    /// Everything that the image leads to, copies included.
+    /// All blocks that the image leads to, copies included.
     pub in_use: Vec<BlockAddr>,
     pub free: Vec<BlockAddr>,
-    /// The log at its end.
+    /// The log at the end of the life.
     pub log: Vec<BatchHeader>,
-    /// Blocks of the tree's nodes.
+    /// Blocks of the tree's inner nodes and leaves.
     pub inner: BTreeSet<BlockAddr>,
     pub leaves: BTreeSet<BlockAddr>,
     canary: Option<Canary>,
-    /// A rule that repairs break.
+    /// A rule for repairs to break.
     pub flaw: Option<Flaw>,
 }
 
@@ -54,8 +54,8 @@ fn pattern(rng: &mut ChaCha8Rng, len: usize) -> Vec<u8> {
 }
 
 impl Subject {
-    /// The life that `seed` decides: even ones end with a crash, odd ones with a clean unmount. A rule may be broken in it, and by
-    /// all who open it later.
+    /// The life determined by `seed`: even seeds end with a crash, odd ones with a clean unmount.
+    /// With a canary, a rule is broken during the life and whenever the image is opened later.
     pub fn live(seed: u64, canary: Option<Canary>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let versions = Versions::of(MemoryDevice::new(SIZE_BYTES));
@@ -66,7 +66,7 @@ impl Subject {
         let fs = Filesystem::open_device(versions.clone(), options(false, canary)).unwrap();
         let mut earlier = vec![versions.snapshot()];
         fill(&fs, &mut rng);
-        // Small nodes have no room for parent pointers and quotas.
+        // Small nodes have no room for parent pointers and quotas together.
         if node_bytes > 4096 || !parent_pointers {
             set_quotas(&fs, &mut rng);
         }
@@ -109,7 +109,7 @@ impl Subject {
         }
     }
 
-    /// Whether blocks of inner nodes of the tree are all that has rotted, and of one of them only.
+    /// True if only blocks of inner nodes have rotted, and of a single node.
     pub fn has_lost_inner_nodes_only(&self, rotten: &MemoryDevice) -> bool {
         let (was, is) = (self.image.image(), rotten.image());
         let blocks = was.chunks(4096).zip(is.chunks(4096)).enumerate();
@@ -118,7 +118,7 @@ impl Subject {
         changed.len() == 1 && self.inner.contains(&changed[0])
     }
 
-    /// Some of the blocks in use and a few of the free ones, evenly.
+    /// An even sample of the blocks in use, and a few of the free ones.
     pub fn sample(&self, count: usize) -> Vec<BlockAddr> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let mut used = self.in_use.clone();
@@ -128,15 +128,16 @@ impl Subject {
         used
     }
 
-    /// What an image shows, snapshots included. `fs` is the image opened.
+    /// Surveys an image, snapshots included. `fs` is the image, opened.
     pub fn survey(&self, fs: &Filesystem, image: &Arc<MemoryDevice>) -> Survey {
         let mut survey = Survey::of(fs);
         add_snapshots(&mut survey, image, self.canary);
         survey
     }
 
-    /// Whether what became of `changed` blocks can't be told from a log that was never longer: what calls the first lost batch
-    /// durable is lost, too, or lies in a segment to which nothing leads any more.
+    /// True if the damage to `changed` blocks is indistinguishable from a log that was never
+    /// longer: the batch that calls the first lost one durable is lost too, or is in a segment that
+    /// is no longer reachable.
     pub fn is_rolled_back(&self, changed: &BTreeSet<BlockAddr>) -> bool {
         let lost = |batch: &BatchHeader| {
             let copy = batch.leads_on().then(|| lead_copy_addr(batch.segment));
@@ -147,7 +148,7 @@ impl Subject {
         let Some(first) = self.log.iter().position(lost) else { return false };
         let (seq, rest) = (self.log[first].seq, &self.log[first..]);
         if rest.iter().all(|batch| batch.payload_bytes == 0) {
-            // Nothing lies behind what is lost.
+            // The lost batches and those after them are all empty.
             return false;
         }
         let end = rest.iter().position(|batch| batch.leads_on() && lost(batch)).unwrap_or(rest.len());
@@ -160,7 +161,7 @@ impl Subject {
         self.log.iter().map(|batch| batch.segment.start).collect::<BTreeSet<_>>().len()
     }
 
-    /// How it is opened.
+    /// Options for opening the image.
     pub fn options(&self, read_only: bool) -> ImageOptions {
         options(read_only, self.canary)
     }
@@ -170,7 +171,7 @@ fn options(read_only: bool, canary: Option<Canary>) -> ImageOptions {
     ImageOptions::new().laboratory(|store, _| (store.read_only, store.canary) = (read_only, canary))
 }
 
-/// Adds the snapshots of an image, as far as they can be opened.
+/// Adds the snapshots of an image that can be opened.
 fn add_snapshots(survey: &mut Survey, image: &Arc<MemoryDevice>, canary: Option<Canary>) {
     for name in SNAPSHOTS {
         match Filesystem::open_snapshot_device(image.snapshot(), name, options(true, canary)) {
@@ -180,7 +181,7 @@ fn add_snapshots(survey: &mut Survey, image: &Arc<MemoryDevice>, canary: Option<
     }
 }
 
-/// The blocks of the tree's inner nodes, and of its leaves.
+/// The blocks of the tree's inner nodes and of its leaves.
 fn tree_blocks(image: &Arc<MemoryDevice>) -> (BTreeSet<BlockAddr>, BTreeSet<BlockAddr>) {
     let any: Arc<dyn Device> = image.clone();
     let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
@@ -244,7 +245,7 @@ fn change(fs: &Filesystem, rng: &mut ChaCha8Rng) {
     fs.sync().unwrap();
 }
 
-/// More than one segment of the log, of all sorts of batches.
+/// Logs more than one segment, with all kinds of batches.
 fn log_much(fs: &Filesystem, rng: &mut ChaCha8Rng) {
     let logged = fs.create_file("logged").or_else(|_| fs.open_file("logged")).unwrap();
     logged.set_len(40_000).unwrap();
@@ -276,7 +277,8 @@ fn sync_little(fs: &Filesystem, rng: &mut ChaCha8Rng) {
     fs.open_file("small").unwrap().sync_all().unwrap();
 }
 
-/// Lets the engine be idle until the log calls everything durable: the last of it is not at the mercy of one block.
+/// Waits until the engine is idle and the log has called everything durable, so that its end does
+/// not depend on one block.
 fn idle(versions: &Versions) {
     let begun = Instant::now();
     loop {

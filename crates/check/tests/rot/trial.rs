@@ -1,4 +1,4 @@
-//! One image of which something has rotted: mounted, read, written, scrubbed, checked, repaired.
+//! Tries one rotten image: mounts, reads, writes, scrubs, checks and repairs it.
 
 use crate::overwrite::overwrite;
 use crate::seen::{Errors, Survey};
@@ -11,22 +11,23 @@ use syncline_device::{MemoryDevice, block_on};
 
 const NEW: &str = "written after the rot";
 
-/// What became of it.
+/// The outcome of a trial.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Outcome {
-    /// All is there, and the check finds nothing.
+    /// Everything is there, and a check finds nothing.
     Unharmed,
-    /// All is there, and the check tells of damage.
+    /// Everything is there, and a check reports damage.
     Found,
-    /// Some answers are EIO.
+    /// Some results are EIO.
     Eio,
-    /// It can be mounted read-only.
+    /// It mounts only read-only.
     ReadOnly,
     /// It can't be mounted.
     Refused,
 }
 
-/// What is wrong, if anything is: silent loss, wrong bytes, damage that a check does not see, a repair that takes something away.
+/// Tries an image; an error lists silent loss, wrong bytes, damage that a check misses, and
+/// anything that a repair takes away.
 pub fn try_out(
     subject: &Subject,
     rotten: &Arc<MemoryDevice>,
@@ -35,7 +36,7 @@ pub fn try_out(
     let mut wrong = Vec::new();
     let readable = readable(subject, rotten, rolled_back, &mut wrong);
     let written = match rolled_back {
-        // What a log without its end leads to is an earlier state, of which there is no survey.
+        // A log without its end leads to an earlier state, for which there is no survey.
         true => None,
         false => Some(write(subject, rotten, &mut wrong)),
     };
@@ -63,7 +64,7 @@ pub fn try_out(
     })
 }
 
-/// What a mount that writes nothing shows, and what it has to say.
+/// The contents and the notes of a read-only mount.
 fn readable(
     subject: &Subject,
     rotten: &Arc<MemoryDevice>,
@@ -89,7 +90,8 @@ fn readable(
     Some((survey, notes))
 }
 
-/// Mounts for writing: everything is read, something is written and synced, and is there after a crash. `None` if that is refused.
+/// Mounts for writing: reads everything, writes and syncs something, and verifies it after a crash.
+/// `None` if the mount is refused.
 fn write(subject: &Subject, rotten: &Arc<MemoryDevice>, wrong: &mut Vec<String>) -> Option<()> {
     let device = rotten.snapshot();
     let fs = Filesystem::open_device(device.clone(), subject.options(false)).ok()?;
@@ -104,7 +106,8 @@ fn write(subject: &Subject, rotten: &Arc<MemoryDevice>, wrong: &mut Vec<String>)
         wrong.push(format!("{} errors, and the scrub finds nothing", before.errors()));
     }
     drop(fs);
-    // Recovery writes nodes anew, so it may be refused where one of those is rotten: then for reading.
+    // Recovery rewrites nodes, so it may be refused if one of those is rotten; then the image is
+    // opened read-only.
     let opened = Filesystem::open_device(crashed.snapshot(), subject.options(false))
         .or_else(|_| Filesystem::open_device(crashed.snapshot(), subject.options(true)));
     match opened {
@@ -123,7 +126,7 @@ fn write(subject: &Subject, rotten: &Arc<MemoryDevice>, wrong: &mut Vec<String>)
     Some(())
 }
 
-/// What a scrub of everything finds.
+/// Number of findings of a complete scrub.
 fn scrub(fs: &Filesystem) -> usize {
     let scrub = Scrub::new(fs.engine().store(), spawn());
     scrub.start(0);
@@ -133,15 +136,16 @@ fn scrub(fs: &Filesystem) -> usize {
     scrub.report().findings.len()
 }
 
-/// What a check says, or why there can be none.
+/// The findings of a check, or the reason why it failed.
 fn checked(device: &Arc<MemoryDevice>) -> Result<Vec<String>, String> {
     let report =
         block_on(check(device.snapshot(), spawn(), &mut |_| {})).map_err(|error| error.to_string())?;
     Ok(report.findings.iter().map(ToString::to_string).collect())
 }
 
-/// Repairs: what could be read before is there afterwards, what could not does not read as something else, and what is called clean is.
-/// `cut`: the end of the log is lost, so an earlier state is right.
+/// Repairs: everything readable before must be readable afterwards, nothing unreadable may read as
+/// something else, and an image called clean must be clean. With `cut` the end of the log is lost,
+/// so an earlier state is right.
 fn mend(
     subject: &Subject,
     rotten: &Arc<MemoryDevice>,
@@ -184,7 +188,7 @@ fn mend(
     match (Filesystem::open_device(device.snapshot(), subject.options(true)), before) {
         (Ok(fs), Some(before)) => {
             let (mut before, mut after) = (before.clone(), subject.survey(&fs, &device));
-            // A repair counts what is there.
+            // A repair recomputes counts.
             before.forget_counts();
             after.forget_counts();
             let lost = after.differences(&before, Errors::Lose);

@@ -1,4 +1,4 @@
-//! One life: threads at one filesystem, and then the judges.
+//! One life: threads that use one filesystem, and then the judges.
 
 use crate::own::{Spread, many_threads};
 use crate::shared::setup::Setup;
@@ -9,10 +9,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt;
 
-/// What each thread does in a life.
+/// Steps of each thread in a life.
 pub const STEPS: u64 = 200;
 
-/// What a life was made of.
+/// Figures of a life.
 pub struct Figures {
     pub setup: Setup,
     pub events: usize,
@@ -30,7 +30,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Lives one life, as the seed says and then as `changed`.
+/// Runs one life as the seed decides, after changing the setup with `changed`.
 pub fn live(seed: u64, changed: impl FnOnce(Setup) -> Setup) -> Figures {
     let mut random = StdRng::seed_from_u64(seed);
     let setup = changed(many_threads(seed, STEPS, &mut random));

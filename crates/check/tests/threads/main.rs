@@ -1,21 +1,27 @@
-//! Real threads at one filesystem: what the crash laboratory, whose tasks share one thread, can't meet. There are two searches:
-//! lives, in which many threads do anything at the same time, and meetings, in which a few operations on a file are stopped between
-//! two of their steps while others go on.
+//! Real threads on one filesystem: they meet situations that the crash laboratory can't, because
+//! its tasks share one thread. There are two searches: lives, in which many threads do anything at
+//! the same time, and meetings, in which a few operations on a file are stopped between two of
+//! their steps while others run.
 //!
-//! Every life, or meeting, is made from a seed: options, and what each of its threads does. The seed does not decide how the threads
-//! of a life meet, and how those of a meeting wait for one another, so what failed may pass the next time. Invariants:
+//! A seed decides the options of a life or a meeting, and the actions of its threads. It does not
+//! decide how the threads of a life interleave or how those of a meeting wait for each other, so a
+//! failure may not repeat. Invariants:
 //!
-//! 1. An operation gives what it should or an errno that it may give, whoever else is at work; none hangs.
-//! 2. What is read was written there: each 32 bytes of data say to which file, to which place in it and by which write; a
-//!    write that covers whole units of a file is seen whole or not at all in each of them.
-//! 3. A file, or a directory, that one thread changes reads, at every moment and to every thread, as after one of the
-//!    changes between the last that had returned and the last that had begun. After a power cut, each block of the file, and all
-//!    names in the directory, are as after one of the changes since the last that was acknowledged as durable, by
-//!    whichever thread's sync.
-//! 4. What recovery finds after a power cut is no older than what a sync of everything saw committed when it began, and no submission
-//!    of a file's data ends with a logged size that is behind.
-//! 5. `check` finds nothing wrong with any image that a power cut may leave, nor with the one in the end; all names, link
-//!    counts, sizes and quotas are what is there; once everything is removed, as much is free as in the beginning.
+//! 1. An operation returns the right result or an errno that it may return, whatever other threads
+//!    do; none hangs.
+//! 2. Data that is read was written there: each 32 bytes say for which file, for which place in it
+//!    and by which write. Of a write that covers whole units of a file, each unit is seen whole or
+//!    not at all.
+//! 3. A file or directory that only one thread changes reads, at any moment and in any thread, as
+//!    after one of the changes between the last that had returned and the last that had begun.
+//!    After a power cut, each block of the file, and all names in the directory, are as after one
+//!    of the changes since the last that was acknowledged as durable, by any thread's sync.
+//! 4. Recovery after a power cut finds nothing older than the transactions that a sync of
+//!    everything saw committed when it began, and no submission of a file's data ends with a logged
+//!    size that is behind.
+//! 5. `check` finds nothing wrong with any image that a power cut may leave, nor with the final
+//!    one. All names, link counts, sizes and quotas match the contents. Once everything is removed,
+//!    as much is free as at the start.
 
 mod life;
 mod meetings;
@@ -31,7 +37,8 @@ use shared::setup::Setup;
 use std::time::{Duration, Instant};
 use syncline_store::Canary;
 
-/// Lives one life after another, from this seed on, until the time is over, at least one. Each thread takes so many steps.
+/// Runs lives, starting with this seed, until the time is over; at least one. Each thread makes
+/// this many steps.
 fn live(first_seed: u64, time: Duration, steps: u64) {
     let begun = Instant::now();
     let mut seed = first_seed;
@@ -55,7 +62,7 @@ fn threads_at_the_same_files_see_what_was_written_and_keep_what_was_synced() {
     live(1, Duration::from_secs(6), STEPS);
 }
 
-/// Has operations meet, from this seed on, until the time is over.
+/// Runs meetings, starting with this seed, until the time is over.
 fn meet(first_seed: u64, time: Duration) {
     let (begun, spawn) = (Instant::now(), Spread::start());
     let mut figures = Figures::default();
@@ -70,7 +77,7 @@ fn what_a_sync_promises_survives_whatever_else_is_under_way() {
     meet(1, Duration::from_secs(6));
 }
 
-/// For `SYNCLINE_THREADS_SECONDS`, from seed `SYNCLINE_THREADS_SEED` on.
+/// Runs for `SYNCLINE_THREADS_SECONDS`, starting with seed `SYNCLINE_THREADS_SEED`.
 #[test]
 #[ignore = "a long run"]
 fn meetings_for_a_long_time() {
@@ -78,7 +85,7 @@ fn meetings_for_a_long_time() {
     meet(number("SYNCLINE_THREADS_SEED").unwrap_or(1000), time);
 }
 
-/// Rules whose breach a sync at the wrong moment brings to light are found within some hundred meetings.
+/// Broken rules that a sync at the wrong moment reveals are found within some hundred meetings.
 #[test]
 fn broken_rules_of_syncs_are_found() {
     for canary in [
@@ -94,7 +101,7 @@ fn broken_rules_of_syncs_are_found() {
     }
 }
 
-/// The judges see what they are there for: rules that are broken on purpose are found within a few lives.
+/// The judges do their work: deliberately broken rules are found within a few lives.
 #[test]
 fn broken_rules_are_found() {
     for canary in
@@ -108,7 +115,8 @@ fn broken_rules_are_found() {
     }
 }
 
-/// For `SYNCLINE_THREADS_SECONDS`, from seed `SYNCLINE_THREADS_SEED` on, with `SYNCLINE_THREADS_STEPS` of each thread.
+/// Runs for `SYNCLINE_THREADS_SECONDS`, starting with seed `SYNCLINE_THREADS_SEED`, with
+/// `SYNCLINE_THREADS_STEPS` steps of each thread.
 #[test]
 #[ignore = "a long run"]
 fn threads_for_a_long_time() {

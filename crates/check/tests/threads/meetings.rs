@@ -1,7 +1,9 @@
-//! Operations on one file that meet: one is stopped between two of its steps, another is begun, perhaps stopped as well, and then a
-//! sync, which promises what had returned before it. Where it returns although others are stopped, the power fails.
+//! Operations that meet on one file: one is stopped between two of its steps, another is begun and
+//! perhaps stopped as well, and then comes a sync, which promises everything that had returned
+//! before it. If it returns although others are stopped, the power fails.
 //!
-//! The search with threads meets each of these moments by luck, and cuts the power then by luck again.
+//! The search with threads meets each of these moments by luck, and then cuts the power there by
+//! luck again.
 
 use crate::own;
 use crate::shared::crash;
@@ -21,22 +23,23 @@ use std::time::Duration;
 use syncline_device::Spawn;
 use syncline_store::Canary;
 
-/// Fewer times than this, somebody begins or is let go.
+/// A bound on the number of turns; in each, an operation begins or a stopped one is let go.
 const TURNS: usize = HANDS as usize;
-/// Places at one of which an operation is stopped, if it comes so far: to few of them sooner than to many.
+/// An operation is stopped at one of this many places, if it gets that far; early places are more
+/// likely.
 const PLACES: u32 = 12;
-/// How long an operation may take before it counts as waiting for those that are stopped.
+/// How long an operation may take before it counts as waiting for stopped ones.
 const PATIENCE: Duration = Duration::from_micros(700);
 
-/// What came of meetings.
+/// Statistics of meetings.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Figures {
     pub meetings: u64,
     /// Operations that were stopped.
     pub stopped: u64,
-    /// Operations that had to wait for such a one.
+    /// Operations that had to wait for a stopped one.
     pub waited: u64,
-    /// Syncs that returned although another operation was stopped.
+    /// Syncs that returned while another operation was stopped.
     pub promised: u64,
     /// Power cuts.
     pub images: u64,
@@ -62,7 +65,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Has operations meet as the seed says, and `canary` broken.
+/// Runs one meeting as the seed decides, with `canary` broken.
 pub fn meet(seed: u64, spawn: &Arc<dyn Spawn>, canary: Option<Canary>) -> Figures {
     let mut random = StdRng::seed_from_u64(seed);
     let setup = Setup { canary, ..own::stopped(seed, &mut random) };
@@ -95,13 +98,13 @@ pub fn meet(seed: u64, spawn: &Arc<dyn Spawn>, canary: Option<Canary>) -> Figure
     figures
 }
 
-/// Those who meet.
+/// The participants of a meeting.
 struct Table<'a> {
     world: &'a World,
     hands: Vec<Arc<Stop>>,
-    /// Who changes files, one at a time.
+    /// The operation that changes files; at most one at a time.
     changing: Option<Arc<Stop>>,
-    /// What goes on in the background.
+    /// Background work.
     background: Arc<Stop>,
 }
 
@@ -116,7 +119,8 @@ impl<'a> Table<'a> {
         self.hands.iter().chain([&self.background]).filter(|stop| stop.is_stopped()).collect()
     }
 
-    /// Lets one of those go on who are stopped, perhaps to be stopped again. False if there are none.
+    /// Lets one of the stopped operations continue, perhaps to be stopped again. Returns false if
+    /// there are none.
     fn goes_on(&self, random: &mut StdRng) -> bool {
         let stopped = self.stopped();
         let Some(stop) = stopped.choose(random) else { return false };
@@ -125,7 +129,7 @@ impl<'a> Table<'a> {
         true
     }
 
-    /// Has somebody begin something; the last one syncs, and nothing stops that.
+    /// Begins an operation; the last one is a sync, and is not stopped.
     fn join<'scope>(
         &mut self,
         scope: &'scope Scope<'scope, 'a>,
@@ -158,13 +162,13 @@ impl<'a> Table<'a> {
         }
         self.hands.push(stop);
         if world.setup.eager && !last {
-            // It may have been woken.
+            // Background work may have been woken.
             let progress = self.background.progress(PATIENCE / 4);
             world.note(hand, || format!("in the background: {progress}"));
         }
     }
 
-    /// Lets everybody go, in any order, and waits for the end of it.
+    /// Lets all operations continue, in any order, and waits for their ends.
     fn leave(mut self, random: &mut StdRng) {
         let about = format!("{:?}", self.world.setup);
         let hands = self.hands.clone();
@@ -172,7 +176,7 @@ impl<'a> Table<'a> {
         self.hands.shuffle(random);
         for stop in self.hands {
             stop.let_go(None);
-            // Who waited for it comes to its end, perhaps before others are let go.
+            // Operations that waited for it end now, perhaps before others are let go.
             std::thread::sleep(PATIENCE / 4);
         }
         hands.iter().for_each(|stop| stop.wait(&about));

@@ -1,4 +1,5 @@
-//! What the search with threads has for itself of a setup: pauses, a device that is late, threads for what goes on in the background.
+//! The part of a setup that only the search with threads has: pauses, a late device, threads for
+//! background work.
 
 use crate::pauses::{LateDevice, PausingClock, giving_way};
 use crate::shared::setup::{SearchOwn, Setup};
@@ -14,26 +15,26 @@ use syncline_fs::Options;
 use syncline_sim::RecordingDevice;
 use syncline_store::{GiveWay, StoreOptions};
 
-/// What the search with threads chooses.
+/// The choices of the search with threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     pub late: bool,
     pub pauses: bool,
-    /// Whether the program lets others go first between steps that follow each other closely.
+    /// Whether the program yields to others between steps that follow each other closely.
     pub gives_way: GivesWay,
 }
 
-/// When the program lets others go first where it may.
+/// When the program yields, at the places where it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GivesWay {
     Never,
-    /// Now and then, for a moment.
+    /// At random, for a moment.
     ByChance,
     /// Where an operation is to be stopped.
     WhereStopped,
 }
 
-/// A life of many threads with `steps` each.
+/// A life of many threads with `steps` steps each.
 pub fn many_threads(seed: u64, steps: u64, random: &mut impl Rng) -> Setup {
     let own = Own {
         late: random.random(),
@@ -49,7 +50,7 @@ pub fn many_threads(seed: u64, steps: u64, random: &mut impl Rng) -> Setup {
     }
 }
 
-/// A life in which operations are stopped where they may give way, and nothing else gets in theirs.
+/// A life in which operations are stopped where they may yield, and nothing else delays them.
 pub fn stopped(seed: u64, random: &mut impl Rng) -> Setup {
     let own = Own { late: false, pauses: false, gives_way: GivesWay::WhereStopped };
     Setup {
@@ -60,7 +61,7 @@ pub fn stopped(seed: u64, random: &mut impl Rng) -> Setup {
 }
 
 impl SearchOwn for Own {
-    /// Where what goes on in the background is to be stopped.
+    /// Where background work is stopped.
     type Kept = Stops;
     const IMAGE_BYTES: u64 = 64 << 20;
 
@@ -89,7 +90,7 @@ impl SearchOwn for Own {
     }
 }
 
-/// Two threads for background tasks, which would never meet on one.
+/// Two threads for background tasks, which could never meet on one.
 pub struct Spread {
     backgrounds: [Background; 2],
     next: AtomicUsize,

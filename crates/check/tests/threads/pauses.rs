@@ -1,5 +1,6 @@
-//! Time for others: a clock that takes it where operations look at it, just before they commit, and a device whose
-//! operations end on other threads, late and out of order. And between two steps of the program, where it would hardly be taken.
+//! Pauses for others: a clock that pauses when operations read it, just before they commit, and a
+//! device whose operations end on other threads, late and out of order. Also between steps of the
+//! program where a switch would be rare.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use syncline_fs::Clock;
 use syncline_fs::types::Timestamp;
 use syncline_store::GiveWay;
 
-/// Numbers by chance, to any thread.
+/// Random numbers for any thread.
 struct Chance(AtomicU64);
 
 impl Chance {
@@ -26,11 +27,11 @@ fn mixed(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Of the places at which the program may give way, one in so many does so often, and for longer than what others do meanwhile takes.
-/// The seed says which: where all did, none would be the one that is late.
+/// One in this many places where the program may yield does so often, and for longer than the
+/// operations of others take. The seed decides which: if all were slow, none would be late.
 const SLOW_PLACES: u64 = 6;
 
-/// Gives way for a moment now and then, and at some places often.
+/// Yields for a moment at random, and often at some places.
 pub fn giving_way(seed: u64) -> GiveWay {
     let chance = Chance(AtomicU64::new(seed));
     GiveWay::calling(move |place| {
@@ -46,7 +47,7 @@ pub fn giving_way(seed: u64) -> GiveWay {
     })
 }
 
-/// A clock that goes on by a microsecond whenever somebody looks at it.
+/// A clock that advances by a microsecond each time it is read.
 pub struct PausingClock {
     chance: Chance,
     now_us: AtomicU64,
@@ -71,7 +72,8 @@ impl Clock for PausingClock {
     }
 }
 
-/// Ends some operations on the thread that asks, and others on threads of its own, when those come to it.
+/// Ends some operations on the calling thread, and others on its own threads when those get to
+/// them.
 pub struct LateDevice {
     inner: Arc<MemoryDevice>,
     late: Vec<Sender<Box<dyn FnOnce() + Send>>>,
@@ -89,7 +91,7 @@ impl LateDevice {
         let inner = self.inner.clone();
         let chosen = self.chance.next() as usize % (self.late.len() + 1);
         match self.late.get(chosen) {
-            // Its thread ends with the device only.
+            // The thread ends only with the device.
             Some(late) => late.send(Box::new(move || operation(&inner))).expect("the thread runs"),
             None => operation(&inner),
         }

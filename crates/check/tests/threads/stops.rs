@@ -1,4 +1,4 @@
-//! Stopping an operation at one of the places at which the program may give way, for as long as others need.
+//! Stops an operation at one of the places where the program may yield, for as long as others need.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,25 +7,26 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use syncline_store::GiveWay;
 
-/// Longest that an operation may take which nothing stops. Far more than any takes on the slowest machine.
+/// Longest time for an operation that is not stopped: far longer than any takes on the slowest
+/// machine.
 const OPERATION_MAX: Duration = Duration::from_secs(120);
 
 thread_local! {
-    /// Where what this thread does is to be stopped.
+    /// Where this thread's operation is to be stopped.
     static STOP: RefCell<Option<Arc<Stop>>> = const { RefCell::new(None) };
 }
 
-/// Where what the program does by itself is to be stopped.
+/// Where background work is to be stopped.
 #[derive(Clone, Default)]
 pub struct Background(Arc<Mutex<Option<Arc<Stop>>>>);
 
 impl Background {
-    /// Has it stopped there.
+    /// Stops background work there.
     pub fn stop(&self, stop: Arc<Stop>) {
         *self.0.lock().expect("no panic under it") = Some(stop);
     }
 
-    /// Stops each thread where its [`Stop`] says, and those of the program where this says.
+    /// Stops each thread where its [`Stop`] says, and background threads where `self` says.
     pub fn stopping(&self) -> GiveWay {
         let background = self.0.clone();
         GiveWay::calling(move |place| {
@@ -36,7 +37,7 @@ impl Background {
     }
 }
 
-/// Places at which an operation is stopped.
+/// The places at which an operation is stopped.
 pub struct Stop {
     state: Mutex<State>,
     changed: Condvar,
@@ -44,19 +45,19 @@ pub struct Stop {
 
 #[derive(Default)]
 struct State {
-    /// Places to be passed before; `None` if it may go on.
+    /// Number of places to pass before the stop; `None`: no stop.
     left: Option<u32>,
     at: Option<&'static Location<'static>>,
     ended: bool,
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, Copy)]
 pub enum Progress {
-    /// It has been stopped there.
+    /// It is stopped at this place.
     Stopped(&'static Location<'static>),
     Ended,
-    /// Neither, within the time: it waits for others.
+    /// Neither within the time: it waits for others.
     Waits,
 }
 
@@ -71,13 +72,13 @@ impl fmt::Display for Progress {
 }
 
 impl Stop {
-    /// At the place after `passed` others, if the operation comes to so many.
+    /// Stops after `passed` places, if the operation gets that far.
     pub fn after(passed: Option<u32>) -> Arc<Self> {
         let state = State { left: passed, ..State::default() };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Does something that is to be stopped here, on the thread that calls this.
+    /// Runs an operation that is to be stopped here, on the calling thread.
     pub fn during(self: &Arc<Self>, operation: impl FnOnce()) {
         struct Ended<'a>(&'a Stop);
         impl Drop for Ended<'_> {
@@ -103,7 +104,7 @@ impl Stop {
         drop(self.changed.wait_while(state, |state| state.at.is_some()).expect("no panic under it"));
     }
 
-    /// Waits until the operation is stopped or has ended, at most so long.
+    /// Waits until the operation is stopped or has ended, at most this long.
     pub fn progress(&self, most: Duration) -> Progress {
         let state = self.state.lock().expect("no panic under it");
         let going = |state: &mut State| !state.ended && state.at.is_none();
@@ -123,14 +124,14 @@ impl Stop {
         matches!(self.progress(Duration::ZERO), Progress::Ended)
     }
 
-    /// Lets the operation go on, to be stopped again after so many places, or to its end.
+    /// Lets the operation continue, to be stopped again after this many places, or to its end.
     pub fn let_go(&self, passed: Option<u32>) {
         let mut state = self.state.lock().expect("no panic under it");
         (state.left, state.at) = (passed, None);
         self.changed.notify_all();
     }
 
-    /// Waits until the operation has ended, or ends the program: nobody can be made to leave a thread that hangs.
+    /// Waits for the operation to end, or ends the program: a hanging thread can't be cancelled.
     pub fn wait(&self, about: &str) {
         if !matches!(self.progress(OPERATION_MAX), Progress::Ended) {
             eprintln!("{about}: an operation does not end");

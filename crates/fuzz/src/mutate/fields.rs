@@ -1,4 +1,4 @@
-//! Where the fields of each structure lie, as docs/FORMAT.md tells.
+//! Positions of the fields of each structure, from docs/FORMAT.md.
 
 use super::Number;
 use crate::image::Image;
@@ -7,7 +7,7 @@ use syncline_format::Kind;
 /// Offset and length in bytes of a little-endian field.
 pub type Field = (usize, usize);
 
-/// Fields of a superblock, its checksum left out.
+/// Fields of a superblock, without its checksum.
 pub const SUPERBLOCK: [Field; 31] = [
     (0, 8),
     (12, 4),
@@ -45,10 +45,10 @@ pub const SUPERBLOCK: [Field; 31] = [
 /// Fields of a tree node's header.
 pub const NODE: [Field; 7] = [(0, 8), (8, 8), (16, 8), (24, 4), (28, 4), (32, 1), (33, 7)];
 
-/// Fields of a space page's header, and the first of what follows.
+/// Fields of a space page's header, and the first field after it.
 pub const PAGE: [Field; 8] = [(0, 4), (4, 4), (8, 8), (16, 8), (24, 8), (32, 8), (40, 4), (44, 4)];
 
-/// Fields of a batch's header, its own checksum left out.
+/// Fields of a batch's header, without its own checksum.
 pub const BATCH: [Field; 18] = [
     (0, 8),
     (12, 4),
@@ -120,7 +120,7 @@ pub fn of_item(kind: u8) -> &'static [Field] {
     }
 }
 
-/// Changes one of `fields`; one that does not lie wholly in `bytes` stays.
+/// Changes one of `fields`; a field not entirely inside `bytes` is left alone.
 pub fn change(bytes: &mut [u8], fields: &[Field], field: u8, number: Number, image: &Image) {
     let (at, len) = fields[usize::from(field) % fields.len()];
     let Some(place) = bytes.get_mut(at..at + len) else { return };

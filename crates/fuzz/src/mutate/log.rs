@@ -10,7 +10,7 @@ use syncline_format::batch::{
 };
 use syncline_format::{BLOCK_BYTES, BlockRun, Crc, Geometry, crc};
 
-/// Most batches and records that a change may add to what is there.
+/// Most batches and records that changes may add.
 const ADDED_MAX: usize = 64;
 
 /// A record.
@@ -18,38 +18,38 @@ const ADDED_MAX: usize = 64;
 pub enum LogRecord {
     /// Sets an item.
     Put(Plant),
-    /// Sets an item of the tree to what it is, with one field changed.
+    /// Sets an item of the tree to its value with one field changed.
     PutChanged(u16, u8, Number),
     /// Removes the n-th item of the tree.
     Delete(u16),
-    /// Removes the item that has the key of this one.
+    /// Removes the item with the key of this one.
     DeletePlanted(Plant),
-    /// Names blocks, with the checksums they have or others.
+    /// Names blocks, with correct or wrong checksums.
     Name(Number, u8, bool),
     /// Frees blocks.
     Free(Number, Number),
     /// A replaced record.
     Void(Plant),
-    /// Any bytes.
+    /// Arbitrary bytes.
     Raw(Vec<u8>),
 }
 
 /// A change of the n-th batch.
 #[derive(Arbitrary, Clone, Debug)]
 pub enum BatchEdit {
-    /// A field of its header, before the header's checksum is made right.
+    /// Change a field of its header, before the header's checksum is corrected.
     Field(u8, Number),
-    /// A byte of its records, before their checksum is made right.
+    /// Change a byte of its records, before their checksum is corrected.
     Byte(u16, u8),
-    /// Another record, at the end.
+    /// Add a record at the end.
     Push(LogRecord),
-    /// The n-th record goes.
+    /// Remove the n-th record.
     Remove(u8),
-    /// The n-th record comes twice.
+    /// Duplicate the n-th record.
     Double(u8),
-    /// Two records exchange their places.
+    /// Swap two records.
     Swap(u8, u8),
-    /// The batch is cut off here.
+    /// Cut the batch off here.
     Cut(u16),
 }
 
@@ -57,7 +57,7 @@ pub enum BatchEdit {
 struct LooseBatch {
     header: BatchHeader,
     records: Vec<Vec<u8>>,
-    /// Done to payload and header at the end.
+    /// Edits applied to payload and header at the end.
     last: Vec<BatchEdit>,
 }
 
@@ -69,7 +69,7 @@ pub struct LogChanger<'a> {
 }
 
 impl<'a> LogChanger<'a> {
-    /// The log as it is.
+    /// The unchanged log.
     pub fn new(image: &'a Image) -> Self {
         let loose = |batch: &crate::image::Batch| LooseBatch {
             header: batch.header,
@@ -119,7 +119,7 @@ impl<'a> LogChanger<'a> {
             op_seq: last.map_or(superblock.op_seq, |header| header.op_seq) + 1,
             addr: last.map_or(start.addr, |header| header.next),
             segment: last.map_or(start.segment, |header| header.next_segment),
-            // Set when the log is laid out.
+            // Set when the batches are laid out.
             next: 0,
             next_segment: last.map_or(start.segment, |header| header.next_segment),
             prev: 0,
@@ -133,7 +133,8 @@ impl<'a> LogChanger<'a> {
         }
     }
 
-    /// Lays the batches out one after the other, makes their checksums and links right, and writes them.
+    /// Lays the batches out one after the other, corrects their checksums and links, and writes
+    /// them.
     pub fn finish(self, device: &MemoryDevice) {
         if !self.changed {
             return;
@@ -164,7 +165,7 @@ impl<'a> LogChanger<'a> {
             let mut bytes = vec![0; BLOCK_BYTES * blocks as usize];
             bytes[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(&payload);
             prev = encode_header(header, &mut bytes, &batch.last, self.image);
-            // Past the end of its segment it would lie in somebody else's blocks.
+            // Beyond the end of its segment it would overwrite other blocks.
             if addr + blocks <= header.segment.end() {
                 write(device, addr, &bytes);
             }
@@ -173,7 +174,7 @@ impl<'a> LogChanger<'a> {
     }
 }
 
-/// Writes the header with its changed fields and a right checksum, which it returns.
+/// Writes the header with its changed fields and a correct checksum, which is returned.
 fn encode_header(header: &BatchHeader, bytes: &mut [u8], edits: &[BatchEdit], image: &Image) -> Crc {
     header.encode(bytes);
     for edit in edits {
@@ -186,14 +187,14 @@ fn encode_header(header: &BatchHeader, bytes: &mut [u8], edits: &[BatchEdit], im
     checksum
 }
 
-/// Cuts a sound payload into its records.
+/// Splits a sound payload into its records.
 fn split(payload: &[u8], geometry: Geometry) -> Vec<Vec<u8>> {
     let mut rest = payload;
     let mut records = Vec::new();
     for record in Records::new(payload, geometry) {
         let len = match record.expect("a sound payload") {
             Record::Put(_, value) => PUT_PREFIX_BYTES + value.len(),
-            // As long as the put that it was; the length stands where a put's does.
+            // As long as the put that it replaces; its length field is in the same place.
             Record::Void => {
                 let len = rest[PUT_PREFIX_BYTES - 4..PUT_PREFIX_BYTES].try_into().expect("four bytes");
                 PUT_PREFIX_BYTES + u32::from_le_bytes(len) as usize

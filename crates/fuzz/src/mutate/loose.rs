@@ -1,10 +1,10 @@
-//! A tree node that may be wrong in any way.
+//! A tree node that may break any rule.
 
 use bytes::Bytes;
 use syncline_format::node::{ENTRY_BYTES, HEADER_BYTES, Node, POINTER_BYTES};
 use syncline_format::{BlockAddr, Crc, Key};
 
-/// A node as a list of entries that nobody holds to any rule.
+/// A node as a list of entries that need not follow any rule.
 #[derive(Clone, Debug)]
 pub struct LooseNode {
     /// Keys and values, in the order in which they will be written.
@@ -23,14 +23,15 @@ impl LooseNode {
         }
     }
 
-    /// Brings the entries into order; of those with one key the last stays.
+    /// Sorts the entries; among entries with the same key the last one stays.
     pub fn sort(&mut self) {
         self.entries.reverse();
         self.entries.sort_by_key(|(key, _)| *key);
         self.entries.dedup_by_key(|(key, _)| *key);
     }
 
-    /// Makes every entry that points to `addr` hold this checksum. The first takes over the key, if there is one.
+    /// Sets the checksum in every entry that points to `addr`. The first of them also gets the key,
+    /// if one is given.
     pub fn repoint(&mut self, addr: BlockAddr, checksum: Crc, first_key: Option<Key>) {
         let points_there = |value: &Bytes| value.len() == POINTER_BYTES && value[..8] == addr.to_le_bytes();
         let pointing = self.entries.iter_mut().filter(|(_, value)| points_there(value));

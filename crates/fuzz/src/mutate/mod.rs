@@ -1,5 +1,5 @@
-//! Changes of an image that know its structures: what was changed gets right checksums again, from there up to the
-//! superblock, so that they reach the code behind the checksums.
+//! Structure-aware changes of an image: checksums are corrected from the changed structure up to
+//! the superblock, so that the changes reach the code behind the checksums.
 
 mod fields;
 mod log;
@@ -24,40 +24,43 @@ use syncline_device::MemoryDevice;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, crc};
 use tree::TreeChanger;
 
-/// Changes that one case may have.
+/// Most changes in one case.
 const CHANGES_MAX: usize = 24;
 
-/// An image to be tried: a base image and what is changed in it.
+/// An image to test: a base image and the changes to it.
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Case {
-    /// Which base image.
+    /// Number of the base image.
     pub base: u8,
-    /// Changes, applied in the order of the structures: tree, space map, log, superblock, then bytes without checksums.
+    /// Changes, applied by structure in this order: tree, space map, log, superblock, then bytes
+    /// whose checksums stay wrong.
     pub changes: Vec<Change>,
 }
 
 /// One change.
 #[derive(Arbitrary, Clone, Debug)]
 pub enum Change {
-    /// Of an item of the tree.
+    /// Change an item of the tree.
     Item(u16, ItemEdit),
-    /// A new item in the tree.
+    /// Add an item to the tree.
     Plant(Plant),
-    /// Of a tree node.
+    /// Change a tree node.
     Node(u16, NodeEdit),
-    /// Of a page of the space map.
+    /// Change a page of the space map.
     Page(u8, PageEdit),
-    /// Of a batch.
+    /// Change a batch.
     Batch(u8, BatchEdit),
-    /// A new batch: its records, whether it calls itself durable, and the change of the number of objects.
+    /// Add a batch: its records, whether it claims to be durable, and its change of the number of
+    /// objects.
     Append(Vec<LogRecord>, bool, i8),
-    /// Of a field of the superblock, in the copies that the first number says.
+    /// Change a field of the superblock, in the copies selected by the first number.
     Superblock(u8, u8, Number),
-    /// Of a byte of file data (block, byte, value), with a right checksum or without.
+    /// Change a byte of file data (block, byte, value); the flag says whether the checksum is
+    /// corrected.
     Data(u16, u16, u8, bool),
-    /// Of a byte anywhere, without a right checksum.
+    /// Change a byte anywhere, without correcting the checksum.
     Raw(Place, u16, u8),
-    /// A whole block is copied over another.
+    /// Copy a whole block over another.
     Misplaced(Place, Place),
 }
 
@@ -70,7 +73,7 @@ pub enum Place {
     Node(u16),
     /// A page of the space map.
     Page(u8),
-    /// A batch; past the last, where the next one goes.
+    /// A batch, or the place of the next one.
     Batch(u8),
     /// File data.
     Data(u16),
@@ -108,12 +111,12 @@ impl Case {
         bases::image(self.base)
     }
 
-    /// The changed image, which shares with the base what has not changed.
+    /// The changed image, which shares unchanged blocks with the base.
     pub fn device(&self) -> Arc<MemoryDevice> {
         self.on(self.image())
     }
 
-    /// Another image with these changes.
+    /// Another image with these changes applied.
     pub fn on(&self, image: &Image) -> Arc<MemoryDevice> {
         let device = image.device.snapshot();
         let changes = &self.changes[..self.changes.len().min(CHANGES_MAX)];
@@ -153,13 +156,13 @@ impl Case {
     }
 }
 
-/// Changes fields of superblocks, each in one copy, in both, or in the other slot.
+/// Changes fields of superblocks: in one copy, in both, or in the other slot.
 fn superblock_fields(image: &Image, device: &MemoryDevice, changes: &[Change]) {
     for change in changes {
         let Change::Superblock(copies, field, number) = change else { continue };
         let slot = if copies & 4 == 0 { image.slot } else { 1 - image.slot };
         for (copy, addr) in image.geometry().superblock_copies(slot).into_iter().enumerate() {
-            // Mostly both: a damaged copy alone changes little.
+            // Mostly both: a damaged copy alone has little effect.
             if copies & 3 == 1 + copy as u8 {
                 continue;
             }
@@ -177,7 +180,7 @@ pub fn change_item(kind: u8, bytes: &mut [u8], field: u8, number: Number, image:
     fields::change(bytes, fields::of_item(kind), field, number, image);
 }
 
-/// Changes that leave the checksums wrong.
+/// Makes changes that leave the checksums wrong.
 fn raw(image: &Image, device: &MemoryDevice, changes: &[Change]) {
     for change in changes {
         match change {

@@ -1,30 +1,31 @@
-//! Numbers that are likely to hurt.
+//! Numbers that are likely to trigger bugs.
 
 use crate::image::Image;
 use arbitrary::Arbitrary;
 
-/// A number for a field: near a limit, an address or object that the image has, or a small change of what was there.
+/// A number for a field: near a limit, an address or object of the image, or a small change of the
+/// old value.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Number {
     /// Near zero.
     Small(u8),
-    /// Near the greatest.
+    /// Near the greatest value.
     Top(u8),
-    /// Near the greatest of signed numbers, which most counters of the format stop at.
+    /// Near the greatest signed value, which is the limit of most counters in the format.
     Half(u8),
-    /// A power of two, and one less.
+    /// A power of two.
     Bit(u8),
-    /// The power less one.
+    /// A power of two less one.
     Mask(u8),
     /// An object of the image, or the next one.
     Object(u8),
     /// Address of a tree node.
     Node(u8),
-    /// Address of a space page.
+    /// Address of a page of the space map.
     Page(u8),
     /// Address of a block of file data.
     Data(u8),
-    /// Address of a batch, or of where the next one goes.
+    /// Address of a batch, or of the place of the next one.
     Log(u8),
     /// Any block.
     Block(u16),
@@ -32,9 +33,9 @@ pub enum Number {
     End(i8),
     /// A little more or less than before.
     Add(i8),
-    /// One bit differs.
+    /// One bit flipped.
     Flip(u8),
-    /// What the fuzzer likes.
+    /// The fuzzer's own choice.
     Exact(u64),
 }
 

@@ -19,54 +19,54 @@ use syncline_format::{BlockRun, Key, Kind, crc};
 pub enum Plant {
     /// An inode item.
     Inode(PlantInode),
-    /// A name, where a search finds it.
+    /// A directory entry, where a lookup finds it.
     Dirent {
         /// The directory.
         directory: Number,
-        /// What it names.
+        /// The object it leads to.
         object: Number,
         /// File type bits.
         file_type: u8,
         /// The name.
         name: Name,
-        /// Which of the places for names of one hash.
+        /// Number of the slot among those for one hash.
         slot: u8,
     },
     /// Part of a file.
     Extent {
         /// The file.
         object: Number,
-        /// Block of the file.
+        /// First block of the file.
         file_block: Number,
-        /// Block of the device.
+        /// First block of the device.
         addr: Number,
-        /// How many.
+        /// Number of blocks.
         blocks: u8,
-        /// With the checksums that the blocks have.
+        /// Whether it has the correct checksums of the blocks.
         right: bool,
-        /// With the mark of extents that share.
+        /// Whether it has the mark of sharing extents.
         shared: bool,
-        /// As a compressed unit: with Zstandard or LZ4, bytes, blocks decoded, those skipped.
+        /// As a compressed unit: Zstandard or LZ4, bytes, blocks decoded, blocks skipped.
         packed: Option<(bool, u16, u8, u8)>,
     },
     /// A reference count.
     Shared {
         /// First block of the device.
         addr: Number,
-        /// How many.
+        /// Number of blocks.
         blocks: u16,
-        /// References.
+        /// Number of references.
         count: Number,
     },
-    /// An extended attribute, where a search finds it.
+    /// An xattr, where a lookup finds it.
     Xattr {
         /// The inode.
         object: Number,
         /// Its name.
         name: Name,
-        /// Where the value is, if in chunks: id and length.
+        /// Id and length of the value, if it is in chunks.
         chunks: Option<(Number, Number)>,
-        /// Length of a value in the item.
+        /// Length of the value, if it is in the item.
         len: u8,
     },
     /// A piece of a long value.
@@ -80,9 +80,9 @@ pub enum Plant {
         /// Its length.
         len: u16,
     },
-    /// The mark of an inode without names.
+    /// The orphan mark of an inode.
     Orphan(Number),
-    /// Anything.
+    /// Arbitrary key and value.
     Raw {
         /// Object id.
         object: Number,
@@ -93,20 +93,20 @@ pub enum Plant {
         /// Value.
         value: Vec<u8>,
     },
-    /// A parent pointer, where a search finds it.
+    /// A parent pointer, where a lookup finds it.
     Parent {
         /// The inode.
         object: Number,
-        /// The directory that it says it has a name in.
+        /// The directory in which it claims to have a name.
         directory: Number,
         /// The name.
         name: Name,
-        /// Which of the places for pointers of one hash.
+        /// Number of the slot among those for one hash.
         slot: u8,
     },
 }
 
-/// What an inode item says.
+/// The contents of an inode item.
 #[derive(Arbitrary, Clone, Debug)]
 pub struct PlantInode {
     object: Number,
@@ -126,7 +126,7 @@ pub struct PlantInode {
     parent_items: u8,
 }
 
-/// A name: one that a base image has, or a new one.
+/// A name, either from a base image or new.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Name {
     /// `file N`.
@@ -161,13 +161,13 @@ impl Name {
         }
     }
 
-    /// Offset of the item that holds it.
+    /// Offset of the item with this name.
     fn offset(self, image: &Image, slot: u8) -> u64 {
         offset(&self.bytes(), image, slot)
     }
 }
 
-/// Offset of the item that is found by the hash of these bytes.
+/// Offset of the item for the hash of these bytes.
 fn offset(bytes: &[u8], image: &Image, slot: u8) -> u64 {
     let mut hasher = SipHasher24::new_with_key(&image.superblock.hash_seed);
     hasher.write(bytes);
@@ -236,7 +236,7 @@ impl Plant {
     }
 }
 
-/// An extent with right checksums, or zeros.
+/// An extent with correct checksums, or with zeros instead.
 fn extent(image: &Image, file_block: u64, run: BlockRun, right: bool) -> Extent {
     let checksum = |block: u64| match run.start.checked_add(block) {
         Some(addr) if right && addr < image.geometry().total_blocks => {
@@ -289,7 +289,7 @@ impl PlantInode {
     }
 }
 
-/// Reads what a run holds, for the checksums of a name record.
+/// The checksums of a run, for a name record.
 pub fn checksums(image: &Image, run: BlockRun, right: bool) -> Vec<u32> {
     extent(image, 0, run, right).checksums
 }

@@ -20,19 +20,20 @@ pub enum PageEdit {
     Field(u8, Number),
     /// Any byte.
     Byte(u16, u8),
-    /// A block is called used, or free. All counts go with it, up to the superblock's.
+    /// Mark a block used or free. All counts follow, up to the superblock's.
     Block(Number, bool),
 }
 
-/// What became of the root.
+/// The new root.
 pub struct NewMap {
     /// The root page.
     pub root: Pointer,
-    /// By how much the blocks in use have changed.
+    /// Change of the number of blocks in use.
     pub used: i64,
 }
 
-/// Applies the edits, each to the n-th page, and makes everything above right again; `None` when there are none.
+/// Applies the edits, each to the n-th page, and corrects everything above it; `None` if there are
+/// none.
 pub fn change(edits: &[(u8, &PageEdit)], image: &Image, device: &MemoryDevice) -> Option<NewMap> {
     let mut changed: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     let mut counts: BTreeMap<usize, i64> = BTreeMap::new();
@@ -62,7 +63,7 @@ pub fn change(edits: &[(u8, &PageEdit)], image: &Image, device: &MemoryDevice) -
     finish(changed, counts, image, device)
 }
 
-/// Sets or clears a bit; by how much the count of bits has changed.
+/// Sets or clears a bit; returns the change of the number of set bits.
 fn set_bit(bytes: &mut [u8], bit: u64, used: bool) -> i64 {
     let byte = &mut bytes[BODY + bit as usize / 8];
     let mask = 1 << (bit % 8);
@@ -71,7 +72,7 @@ fn set_bit(bytes: &mut [u8], bit: u64, used: bool) -> i64 {
     i64::from(used) - i64::from(was)
 }
 
-/// Writes the pages, children first, and carries checksums and counts up.
+/// Writes the pages, children first, and propagates checksums and counts upwards.
 fn finish(
     mut changed: BTreeMap<usize, Vec<u8>>,
     mut counts: BTreeMap<usize, i64>,

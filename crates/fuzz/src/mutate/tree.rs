@@ -13,36 +13,37 @@ use syncline_format::{BlockRun, Key, crc};
 /// A change of one item.
 #[derive(Arbitrary, Clone, Debug)]
 pub enum ItemEdit {
-    /// A field of its value.
+    /// Change a field of its value.
     Field(u8, Number),
-    /// A byte of its value.
+    /// Change a byte of its value.
     Byte(u16, u8),
-    /// Object, kind or offset of its key. The item moves to where it belongs within its leaf.
+    /// Change object, kind or offset of its key. The item moves to its correct place within the
+    /// leaf.
     Key(u8, Number),
-    /// Length of its value; what is added is zeros.
+    /// Change the length of its value; added bytes are zeros.
     Resize(u16),
-    /// A second item with the same value and another key.
+    /// Add a second item with the same value and another key.
     Copy(u8, Number),
-    /// It goes.
+    /// Remove it.
     Remove,
-    /// It and another exchange their values.
+    /// Swap its value with that of another.
     Swap(u16),
 }
 
 /// A change of one node.
 #[derive(Arbitrary, Clone, Debug)]
 pub enum NodeEdit {
-    /// A field of the header, after everything else.
+    /// Change a field of the header, after all other changes.
     Field(u8, Number),
-    /// Any byte, after everything else.
+    /// Change any byte, after all other changes.
     Byte(u16, u8),
-    /// An entry leads to another node, with the checksum that this one has.
+    /// Make an entry point to another node, with the correct checksum of that.
     Redirect(u8, u8),
-    /// Two entries exchange their places, so that the keys are out of order.
+    /// Swap two entries, so that keys are out of order.
     Swap(u8, u8),
-    /// An entry goes.
+    /// Remove an entry.
     Remove(u8),
-    /// An entry of another node comes in.
+    /// Copy an entry from another node.
     Steal(u8, u8),
 }
 
@@ -50,12 +51,12 @@ pub enum NodeEdit {
 pub struct TreeChanger<'a> {
     image: &'a Image,
     changed: BTreeMap<usize, LooseNode>,
-    /// What is done to a node's bytes at the end.
+    /// Edits applied to a node's bytes at the end.
     last: BTreeMap<usize, Vec<NodeEdit>>,
 }
 
 impl<'a> TreeChanger<'a> {
-    /// Nothing has changed.
+    /// Starts without changes.
     pub fn new(image: &'a Image) -> Self {
         Self { image, changed: BTreeMap::new(), last: BTreeMap::new() }
     }
@@ -65,7 +66,7 @@ impl<'a> TreeChanger<'a> {
         self.changed.entry(place).or_insert_with(|| LooseNode::new(&image.nodes[place].what))
     }
 
-    /// Where the n-th item of the image is now; `None` when it is gone.
+    /// The current place of the image's n-th item; `None` if it was removed.
     fn find(&mut self, item: u16) -> Option<(usize, usize)> {
         let count = self.image.items.len();
         let (place, index) = *self.image.items.get(usize::from(item) % count.max(1))?;
@@ -127,7 +128,7 @@ impl<'a> TreeChanger<'a> {
         node.sort();
     }
 
-    /// Makes the item that names a block of data have this checksum for it.
+    /// Sets the checksum of a data block in the item that names it.
     pub fn set_checksum(&mut self, block: DataBlock, checksum: u32) {
         let (place, index) = block.item;
         let at = 12 + 4 * block.number;
@@ -179,7 +180,8 @@ impl<'a> TreeChanger<'a> {
         }
     }
 
-    /// Writes what has changed, and everything above it with right checksums and keys; the root if it has changed.
+    /// Writes all changed nodes, and those above them with correct checksums and keys; returns the
+    /// root if it has changed.
     pub fn finish(mut self, device: &MemoryDevice) -> Option<Pointer> {
         // Children have lower places than their parents, so this goes from the leaves to the root.
         while let Some((place, loose)) = self.changed.pop_first() {
@@ -214,7 +216,7 @@ fn changed_key(key: Key, part: u8, number: Number, image: &Image) -> Key {
     }
 }
 
-/// Changes a byte of a data block; its item gets the checksum that the block has then, if asked.
+/// Changes a byte of a data block and, if asked, corrects its checksum in the item.
 pub fn change_data(
     tree: &mut TreeChanger<'_>,
     image: &Image,

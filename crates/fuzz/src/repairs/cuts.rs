@@ -1,4 +1,4 @@
-//! Power cuts at moments of a repair.
+//! Power cuts during a repair.
 
 use super::{View, difference, mend};
 use rand::{Rng, SeedableRng};
@@ -8,10 +8,11 @@ use syncline_check::{FindingKind, RepairOptions};
 use syncline_device::MemoryDevice;
 use syncline_sim::{CrashImages, Event};
 
-/// Moments of one repair at which the power is cut.
+/// Power cuts tried for one repair.
 const CUTS: usize = 6;
 
-/// Cuts the power at some moments, the one in front of the last write among them. How many images were looked at.
+/// Cuts the power at random moments, and repairs one of the images again. Returns the number of
+/// images examined.
 pub(super) fn search(
     seed: u64,
     base: &Arc<MemoryDevice>,

@@ -1,16 +1,22 @@
-//! A search for what repairs break: an image that has everything, one item of it changed, repaired, and held against the rule.
+//! A search for damage done by repairs: takes an image with all kinds of content, changes one item,
+//! repairs it, and compares the result with the rules:
 //!
-//! - What a mount for reading showed before the repair, it shows after it, byte for byte: objects with their attributes, extended
-//!   attributes, targets and contents, names, and what snapshots show. What was an error does not become zeros without a word.
-//! - Whatever is wrong with the space map, a mount for reading shows what it showed of the sound image.
-//! - A block of a tree node that rots changes nothing that anybody wrote: what reads at all after the repair reads as in the sound
-//!   image, in each file that has its names; and if it is an inner node, everything reads.
-//! - Or the repair refuses, or fails, and no byte of the image is another.
-//! - A check of what it left agrees with what it said, and what it called mended mounts for writing.
-//! - A power cut at any moment of it leaves an image that shows the same, and that another repair ends.
-//! - Its undo file makes the image what it was.
+//! - What a read-only mount showed before the repair, it shows after it, byte for byte: objects
+//!   with their attributes, xattrs, symlink targets and contents, names, and the contents of
+//!   snapshots. An error does not silently become zeros.
+//! - Whatever is wrong with the space map, a read-only mount shows what it showed of the sound
+//!   image.
+//! - A block of a tree node that rots does not alter anything that was written: everything readable
+//!   after the repair reads as in the sound image, in each file that has its names. If it is an
+//!   inner node, everything is readable.
+//! - Otherwise the repair refuses, or fails, and no byte of the image has changed.
+//! - A check of the result agrees with what the repair said, and an image it calls mended mounts
+//!   for writing.
+//! - A power cut at any moment of the repair leaves an image that shows the same, and that another
+//!   repair completes.
+//! - Its undo file restores the image to what it was.
 //!
-//! A seed decides what is changed, and where the power is cut.
+//! A seed decides the change and the moments of the power cuts.
 
 mod cuts;
 mod mutation;
@@ -27,25 +33,25 @@ use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, bl
 use syncline_sim::RecordingDevice;
 use syncline_store::Canary;
 
-/// Where the tasks of repairs run.
+/// Where the background tasks of repairs run.
 static BACKGROUND: LazyLock<Arc<dyn Spawn>> =
     LazyLock::new(|| Arc::new(Background::start(WorkerOptions::default()).expect("a thread can be started")));
 
-/// One in so many seeds has an undo file.
+/// One in this many seeds has an undo file.
 const UNDO_EACH: u64 = 5;
 
-/// What a search did.
+/// Statistics of a search.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Figures {
     /// Images that were changed.
     pub mutations: u64,
-    /// Of them, those in which a check found nothing.
+    /// Changed images in which a check found nothing.
     pub clean: u64,
-    /// Repairs that wrote.
+    /// Repairs that wrote to the image.
     pub repairs: u64,
     /// Repairs that refused.
     pub refused: u64,
-    /// Repairs that could not be done, without a reason of their own.
+    /// Repairs that failed with an error, without refusing.
     pub failed: u64,
     /// Images after power cuts.
     pub cuts: u64,
@@ -66,16 +72,16 @@ impl Figures {
     }
 }
 
-/// A rule that is broken on purpose.
+/// A rule that is deliberately broken.
 #[derive(Clone, Copy, Debug)]
 pub enum Planted {
-    /// One of repairs.
+    /// A rule of repairs.
     Flaw(Flaw),
-    /// One of the store.
+    /// A rule of the store.
     Canary(Canary),
 }
 
-/// Tries one seed. What is wrong, if anything.
+/// Tries one seed; an error says what is wrong.
 pub fn attempt(seed: u64, planted: Option<Planted>) -> Result<Figures, String> {
     let (flaw, canary) = match planted {
         Some(Planted::Flaw(flaw)) => (Some(flaw), None),
@@ -105,7 +111,8 @@ fn examine(device: Arc<dyn Device>) -> Result<Report, String> {
     report.map_err(|error| error.to_string())
 }
 
-/// `rotten` is the level of the node that has rotted, if that is all, and the image before.
+/// `rotten` is the level of the rotten node and the undamaged image, if rot of one node is the only
+/// change.
 fn try_one(
     seed: u64,
     damaged: &Arc<MemoryDevice>,
@@ -118,7 +125,7 @@ fn try_one(
     let recording = RecordingDevice::new(device.clone());
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let undo = seed.is_multiple_of(UNDO_EACH).then(|| directory.path().join("undo"));
-    // Half of them stop where much would be lost.
+    // Half of the repairs refuse if much would be lost.
     let accept_loss = seed.is_multiple_of(2);
     let options = RepairOptions { undo: undo.clone(), accept_loss, flaw, ..RepairOptions::default() };
     let done = mend(recording.clone(), options);
@@ -166,21 +173,21 @@ fn try_one(
     Ok(figures)
 }
 
-/// A mount for reading shows all that there is.
+/// Checks that a read-only mount shows everything.
 fn whole(sound: &Image, shown: Option<&View>) -> Result<(), String> {
     let sound = View::of(sound.device.snapshot());
     let missing = difference(sound.as_ref(), shown, &[]);
     missing.map_or(Ok(()), |missing| Err(format!("with another space map {missing}")))
 }
 
-/// What is wrong after the repair of an image of which one node had rotted.
+/// What is wrong after the repair of an image with one rotten node, if anything.
 fn of_the_sound_one(level: u8, sound: &Image, after: Option<&View>) -> Option<String> {
     let sound = View::of(sound.device.snapshot())?;
     let lied = after.and_then(|after| lie(&sound, after));
     lied.or_else(|| if level > 0 { difference(Some(&sound), after, &[]) } else { None })
 }
 
-/// What the repair says is what a check finds.
+/// Checks that the repair's report agrees with a check.
 fn honest(device: &Arc<MemoryDevice>, repair: &Repair) -> Result<(), String> {
     let report = examine(device.snapshot()).map_err(|error| format!("no check after the repair: {error}"))?;
     let clean = report.is_clean() && !report.incomplete;
@@ -195,7 +202,7 @@ fn is_data(kind: FindingKind) -> bool {
     matches!(kind, FindingKind::DataDamaged | FindingKind::DataUnreadable | FindingKind::SnapshotDamaged)
 }
 
-/// The image mounts for writing.
+/// Checks that the image mounts for writing.
 fn mounts(device: Arc<MemoryDevice>) -> Result<(), String> {
     let copy = device.snapshot();
     let mounted = run(|world| async move {

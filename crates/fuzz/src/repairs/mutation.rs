@@ -1,4 +1,4 @@
-//! One item of an image changed, of all that it shows: those of the tree and those of the log.
+//! Changes one item of an image, among all that it shows: those in the tree and those in the log.
 
 use crate::bases::{EVERYTHING, IMAGES, open, store_options};
 use crate::image::Image;
@@ -13,12 +13,12 @@ use std::sync::LazyLock;
 use syncline_format::items::extent::Extent;
 use syncline_format::{Key, Kind};
 
-/// One in so many seeds begins with one of the images that have little.
+/// One in this many seeds starts from one of the smaller images.
 const OTHERS_EACH: u64 = 4;
-/// Bytes from which a change of any sort is made.
+/// Bytes from which an arbitrary change is made.
 const BYTES: usize = 96;
 
-/// All items of each image, as replay leaves them.
+/// All items of each image, after replay.
 static LIVE: LazyLock<Vec<Vec<(Key, Bytes)>>> = LazyLock::new(|| IMAGES.iter().map(live).collect());
 
 fn live(image: &Image) -> Vec<(Key, Bytes)> {
@@ -34,7 +34,7 @@ fn index(seed: u64) -> usize {
     if seed % OTHERS_EACH == 1 { (seed / OTHERS_EACH) as usize % EVERYTHING } else { EVERYTHING }
 }
 
-/// The level of the tree node of which a byte is another, if that is all that a case changes.
+/// The level of the tree node in which a case changes one byte, if that is all it changes.
 pub fn rotten_node(case: &Case, image: &Image) -> Option<u8> {
     match case.changes[..] {
         [Change::Raw(Place::Node(place), ..)] => {
@@ -44,7 +44,7 @@ pub fn rotten_node(case: &Case, image: &Image) -> Option<u8> {
     }
 }
 
-/// True if a case changes the space map, and nothing else.
+/// True if a case changes only the space map.
 pub fn only_space_map(case: &Case) -> bool {
     case.changes.iter().all(|change| matches!(change, Change::Page(..)))
 }
@@ -54,7 +54,7 @@ pub fn image(seed: u64) -> &'static Image {
     &IMAGES[index(seed)]
 }
 
-/// What a seed changes in it.
+/// The change that a seed makes.
 pub fn case(seed: u64) -> Case {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let number = index(seed);
@@ -104,7 +104,8 @@ impl Chooser<'_> {
         }
     }
 
-    /// A byte of a tree node: of an inner one, a leaf, or one that begins in the middle of a file's extents.
+    /// Changes a byte of a tree node: an inner node, a leaf, or a leaf that begins in the middle of
+    /// a file's extents.
     fn rot(&mut self) -> Change {
         let (nodes, sort) = (&self.image.nodes, self.rng.random_range(0..3));
         let of_sort = |place: &usize| {
@@ -120,7 +121,7 @@ impl Chooser<'_> {
         Change::Raw(Place::Node(place as u16), self.rng.random(), self.rng.random())
     }
 
-    /// Any item, of kinds that are rare as often as of those that are not.
+    /// Any item; rare kinds are as likely as common ones.
     fn item(&mut self) -> (Key, Bytes) {
         let mut kinds: Vec<u8> = self.live.iter().map(|(key, _)| key.kind).collect();
         kinds.sort_unstable();
@@ -134,7 +135,7 @@ impl Chooser<'_> {
         items.choose(self.rng).map(|item| (*item).clone())
     }
 
-    /// An item of no kind, mostly in front of all others of its object.
+    /// An item of an unknown kind, mostly before all other items of its object.
     fn stray(&mut self) -> Change {
         let (key, _) = self.of_kind(Kind::Inode as u8).expect("there are inodes");
         let kind = if self.rng.random_bool(0.7) { 0 } else { self.rng.random_range(12..=255) };
@@ -142,7 +143,7 @@ impl Chooser<'_> {
         if self.rng.random() { Change::Plant(plant) } else { append(vec![LogRecord::Put(plant)]) }
     }
 
-    /// An extent that leads to other blocks, with the checksums that those have.
+    /// An extent moved to other blocks, with correct checksums.
     fn elsewhere(&mut self) -> Change {
         let Some((key, value)) = self.of_kind(Kind::Extent as u8) else { return self.stray() };
         let shared = Extent::decode(key.offset, &value).is_ok_and(|extent| extent.shared);
@@ -158,7 +159,7 @@ impl Chooser<'_> {
         if self.rng.random() { Change::Plant(plant) } else { append(vec![LogRecord::Put(plant)]) }
     }
 
-    /// A block, of structures as often as of data.
+    /// A block of a structure or of data, equally likely.
     fn block(&mut self) -> u64 {
         let image = self.image;
         let superblock = &image.superblock;
@@ -172,7 +173,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// A field or a byte of an item becomes another.
+    /// Changes a field or a byte of an item.
     fn field(&mut self) -> Change {
         let (key, value) = self.item();
         let mut bytes = value.to_vec();
@@ -185,7 +186,7 @@ impl Chooser<'_> {
         append(vec![LogRecord::Put(raw(key, bytes))])
     }
 
-    /// An item goes elsewhere, or is there twice.
+    /// Moves an item to another key, or duplicates it.
     fn key(&mut self) -> Change {
         let (key, value) = self.item();
         let number: Number = self.arbitrary();
@@ -201,7 +202,7 @@ impl Chooser<'_> {
         append(records)
     }
 
-    /// Two items of a kind have each other's value.
+    /// Swaps the values of two items of one kind.
     fn swap(&mut self) -> Change {
         let (one, first) = self.item();
         let (other, second) = self.of_kind(one.kind).expect("there is one of this kind");
@@ -209,7 +210,7 @@ impl Chooser<'_> {
     }
 }
 
-/// A batch that says it is durable.
+/// A batch that claims to be durable.
 fn append(records: Vec<LogRecord>) -> Change {
     Change::Append(records, true, 0)
 }

@@ -1,4 +1,4 @@
-//! What a mount for reading shows of an image.
+//! Everything that a read-only mount shows of an image.
 
 use crate::bases::{open, store_options};
 use crate::run::{World, run};
@@ -17,18 +17,18 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Entries of a directory read at a time.
 const ENTRIES: usize = 100;
 
-/// An object, as far as it can be read.
+/// An object, as far as it is readable.
 #[derive(Clone, Debug)]
 struct Object {
     attributes: Attributes,
     flags: Option<FileFlags>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     target: Option<Vec<u8>>,
-    /// Blocks that something is known of: a checksum of what they read as, or that they can't be read.
+    /// Blocks with known contents: a checksum of the bytes read, or `None` if they are unreadable.
     blocks: BTreeMap<u64, Option<Crc>>,
 }
 
-/// Everything that can be reached from a root.
+/// Everything reachable from a root.
 #[derive(Clone, Debug, Default)]
 struct Tree {
     objects: BTreeMap<Ino, Object>,
@@ -38,17 +38,17 @@ struct Tree {
 /// Everything that an image shows, snapshots included.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// By the name of the snapshot; the image itself has none.
+    /// By name of the snapshot; `None` for the image itself.
     trees: BTreeMap<Option<String>, Tree>,
 }
 
 impl View {
-    /// What a mount for reading shows; `None` if there can't be one.
+    /// The view of a read-only mount; `None` if it can't be mounted.
     pub fn of(device: Arc<MemoryDevice>) -> Option<Self> {
         Self::of_breaking(device, None)
     }
 
-    /// The same of a store that breaks a rule.
+    /// Like `of`, with a store that breaks a rule.
     pub fn of_breaking(device: Arc<MemoryDevice>, canary: Option<Canary>) -> Option<Self> {
         run(|world| async move {
             let options = StoreOptions { canary, ..store_options(8, true) };
@@ -130,7 +130,7 @@ impl Object {
         Self { attributes, flags: fs.file_flags(ino).await.ok(), xattrs, target, blocks }
     }
 
-    /// What a block reads as. What nothing is known of are zeros, if the file has no errors that could hide something.
+    /// The contents of a block. A block that no item mentions reads as zeros.
     fn block(&self, block: u64) -> Option<Crc> {
         match self.blocks.get(&block) {
             Some(known) => *known,
@@ -138,7 +138,7 @@ impl Object {
         }
     }
 
-    /// What never changes in a repair.
+    /// The attributes that a repair never changes.
     fn visible(&self) -> Attributes {
         let size = match self.attributes.file_type {
             FileType::Regular => self.attributes.size,
@@ -148,7 +148,7 @@ impl Object {
     }
 }
 
-/// Reads the blocks that items tell of, the first and the last.
+/// Reads the blocks that items mention, and the first and the last block.
 async fn blocks(fs: &Arc<Filesystem>, ino: Ino, size: u64) -> BTreeMap<u64, Option<Crc>> {
     let end = size.div_ceil(BLOCK);
     let mut numbers = BTreeSet::from([0, end.saturating_sub(1)]);
@@ -178,7 +178,7 @@ async fn blocks(fs: &Arc<Filesystem>, ino: Ino, size: u64) -> BTreeMap<u64, Opti
     blocks
 }
 
-/// Changes that may take a name away from where it was, or give it to another.
+/// Changes that may remove a name from its place, or give it to another object.
 const MOVES_NAMES: [FindingKind; 5] = [
     FindingKind::DirectoryNames,
     FindingKind::DuplicateName,
@@ -186,7 +186,7 @@ const MOVES_NAMES: [FindingKind; 5] = [
     FindingKind::Unreachable,
     FindingKind::EntryType,
 ];
-/// Changes that may leave a hole where there was an error, and say so.
+/// Changes that may leave a hole, and report it, where there was an error.
 const LEAVES_HOLES: [FindingKind; 7] = [
     FindingKind::ItemMalformed,
     FindingKind::ExtentOutside,
@@ -197,7 +197,8 @@ const LEAVES_HOLES: [FindingKind; 7] = [
     FindingKind::LogDamaged,
 ];
 
-/// The first thing that could be read before and reads otherwise after, in words. Nothing could be read before if there was no mount.
+/// Describes the first thing that was readable before and reads differently after. Without a mount
+/// before, nothing was readable.
 pub fn difference(before: Option<&View>, after: Option<&View>, told: &[FindingKind]) -> Option<String> {
     let before = before?;
     let Some(after) = after else { return Some("nothing mounts any more".into()) };
@@ -208,8 +209,8 @@ pub fn difference(before: Option<&View>, after: Option<&View>, told: &[FindingKi
     })
 }
 
-/// The first block that reads as something that it never held, in a file that has all its names. `sound` is the image before anything
-/// of it rotted.
+/// Describes the first block that reads as something it never held, in a file that has all its
+/// names. `sound` is the image before the rot.
 pub fn lie(sound: &View, after: &View) -> Option<String> {
     sound.trees.iter().find_map(|(snapshot, was)| {
         let is = after.trees.get(snapshot)?;
@@ -268,7 +269,8 @@ fn of_objects(before: &Object, after: &Object, told: &[FindingKind]) -> Option<S
     for block in before.blocks.keys().chain(after.blocks.keys()) {
         match (before.block(*block), after.block(*block)) {
             (Some(was), Some(is)) if was == is => {}
-            // Around what can't be read, nothing is known of what no item tells of.
+            // If the file has unreadable blocks, a block that no item mentions may have been among
+            // the lost ones.
             (Some(_), _)
                 if !before.blocks.contains_key(block) && before.blocks.values().any(Option::is_none) => {}
             (Some(_), _) => return Some(format!("block {block} reads otherwise")),

@@ -21,11 +21,13 @@ struct Input<'a> {
 /// Decodes a header and records.
 ///
 /// - Neither panics, whatever the bytes.
-/// - A header that was decoded encodes to a header that decodes to the same, with the same checksum if its unused bytes
-///   were zero.
-/// - The batch, its segment and the place of the next batch lie inside the image, the batch in its segment.
-/// - Records are canonical: written again they are the bytes that were read (of a replaced record its length is known).
-/// - Values keep the limit, runs lie inside the image, and an error ends the reading.
+/// - A decoded header encodes to a header that decodes to the same, with the same checksum if its
+///   unused bytes were zero.
+/// - The batch, its segment and the place of the next batch lie inside the image, the batch in its
+///   segment.
+/// - Records are canonical: encoded again they are the bytes that were read (of a replaced record
+///   only the length is known).
+/// - Values respect the limit, runs are inside the image, and an error ends the reading.
 pub fn batch(bytes: &[u8]) {
     let Some(mut input) = from_bytes::<Input<'_>>(bytes) else { return };
     if input.sealed {

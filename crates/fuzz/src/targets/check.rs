@@ -12,9 +12,10 @@ use syncline_sim::Simulation;
 
 /// Checks a changed image.
 ///
-/// - It neither panics nor hangs: a report, or an orderly error.
+/// - It neither panics nor hangs, and returns a report or a proper error.
 /// - The findings are bounded, and it writes nothing.
-/// - A clean report means that the image opens and that everything in it can be looked at without an error.
+/// - A clean report means that the image opens and that everything in it can be read without an
+///   error.
 /// - The same image gives the same report.
 pub fn check(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input>(bytes) else { return };
@@ -42,7 +43,7 @@ pub(super) fn examine(device: &Arc<MemoryDevice>) -> Result<Report, CheckError> 
     run_here(work)
 }
 
-/// Nothing is wrong and nothing was left out.
+/// True if nothing is wrong and nothing was left out.
 pub(super) fn is_sound(report: &Report) -> bool {
     report.is_clean() && !report.incomplete
 }

@@ -12,13 +12,13 @@ use syncline_format::items::xattr::{CHUNK_ID_MAX, VALUE_BYTES_MAX, Xattr, XattrV
 use syncline_format::items::{SLOT_BITS, hash_offsets};
 use syncline_format::{BLOCK_BYTES, KEY_BYTES, Key, Kind};
 
-/// Decodes the value of an item; the first byte of the input says of which kind.
+/// Decodes the value of an item; the first byte of the input selects its kind.
 ///
 /// - It never panics, whatever the bytes.
-/// - Items are canonical: what was decoded encodes to the bytes that were read, except for the order of an inode item's
-///   sections, where encoding once more changes nothing.
-/// - What was decoded keeps the limits of docs/FORMAT.md: names, sizes, lengths, positions.
-/// - A key reads back from its bytes, whose order is that of keys; the next key is the least greater one.
+/// - Items are canonical: a decoded item encodes to the bytes that were read, except for the order
+///   of an inode item's sections, where encoding again changes nothing.
+/// - Decoded items respect the limits of docs/FORMAT.md: names, sizes, lengths, positions.
+/// - A key reads back from its bytes, which sort like keys; the next key is the least greater one.
 pub fn item(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
     match Kind::from_u8(kind % 12) {
@@ -101,7 +101,7 @@ fn extent(value: &[u8]) {
     assert!(extent.run().blocks < packed.unit_blocks && packed.bytes > 0);
     assert!(halves.iter().flatten().all(|half| half.run() == extent.run()), "each part needs all of it");
     assert_eq!(halves.iter().flatten().map(Extent::blocks).sum::<u64>(), extent.blocks());
-    // The item itself serves as what the device might hold.
+    // The item itself serves as the device's contents.
     let stored: Vec<u8> = value.iter().copied().cycle().take(packed.bytes as usize).collect();
     if let Ok(unit) = syncline_codec::unpack(packed, &stored) {
         assert_eq!(unit.len() as u64, packed.unit_blocks * syncline_format::BLOCK_BYTES as u64);

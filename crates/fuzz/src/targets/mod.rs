@@ -1,4 +1,5 @@
-//! The targets, one a file. Each is a function of bytes that panics when one of its invariants does not hold.
+//! The targets, one per file. Each is a function of bytes that panics if one of its invariants is
+//! violated.
 
 mod batch;
 mod check;
@@ -25,7 +26,7 @@ use arbitrary::{Arbitrary, Unstructured};
 /// A target by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// As `cargo fuzz` knows it; also the name of its corpus.
+    /// Its name in `cargo fuzz`, and the name of its corpus.
     pub name: &'static str,
     /// Its body.
     pub run: fn(&[u8]),
@@ -46,12 +47,12 @@ pub const ALL: [Target; 9] = [
     Target { name: "check", run: check, image: true },
 ];
 
-/// A value made from bytes; `None` when there are too few.
+/// A value made from bytes; `None` if there are too few.
 fn from_bytes<'a, T: Arbitrary<'a>>(bytes: &'a [u8]) -> Option<T> {
     T::arbitrary_take_rest(Unstructured::new(bytes)).ok()
 }
 
-/// What the bytes of an input for a target mean.
+/// Describes an input for a target.
 pub fn describe(target: &Target, bytes: &[u8]) -> String {
     match target.name {
         "replay" => format!("{:#?}", from_bytes::<replay::Input>(bytes)),

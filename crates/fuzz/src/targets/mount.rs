@@ -12,23 +12,25 @@ use std::sync::Arc;
 use syncline_device::MemoryDevice;
 use syncline_fs::FsError;
 
-/// An image and what is done to it.
+/// An image and the operations on it.
 #[derive(Arbitrary, Debug)]
 pub(crate) struct Input {
     pub case: Case,
-    /// What is done; nothing means everything once.
+    /// The operations; none means each of them once.
     steps: Vec<Step>,
     /// Check the image before and after.
     checked: bool,
-    /// The power fails instead of an unmount.
+    /// Cut the power instead of unmounting.
     killed: bool,
 }
 
-/// Opens a changed image for writing, looks at everything, uses every operation, closes it, opens it again.
+/// Opens a changed image for writing, reads everything, uses every operation, closes it, and opens
+/// it again.
 ///
-/// - Nothing panics and nothing hangs: an answer or an orderly error for each operation, in a bounded number of steps.
-/// - Answers are consistent in themselves (see [`walk`]).
-/// - The image of a filesystem whose check was clean before is clean after, unmounted or killed.
+/// - Nothing panics or hangs: each operation returns a result or a proper error, in a bounded
+///   number of steps.
+/// - Results are consistent with each other (see [`walk`]).
+/// - If a check of the image was clean before, it is clean after, whether unmounted or killed.
 /// - An image that could be closed can be opened again.
 pub fn mount(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input>(bytes) else { return };
@@ -50,7 +52,7 @@ pub fn mount(bytes: &[u8]) {
     }
 }
 
-/// Opens the image, uses it, and closes it or not.
+/// Opens the image, uses it, and closes it or cuts the power.
 fn used(device: &Arc<MemoryDevice>, steps: Vec<Step>, killed: bool) -> Result<(), FsError> {
     let device = device.clone();
     run(move |world| async move {

@@ -9,7 +9,7 @@ use syncline_format::{BlockRun, Geometry, Key, crc};
 const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 4096 };
 const ADDR: u64 = 100;
 
-/// A node given as entries, then changed here and there; or as bytes.
+/// A node given as entries, then changed in places; or as bytes.
 #[derive(Arbitrary, Debug)]
 enum Input<'a> {
     Entries {
@@ -26,10 +26,11 @@ enum Input<'a> {
 
 /// Decodes a node.
 ///
-/// - It never panics, whatever the bytes, and nothing that is asked of a decoded node does.
-/// - A node that was built decodes to the entries that it was built from.
-/// - The format is canonical: the entries of what was decoded, built again, are the bytes that were read.
-/// - Keys ascend; the binary searches find what a linear search finds; children lie inside the image.
+/// - It never panics, whatever the bytes, and neither do operations on a decoded node.
+/// - A node that was built decodes to the entries it was built from.
+/// - The format is canonical: building a decoded node's entries again gives the bytes that were
+///   read.
+/// - Keys ascend; binary searches find what a linear search finds; children are inside the image.
 pub fn node(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input<'_>>(bytes) else { return };
     let (mut block, level, probe) = match input {
@@ -37,7 +38,7 @@ pub fn node(bytes: &[u8]) {
             let level = level % 3;
             let mut block = build(level, &entries);
             for (at, value) in changes {
-                // Mostly into what is used.
+                // Mostly in the used part.
                 let at = usize::from(at) % block.len();
                 block[at] = value;
             }
@@ -52,7 +53,7 @@ pub fn node(bytes: &[u8]) {
     }
 }
 
-/// Builds a node, and reads it back.
+/// Builds a node and reads it back.
 fn build(level: u8, entries: &[(u8, u8, u64, &[u8])]) -> Vec<u8> {
     let mut sorted: Vec<_> = entries
         .iter()
@@ -117,7 +118,7 @@ fn examine(node: &Node, level: u8, probe: Key) {
     copy_runs(node, level, place);
 }
 
-/// Copies the entries in two runs, as a merge does: the same node again.
+/// Copies the entries in two runs, as a merge does; this must give the same node.
 fn copy_runs(node: &Node, level: u8, split: usize) {
     let mut builder = NodeBuilder::new(GEOMETRY.node_bytes, level);
     assert_eq!(builder.push_run(node, 0..split), split);

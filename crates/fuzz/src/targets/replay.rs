@@ -10,7 +10,7 @@ use syncline_device::MemoryDevice;
 use syncline_format::Key;
 use syncline_store::{Chunk, Store, StoreError};
 
-/// Changes of the log alone.
+/// Changes to the log only.
 #[derive(Arbitrary, Debug)]
 pub(crate) struct Input {
     base: u8,
@@ -21,19 +21,20 @@ pub(crate) struct Input {
 enum LogChange {
     Edit(u8, BatchEdit),
     Append(Vec<LogRecord>, bool, i8),
-    /// A field of the superblock that says where the log is.
+    /// A field of the superblock that locates the log.
     Start(u8, Number),
 }
 
-/// Fields of the superblock, by their number in the table of the mutator, from the generation to the log.
+/// Fields of the superblock, from the generation to the log, by their number in the mutator's
+/// table.
 const LOG_FIELDS: std::ops::Range<u8> = 7..27;
 
 /// Opens the store on an image with a changed log, read-only and for writing.
 ///
-/// - Neither panics nor hangs: the store opens, or says in an orderly way why not.
+/// - Neither panics nor hangs: the store opens, or returns a proper error.
 /// - Opening read-only writes nothing.
-/// - When both open, both hold the same items, before and after the checkpoint that ends a recovery; and the image that
-///   a recovery leaves opens again, clean, with the same items.
+/// - If both open, both hold the same items, before and after the checkpoint that ends recovery;
+///   and the image that recovery leaves opens again, clean, with the same items.
 /// - Counters stay within their limits.
 pub fn replay(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input>(bytes) else { return };
@@ -57,7 +58,7 @@ pub fn replay(bytes: &[u8]) {
     }
 }
 
-/// All items of the store, or the error that reading them ended with.
+/// All items of the store, or the error at which reading them ended.
 type Items = Result<Vec<(Key, bytes::Bytes)>, String>;
 
 /// Opens the store, reads everything and closes it.

@@ -6,7 +6,7 @@ use syncline_format::snapshots::{MAGIC, Snapshot, decode_block, encode_block};
 use syncline_format::superblock::Pointer;
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, crc};
 
-/// Bytes of a block: where they start, what they are, and whether magic number and own address are right.
+/// Bytes for a block, with their offset, and whether magic number and own address are corrected.
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     sealed: bool,
@@ -15,11 +15,12 @@ struct Input<'a> {
     bytes: &'a [u8],
 }
 
-/// Decodes a block that its pointer's checksum matches.
+/// Decodes a block whose checksum matches its pointer.
 ///
 /// - It never panics, whatever the bytes.
-/// - What was decoded encodes to a block that decodes to the same.
-/// - Names are names; trees, maps and the next block lie inside the image, and no snapshot is larger than it.
+/// - A decoded block encodes to a block that decodes to the same.
+/// - Names are valid; trees, maps and the next block are inside the image, and no snapshot is
+///   larger than it.
 pub fn snapshots(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input<'_>>(bytes) else { return };
     let total_blocks = Geometry::MIN_BLOCKS + u64::from(input.blocks);

@@ -9,24 +9,25 @@ use syncline_format::space::{
 use syncline_format::superblock::Pointer;
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, crc};
 
-/// A page: where it stands in the map of an image of some size, and its bytes.
+/// A page: its place in the map of an image of some size, and its bytes.
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     blocks: u64,
     level: u8,
     index: u8,
-    /// The header is made to fit, and the count of used blocks.
+    /// The header and the count of used blocks are corrected.
     sealed: bool,
-    /// Bytes of the body, from here on.
+    /// Offset of the bytes in the page's body.
     at: u16,
     body: &'a [u8],
 }
 
-/// Decodes a page as bitmap or index page.
+/// Decodes a page as a bitmap page or an index page.
 ///
 /// - It never panics, whatever the bytes, the place and the size of the image.
-/// - The format is canonical: what was decoded encodes to the bytes that were read.
-/// - No bit is set for a block that can't be allocated, no pointer leads outside the image, counts are those of the bits.
+/// - The format is canonical: a decoded page encodes to the bytes that were read.
+/// - No bit is set for a block that can't be allocated, no pointer leads outside the image, and
+///   counts match the bits.
 pub fn space_page(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input<'_>>(bytes) else { return };
     let total_blocks = Geometry::MIN_BLOCKS + input.blocks % (MAX_BLOCKS - Geometry::MIN_BLOCKS + 1);
@@ -53,7 +54,7 @@ pub fn space_page(bytes: &[u8]) {
     }
 }
 
-/// Makes header and count right.
+/// Corrects the header and the count.
 fn seal(block: &mut [u8; BLOCK_BYTES], id: PageId, addr: u64) {
     let used: u64 = if id.level == 0 {
         block[32..].iter().map(|byte| u64::from(byte.count_ones())).sum()

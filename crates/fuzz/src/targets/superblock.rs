@@ -5,23 +5,23 @@ use arbitrary::Arbitrary;
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockRun, crc};
 
-/// Bytes of a block: where they start, what they are, and whether the magic number, version and checksum are right.
+/// Bytes for a block, and whether magic number, version and checksum are corrected.
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     sealed: bool,
     bytes: &'a [u8],
 }
 
-/// Fields after the last: unused.
+/// End of the last field; the bytes after it are unused.
 const FIELDS_END: usize = 284;
 
 /// Decodes a superblock.
 ///
 /// - It never panics, whatever the bytes.
-/// - What was decoded encodes to a block that decodes to the same.
-/// - That block is the one that was read, but for what docs/FORMAT.md calls unused: what follows the fields, and the
-///   upper bytes of numbers that are kept in fewer.
-/// - Roots and the log lie inside the image; the sizes are those that an image may have.
+/// - A decoded superblock encodes to a block that decodes to the same.
+/// - That block equals the one that was read, except for bytes that docs/FORMAT.md calls unused:
+///   those after the fields, and the upper bytes of numbers stored in fewer.
+/// - Roots and the log are inside the image; the sizes are legal.
 pub fn superblock(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input<'_>>(bytes) else { return };
     let mut block = [0; BLOCK_BYTES];

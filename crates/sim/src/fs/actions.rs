@@ -1,4 +1,4 @@
-//! The single actions: each calls the filesystem and tells the history what was answered.
+//! The single actions: each calls the filesystem and records the answer in the history.
 
 use super::history::FsHistory;
 use super::tracked::{Did, tracked, tracked_each};
@@ -14,21 +14,21 @@ use syncline_fs::types::{Attributes, Caller, FileType, Ino, RenameFlags, SetAttr
 use syncline_fs::{Filesystem, FsError};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
-/// Directories at most: few, so that tasks meet.
+/// Most directories: few, so that tasks collide.
 const DIRECTORIES_MAX: usize = 6;
 
-/// An open file whose data is the holder's to change, so that the order of changes is known.
+/// An open file whose data only the holder changes, so that the order of changes is known.
 pub(super) struct Claim {
     fs: Arc<Filesystem>,
     history: Arc<FsHistory>,
     ino: Ino,
     opened: bool,
-    /// For the rest of this life.
+    /// The claim lasts for the rest of this life.
     kept: bool,
 }
 
 impl Claim {
-    /// Nobody else is to have it in this life.
+    /// Keeps the claim for the rest of this life.
     pub(super) fn keep(mut self) {
         self.kept = true;
     }
@@ -55,7 +55,7 @@ impl Task {
         Ok((answer?, did.committed.last().copied()))
     }
 
-    /// The same for an operation that must have committed something.
+    /// Like `tracked`, for an operation that must have committed something.
     pub(super) async fn changed<T>(
         &self,
         operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
@@ -69,7 +69,7 @@ impl Task {
         }
     }
 
-    /// The same for one that must find room even on a full image.
+    /// Like `changed`, for an operation that must find room even on a full image.
     async fn changed_with_room<T>(
         &self,
         operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
@@ -98,7 +98,7 @@ impl Task {
     fn created(&mut self, at: Place, attributes: &Attributes, body: Body, op: u64) {
         let node = Node::new(body, attributes.permissions);
         self.history.changed(op, Change::Create { at, ino: attributes.ino, node });
-        // The kernel would remember it for a while.
+        // The kernel would keep it in its cache for a while.
         if self.rng.random_range(0..4) > 0 {
             self.fs.forget(attributes.ino, 1);
         }
@@ -114,8 +114,8 @@ impl Task {
         if self.rng.random() { self.write_to(attributes.ino).await } else { Ok(()) }
     }
 
-    /// What programs do to make a file appear whole: make it without a name, write it, give it one. Or they think better
-    /// of it.
+    /// What programs do to make a file appear complete: create it without a name, write it, then
+    /// link it. Or drop it instead.
     pub(super) async fn publish(&mut self) -> Done {
         let at = self.random_place()?;
         let linkable = self.rng.random_range(0..8) > 0;
@@ -128,7 +128,7 @@ impl Task {
 
     async fn publish_as(&mut self, at: Place, made: &Attributes) -> Done {
         let ino = made.ino;
-        // As the directory said when it was made; nobody else knows it yet.
+        // Inherited from the directory at creation; no other task knows the file yet.
         let compression = self.fs.file_flags(ino).await?.compression;
         self.write_to(ino).await?;
         if self.rng.random_range(0..3) == 0 {
@@ -210,14 +210,15 @@ impl Task {
             async move { fs.rename(one.parent, &one.name, other.parent, &other.name, flags).await };
         let (answer, did) = tracked(&self.fs, renaming).await;
         answer?;
-        // Two names of one inode: nothing happened, though its data may have been submitted.
+        // Both names are of one inode: nothing happened, though its data may have been submitted.
         if let Some(op) = did.committed.last().filter(|_| did.renamed > 0) {
             self.history.changed(*op, Change::Rename { from, to, exchange, started });
         }
         Ok(())
     }
 
-    /// What programs do to replace a file: write another, rename it over the first, with or without an fsync.
+    /// What programs do to replace a file: write another and rename it over the first, with or
+    /// without an fsync.
     pub(super) async fn replace_by_rename(&mut self) -> Done {
         let to = self.existing_place()?;
         let from = Place { parent: to.parent, name: format!("tmp{}", self.history.new_tag()).into_bytes() };
@@ -272,7 +273,7 @@ impl Task {
         self.write_to(ino).await
     }
 
-    /// Opens a file whose data nobody else changes.
+    /// Opens a file and claims its data.
     pub(super) async fn claim(&self, ino: Ino) -> Result<Claim, Failure> {
         if !self.history.claim(ino) {
             return Err(Failure::Expected);
@@ -302,10 +303,11 @@ impl Task {
         self.write_contents(ino, (!append).then_some(offset), data).await
     }
 
-    /// Writes at an offset, or at the end.
+    /// Writes at an offset or, without one, at the end.
     pub(super) async fn write_contents(&self, ino: Ino, offset: Option<u64>, data: Vec<u8>) -> Done {
         let len = data.len();
-        // Aligned in every run or in none: the filesystem copies a payload that is not, and where memory lies is chance.
+        // Always aligned, so that runs are repeatable: the filesystem copies an unaligned payload,
+        // and memory addresses are random.
         let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
         let written = match offset {
             None => self.fs.append(ino, payload, false).await,
@@ -318,7 +320,7 @@ impl Task {
         Ok(())
     }
 
-    /// Small and large, aligned and not, inside, across and beyond the end.
+    /// A range that may be small or large, aligned or not, inside, across or beyond the end.
     pub(super) fn random_range_of(&mut self, size: u64) -> (u64, usize) {
         let rng = &mut self.rng;
         let offset = match rng.random_range(0..6) {
@@ -347,8 +349,9 @@ impl Task {
         let set = SetAttributes { size: Some(new_size), ..SetAttributes::default() };
         let (fs, history) = (self.fs.clone(), self.history.clone());
         let setting = async move { fs.setattr(CALLER, ino, set).await };
-        // The first transaction cuts off; a file of many extents takes more, and others go on meanwhile. Before it grows, what an
-        // earlier truncation has left behind its end goes.
+        // The first transaction truncates. A file with many extents needs more of them, and other
+        // tasks run in between. Before a file grows, extents that an earlier truncation left behind
+        // its end are removed.
         let mut noted = new_size >= size;
         let each = move |did: &Did| {
             if let (false, Some(op)) = (noted, did.committed.first()) {
@@ -405,7 +408,7 @@ impl Task {
         for ino in inos {
             self.history.with_file(ino, |file| {
                 file.synced(position, started);
-                // All of it or nothing (promise P6).
+                // All or nothing (promise P6).
                 op.iter().for_each(|op| file.carried_by(*op, started));
             });
         }
@@ -421,7 +424,7 @@ impl Task {
         Ok(())
     }
 
-    /// Reads something back and compares it, if nobody changes it meanwhile.
+    /// Reads some data back and compares it, unless another task is changing it.
     pub(super) async fn read(&mut self) -> Done {
         let ino = self.random_file()?;
         let _claim = self.claim(ino).await?;
@@ -441,7 +444,7 @@ impl Task {
         )))
     }
 
-    /// Keeps a file open, so that it outlives its last name, or lets it go.
+    /// Keeps a file open, so that it outlives its last name, or closes one.
     pub(super) async fn hold_open(&mut self) -> Done {
         if self.opened.len() > 2 {
             self.fs.release_file(self.opened.remove(0));

@@ -12,7 +12,7 @@ use syncline_fs::types::Ino;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Task {
-    /// Changes how a part of a file is allocated.
+    /// Changes the allocation of a part of a file.
     pub(super) async fn allocate(&mut self) -> Done {
         let ino = self.random_file()?;
         let claim = self.claim(ino).await?;
@@ -44,7 +44,7 @@ impl Task {
         };
         let (fs, history, range) = (self.fs.clone(), self.history.clone(), cleared.clone());
         let allocating = async move { fs.allocate(ino, what, offset, len, false).await };
-        // A large range takes several transactions, and others go on meanwhile.
+        // A large range takes several transactions, and other tasks run in between.
         let mut begun = range.is_empty();
         let each = move |did: &Did| {
             if let (false, Some(op)) = (begun, did.committed.first()) {
@@ -56,7 +56,8 @@ impl Task {
         let (answer, did) = tracked_each(&self.fs, allocating, each).await;
         tracing::trace!(ino, ?what, offset, len, ?answer, "allocate");
         if answer.is_err() && !did.committed.is_empty() {
-            // How far it came is for the device to know: nobody looks at this file any more before it is opened again.
+            // How much was done is unknown to the model, so the file is not used again in this
+            // life.
             claim.keep();
         }
         answer?;
@@ -69,7 +70,7 @@ impl Task {
         if past_end { self.write_to_room(ino, offset, len).await } else { Ok(()) }
     }
 
-    /// Writes where nothing was and room is: there is room then, however full the image.
+    /// Writes into preallocated room; this must succeed however full the image is.
     async fn write_to_room(&mut self, ino: Ino, offset: u64, len: u64) -> Done {
         let tag = self.history.new_tag();
         let data: Vec<u8> = (0..).flat_map(|block| block_of(tag, block)).take(len as usize).collect();

@@ -10,11 +10,11 @@ use syncline_fs::Deduplicated;
 use syncline_fs::types::Ino;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Where a copy goes at most.
+/// Highest offset that a copy goes to.
 const OFFSET_MAX: u64 = 600_000;
 
 impl Task {
-    /// Both files for the caller alone, in the order of their numbers.
+    /// Claims both files, in the order of their numbers.
     async fn claim_both(&self, one: Ino, other: Ino) -> Result<Vec<Claim>, Failure> {
         let mut inos = vec![one, other];
         inos.sort_unstable();
@@ -26,12 +26,12 @@ impl Task {
         Ok(claims)
     }
 
-    /// The present contents of a range, as far as the file goes.
+    /// The current contents of a range, up to the end of the file.
     fn contents(&self, ino: Ino, offset: u64, len: u64) -> Vec<u8> {
         self.history.with_file(ino, |file| file.read(offset, len as usize))
     }
 
-    /// Copies a file, or a part of it, over a part of another or elsewhere in the same.
+    /// Copies a file, or a part of it, over a part of another file or of the same one.
     pub(super) async fn copy_range(&mut self) -> Done {
         let (from, to) = (self.random_file()?, self.random_file()?);
         let _claims = self.claim_both(from, to).await?;
@@ -43,7 +43,8 @@ impl Task {
         self.copy_claimed((from, from_at), (to, to_at), len).await
     }
 
-    /// The whole file, whole blocks, the same place within a block, any place.
+    /// Picks source offset, target offset and length: the whole file, whole blocks, the same offset
+    /// within a block, or any offset.
     fn random_copy(&mut self, from_size: u64, to_size: u64) -> (u64, u64, u64) {
         let (from_at, some) = self.random_range_of(from_size);
         let (to_at, _) = self.random_range_of(to_size);
@@ -63,7 +64,8 @@ impl Task {
         let readable = source.len() as u64;
         let (fs, history, started) = (self.fs.clone(), self.history.clone(), self.history.now());
         let copying = async move { fs.copy_range(from, to, len, false).await };
-        // Piece by piece, or a snapshot that is made between two would show what the history knows only later.
+        // Noted piece by piece: otherwise a snapshot made between two pieces would show data that
+        // the history learns of only later.
         let mut rest = Bytes::from(source);
         let mut at = to.1;
         let each = move |did: &Did| {
@@ -73,12 +75,12 @@ impl Task {
             }
             let time = history.tick();
             match did.committed.last() {
-                // In one transaction, which the source's dirty data came before.
+                // Shared in one transaction, before which the source's dirty data was submitted.
                 Some(op) if did.copied == 0 => {
                     history.with_file(from.0, |file| file.carried_by(*op, started));
                     history.with_file(to.0, |file| file.taken_over(time, *op, at, &piece));
                 }
-                // Dirty data like any other.
+                // Copied through memory: dirty data like any other.
                 _ => history.with_file(to.0, |file| file.write(time, at, &piece)),
             }
             at += piece.len() as u64;
@@ -95,7 +97,7 @@ impl Task {
         Ok(())
     }
 
-    /// Lets two files that hold the same (or do not) share its blocks; no contents may change.
+    /// Deduplicates ranges of two files, with equal contents or not; no contents may change.
     pub(super) async fn dedupe_range(&mut self) -> Done {
         let (from, to) = (self.random_file()?, self.random_file()?);
         let _claims = self.claim_both(from, to).await?;
@@ -105,7 +107,8 @@ impl Task {
         let (to_at, _) = self.random_range_of(self.history.with_file(to, |file| file.size()));
         let to_at = if self.rng.random() { from_at } else { to_at / BLOCK * BLOCK };
         let to_at = to_at.min(OFFSET_MAX / BLOCK * BLOCK);
-        // Overlapping ranges of one file are refused; what is written must not change its own source.
+        // Overlapping ranges of one file are refused, and this write must not change its own
+        // source.
         let apart = from != to || from_at + len <= to_at || to_at + len <= from_at;
         if apart && self.rng.random_range(0..4) > 0 {
             let same = self.contents(from, from_at, len);
@@ -129,7 +132,7 @@ impl Task {
             return Err(Failure::Wrong(format!("{answer:?} of {len} bytes at {from:?} and {to:?}")));
         }
         if let Some(op) = op.filter(|_| matches!(answer, Deduplicated::Shared(1..))) {
-            // What was dirty of both came first.
+            // The dirty data of both files was submitted before it.
             for ino in [from.0, to.0] {
                 self.history.with_file(ino, |file| file.carried_by(op, started));
             }

@@ -1,4 +1,4 @@
-//! What else a filesystem can do while it is used: snapshots, compression, rewriting, defragmenting.
+//! The other features of a mounted filesystem: snapshots, compression, rewriting, defragmenting.
 
 use super::tree::{Body, Change};
 use super::workload::{Done, Task, finds_room};
@@ -10,7 +10,7 @@ use syncline_fs::{Allocation, FsError};
 use syncline_store::StoreError;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Snapshots at a time: each keeps what the image has little of.
+/// Most snapshots at a time: each keeps blocks, and the image is small.
 const SNAPSHOTS_MAX: usize = 4;
 
 impl Task {
@@ -29,7 +29,7 @@ impl Task {
         if self.history.snapshots.wanted().len() >= SNAPSHOTS_MAX {
             return Ok(());
         }
-        // The history's order is that of the names.
+        // The names sort in the order of creation.
         let name = format!("of-{:020}", self.history.new_tag());
         let (known, log) = (&self.history.snapshots, &self.world.log);
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
@@ -67,14 +67,14 @@ impl Task {
         let how = [Some(Algorithm::Zstd), Some(Algorithm::Lz4), None][self.rng.random_range(0..3)];
         let fs = self.fs.clone();
         let ((), op) = self.tracked(async move { fs.set_compression(ino, how).await }).await?;
-        // It may have been so before.
+        // It commits nothing if the setting was the same before.
         if let Some(op) = op {
             self.history.changed(op, Change::Compression { ino, how });
         }
         Ok(())
     }
 
-    /// Contents do not change, whoever writes meanwhile.
+    /// Rewrites a file; its contents do not change, even if other tasks write meanwhile.
     async fn rewrite(&mut self) -> Done {
         let ino = self.random_file()?;
         let mut next = Some(0);
@@ -84,7 +84,7 @@ impl Task {
         Ok(())
     }
 
-    /// Takes a range out of a file, or puts one in.
+    /// Collapses a range of a file, or inserts one.
     async fn shift(&mut self) -> Done {
         let ino = self.random_file()?;
         let _claim = self.claim(ino).await?;

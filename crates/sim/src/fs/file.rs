@@ -1,4 +1,4 @@
-//! The history of one file's data: every contents that each of its blocks ever had, and every size.
+//! The history of one file's data: all contents that each block ever had, and all sizes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,25 +7,27 @@ use syncline_device::BLOCK_BYTES;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Contents of a block from some moment on.
+/// Contents that a block had from some time on.
 #[derive(Clone)]
 struct Version {
-    /// When it came to be, in the order of the whole history.
+    /// The time it was written, in the order of the whole history.
     time: u64,
-    /// What was written; zeros follow.
+    /// The bytes written; zeros follow.
     bytes: Arc<Vec<u8>>,
-    /// How much of the block lay inside the file then.
+    /// How many bytes of the block were inside the file at that time.
     filled: usize,
-    /// It may have come to be, and need not: what makes it is under way.
+    /// It may or may not exist: the operation that makes it is still running.
     perhaps: bool,
 }
 
-/// Something that gave the file a size.
+/// An event that changed the file's size.
 #[derive(Clone, Copy, Debug)]
 enum Sizing {
-    /// A write that made it at least this long; by a transaction of its own, if it took over blocks.
+    /// A write that made the file at least this long; by a transaction of its own if it took over
+    /// blocks.
     Write { time: u64, end: u64, by: Option<u64> },
-    /// Something that is under way from transaction `op` on and may have made it at least this long.
+    /// An operation, in progress since transaction `op`, that may have made the file at least this
+    /// long.
     Begun { time: u64, op: u64, end: u64 },
     /// A truncation, by transaction `op`.
     Truncate { time: u64, op: u64, size: u64, up: bool },
@@ -38,7 +40,7 @@ impl Sizing {
         }
     }
 
-    /// The transaction that it is, if it is one.
+    /// The transaction of this event, if it has one.
     fn op(&self) -> Option<u64> {
         match self {
             Self::Write { by, .. } => *by,
@@ -54,28 +56,29 @@ pub(crate) struct FileHistory {
     sizings: Vec<Sizing>,
     blocks: BTreeMap<u64, Vec<Version>>,
     size: u64,
-    /// Acknowledged at this position of the device log: everything up to this time.
+    /// Syncs: the position in the device log at which each was acknowledged, and the time up to
+    /// which it covers everything.
     synced: Vec<(usize, u64)>,
-    /// Blocks that were cleared, by which transaction and when.
+    /// Cleared blocks: the range, the transaction, and the time.
     clearings: Vec<(Range<u64>, u64, u64)>,
-    /// Once this transaction is there, everything up to this time is.
+    /// If this transaction survives, so does all data up to this time.
     carried: Vec<(u64, u64)>,
 }
 
-/// What of a file's history a recovered file may show.
+/// The part of a file's history that the recovered file may show.
 struct Window {
-    /// Everything up to this time must be there.
+    /// Everything up to this time must be present.
     least: u64,
-    /// Nothing from this time on may be there: a truncation or a copy that is missing came first.
+    /// Nothing from this time on may be present: an earlier truncation or copy is missing.
     end: u64,
-    /// What made sizes before that.
+    /// The size changes before `end`.
     sizings: Vec<Sizing>,
-    /// Blocks whose older contents are gone for certain, and since when.
+    /// Blocks whose older contents are certainly gone, and since when.
     cleared: Vec<(Range<u64>, u64)>,
 }
 
 impl FileHistory {
-    /// A file that holds `contents`, for certain.
+    /// A file that certainly holds `contents`.
     pub(crate) fn holding(contents: &[u8]) -> Self {
         let blocks = (0..).zip(contents.chunks(BLOCK_BYTES));
         let blocks = blocks.map(|(block, bytes)| {
@@ -86,12 +89,12 @@ impl FileHistory {
         Self { start_size: size, size, blocks: blocks.collect(), ..Self::default() }
     }
 
-    /// The present size.
+    /// The current size.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// The present contents of a range inside the file.
+    /// The current contents of a range inside the file.
     pub(crate) fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let end = self.size.min(offset + len as u64);
         let mut contents = Vec::new();
@@ -105,7 +108,7 @@ impl FileHistory {
         contents
     }
 
-    /// What a block holds, whatever may be under way.
+    /// A block's contents, ignoring operations in progress.
     fn newest(&self, block: u64) -> &[u8] {
         let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
         versions.iter().rfind(|version| !version.perhaps).map_or(&[], |version| &version.bytes)
@@ -122,8 +125,8 @@ impl FileHistory {
         self.written(time, offset, data, None);
     }
 
-    /// Transaction `op` took over these contents at `time`: they are there with it, as all that the file held, and not
-    /// without.
+    /// Transaction `op` took over these contents at `time`, with everything the file held: they are
+    /// present exactly if it survives.
     pub(crate) fn taken_over(&mut self, time: u64, op: u64, offset: u64, data: &[u8]) {
         self.written(time, offset, data, Some(op));
         self.carried_by(op, time);
@@ -146,8 +149,8 @@ impl FileHistory {
         }
     }
 
-    /// Making a range zeros began with transaction `op` at `time`, and making the file at least `size` bytes long: from then on each
-    /// block that it touches is as it was or cleared.
+    /// Transaction `op` at `time` began to zero a range and to make the file at least `size` bytes
+    /// long. From then on each block that the range touches is either unchanged or cleared.
     pub(crate) fn clearing(&mut self, time: u64, op: u64, range: &Range<u64>, size: u64) {
         self.sizings.push(Sizing::Begun { time, op, end: size });
         let (_, mut blocks) = self.without(range, self.size.max(size));
@@ -161,8 +164,8 @@ impl FileHistory {
         }
     }
 
-    /// Transaction `op` ended that at `time`: what the blocks that it touches held before is gone with it. Nothing is said of what is
-    /// dirty elsewhere.
+    /// Transaction `op` at `time` completed a clearing: the earlier contents of the blocks it
+    /// touches are gone if it survives. Dirty data elsewhere is not affected.
     pub(crate) fn cleared(&mut self, time: u64, op: u64, range: &Range<u64>, size: u64) {
         self.sizings.push(Sizing::Write { time, end: size, by: Some(op) });
         let old_size = self.size;
@@ -173,9 +176,10 @@ impl FileHistory {
         self.clearings.push((touched, op, time));
     }
 
-    /// The blocks that clearing a range touches, and what they hold without it, in a file of `size` bytes.
+    /// The blocks that clearing a range touches, with their contents after the clearing, in a file
+    /// of `size` bytes.
     fn without(&self, range: &Range<u64>, size: u64) -> (Range<u64>, Vec<(u64, Vec<u8>)>) {
-        // Past the end of a file its last block is zeros already, and stays what it is.
+        // Beyond the end of the file its last block is already zero, and stays as it is.
         let first = if range.start < self.size { range.start / BLOCK } else { range.start.div_ceil(BLOCK) };
         let end = range.end.min(size);
         let blocks = (first..end.div_ceil(BLOCK)).map(|block| {
@@ -188,8 +192,8 @@ impl FileHistory {
         (first..range.end.div_ceil(BLOCK), blocks.collect())
     }
 
-    /// Transaction `op` took a range out of the file at `time`, or put zeros in, once all that was dirty had been submitted: with
-    /// it the file holds exactly this, and nothing of it without.
+    /// Transaction `op` at `time` collapsed or inserted a range, after all dirty data had been
+    /// submitted: the file holds exactly these contents if it survives, and none of them otherwise.
     pub(crate) fn shifted(&mut self, time: u64, op: u64, contents: &[u8]) {
         let (old_size, size) = (self.size, contents.len() as u64);
         self.sizings.push(Sizing::Truncate { time, op, size, up: size > old_size });
@@ -203,7 +207,7 @@ impl FileHistory {
         self.carried_by(op, time);
     }
 
-    /// What lies between the old end and the new data is part of the file now, and zeros.
+    /// The range between the old end and the new data becomes part of the file, as zeros.
     fn fill_gap(&mut self, time: u64, old_size: u64, until: u64) {
         if self.size > old_size {
             for block in old_size / BLOCK..until.div_ceil(BLOCK) {
@@ -213,10 +217,10 @@ impl FileHistory {
         }
     }
 
-    /// A truncation took place at `time`, by transaction `op`.
+    /// Transaction `op` truncated the file at `time`.
     pub(crate) fn truncate(&mut self, time: u64, op: u64, size: u64) {
         if size == self.size {
-            // It changes times only: what was written before is not made durable by it.
+            // Only times change: this does not make earlier writes durable.
             return;
         }
         let old_size = self.size;
@@ -233,22 +237,22 @@ impl FileHistory {
         }
     }
 
-    /// An fsync that began at `time` was answered when the device log was at `position`.
+    /// An fsync that began at `time` was acknowledged when the device log was at `position`.
     pub(crate) fn synced(&mut self, position: usize, time: u64) {
         self.synced.push((position, time));
     }
 
-    /// Transaction `op` is only there together with the data up to `time` (promises P3 and P6).
+    /// Transaction `op` survives only together with the data up to `time` (promises P3 and P6).
     pub(crate) fn carried_by(&mut self, op: u64, time: u64) {
         self.carried.push((op, time));
     }
 
-    /// The transactions that gave it a size.
+    /// The transactions that changed the size.
     pub(crate) fn ops(&self) -> impl Iterator<Item = u64> {
         self.sizings.iter().filter_map(Sizing::op)
     }
 
-    /// What happened up to a moment.
+    /// The history up to `time`.
     pub(crate) fn until(mut self, time: u64) -> Self {
         self.sizings.retain(|sizing| sizing.time() <= time);
         self.blocks.values_mut().for_each(|versions| versions.retain(|version| version.time <= time));
@@ -277,7 +281,7 @@ impl FileHistory {
         Window { least, end, sizings: self.sizings[..there].to_vec(), cleared }
     }
 
-    /// What happened to the file, for a message.
+    /// The history of the file, for a message.
     pub(crate) fn story(&self) -> String {
         format!(
             "start {}, {:?}, synced {:?}, carried {:?}",
@@ -285,7 +289,8 @@ impl FileHistory {
         )
     }
 
-    /// Compares what a crash after `position` events left, with all transactions up to `op`, with what may be left.
+    /// Compares the contents found after a crash at `position`, with all transactions up to `op`,
+    /// with the allowed ones.
     pub(crate) fn check(&self, found: &[u8], op: u64, position: usize) -> Result<(), String> {
         let window = self.window(op, position);
         let (least, most) = window.sizes(self.start_size);
@@ -304,7 +309,7 @@ impl FileHistory {
         let cleared = window.cleared.iter().filter(|(blocks, _)| blocks.contains(&block));
         let least = cleared.map(|(_, time)| *time).fold(window.least, u64::max);
         let first = versions.iter().rposition(|version| version.time <= least && !version.perhaps);
-        // Before its first version a block was nothing.
+        // Before its first version a block was empty.
         let nothing = Version { time: 0, bytes: Arc::default(), filled: 0, perhaps: false };
         let nothing = first.is_none().then_some(&nothing).into_iter();
         let legal: Vec<Version> = nothing
@@ -337,8 +342,9 @@ impl Version {
 }
 
 impl Window {
-    /// The least and the greatest size. A truncation upward is ordered metadata, and so is the loss of what one downward
-    /// cuts off; but neither makes data durable that lies below.
+    /// The least and the greatest size allowed. Growing by truncation is ordered metadata, and so
+    /// is the loss of what a shrinking truncation cuts off; but neither makes the data below
+    /// durable.
     fn sizes(&self, start_size: u64) -> (u64, u64) {
         let (mut least, mut most) = (start_size, start_size);
         for sizing in &self.sizings {
@@ -357,8 +363,8 @@ impl Window {
         (least, most)
     }
 
-    /// What is left of a version that was not written back before later truncations took place: below the sizes they
-    /// set, older data or none may show.
+    /// A version as it appears if it was not written back before later truncations: below the sizes
+    /// they set, older data or none may show.
     fn seen_through_truncations(&self, block: u64, version: &Version) -> Version {
         let inside = |size: u64| size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
         let mut seen = version.clone();

@@ -1,4 +1,4 @@
-//! A filesystem that becomes larger while everything else happens: snapshots of all its sizes among it.
+//! A filesystem that is grown while everything else runs, with snapshots of all its sizes.
 
 use super::history::FsHistory;
 use super::workload::{self, Failure, Mix};
@@ -11,10 +11,10 @@ use syncline_format::BLOCK_BYTES;
 use syncline_fs::{Filesystem, FsError};
 use syncline_store::StoreError;
 
-/// The least growth there is.
+/// The smallest growth.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// The usual work, and beside it one who makes the filesystem larger.
+/// The usual work, and beside it a task that grows the filesystem.
 pub(super) async fn work(world: World, fs: Arc<Filesystem>, history: Arc<FsHistory>) -> Result<(), String> {
     let (this_world, this_fs) = (world.clone(), fs.clone());
     let beside = move |stopping| async move { grow(&this_world, &this_fs, stopping).await };

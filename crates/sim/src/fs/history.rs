@@ -1,4 +1,4 @@
-//! The history of a filesystem: its tree through all transactions, and its files' data.
+//! The history of a filesystem: its tree after each transaction, and its files' data.
 
 use super::file::FileHistory;
 use super::snapshots::View;
@@ -8,41 +8,44 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_fs::types::Ino;
 
-/// The history of one life of a filesystem, from the state it started with.
+/// The history of one life of a filesystem, from the state in which it began.
 pub struct FsHistory {
     start: Tree,
     start_op: u64,
     grown: Mutex<Grown>,
-    /// The snapshots of this life and those it began with.
+    /// The snapshots of this life and those from before it.
     pub(super) snapshots: Snapshots<View>,
 }
 
-/// What an fsync was answered with.
+/// The promise that an fsync gave.
 struct Promise {
-    /// From this position of the device log on.
+    /// It holds from this position of the device log on.
     position: usize,
     /// This transaction and all before it survive.
     op: u64,
-    /// Of those only the ones that change this file's size or names, and what came before them: an fdatasync.
+    /// If set (fdatasync), the promise covers only transactions up to `op` that change this file's
+    /// size or names, and all transactions before those.
     only: Option<Ino>,
 }
 
 #[derive(Default)]
 struct Grown {
-    /// What each transaction did to names and attributes; those that are missing did nothing to them.
+    /// The change that each transaction made to names and attributes; transactions without such a
+    /// change are absent.
     changes: BTreeMap<u64, Change>,
     files: BTreeMap<Ino, FileHistory>,
     promises: Vec<Promise>,
-    /// Files whose data somebody is changing.
+    /// Files whose data a task is changing.
     busy: BTreeSet<Ino>,
     time: u64,
     newest_tag: u64,
-    /// The tree after all changes so far, up to this one, while they came in order and were possible.
+    /// The tree after all changes so far, with the last transaction; `None` once a change came out
+    /// of order or was impossible.
     now: Option<(u64, Tree)>,
 }
 
 impl FsHistory {
-    /// A history that starts with this tree after transaction `op`, and these contents of its files.
+    /// A history that starts with this tree, after transaction `op`, and these file contents.
     pub(crate) fn starting_with(start: Tree, contents: &BTreeMap<Ino, Vec<u8>>, op: u64) -> Self {
         let files = contents.iter().map(|(ino, bytes)| (*ino, FileHistory::holding(bytes))).collect();
         let now = Some((op, start.clone()));
@@ -50,7 +53,8 @@ impl FsHistory {
         Self { start, start_op: op, grown: Mutex::new(grown), snapshots: Snapshots::default() }
     }
 
-    /// The same, with these snapshots; what was made in the life `before` and is lost lends its number to nothing else.
+    /// Adds these snapshots. Tags used in the life `before`, even for lost data, are not used
+    /// again.
     pub(super) fn after(self, before: &Self, snapshots: Snapshots<View>) -> Self {
         let used = before.grown.lock().newest_tag;
         let mut grown = self.grown.into_inner();
@@ -58,7 +62,8 @@ impl FsHistory {
         Self { snapshots, grown: Mutex::new(grown), ..self }
     }
 
-    /// The tree after transaction `op`; an error if the filesystem said that it did what it can't have done.
+    /// The tree after transaction `op`; an error if the filesystem reported a change that was
+    /// impossible.
     pub(crate) fn tree_after(&self, op: u64) -> Result<Tree, String> {
         let grown = self.grown.lock();
         let mut tree = self.start.clone();
@@ -68,8 +73,8 @@ impl FsHistory {
         Ok(tree)
     }
 
-    /// The trees after each transaction from `first` to `last`, with that transaction; those that did nothing to names,
-    /// attributes or sizes are left out.
+    /// The trees after each transaction from `first` to `last`, with these transactions; those that
+    /// did not change names, attributes or sizes are left out.
     pub(super) fn trees_between(&self, first: u64, last: u64) -> Result<Vec<(u64, Tree)>, String> {
         let mut tree = self.tree_after(first)?;
         let mut trees = vec![(first, tree.clone())];
@@ -85,7 +90,7 @@ impl FsHistory {
         Ok(trees)
     }
 
-    /// The present tree.
+    /// The current tree.
     pub(crate) fn tree(&self) -> Result<Tree, String> {
         if let Some((_, tree)) = &self.grown.lock().now {
             return Ok(tree.clone());
@@ -97,14 +102,14 @@ impl FsHistory {
         Ok(tree)
     }
 
-    /// The least transaction that a crash at `position` must leave.
+    /// The lowest transaction number that a crash at `position` may recover to.
     pub(crate) fn promised_at(&self, position: usize) -> u64 {
         let grown = self.grown.lock();
         let given = grown.promises.iter().filter(|promise| promise.position <= position);
         let (all, own): (Vec<_>, Vec<_>) = given.partition(|promise| promise.only.is_none());
         let mut least = all.iter().map(|promise| promise.op).max().unwrap_or(0).max(self.start_op);
         for promise in own {
-            // A promise about one file says nothing more when everything up to there is promised.
+            // A promise about one file adds nothing if everything up to it is promised anyway.
             if let Some(ino) = promise.only.filter(|_| promise.op > least) {
                 least = least.max(self.own_op(&grown, ino, promise.op));
             }
@@ -120,13 +125,14 @@ impl FsHistory {
             if tree.touched_by(change).contains(&ino) {
                 newest = newest.max(*by);
             }
-            // What is wrong with the changes is for those to say who compare trees.
+            // Impossible changes are reported where trees are compared.
             let _ = tree.apply(change);
         }
         newest
     }
 
-    /// The data that renames up to `op` took along (promise P3), by file: the transaction, and up to when.
+    /// The data that renames up to `op` carried along (promise P3): for each file the transaction,
+    /// and the time up to which.
     pub(crate) fn carried_by_renames(&self, op: u64) -> BTreeMap<Ino, Vec<(u64, u64)>> {
         let grown = self.grown.lock();
         let mut carried: BTreeMap<Ino, Vec<(u64, u64)>> = BTreeMap::new();
@@ -140,7 +146,8 @@ impl FsHistory {
         carried
     }
 
-    /// Compares a file's contents with what a crash may leave. `carried` is what renames took along.
+    /// Compares a file's contents with those that a crash may leave. `carried` is the data that
+    /// renames carried along.
     pub(crate) fn check_file(
         &self,
         ino: Ino,
@@ -155,8 +162,8 @@ impl FsHistory {
         file.check(found, op, position).map_err(|what| format!("{what} ({})", file.story()))
     }
 
-    /// Compares what a snapshot shows of a file, which is of transaction `op` and was made between two moments: what was written
-    /// before the first is there, and nothing from after the second.
+    /// Compares a file's contents in a snapshot that ends with transaction `op` and was made
+    /// between two times: data written before the first is present, and none from after the second.
     pub(super) fn check_kept(
         &self,
         ino: Ino,
@@ -174,26 +181,26 @@ impl FsHistory {
         file.check(found, op, 0).map_err(|what| format!("{what} ({})", file.story()))
     }
 
-    /// The next moment.
+    /// Advances the time and returns it.
     pub(crate) fn tick(&self) -> u64 {
         let mut grown = self.grown.lock();
         grown.time += 1;
         grown.time
     }
 
-    /// The present moment.
+    /// The current time.
     pub(crate) fn now(&self) -> u64 {
         self.grown.lock().time
     }
 
-    /// A number never used before for contents.
+    /// A tag never used before for contents.
     pub(crate) fn new_tag(&self) -> u64 {
         let mut grown = self.grown.lock();
         grown.newest_tag += 1;
         grown.newest_tag
     }
 
-    /// Notes what transaction `op` did.
+    /// Records the change made by transaction `op`.
     pub(crate) fn changed(&self, op: u64, change: Change) {
         let mut grown = self.grown.lock();
         if let Change::Create { ino, node, .. } = &change
@@ -208,36 +215,36 @@ impl FsHistory {
         grown.changes.insert(op, change);
     }
 
-    /// Notes that transaction `op` gave a file this size.
+    /// Records that transaction `op` set the file's size.
     pub(super) fn truncated(&self, ino: Ino, op: u64, size: u64) {
         let time = self.tick();
         self.with_file(ino, |file| file.truncate(time, op, size));
         self.changed(op, Change::Truncate);
     }
 
-    /// Notes that everything up to `op` was called durable when the device log was at `position`; with `only`, what
-    /// concerns this file.
+    /// Records that everything up to `op` was acknowledged as durable when the device log was at
+    /// `position`; with `only`, just the part that concerns this file.
     pub(crate) fn promise(&self, position: usize, op: u64, only: Option<Ino>) {
         tracing::info!("promised at event {position}: {op} {only:?}");
         self.grown.lock().promises.push(Promise { position, op, only });
     }
 
-    /// Changes or asks a file's data.
+    /// Accesses a file's data history.
     pub(crate) fn with_file<T>(&self, ino: Ino, look: impl FnOnce(&mut FileHistory) -> T) -> T {
         look(self.grown.lock().files.entry(ino).or_default())
     }
 
-    /// Notes that the data of every file up to `time` was called durable.
+    /// Records that the data of every file up to `time` was acknowledged as durable.
     pub(crate) fn all_synced(&self, position: usize, time: u64) {
         self.grown.lock().files.values_mut().for_each(|file| file.synced(position, time));
     }
 
-    /// Makes the caller the only one to change this file's data, unless somebody else is.
+    /// Claims the file's data for the caller; returns false if another task has claimed it.
     pub(crate) fn claim(&self, ino: Ino) -> bool {
         self.grown.lock().busy.insert(ino)
     }
 
-    /// Ends that.
+    /// Releases the claim.
     pub(crate) fn release(&self, ino: Ino) {
         self.grown.lock().busy.remove(&ino);
     }

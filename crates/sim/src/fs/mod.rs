@@ -1,4 +1,5 @@
-//! The filesystem under power cuts: names, attributes and file data from several tasks; snapshots, quotas, compression.
+//! The filesystem under power cuts: names, attributes and file data changed by several tasks;
+//! snapshots, quotas, compression.
 
 mod actions;
 mod allocations;
@@ -33,10 +34,10 @@ use syncline_store::{FormatOptions, Store, StoreOptions};
 /// Size of the image.
 const IMAGE_BYTES: u64 = 24 << 20;
 
-/// How all files of [`Compressed`] are compressed.
+/// The compression of all files of [`Compressed`].
 const COMPRESSION: Option<Algorithm> = Some(Algorithm::Zstd);
 
-/// A filesystem and the history it must come back to a prefix of.
+/// A filesystem and its history; recovery must lead back to a prefix of that.
 pub struct FsSubject;
 
 impl Subject for FsSubject {
@@ -74,7 +75,7 @@ impl Subject for FsSubject {
     }
 }
 
-/// The same on an image without parent pointers.
+/// `FsSubject` on an image without parent pointers.
 pub struct WithoutParentPointers;
 
 impl Subject for WithoutParentPointers {
@@ -102,7 +103,7 @@ impl Subject for WithoutParentPointers {
     }
 }
 
-/// The same with a root directory whose files are compressed.
+/// `FsSubject` with a root directory whose files are compressed.
 pub struct Compressed;
 
 impl Subject for Compressed {
@@ -136,7 +137,8 @@ impl Subject for Compressed {
     }
 }
 
-/// The same while directories get quotas and lose them: whatever a crash leaves, usage is what a count finds.
+/// `FsSubject` while directories get and lose quotas: whatever a crash leaves, usage must equal a
+/// recount.
 pub struct WithQuotas;
 
 impl Subject for WithQuotas {
@@ -163,7 +165,8 @@ impl Subject for WithQuotas {
     }
 }
 
-/// Everything at once: snapshots come and go beside quotas, and files are compressed, rewritten and defragmented.
+/// Everything at once: snapshots come and go beside quotas, and files are compressed, rewritten and
+/// defragmented.
 pub struct Everything;
 
 impl Subject for Everything {
@@ -172,7 +175,7 @@ impl Subject for Everything {
 
     fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
         static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        // Inodes with parents have room for a quota in nodes of this size.
+        // With nodes of this size, an inode with parent pointers still has room for a quota.
         let image = BASE.get_or_init(|| make_base(16384, true, None)).snapshot();
         (image, FsSubject.base().1)
     }
@@ -193,11 +196,11 @@ impl Subject for Everything {
     }
 }
 
-/// The same on a device that the filesystem does not fill at first.
+/// `FsSubject` on a device that is larger than the filesystem at first.
 pub struct Growing;
 
-/// So large may the filesystem become: the space map gets a level more at 127 MiB, and the regions of log and data move behind the end
-/// that there was.
+/// Largest size the filesystem may grow to. The space map gets another level at 127 MiB, and the
+/// regions of log and data move beyond the original end.
 const GROWN_BYTES: u64 = 320 << 20;
 
 impl Subject for Growing {
@@ -230,10 +233,10 @@ impl Subject for Growing {
     }
 }
 
-/// Every structure of the image as the crash left it agrees with every other.
+/// Checks that all structures of the image agree, as the crash left it.
 fn check_image(world: &World) -> Result<(), String> {
     use syncline_check::check;
-    // Its own view of the device: nothing of it goes into the record, and nothing of it waits.
+    // A separate view of the device: these reads are not recorded and do not wait.
     let image = world.image.snapshot();
     let report = block_on(check(image, world.spawn.clone(), &mut |_| {}));
     let report = report.map_err(|error| format!("check: {error}"))?;
@@ -243,20 +246,20 @@ fn check_image(world: &World) -> Result<(), String> {
     }
 }
 
-/// What of the memory that syncs and write-back have in hand comes on top of the limits: what is dirty, twice.
+/// Memory in use by syncs and write-back comes on top of the limits: twice the dirty data.
 fn watch(world: &World, fs: &Arc<Filesystem>) -> Arc<dyn Watched> {
     let (store_options, options) = options(world);
     let mut limits = limits(&store_options);
     limits.unflushed_bytes += 2 * options.dirty_bytes_max;
-    // What files hold is compared after each power cut.
+    // File contents are compared after each power cut.
     let verify: Box<dyn Fn() -> Work<()> + Send + Sync> = Box::new(|| Box::pin(async { Ok(()) }));
     let contents: Box<dyn Fn() -> Result<(), String> + Send + Sync> = Box::new(|| Ok(()));
     let store = WatchedStore { store: fs.store().clone(), limits, faulty: world.faulty, verify, contents };
-    // A write may be larger than what is left, when nothing else is dirty.
+    // A single write may exceed the remaining limit if nothing else is dirty.
     Arc::new(WatchedFs { fs: fs.clone(), store, dirty_bytes_max: options.dirty_bytes_max + (1 << 20) })
 }
 
-/// Limits so small that seals, flushes, write-back and checkpoints come often.
+/// Limits so low that seals, flushes, write-back and checkpoints are frequent.
 fn options(world: &World) -> (StoreOptions, Options) {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
     if world.slow {
@@ -296,7 +299,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
     (store, fs)
 }
 
-/// How much is done at a time: mostly so little that such short lives have several of each.
+/// Sizes of the portions of work: mostly so small that even such short lives have several of each.
 fn portions(world: &World, rng: &mut ChaCha8Rng) -> Options {
     let options = Options {
         place_ahead_blocks: [1, 2, 4, 16][rng.random_range(0..4)],
@@ -305,7 +308,7 @@ fn portions(world: &World, rng: &mut ChaCha8Rng) -> Options {
         extents_at_once: [1, 2, 5, 8192][rng.random_range(0..4)],
         ..Options::default()
     };
-    // Whoever fills a large filesystem block by block does nothing else all his life.
+    // Filling a large filesystem block by block would take a whole life.
     match world.device.size_bytes() > IMAGE_BYTES {
         true => Options { place_ahead_blocks: options.place_ahead_blocks, ..Options::default() },
         false => options,
@@ -343,7 +346,7 @@ fn make_base(node_bytes: u32, parent_pointers: bool, compression: Option<Algorit
     device
 }
 
-/// The newest transaction of an image that was closed.
+/// The newest transaction of a cleanly closed image.
 fn last_op(device: Arc<MemoryDevice>) -> u64 {
     let superblocks: Arc<dyn syncline_device::Device> = device;
     let found = block_on(syncline_store::read_superblocks(&superblocks)).expect("it was just made");
@@ -355,7 +358,7 @@ mod tests {
     use super::*;
     use syncline_fs::types::{Caller, FileType};
 
-    /// Or the lives of [`Compressed`] would be those of any other filesystem.
+    /// Otherwise the lives of [`Compressed`] would be those of any other filesystem.
     #[test]
     fn what_the_compressed_workload_writes_is_compressed() {
         let (device, history) = Compressed.base();

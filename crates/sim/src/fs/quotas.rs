@@ -1,4 +1,4 @@
-//! Quotas that come and go while everything else happens.
+//! Quotas that come and go while everything else runs.
 
 use super::history::FsHistory;
 use super::workload::{self, Failure, Mix};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_fs::{Filesystem, FsError, QuotaLimits};
 use syncline_store::StoreError;
 
-/// The usual work, and beside it one who sets and removes quotas.
+/// The usual work, and beside it a task that sets and removes quotas.
 pub(super) async fn work(
     world: World,
     fs: Arc<Filesystem>,
@@ -38,7 +38,7 @@ async fn change_quotas(
         let changed = if rng.random_range(0..4) == 0 {
             fs.remove_quota(dir).await
         } else {
-            // Some leave no room for anything that is there.
+            // Some limits are below the current usage.
             let bytes = if rng.random() { 0 } else { rng.random_range(1..2_000_000) };
             let inodes = if rng.random() { 0 } else { rng.random_range(1..30) };
             fs.set_quota(dir, QuotaLimits { bytes, inodes }).await.map(drop)

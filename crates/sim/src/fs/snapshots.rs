@@ -1,5 +1,5 @@
-//! What snapshots show after a crash: the very tree and the very contents that there were when they were made; and what is
-//! said to differ between two of them is what differs.
+//! Verifies snapshots after a crash: each must show exactly the tree and contents of the time it
+//! was made, and the reported differences between two snapshots must be the real ones.
 
 use super::history::FsHistory;
 use super::tree::{Body, Tree};
@@ -12,14 +12,15 @@ use syncline_fs::types::{Ino, ROOT};
 use syncline_fs::{Change, ChangeKind, Filesystem, Options};
 use syncline_store::{Snapshot, Store, StoreOptions};
 
-/// What a snapshot shows.
+/// The tree and file contents in a snapshot.
 #[derive(PartialEq, Eq)]
 pub(crate) struct View {
     tree: Tree,
     contents: Contents,
 }
 
-/// Compares the snapshots of a recovered filesystem with what is known of them; what the next life begins with.
+/// Compares the snapshots of a recovered filesystem with the known ones; returns the snapshots with
+/// which the next life begins.
 pub(super) async fn verify(
     world: &World,
     fs: &Arc<Filesystem>,
@@ -75,7 +76,8 @@ async fn verify_one(
     if life.unseen {
         return Ok(view);
     }
-    // Which transaction was the last one in it nobody says: one of those that were committed meanwhile.
+    // The last transaction in the snapshot is not known; it is one of those committed while the
+    // snapshot was made.
     let mut wrong = Vec::new();
     for (op, expected) in history.trees_between(life.ops.0, life.ops.1)? {
         match compare(&view, &expected, history, op, life.moments) {
@@ -86,7 +88,7 @@ async fn verify_one(
     Err(format!("of transactions {:?} it shows none: {}", life.ops, wrong.join("; ")))
 }
 
-/// Compares what a snapshot shows with the model after transaction `op`.
+/// Compares the contents of a snapshot with the model after transaction `op`.
 fn compare(
     view: &View,
     expected: &Tree,
@@ -105,11 +107,11 @@ fn compare(
     })
 }
 
-/// Paths of the names of each inode.
+/// The paths of an inode's names.
 type Paths = BTreeSet<Vec<u8>>;
 type Names = BTreeMap<Ino, Paths>;
 
-/// The names that `tree` has and `other` has not, by the directories and not by the paths that they are in.
+/// The names that `tree` has and `other` does not, compared by directory inode rather than by path.
 fn names_beside(tree: &Tree, other: &Tree) -> Names {
     let mut paths = BTreeMap::from([(ROOT, Vec::new())]);
     let (mut waiting, mut names) = (vec![ROOT], Names::new());
@@ -131,11 +133,11 @@ fn names_beside(tree: &Tree, other: &Tree) -> Names {
     names
 }
 
-/// Compares what is said to differ with what does.
+/// Compares the reported changes with the real ones.
 fn compare_changes(changes: &[Change], before: &View, after: &View) -> Result<(), String> {
     let (mut gone, mut new) =
         (names_beside(&before.tree, &after.tree), names_beside(&after.tree, &before.tree));
-    // A name that moved with its directory, and another that took its place, are no news.
+    // A name that moved with its directory, where another took its place, is not a change.
     for (ino, gone) in &mut gone {
         let Some(new) = new.get_mut(ino) else { continue };
         let both: Vec<Vec<u8>> = gone.intersection(new).cloned().collect();

@@ -1,7 +1,8 @@
-//! Finds out which transactions an operation committed, and what else its counters say: renames, bytes taken over.
+//! Finds out which transactions an operation committed and which counters it changed: renames,
+//! bytes reflinked or copied.
 //!
-//! In a simulation one task runs at a time, so what the store commits while an operation is being polled is that
-//! operation's.
+//! A simulation runs one task at a time, so everything that the store commits while an operation is
+//! polled belongs to that operation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use syncline_fs::Filesystem;
 
-/// An operation that is being watched.
+/// An operation that is tracked.
 pub(crate) struct Tracked<T> {
     fs: Arc<Filesystem>,
     operation: Pin<Box<dyn Future<Output = T> + Send>>,
@@ -17,20 +18,20 @@ pub(crate) struct Tracked<T> {
     did: Did,
 }
 
-/// What an operation did.
+/// The effects of an operation.
 #[derive(Default)]
 pub(crate) struct Did {
     /// The transactions it committed.
     pub(crate) committed: Vec<u64>,
     /// Renames that took place.
     pub(crate) renamed: u64,
-    /// Bytes that came to another place by sharing their blocks.
+    /// Bytes transferred by sharing blocks.
     pub(crate) reflinked: u64,
-    /// Bytes that came to another place through memory.
+    /// Bytes transferred through memory.
     pub(crate) copied: u64,
 }
 
-/// Watches an operation; its answer comes with what it did.
+/// Tracks an operation; returns its answer with its effects.
 pub(crate) fn tracked<T>(
     fs: &Arc<Filesystem>,
     operation: impl Future<Output = T> + Send + 'static,
@@ -38,7 +39,7 @@ pub(crate) fn tracked<T>(
     tracked_each(fs, operation, |_| {})
 }
 
-/// The same, and tells `each` what it did each time that it ran, before anybody else runs.
+/// Tracks an operation, and reports the effects of each poll to `each` before any other task runs.
 pub(crate) fn tracked_each<T>(
     fs: &Arc<Filesystem>,
     operation: impl Future<Output = T> + Send + 'static,

@@ -1,11 +1,12 @@
-//! A plain filesystem tree in memory: names and attributes without file data, and the changes that can be made to it.
+//! A simple filesystem tree in memory: names and attributes without file data, and the changes to
+//! it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use syncline_format::crc;
 use syncline_fs::types::{Algorithm, Ino, ROOT};
 
-/// What an inode is, as far as names go.
+/// The part of an inode that concerns names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Body {
     /// A regular file; its data is modelled elsewhere.
@@ -23,7 +24,7 @@ pub(crate) struct Node {
     pub(crate) permissions: u16,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) nlink: u32,
-    /// How what is written to it, or made in it, is compressed.
+    /// Compression of data written to it, or inherited by files created in it.
     pub(crate) compression: Option<Algorithm>,
 }
 
@@ -56,14 +57,14 @@ impl fmt::Debug for Node {
     }
 }
 
-/// A place for a name.
+/// A directory and a name in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) parent: Ino,
     pub(crate) name: Vec<u8>,
 }
 
-/// One change of names or attributes: what one transaction of the filesystem did.
+/// One change of names or attributes, made by one transaction of the filesystem.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Create {
@@ -71,7 +72,7 @@ pub(crate) enum Change {
         ino: Ino,
         node: Node,
     },
-    /// A file that had no name gets one: its link was asked for at the moment `started`.
+    /// A nameless file gets its first name; the link was requested at time `started`.
     Publish {
         at: Place,
         ino: Ino,
@@ -85,7 +86,7 @@ pub(crate) enum Change {
     Remove {
         at: Place,
     },
-    /// A rename that was asked for at the moment `started`.
+    /// A rename, requested at time `started`.
     Rename {
         from: Place,
         to: Place,
@@ -109,7 +110,7 @@ pub(crate) enum Change {
         ino: Ino,
         how: Option<Algorithm>,
     },
-    /// A truncation: of interest to the file's data only.
+    /// A truncation; it affects only the file's data.
     Truncate,
 }
 
@@ -120,12 +121,12 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Only the root.
+    /// Only an empty root.
     pub(crate) fn empty() -> Self {
         Self::compressing(None)
     }
 
-    /// Only the root, in which what is made is compressed.
+    /// Only an empty root that compresses what is created in it.
     pub(crate) fn compressing(how: Option<Algorithm>) -> Self {
         let root = Node::new(Body::Directory(BTreeMap::new()), 0o755);
         let root = Node { compression: how, ..root };
@@ -139,7 +140,7 @@ impl Tree {
         }
     }
 
-    /// The inodes whose names a change touches, seen before it is made.
+    /// The inodes whose names a change affects; to be called before it is applied.
     pub(crate) fn touched_by(&self, change: &Change) -> Vec<Ino> {
         match change {
             Change::Create { ino, .. } | Change::Publish { ino, .. } | Change::Link { ino, .. } => vec![*ino],
@@ -151,7 +152,8 @@ impl Tree {
         }
     }
 
-    /// The inodes whose data a rename or a first name takes along (promise P3), seen before it is made.
+    /// The inodes whose data a rename or a first name carries along (promise P3); to be called
+    /// before it is applied.
     pub(crate) fn carried_by(&self, change: &Change) -> Vec<(Ino, u64)> {
         let (from, to, exchange, started) = match change {
             Change::Rename { from, to, exchange, started } => (from, to, exchange, started),
@@ -162,7 +164,7 @@ impl Tree {
         [self.find(from), exchanged].into_iter().flatten().map(|ino| (ino, *started)).collect()
     }
 
-    /// Makes a change that the filesystem said it had made; an error when that can't have been so.
+    /// Applies a change that the filesystem reported; an error if it was impossible.
     pub(crate) fn apply(&mut self, change: &Change) -> Result<(), String> {
         let impossible = || format!("{change:?} can't have been done here");
         match change {
@@ -187,7 +189,8 @@ impl Tree {
                 self.rename(from, to).ok_or_else(impossible)?;
             }
             Change::Rename { from, to, .. } => self.exchange(from, to).ok_or_else(impossible)?,
-            // An inode without a name may still be changed by those who have it open; nobody will see it.
+            // An inode without names may still be changed through an open file; the change is never
+            // visible.
             Change::Permissions { ino, permissions } => {
                 if let Some(node) = self.nodes.get_mut(ino) {
                     node.permissions = *permissions;
@@ -254,7 +257,7 @@ impl Tree {
         self.entries(at.parent)?.remove(&at.name)
     }
 
-    /// A name of `ino` in `parent` is gone.
+    /// Drops one name of `ino`, in `parent`.
     fn drop_link(&mut self, parent: Ino, ino: Ino) -> Option<()> {
         self.count_subdirectory(parent, ino, -1);
         let node = self.nodes.get_mut(&ino)?;
@@ -272,7 +275,7 @@ impl Tree {
         Some(())
     }
 
-    /// A subdirectory's ".." is a link of its parent.
+    /// A subdirectory's ".." counts as a link of its parent.
     fn count_subdirectory(&mut self, parent: Ino, ino: Ino, delta: i32) {
         if self.nodes.get(&ino).is_some_and(Node::is_directory)
             && let Some(parent) = self.nodes.get_mut(&parent)

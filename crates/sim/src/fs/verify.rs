@@ -10,8 +10,8 @@ use syncline_fs::{Filesystem, FsError};
 
 pub(super) type Contents = BTreeMap<Ino, Vec<u8>>;
 
-/// Checks that the filesystem shows exactly the tree after transaction `op`, and of every file nothing but what it may
-/// show; a history that starts there.
+/// Checks that the filesystem shows exactly the tree after transaction `op`, and only allowed data
+/// in every file. Returns a history that starts there.
 pub(super) async fn verify(
     fs: &Arc<Filesystem>,
     history: &FsHistory,
@@ -43,7 +43,7 @@ pub(super) fn difference(found: &Tree, expected: &Tree) -> Option<String> {
     Some(format!("inode {wrong} is {:?}, not {:?}", found.nodes.get(wrong), expected.nodes.get(wrong)))
 }
 
-/// Reads everything that can be reached from the root.
+/// Reads everything reachable from the root.
 pub(super) async fn read_all(fs: &Arc<Filesystem>) -> Result<(Tree, Contents), String> {
     let (mut tree, mut contents) = (Tree::empty(), Contents::new());
     let mut waiting = vec![ROOT];
@@ -70,7 +70,7 @@ async fn read_node(fs: &Arc<Filesystem>, ino: Ino, contents: &mut Contents) -> R
         FileType::Symlink => Body::Symlink(fs.readlink(ino).await?.to_vec()),
         _ => {
             contents.insert(ino, read_file(fs, &attributes).await?);
-            // A file that grows would show it, and few do.
+            // Otherwise only a file that grows would reveal it, and few do.
             if !fs.ends_in_zeros(ino).await? {
                 return Err(FsError::Invalid("the last block of a file is not zeros behind the end"));
             }

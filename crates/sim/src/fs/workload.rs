@@ -1,4 +1,4 @@
-//! What the filesystem is made to do: several tasks at once, on few names, so that they meet.
+//! The workload on the filesystem: several tasks at once on few names, so that they collide.
 
 use super::history::FsHistory;
 use super::tree::{Place, Tree};
@@ -25,7 +25,7 @@ pub(super) async fn work(
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0xf5);
     let (least, most) = world.load.actions;
     let actions = rng.random_range(least..most);
-    // Some lives fill the image, so that room runs out in every place where it can.
+    // Some lives fill the image, so that every place that can run out of room does.
     let crowded = rng.random_range(0..if world.load.pressure { 3 } else { 10 }) == 0;
     let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((world.load.tasks, None)));
     for index in 0..world.load.tasks {
@@ -66,16 +66,16 @@ pub(super) async fn work(
     }
 }
 
-/// What tasks do.
+/// The kinds of actions that tasks perform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mix {
     /// Names, attributes and data.
     Plain,
-    /// These, and all else that a filesystem can do.
+    /// Those, and all other features of the filesystem.
     Everything,
 }
 
-/// The same with one more who goes on until it is told to stop.
+/// Runs the workload beside one more task, which runs until it is told to stop.
 pub(super) async fn work_beside<B: Future<Output = Result<(), String>> + Send + 'static>(
     world: World,
     fs: Arc<Filesystem>,
@@ -111,15 +111,15 @@ pub(super) struct Task {
     /// Files it holds open.
     pub(super) opened: Vec<Ino>,
     mix: Mix,
-    /// Writes until the image is full before it does anything else.
+    /// Fills the image before doing anything else.
     crowded: bool,
 }
 
-/// What an action may answer.
+/// The outcome of an action that did not succeed.
 pub(super) enum Failure {
-    /// As a busy filesystem may.
+    /// An error that a busy filesystem may return.
     Expected,
-    /// Because the device failed, or should have.
+    /// An error because the device failed.
     Device(FsError),
     /// A violation.
     Wrong(String),
@@ -128,7 +128,8 @@ pub(super) enum Failure {
 impl From<FsError> for Failure {
     fn from(error: FsError) -> Self {
         match error {
-            // Somebody was faster, or room is scarce on so small an image: answers, not failures.
+            // Another task was faster, or room is scarce on so small an image: these are answers,
+            // not failures.
             FsError::NotFound
             | FsError::Exists
             | FsError::NotDirectory
@@ -150,10 +151,11 @@ impl From<FsError> for Failure {
 
 pub(super) type Done = Result<(), Failure>;
 
-/// The violation where something that makes room found none.
+/// The violation that an operation which makes room found none.
 const NO_ROOM: &str = "a removal or a sync found no room";
 
-/// What must find room even on a full image: it draws on the reserve, or on what was set aside before.
+/// Checks that an operation found room even on a full image: it draws on the reserve, or on room
+/// set aside before.
 #[track_caller]
 pub(super) fn finds_room<T>(answer: Result<T, FsError>) -> Result<T, Failure> {
     match answer {
@@ -170,7 +172,7 @@ impl Task {
     async fn run(&mut self, actions: Vec<u64>) -> Result<(), String> {
         let mut filling = self.crowded;
         for action in actions {
-            // Each on its own: leaving one out changes no other.
+            // A seed of its own for each action: leaving one out does not change the others.
             self.rng = ChaCha8Rng::seed_from_u64(action);
             let done = if filling { self.fill().await } else { self.act().await };
             filling = false;
@@ -181,7 +183,7 @@ impl Task {
                 }
                 Err(Failure::Device(_)) if self.world.faulty => {}
                 Err(Failure::Device(error)) => return Err(format!("an operation failed: {error}")),
-                // What is removed may stay with a snapshot, and make no room.
+                // A snapshot may keep what is removed, so removing makes no room.
                 Err(Failure::Wrong(what))
                     if what == NO_ROOM && self.fs.store().has_features(FEATURE_SNAPSHOTS) => {}
                 Err(Failure::Wrong(what)) => return Err(what),
@@ -231,7 +233,7 @@ impl Task {
         self.history.tree().map_err(Failure::Wrong)
     }
 
-    /// A name that may or may not be there.
+    /// A name that may or may not exist.
     pub(super) fn random_place(&mut self) -> Result<Place, Failure> {
         let tree = self.tree()?;
         let parent = *tree.directories().choose(&mut self.rng).expect("there is a root");
@@ -239,7 +241,7 @@ impl Task {
         Ok(Place { parent, name })
     }
 
-    /// A name that was there a moment ago.
+    /// A name that existed a moment ago.
     pub(super) fn existing_place(&mut self) -> Result<Place, Failure> {
         self.tree()?.places().choose(&mut self.rng).cloned().ok_or(Failure::Expected)
     }
@@ -249,7 +251,7 @@ impl Task {
         self.tree()?.files().choose(&mut self.rng).copied().ok_or(Failure::Expected)
     }
 
-    /// Tells the history what was acknowledged.
+    /// Records in the history what was acknowledged.
     pub(super) fn promise(&self, op: u64) {
         self.history.promise(self.world.log.position(), op, None);
     }

@@ -1,4 +1,5 @@
-//! Every block of a log in turn: what was acknowledged is there, or opening the store is refused.
+//! Rots every block of a log in turn: either everything acknowledged is there, or the store refuses
+//! to open.
 
 use super::{Rot, Versions};
 use crate::{Latency, SimDevice, Simulation, Stalled, ThroughDevice};
@@ -19,43 +20,43 @@ const KIND: u8 = 2;
 /// Tasks that commit and sync.
 const TASKS: u64 = 3;
 
-/// A store that lived, was idle for a while, and lost its power.
+/// A store that lived, was idle for a while, and lost power.
 pub struct LogLife {
     seed: u64,
     versions: Arc<Versions>,
     crashed: Arc<MemoryDevice>,
     history: History,
-    /// Where the log lies.
+    /// The segments of the log.
     pub segments: Vec<BlockRun>,
     canary: Option<Canary>,
 }
 
-/// What was done.
+/// The history of the store.
 #[derive(Clone, Default)]
 struct History {
-    /// In the order in which they were committed.
+    /// In commit order.
     committed: Vec<(OpSeq, Vec<(Key, Bytes)>)>,
-    /// The newest that was acknowledged.
+    /// The newest acknowledged transaction.
     acknowledged: OpSeq,
 }
 
-/// What a search through a log did.
+/// Statistics of a search through a log.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct LogSearch {
     /// Blocks of the log.
     pub blocks: u64,
     /// Segments it lies in.
     pub segments: u64,
-    /// Images opened, each with another block rotten or rotten otherwise.
+    /// Images opened; each has a different block rotten, or a block rotten differently.
     pub images: u64,
-    /// Those of which everything acknowledged was there.
+    /// Images in which everything acknowledged was there.
     pub whole: u64,
-    /// Those that were refused, with a message.
+    /// Images that were refused, with a message.
     pub refused: u64,
 }
 
 impl LogSearch {
-    /// Adds what another did.
+    /// Adds another search's figures.
     pub fn add(&mut self, other: Self) {
         self.blocks += other.blocks;
         self.segments += other.segments;
@@ -66,7 +67,7 @@ impl LogSearch {
 }
 
 impl LogLife {
-    /// A life that `seed` decides, with a log of several segments at its end.
+    /// A life determined by `seed`, whose log has several segments at the end.
     pub fn live(seed: u64, canary: Option<Canary>) -> Result<Self, String> {
         let simulation = Simulation::new(seed);
         let versions = Versions::of(MemoryDevice::new(IMAGE_BYTES));
@@ -79,7 +80,7 @@ impl LogLife {
         let options = StoreOptions {
             seal_bytes: 1 << rng.random_range(10..16),
             unflushed_bytes: 1 << rng.random_range(16..20),
-            // Whatever lies in the log is at stake.
+            // No checkpoint: everything in the log is at stake.
             checkpoint_interval: Duration::from_secs(3600),
             canary,
             epoch: Some(rng.random()),
@@ -103,7 +104,7 @@ impl LogLife {
         self.segments.iter().flat_map(|segment| segment.start..segment.end())
     }
 
-    /// Has each block of the log rot in all ways, one after the other.
+    /// Rots each block of the log in every way, one after the other.
     pub fn search(&self) -> Result<LogSearch, String> {
         let segments = self.segments.len() as u64;
         let mut search = LogSearch { segments, ..LogSearch::default() };
@@ -126,7 +127,7 @@ impl LogLife {
         Ok(search)
     }
 
-    /// Opens an image of which something is rotten: true if that is refused. An error is silent loss, or worse.
+    /// Opens an image with rot; returns true if that is refused. An error is silent loss or worse.
     fn look_at(&self, device: Arc<MemoryDevice>) -> Result<bool, String> {
         let rotten = device.snapshot();
         let opened = self.open(device, StoreOptions::default())?;
@@ -135,7 +136,7 @@ impl LogLife {
             (None, Some(missing)) => return Err(format!("opened for writing, and {missing}")),
             (Some(_), _) => {}
         }
-        // What is left can be rescued, and again not without a word.
+        // The rest can be rescued read-only, but not without a message if anything is missing.
         let rescued = self.open(rotten, StoreOptions { read_only: true, ..StoreOptions::default() })?;
         match rescued {
             Opened { refusal: Some(error), .. } => Err(format!("not even opened read-only: {error}")),
@@ -148,7 +149,7 @@ impl LogLife {
 
     fn open(&self, device: Arc<MemoryDevice>, options: StoreOptions) -> Result<Opened, String> {
         let simulation = Simulation::new(self.seed);
-        // The canary is in both: in what was written and in who reads it.
+        // The canary applies to both the writer and the reader of the log.
         let options = StoreOptions { canary: self.canary, epoch: Some([9; 16]), ..options };
         let opening = Store::open(device, options, simulation.spawner());
         let history = self.history.clone();
@@ -163,16 +164,17 @@ impl LogLife {
     }
 }
 
-/// How opening an image went.
+/// The result of opening an image.
 struct Opened {
     refusal: Option<StoreError>,
     notes: Vec<String>,
-    /// What of the acknowledged is not there.
+    /// Acknowledged data that is missing.
     missing: Option<String>,
 }
 
 impl History {
-    /// What of the acknowledged is missing, if anything is; an error if what is there is no prefix of the history.
+    /// Acknowledged data that is missing, if any; an error if the contents are not a prefix of the
+    /// history.
     async fn compare(&self, store: &Store) -> Result<Option<String>, String> {
         let mut first_missing = None;
         for (op, items) in &self.committed {
@@ -199,7 +201,7 @@ fn run<T: Send + 'static>(
     simulation.run(future).map_err(|stalled: Stalled| format!("{stalled:?}"))
 }
 
-/// Commits and syncs until the log has several segments, and is idle then.
+/// Commits and syncs until the log has several segments, then stays idle.
 async fn work(
     device: Arc<dyn Device>,
     options: StoreOptions,
@@ -228,13 +230,13 @@ async fn work(
     while going.lock().0 > 0 {
         spawn.sleep(Duration::from_millis(1)).await;
     }
-    // So long that the marker is written that calls the last batch durable.
+    // Long enough for the marker that calls the last batch durable.
     spawn.sleep(Duration::from_secs(2)).await;
     let failed = going.lock().1.take();
     failed.map_or(Ok(()), |error| Err(error.to_string()))
 }
 
-/// One of those who commit and sync.
+/// One of the tasks that commit and sync.
 struct Writer {
     rng: ChaCha8Rng,
     store: Arc<Store>,
@@ -249,7 +251,7 @@ impl Writer {
                 0 => self.store.checkpoint().await?,
                 1..6 => self.spawn.sleep(Duration::from_millis(self.rng.random_range(1..600))).await,
                 6..20 => drop(self.commit(1)?),
-                // Longer than a segment, and than a few blocks.
+                // Longer than a segment, then longer than a few blocks.
                 20 => self.commit_and_sync(120).await?,
                 21..30 => self.commit_and_sync(10).await?,
                 _ => self.commit_and_sync(1).await?,
@@ -266,7 +268,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Nothing happens between the commit and its place in the history.
+    /// Commits and adds to the history, with nothing in between.
     fn commit(&mut self, items_max: usize) -> Result<OpSeq, StoreError> {
         let mut history = self.history.lock();
         let object = FIRST_OBJECT + history.committed.len() as u64;

@@ -1,6 +1,7 @@
-//! Rot: blocks that are not any more what was written, with no power cut and no error to blame.
+//! Rot: blocks that no longer hold what was written, without a power cut or an error to blame.
 //!
-//! What was acknowledged must be there afterwards, or somebody must be told. Never silently less, never wrong bytes.
+//! Afterwards everything acknowledged must be there, or the loss must be reported; there must be no
+//! silent loss and no wrong bytes.
 
 mod log;
 mod versions;
@@ -12,16 +13,16 @@ use std::fmt;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, MemoryDevice};
 use syncline_format::BlockAddr;
 
-/// What became of a block.
+/// The damage to a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Rot {
     /// It reads as zeros.
     Zeroed,
-    /// One bit of it, counted from its start, is another.
+    /// One of its bits, counted from the start, is flipped.
     Flipped(usize),
-    /// It is what it was before it was written last: that write was lost.
+    /// It has its contents from before the last write: that write was lost.
     Older,
-    /// It holds what the block behind it holds: a write or a read went astray.
+    /// It has the contents of the next block: a write or a read was misdirected.
     Neighbour,
 }
 
@@ -37,7 +38,8 @@ impl fmt::Display for Rot {
 }
 
 impl Rot {
-    /// Has it befall a block of `device`, whose earlier contents `versions` has. False where that changes nothing.
+    /// Damages a block of `device`; `versions` has the earlier contents. Returns false if that
+    /// changes nothing.
     pub fn befall(self, device: &MemoryDevice, versions: &Versions, addr: BlockAddr) -> bool {
         let before = block_of(device, addr);
         let mut after = before.clone();
@@ -59,7 +61,7 @@ impl Rot {
     }
 }
 
-/// The contents of a block. A device in memory answers at once.
+/// The contents of a block. A memory device completes at once.
 pub fn block_of(device: &MemoryDevice, addr: BlockAddr) -> Vec<u8> {
     let (sent, answer) = std::sync::mpsc::channel();
     let done = Box::new(move |read| sent.send(read).expect("somebody waits"));

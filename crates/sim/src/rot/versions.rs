@@ -1,4 +1,4 @@
-//! What every block was before its last write.
+//! The contents of every block before its last write.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -7,30 +7,30 @@ use std::sync::Arc;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Completion, Device, MemoryDevice};
 use syncline_format::BlockAddr;
 
-/// A device in memory that keeps what its blocks were.
+/// A memory device that keeps the previous contents of each block.
 pub struct Versions {
     device: Arc<MemoryDevice>,
-    /// What a block held before the last write that changed it.
+    /// Contents of a block before the last write that changed it.
     older: Mutex<HashMap<BlockAddr, Bytes>>,
 }
 
 impl Versions {
-    /// Keeps what `device` holds from here on.
+    /// Keeps previous contents from now on.
     pub fn of(device: Arc<MemoryDevice>) -> Arc<Self> {
         Arc::new(Self { device, older: Mutex::default() })
     }
 
-    /// The device underneath, as it is now.
+    /// The current contents of the device below.
     pub fn snapshot(&self) -> Arc<MemoryDevice> {
         self.device.snapshot()
     }
 
-    /// What a block held before the last write that changed it, if there was one.
+    /// Contents of a block before the last write that changed it, if there was one.
     pub fn before_last_write(&self, addr: BlockAddr) -> Option<Bytes> {
         self.older.lock().get(&addr).cloned()
     }
 
-    /// Every block that was written, in order.
+    /// All blocks that were written, in order.
     pub fn written(&self) -> Vec<BlockAddr> {
         let mut written: Vec<_> = self.older.lock().keys().copied().collect();
         written.sort_unstable();

@@ -1,4 +1,4 @@
-//! Everything that was committed, in order, and what was promised about it.
+//! All committed transactions in order, and the promises about them.
 
 use super::snapshots::Snapshots;
 use bytes::Bytes;
@@ -6,28 +6,29 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use syncline_format::Key;
 
-/// Holds the number of the newest transaction: put by each of them.
+/// Every transaction writes its own number to this key.
 pub(crate) const STAMP: Key = Key { object: 99, kind: 2, offset: 0 };
 
-/// A changed item; `None` when it was removed.
+/// A changed item; `None`: it was removed.
 pub(crate) type Change = (Key, Option<Bytes>);
 
-/// The history of one life of a store, from the state it started with.
+/// The history of one life of a store, from the state in which it began.
 pub struct StoreHistory {
     start: BTreeMap<Key, Bytes>,
     start_op: u64,
     start_objects: u64,
     grown: Mutex<Grown>,
-    /// The snapshots of this life and those it began with.
+    /// The snapshots of this life and those from before it.
     pub(super) snapshots: Snapshots,
 }
 
 #[derive(Default)]
 struct Grown {
     transactions: Vec<Committed>,
-    /// All items as of now.
+    /// All current items.
     items: BTreeMap<Key, Bytes>,
-    /// What was acknowledged: from this position of the device log on, this transaction and all before it must survive.
+    /// Acknowledgements: from this position of the device log on, this transaction and all before
+    /// it must survive.
     promises: Vec<(usize, u64)>,
     newest_tag: u64,
     objects: u64,
@@ -46,7 +47,8 @@ impl StoreHistory {
         Self { start, start_op: op, start_objects: objects, grown: Mutex::new(grown), snapshots }
     }
 
-    /// The same, with these snapshots; what was made in the life `before` and is lost lends its number to nothing else.
+    /// Adds these snapshots. Tags used in the life `before`, even for lost data, are not used
+    /// again.
     pub(super) fn after(self, before: &Self, snapshots: Snapshots) -> Self {
         let used = before.grown.lock().newest_tag;
         let mut grown = self.grown.into_inner();
@@ -54,7 +56,7 @@ impl StoreHistory {
         Self { snapshots, grown: Mutex::new(grown), ..self }
     }
 
-    /// Items after transaction `op`, if it belongs to this history.
+    /// Items after transaction `op`, if it is in this history.
     pub(crate) fn items_after(&self, op: u64) -> Option<BTreeMap<Key, Bytes>> {
         (self.start_op..=self.last_op()).contains(&op).then(|| self.state_after(op).0)
     }
@@ -64,7 +66,7 @@ impl StoreHistory {
         self.start_op + self.grown.lock().transactions.len() as u64
     }
 
-    /// The least transaction that a crash at `position` must leave.
+    /// The lowest transaction number that a crash at `position` may recover to.
     pub fn promised_at(&self, position: usize) -> u64 {
         let grown = self.grown.lock();
         let kept = grown.promises.iter().filter(|(given, _)| *given <= position).map(|(_, op)| *op);
@@ -82,7 +84,7 @@ impl StoreHistory {
         (items, objects)
     }
 
-    /// Notes a transaction. It must have been committed without another between.
+    /// Records a transaction. It must be the next one after the last recorded.
     pub(crate) fn committed(&self, op: u64, changes: Vec<Change>, objects_delta: i64) {
         let mut grown = self.grown.lock();
         assert_eq!(
@@ -95,27 +97,28 @@ impl StoreHistory {
         grown.transactions.push(Committed { changes, objects_delta });
     }
 
-    /// Notes that everything up to `op` was called durable when the device log was at `position`.
+    /// Records that everything up to `op` was acknowledged as durable when the device log was at
+    /// `position`.
     pub(crate) fn promise(&self, position: usize, op: u64) {
         self.grown.lock().promises.push((position, op));
     }
 
-    /// Objects that exist now.
+    /// Current number of objects.
     pub(crate) fn objects(&self) -> u64 {
         self.grown.lock().objects
     }
 
-    /// The present value of a key.
+    /// The current value of a key.
     pub(crate) fn get(&self, key: &Key) -> Option<Bytes> {
         self.grown.lock().items.get(key).cloned()
     }
 
-    /// All present items.
+    /// All current items.
     pub(crate) fn present(&self) -> BTreeMap<Key, Bytes> {
         self.grown.lock().items.clone()
     }
 
-    /// All present items of a range.
+    /// All current items of a range.
     pub(crate) fn range(&self, from: Key, to: Key) -> Vec<(Key, Bytes)> {
         self.grown.lock().items.range(from..=to).map(|(key, value)| (*key, value.clone())).collect()
     }

@@ -22,22 +22,23 @@ use syncline_device::MemoryDevice;
 use syncline_format::{BlockRun, Crc, Key};
 use syncline_store::{FormatOptions, Store, StoreOptions, Transaction};
 
-/// Objects from here on are those of the workload.
+/// Lowest object number that the workload uses.
 const FIRST_OBJECT: u64 = 100;
-/// The kind of plain items here.
+/// The kind of plain items.
 const ITEM: u8 = 2;
-/// The kind of items that say where data lies.
+/// The kind of items that name data.
 const EXTENT: u8 = 3;
 /// Size of the image: the smallest there is.
 const IMAGE_BYTES: u64 = 16 << 20;
 
-/// What operations may hold beyond a limit, because they were admitted below it: each task some writes of at most 60 blocks, gathered
-/// while there was no room to name them, and their share of the log.
+/// Memory that operations may hold beyond a limit because they were admitted below it: for each
+/// task a few writes of at most 60 blocks, collected while there was no room to name them, and
+/// their share of the log.
 const IN_HAND_BYTES: u64 = 3 << 20;
-/// Of that, log.
+/// The log's part of that.
 const LOG_IN_HAND_BYTES: u64 = 128 << 10;
 
-/// A store and the history it must come back to a prefix of.
+/// A store and its history; recovery must lead back to a prefix of that.
 pub struct StoreSubject;
 
 impl Subject for StoreSubject {
@@ -83,7 +84,7 @@ impl Subject for StoreSubject {
     }
 }
 
-/// Limits so small that seals, flushes and checkpoints come often.
+/// Limits so low that seals, flushes and checkpoints are frequent.
 fn options(world: &World) -> StoreOptions {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
     if world.slow {
@@ -104,7 +105,7 @@ fn options(world: &World) -> StoreOptions {
     }
 }
 
-/// Times as they are shipped, and limits that are reached while a flush takes its time.
+/// Default intervals, and limits that are reached while a slow flush runs.
 pub(crate) fn slow_options(world: &World, rng: &mut ChaCha8Rng) -> StoreOptions {
     StoreOptions {
         memtable_bytes: 1 << rng.random_range(16..22),
@@ -113,7 +114,7 @@ pub(crate) fn slow_options(world: &World, rng: &mut ChaCha8Rng) -> StoreOptions 
         seal_bytes: 1 << rng.random_range(11..15),
         unflushed_bytes: 1 << rng.random_range(15..18),
         pending_bytes: 1 << rng.random_range(14..18),
-        // It is real time that is measured there.
+        // It is measured in real time.
         patience: Duration::ZERO,
         canary: world.canary,
         epoch: Some(rng.random()),
@@ -122,10 +123,11 @@ pub(crate) fn slow_options(world: &World, rng: &mut ChaCha8Rng) -> StoreOptions 
     }
 }
 
-/// What a store may hold: what is documented, and one operation of each task that was admitted just below.
+/// Memory that a store may hold: the documented limits, plus one operation of each task admitted
+/// just below them.
 pub(crate) fn limits(options: &StoreOptions) -> Limits {
     Limits {
-        // What is pending becomes a batch however long the flush before it takes.
+        // Pending log is sealed into a batch no matter how long the preceding flush takes.
         unflushed_bytes: 4 * options.unflushed_bytes + options.pending_bytes as u64 + IN_HAND_BYTES,
         pending_log_bytes: options.pending_bytes as u64 + LOG_IN_HAND_BYTES,
         memtable_bytes: 2 * options.memtable_bytes as u64 + IN_HAND_BYTES,
@@ -161,7 +163,7 @@ fn make_base() -> (Arc<MemoryDevice>, BTreeMap<Key, Bytes>, u64) {
     (device, items, 1)
 }
 
-/// Where a workload put data, as it is written in the item that names it.
+/// The location of data that the workload wrote, as encoded in the item that names it.
 #[derive(Clone, Debug)]
 struct Placed {
     run: BlockRun,

@@ -1,4 +1,4 @@
-//! What is known of the snapshots of a store, and whether it holds after a crash.
+//! Verifies the snapshots of a store after a crash.
 
 use super::history::{STAMP, StoreHistory};
 use super::verify::{all_items, difference, number, placed_in, verify_data, verify_space};
@@ -10,10 +10,11 @@ use syncline_store::{Snapshot, Store, StoreOptions};
 
 type Items = BTreeMap<Key, Bytes>;
 
-/// The snapshots by name; of one of this life its stamp tells what it contains.
+/// The snapshots by name. The contents of a snapshot from this life follow from its stamp.
 pub(super) type Snapshots = crate::snapshots::Snapshots<Items>;
 
-/// Compares the snapshots of a recovered store with what is known of them; what the next life begins with.
+/// Compares the snapshots of a recovered store with the known ones; returns the snapshots with
+/// which the next life begins.
 pub(super) async fn verify(
     world: &World,
     store: &Store,

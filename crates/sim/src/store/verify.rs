@@ -14,8 +14,8 @@ use syncline_store::Store;
 
 type Items = BTreeMap<Key, Bytes>;
 
-/// Checks that the store holds exactly the state after some transaction that is not older than what was promised at
-/// `position`; a history that starts there.
+/// Checks that the store holds exactly the state after some transaction no older than what was
+/// promised at `position`. Returns a history that starts there.
 pub(super) async fn verify(
     world: &World,
     store: &Store,
@@ -47,7 +47,7 @@ pub(super) async fn verify(
     Ok(StoreHistory::starting_with(expected, op, objects).after(history, snapshots))
 }
 
-/// All data that is named can be read. Nobody changes anything meanwhile.
+/// Checks that all named data can be read. Nothing may be changing meanwhile.
 pub(super) async fn verify_present(store: &Store, history: &StoreHistory) -> Result<(), String> {
     for data in placed_in(&history.present())? {
         verify_data(store, &data).await?;
@@ -55,7 +55,8 @@ pub(super) async fn verify_present(store: &Store, history: &StoreHistory) -> Res
     Ok(())
 }
 
-/// All data that is named lies where it should, unless it is in memory because it does not yet. Nothing is on its way.
+/// Checks that all named data is on the device, except data still held in memory. No operation may
+/// be in flight.
 pub(super) fn compare_device(
     store: &Store,
     history: &StoreHistory,
@@ -103,7 +104,7 @@ pub(super) async fn all_items(store: &Store) -> Result<Items, String> {
     }
 }
 
-/// The first key at which two maps differ, in words.
+/// Describes the first key at which two maps differ.
 pub(super) fn difference(found: &Items, expected: &Items) -> Option<String> {
     let keys = found.keys().chain(expected.keys());
     let wrong = keys.filter(|key| found.get(*key) != expected.get(*key)).min()?;
@@ -126,7 +127,8 @@ pub(super) async fn verify_data(store: &Store, data: &Placed) -> Result<(), Stri
     }
 }
 
-/// What the space map names is exactly what something refers to, and nothing is referred to twice.
+/// Checks that the space map names exactly the blocks that are referred to, and that no block is
+/// referred to twice.
 pub async fn verify_space(store: &Store, data: Vec<BlockRun>) -> Result<(), String> {
     let reachable = store.walk_nodes().await;
     if let Some((addr, what)) = reachable.damaged.first() {

@@ -1,4 +1,5 @@
-//! What the store is made to do: several tasks that put, delete, write data, sync and checkpoint at random.
+//! The workload on the store: several tasks that put, delete, write data, sync and checkpoint at
+//! random.
 
 use super::history::{Change, STAMP, StoreHistory};
 use super::{EXTENT, FIRST_OBJECT, ITEM, Placed};
@@ -18,13 +19,13 @@ use syncline_store::{Admission, Admitted, DataWrite, Store, StoreError, Transact
 /// Runs the tasks to their ends, or to the first failure.
 pub(super) async fn work(world: World, store: Arc<Store>, history: Arc<StoreHistory>) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x51);
-    // Some lives are long: the log comes round to where it was before.
+    // Some lives are long, so that the log returns to blocks it used before.
     let (least, most) = world.load.actions;
     let actions = match rng.random_range(0..12) {
         0 if !world.load.pressure => rng.random_range(2 * most..4 * most),
         _ => rng.random_range(least..most),
     };
-    // Some lives fill the image, so that room runs out in every place where it can.
+    // Some lives fill the image, so that every place that can run out of room does.
     let crowded = rng.random_range(0..if world.load.pressure { 2 } else { 6 }) == 0;
     let narrow = world.slow && rng.random();
     let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((world.load.tasks, None)));
@@ -70,21 +71,21 @@ struct Task {
     world: World,
     store: Arc<Store>,
     history: Arc<StoreHistory>,
-    /// Data written and not named yet.
+    /// Data written but not named yet.
     writes: Vec<(DataWrite, u64)>,
-    /// Where data was that this task removed: a good place to look for blocks that are reused too early.
+    /// Places of data that this task removed, in which to look for blocks reused too early.
     freed: Vec<u64>,
-    /// Write much and keep it.
+    /// Writes much and keeps it.
     crowded: bool,
-    /// Write over the same few extents again and again, so that blocks are soon used anew.
+    /// Overwrites the same few extents again and again, so that blocks are soon reused.
     narrow: bool,
-    /// Never wait for a sync: while others do, somebody goes on.
+    /// Never waits for a sync, so that something runs while other tasks wait for theirs.
     restless: bool,
 }
 
 type Done = Result<(), StoreError>;
 
-/// What draws on the reserve never fails for lack of room.
+/// Checks that an operation found room: those that draw on the reserve never lack it.
 fn finds_room<T>(answer: Result<T, StoreError>) -> Result<T, StoreError> {
     match answer {
         Err(StoreError::NoSpace) => {
@@ -103,10 +104,10 @@ impl Task {
 
     async fn run_actions(&mut self, actions: Vec<u64>) -> Result<(), String> {
         for action in actions {
-            // Each on its own: leaving one out changes no other.
+            // A seed of its own for each action: leaving one out does not change the others.
             self.rng = ChaCha8Rng::seed_from_u64(action);
             match self.act().await {
-                // Room is scarce on so small an image: that is an answer, not a failure.
+                // Room is scarce on so small an image: this is an answer, not a failure.
                 Ok(()) | Err(StoreError::NoSpace) => {}
                 Err(StoreError::ReadOnly { .. }) if self.world.faulty => break,
                 Err(_) if self.world.faulty => self.drop_writes(),
@@ -117,7 +118,7 @@ impl Task {
         Ok(())
     }
 
-    /// Names nothing of what was written and not named.
+    /// Abandons all writes that were not named.
     fn drop_writes(&mut self) {
         for (write, _) in std::mem::take(&mut self.writes) {
             self.store.abandon(&write, write.run());
@@ -165,7 +166,8 @@ impl Task {
         }
     }
 
-    /// Commits and notes; nothing else can commit in between, because nothing is awaited.
+    /// Commits and records the transaction. There is no await in between, so nothing else can
+    /// commit.
     fn commit(&mut self, mut transaction: Transaction, mut changes: Vec<Change>) -> Result<u64, StoreError> {
         let stamp = self.history.last_op() + 1;
         changes.push((STAMP, Some(Bytes::copy_from_slice(&stamp.to_le_bytes()))));
@@ -220,7 +222,7 @@ impl Task {
         Ok(())
     }
 
-    /// Changes without a sync, as fast as they are admitted: more than may wait for a flush.
+    /// Makes changes without a sync, as fast as they are admitted: more than may wait for a flush.
     async fn change_many_items(&mut self) -> Done {
         for _ in 0..self.rng.random_range(50..1500) {
             self.change_items().await?;
@@ -228,7 +230,7 @@ impl Task {
         Ok(())
     }
 
-    /// Writes data, and names it at once or later.
+    /// Writes data and names it now or later.
     async fn write_data(&mut self, name_now: bool) -> Done {
         let want = self.rng.random_range(1..=if self.crowded { 60 } else { 16 });
         let mut reservation = self.store.reserve(want).await?;
@@ -261,7 +263,7 @@ impl Task {
         Ok(())
     }
 
-    /// Names a write, perhaps less its ends, in the place of what was there.
+    /// Names a write, perhaps without its ends, and frees the data that it replaces.
     fn name(&mut self, write: DataWrite, tag: u64) -> Result<(), StoreError> {
         let run = write.run();
         let cut =
@@ -299,8 +301,8 @@ impl Task {
         Key { object, kind: EXTENT, offset: self.rng.random_range(0..offsets) }
     }
 
-    /// Room to remove something. Snapshots may keep what is removed, so that there may be none left for that beside them: deleting them
-    /// makes some.
+    /// Gets room to remove something. Snapshots may keep removed data, so that there is no room
+    /// left for the removal; then snapshots are deleted to make some.
     async fn room_to_remove(&mut self) -> Result<Admitted, StoreError> {
         loop {
             let beside_snapshots = self.store.keeps_replaced();
@@ -361,7 +363,7 @@ impl Task {
         known.unwanted(name, log.position());
         let deleted = finds_room(self.store.delete_snapshot(name).await);
         if matches!(deleted, Err(StoreError::Snapshot(_))) {
-            // Somebody else was quicker, or it was lost.
+            // Another task was faster, or the snapshot was lost.
             self.world.nap(200).await;
             let gone = known.get(name).is_some_and(|life| life.gone.is_some());
             return if gone { Ok(()) } else { deleted };
@@ -371,7 +373,7 @@ impl Task {
         Ok(())
     }
 
-    /// Deletes one that is there, known or left by a power cut.
+    /// Deletes an existing snapshot, whether known or left by a power cut.
     async fn delete_any_snapshot(&self) -> Done {
         match self.store.snapshots().await.pop() {
             Some(there) => self.delete_named(&there.name).await,
@@ -386,7 +388,8 @@ impl Task {
         Ok(())
     }
 
-    /// Reads something back and compares it with the history, if nothing was committed meanwhile.
+    /// Reads some data back and compares it with the history, unless anything was committed
+    /// meanwhile.
     async fn look(&mut self) -> Result<(), String> {
         let newest = self.store.last_op();
         if self.store.is_durable(newest) {

@@ -1,4 +1,4 @@
-//! What the quotas of a filesystem say, what a count finds, and whether a tree lacks room for a call.
+//! The quotas of a filesystem, compared with a recount, and whether a tree has room for a call.
 
 use super::feature::Feature;
 use super::state::{EDQUOT, State};
@@ -10,12 +10,12 @@ use syncline_fs::types::Ino;
 use syncline_fs::{Filesystem, QuotaUsage};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Bytes of a unit in which stat counts.
+/// The unit of block counts in stat.
 const UNIT_BYTES: u64 = 512;
-/// Most bytes that an inode item holds, whatever the size of nodes.
+/// Most bytes of data in an inode item, for any node size.
 pub(super) const INLINE_BYTES_MAX: usize = 2048;
 
-/// Quotas by the directories that have them, and what each inode takes.
+/// Quotas by their directories, and the units that each inode uses.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Accounts {
     quotas: BTreeMap<Ino, QuotaUsage>,
@@ -23,7 +23,7 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// Of a filesystem that shows `state`.
+    /// Reads the accounts of a filesystem that shows `state`.
     pub(super) async fn read(fs: &Arc<Filesystem>, state: &State) -> Result<Self, String> {
         let quotas: BTreeMap<_, _> = fs.quotas().into_iter().map(|usage| (usage.root, usage)).collect();
         let mut units = BTreeMap::new();
@@ -35,8 +35,9 @@ impl Accounts {
         Ok(Self { quotas, units })
     }
 
-    /// Compares them with the model's quotas. `setting` is a directory whose quota was being set when the power failed; with
-    /// `settled`, nothing waits to be written or removed, and what a count finds is exact.
+    /// Compares them with the model's quotas. `setting` is the directory whose quota was being set
+    /// when the power failed. With `settled`, nothing waits to be written or removed, so the usage
+    /// must equal a recount.
     pub(super) fn check(&self, expected: &State, setting: Option<Ino>, settled: bool) -> Result<(), String> {
         for (root, usage) in &self.quotas {
             if usage.being_set {
@@ -69,8 +70,9 @@ impl Accounts {
     }
 }
 
-/// Whether the quotas permitted what they did. `before` are those before the call, whose answer was compared with the model
-/// but for what bytes forbid: the answer that is right.
+/// Checks that the quotas allowed the call, and returns the correct answer. `before` are the quotas
+/// before the call. Apart from refusals because of bytes, its answer was already compared with the
+/// model.
 pub(super) fn judge_answer(
     fs: &Arc<Filesystem>,
     state: &State,
@@ -100,7 +102,8 @@ pub(super) fn judge_answer(
     Ok(expected)
 }
 
-/// Most bytes that a call adds to what a tree has: a block for each that it touches, unless something certainly is there.
+/// Most bytes that a call can add to a tree's usage: one block for each block that it touches,
+/// unless that block certainly exists.
 fn bytes_at_most(state: &State, step: &Step, root: Ino) -> u64 {
     let (at, range) = match step {
         Step::Publish(_, len) => return (*len as u64).div_ceil(BLOCK) * BLOCK,
@@ -129,13 +132,14 @@ fn bytes_at_most(state: &State, step: &Step, root: Ino) -> u64 {
     let there = |block: &u64| {
         let start = (*block as usize * BLOCK_BYTES).min(data.len());
         let end = (start + BLOCK_BYTES).min(data.len());
-        // A small file lies in its inode, and a part of what is compressed comes on top of it.
+        // A small file is inline in its inode, and a write to part of a compressed unit takes
+        // blocks in addition to the unit.
         let placed = data.len() > INLINE_BYTES_MAX && !state.may_be_compressed(ino);
         placed && data[start..end].iter().any(|byte| *byte != 0)
     };
     let mut blocks: BTreeSet<u64> = (range.start / BLOCK..range.end.div_ceil(BLOCK)).collect();
     if data.len() <= INLINE_BYTES_MAX {
-        // What lay in the inode moves out of it.
+        // Data moves out of the inode into a block.
         blocks.insert(0);
     }
     blocks.iter().filter(|block| !there(block)).count() as u64 * BLOCK
@@ -148,7 +152,7 @@ fn size_of(state: &State, at: &Path) -> u64 {
 
 #[cfg(test)]
 impl Accounts {
-    /// Those of a filesystem that shows what the model has, with eight units for each inode.
+    /// The accounts of a filesystem that matches the model, with eight units for each inode.
     pub(super) fn counted(state: &State) -> Self {
         let units: BTreeMap<Ino, u64> = state.nodes.keys().map(|ino| (*ino, 8)).collect();
         let quotas = state.quotas.iter().map(|(root, limits)| {

@@ -1,4 +1,5 @@
-//! The image that every workload starts from: two directories with files small and large, an empty directory, attributes.
+//! The image that every workload starts from: two directories with small and large files, an empty
+//! directory, and xattrs.
 
 use super::disk::Image;
 use super::run::{Runner, options};
@@ -13,28 +14,29 @@ use syncline_store::{FormatOptions, Store};
 
 /// The smallest legal image.
 const IMAGE_BYTES: u64 = 16 << 20;
-/// Contents of the base are told from those of workloads by their tags.
+/// Tags that tell the contents of the base from those of workloads.
 const TAGS: u64 = 1000;
 
-/// What is in it. `A/foo` lies in its inode, the others in blocks; `foo` ends at the end of a block.
+/// The contents of the base. `A/foo` is inline in its inode, the others are in blocks; `foo` ends
+/// at the end of a block.
 const TREE: &str = "mkdir A; -; mkdir B; -; mkdir C; -; \
     write A/foo 0 100; -; setxattr A/foo user.small 20; -; \
     write A/bar 0 12788; -; setxattr A/bar user.large 5000; -; \
     write B/bar 0 5000; -; write foo 0 4096; syncfs";
 
-/// An image, cleanly unmounted, and what it holds.
+/// An image, cleanly unmounted, and its contents.
 pub struct Base {
     pub(super) image: Image,
     pub(super) state: State,
 }
 
 impl Base {
-    /// Makes it. It is the same every time.
+    /// Makes the image, which is the same every time.
     pub fn make() -> Result<Self, String> {
         let memory = MemoryDevice::new(IMAGE_BYTES);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
         let format = FormatOptions {
-            // The smallest in which inodes have room for a quota beside their parents.
+            // The smallest size at which an inode with parent pointers has room for a quota.
             node_bytes: 16384,
             uuid: [1; 16],
             hash_seed: [2; 16],

@@ -1,5 +1,5 @@
-//! Every image that a power cut may leave at one position of a log: each subset of the writes that no flush covered, and
-//! each of them torn in several ways.
+//! All images that a power cut may leave at one position of a log: each subset of the writes that
+//! no flush covered, each of them torn in several ways.
 
 use super::disk::{Block, Image, blocks_of};
 use crate::{Event, SECTOR_BYTES};
@@ -12,40 +12,41 @@ use syncline_device::BLOCK_BYTES;
 
 const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
 
-/// What a discarded block holds: nobody should look.
+/// The contents of a discarded block, which nothing should read.
 static DISCARDED: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![0xd1; BLOCK_BYTES]));
 
 /// How much is tried at one position.
 #[derive(Clone, Copy, Debug)]
 pub struct Thoroughness {
-    /// Open writes of which all subsets are tried; of more, a sample.
+    /// Up to this many open writes, all subsets are tried; for more, a sample.
     pub exhaustive_writes: usize,
     /// Size of that sample.
     pub sampled_subsets: usize,
-    /// Tear each open write in each way, with the others there and with the others lost; else only the last one.
+    /// Tear each open write in every way, once with the others kept and once with them lost;
+    /// otherwise tear only the last one.
     pub tear_each: bool,
-    /// Cuts with every write torn at random.
+    /// Number of cuts with every write torn at random.
     pub sampled_tears: usize,
 }
 
-/// How a write is torn, by sectors of 512 bytes.
+/// The way in which a write is torn at sectors of 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tear {
-    /// Only the first one arrived.
+    /// Only the first sector arrived.
     First,
     /// The first half.
     FirstHalf,
-    /// All but the last one.
+    /// All but the last sector.
     AllButLast,
-    /// All but the first one.
+    /// All but the first sector.
     AllButFirst,
     /// The second half.
     SecondHalf,
-    /// Only one in the middle.
+    /// Only one sector in the middle.
     Middle,
-    /// Every other one.
+    /// Every other sector.
     Alternate,
-    /// Each by chance.
+    /// A random choice of sectors.
     Random(u64),
 }
 
@@ -59,7 +60,7 @@ const TEARS: [Tear; 7] = [
     Tear::Alternate,
 ];
 
-/// What becomes of one write.
+/// The fate of one write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Lost,
@@ -67,7 +68,7 @@ enum Fate {
     Torn(Tear),
 }
 
-/// What a cut leaves, for a message.
+/// Description of a cut, for a message.
 #[derive(Clone)]
 pub(super) struct Cut {
     fates: Vec<(usize, u64, usize, Fate)>,
@@ -114,7 +115,7 @@ impl<'a> Cuts<'a> {
         Self { events, position: 0, durable: base.clone(), open: Vec::new(), thoroughness }
     }
 
-    /// Goes one event further; true when other images are legal from here on.
+    /// Advances by one event; returns true if different images are legal from here on.
     pub(super) fn advance(&mut self) -> bool {
         let at = self.position;
         self.position += 1;
@@ -152,7 +153,8 @@ impl<'a> Cuts<'a> {
         }
     }
 
-    /// A flush submitted at `submitted` ended: what had ended before that is there (R4).
+    /// A flush submitted at `submitted` succeeded: writes that had ended before that are durable
+    /// (R4).
     fn settle(&mut self, submitted: usize) -> bool {
         let covered = |write: &mut OpenWrite| write.ended.is_some_and(|ended| ended < submitted);
         let mut durable: Vec<OpenWrite> = self.open.extract_if(.., covered).collect();
@@ -164,7 +166,8 @@ impl<'a> Cuts<'a> {
         changed
     }
 
-    /// Calls `each` with every image of a cut here, some of them more than once. It ends at the first error.
+    /// Calls `each` with every image of a cut at this position, possibly more than once. Ends at
+    /// the first error.
     pub(super) fn each<E>(
         &self,
         seed: u64,
@@ -181,7 +184,7 @@ impl<'a> Cuts<'a> {
         Ok(())
     }
 
-    /// One image of a cut here, each write lost, there or torn by chance.
+    /// One image of a cut at this position, with each write lost, kept or torn at random.
     pub(super) fn any(&self, rng: &mut ChaCha8Rng) -> (Image, Cut) {
         let fates: Vec<Fate> = (0..self.open.len())
             .map(|_| match rng.random_range(0..4) {
@@ -194,7 +197,7 @@ impl<'a> Cuts<'a> {
         (self.image(&fates, reversed), self.cut(&fates, reversed))
     }
 
-    /// Two open writes of one block: which of them came last is open, too.
+    /// True if two open writes overlap: which of them came last is then open, too.
     fn overlapping(&self) -> bool {
         let addrs = |write: &OpenWrite| {
             write.blocks.first().map_or(0..0, |(addr, _)| *addr..addr + write.blocks.len() as u64)
@@ -293,7 +296,7 @@ fn put_torn(image: &mut Image, write: &OpenWrite, tear: Tear) {
 }
 
 impl Tear {
-    /// Which sectors of a write reached the device.
+    /// The sectors of a write that reached the device.
     fn arrived(self, sectors: usize) -> Vec<bool> {
         let mut rng = match self {
             Self::Random(seed) => Some(ChaCha8Rng::seed_from_u64(seed)),
@@ -326,7 +329,7 @@ mod tests {
         Event::Write { offset: addr * 4096, bufs: vec![Bytes::from(vec![fill; BLOCK_BYTES])] }
     }
 
-    /// First bytes of some blocks in every image after all of `events`.
+    /// First bytes of these two blocks, in every image after all of `events`.
     fn images(events: &[Event], addrs: [u64; 2]) -> BTreeSet<[u8; 2]> {
         let mut cuts = Cuts::new(&Image::of(&MemoryDevice::new(1 << 20)), events, THOROUGH);
         events.iter().for_each(|_| {

@@ -1,49 +1,51 @@
-//! What a crash may leave of one file's data: each block as it was at some moment after the last promise, seen through the
-//! truncations that came back, and a size that never runs ahead of the data.
+//! What a crash may leave of one file's data: each block as it was at some time after the last
+//! promise, seen through the truncations that survived, and a size that never runs ahead of the
+//! data.
 
 use super::run::Run;
 use std::ops::RangeInclusive;
 use syncline_device::BLOCK_BYTES;
 use syncline_fs::types::Ino;
 
-/// A file's versions that may show, by the number of calls after which the file held them.
+/// The versions of a file that may show, numbered by the calls made before the file had them.
 pub(super) struct Window<'a> {
     run: &'a Run,
     ino: Ino,
-    /// Calls whose changes of names and attributes came back.
+    /// Number of calls whose changes of names and attributes survived.
     calls: usize,
     versions: RangeInclusive<usize>,
 }
 
 impl<'a> Window<'a> {
-    /// Of a file in a tree that came back with the first `calls` calls, with all data up to `least` for certain, and none from
-    /// after `most`.
+    /// The window of a file in a tree that came back with the first `calls` calls. Data up to call
+    /// `least` is certain, and none is from after call `most`.
     pub(super) fn new(run: &'a Run, ino: Ino, calls: usize, least: usize, most: usize) -> Self {
         let alive =
             |calls: &usize| run.states[*calls].nodes.get(&ino).is_some_and(|node| node.data().is_some());
         let birth = (0..run.states.len()).find(alive).unwrap_or(0);
         let death = (birth..run.states.len()).find(|calls| !alive(calls)).unwrap_or(run.states.len());
-        // A truncation or a copy that did not come back had all later data behind it in the log.
+        // If a truncation or a copy did not survive, no later data did: it came after it in the
+        // log.
         let missing = (calls..run.ran.len()).find(|call| run.ran[*call].is_ordered_for(ino));
         let missing = missing.unwrap_or(run.ran.len());
         let end = death.saturating_sub(1).min(missing).min(most.max(birth));
         Self { run, ino, calls, versions: least.max(birth)..=end }
     }
 
-    /// True when nothing but one contents may show.
+    /// True if only one version of the contents may show.
     pub(super) fn is_settled(&self) -> bool {
         let mut calls = self.versions.clone();
         calls.next();
         calls.all(|calls| self.run.ran[calls - 1].written != Some(self.ino))
     }
 
-    /// Calls up to the newest change of the data that is there for certain.
+    /// Number of calls up to the newest change of the data that is certain.
     pub(super) fn newest_write(&self) -> usize {
         let least = *self.versions.start();
         (1..=least).rev().find(|calls| self.run.ran[calls - 1].written == Some(self.ino)).unwrap_or(0)
     }
 
-    /// Compares what was found with what may be.
+    /// Compares the contents found with the allowed ones.
     pub(super) fn check(&self, found: &[u8]) -> Result<(), String> {
         let seen: Vec<Vec<u8>> = self.versions.clone().map(|version| self.seen(version)).collect();
         let (Some(least), Some(most)) = (seen.iter().map(Vec::len).min(), seen.iter().map(Vec::len).max())
@@ -69,8 +71,8 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// A version through the truncations that came back after it. Those downward cut off; those upward, which are
-    /// ordered, give the file their size even if data below it was lost.
+    /// A version as seen through the later truncations that survived. Shrinking cuts off; growing
+    /// is ordered metadata and gives the file its size even if data below was lost.
     fn seen(&self, version: usize) -> Vec<u8> {
         let size = |calls: usize| self.contents(calls).len();
         let mut seen = self.contents(version).to_vec();
@@ -88,7 +90,8 @@ impl<'a> Window<'a> {
         seen
     }
 
-    /// What call number `call` replaced in its transaction is as it was after it.
+    /// Blocks that call number `call` replaced in its own transaction have their contents from
+    /// after the call.
     fn replace(&self, call: usize, seen: &mut [u8]) {
         let ran = &self.run.ran[call];
         let Some(blocks) = ran.replaced.as_ref().filter(|_| ran.written == Some(self.ino)) else { return };

@@ -1,5 +1,5 @@
-//! Images that share almost everything: a base that never changes, and the blocks that differ from it. Making one costs
-//! what differs, and each knows a hash of its contents.
+//! Images that share almost everything: a base that never changes, and the blocks that differ from
+//! it. An image costs as much as it differs, and knows a hash of its contents.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -9,7 +9,8 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Completion, Device, DeviceError, MemoryDevice, Operation};
 
-/// Contents of one block, and a hash of them and of the block's number; 0 for those of the base.
+/// Contents of a block, with a hash of them and of the block's number; the hash is 0 if they equal
+/// the base.
 #[derive(Clone)]
 pub(super) struct Block {
     pub(super) bytes: Bytes,
@@ -25,13 +26,13 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// What `device` holds, as the base of others.
+    /// The contents of `device`, as the base of other images.
     pub(super) fn of(device: &MemoryDevice) -> Self {
         Self { base: Arc::new(device.image()), changed: BTreeMap::new(), hash: 0 }
     }
 
-    /// Tells images of one base apart by their contents. (A sum of keyed hashes of 128 bits, one for each block that differs from
-    /// the base.)
+    /// Identifies the contents among images of one base: the sum of keyed 128-bit hashes, one for
+    /// each block that differs from the base.
     pub(super) fn hash(&self) -> u128 {
         self.hash
     }
@@ -44,7 +45,7 @@ impl Image {
         }
     }
 
-    /// `bytes` as the contents of block `addr`.
+    /// `bytes` as contents of block `addr`.
     pub(super) fn block(&self, addr: u64, bytes: Bytes) -> Block {
         let same = self.base[addr as usize * BLOCK_BYTES..][..BLOCK_BYTES] == bytes[..];
         let hash = if same {
@@ -65,7 +66,7 @@ impl Image {
         }
     }
 
-    /// A device that holds this image and keeps what is written to it for itself.
+    /// A device that starts with this image and keeps its own writes.
     pub(super) fn device(&self) -> Arc<Disk> {
         Arc::new(Disk { contents: Mutex::new(self.clone()) })
     }
@@ -75,7 +76,7 @@ impl Image {
     }
 }
 
-/// A device in memory that starts with an image; everything completes at once.
+/// A memory device that starts with an image; every operation completes at once.
 pub(super) struct Disk {
     contents: Mutex<Image>,
 }
@@ -114,7 +115,7 @@ impl Device for Disk {
         }
         let mut contents = self.contents.lock();
         for (addr, bytes) in blocks_of(offset, &bufs) {
-            // Nobody asks a device for its hash: it is not kept up.
+            // A device is never asked for its hash, so the hash is not maintained.
             contents.put(addr, Block { bytes, hash: 0 });
         }
         drop(contents);
@@ -126,7 +127,7 @@ impl Device for Disk {
     }
 
     fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
-        // What a discarded range holds is undefined: the old contents are as good as any.
+        // The contents of a discarded range are undefined, so it may keep the old ones.
         match self.refuse(Operation::Discard, offset, len_bytes) {
             Some(error) => done(Err(error)),
             None => done(Ok(())),

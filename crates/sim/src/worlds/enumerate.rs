@@ -1,4 +1,5 @@
-//! Which workloads there are: each operation with each persistence point that concerns it, alone and in pairs.
+//! The enumeration of workloads: each operation with each persistence point that concerns it, alone
+//! and in pairs.
 
 use super::feature::Feature;
 use super::step::{Op, Path, Persist, Step, Workload};
@@ -6,8 +7,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Every operation, as it is printed. The names are those of the base image (`base.rs`): there are A/foo (in its inode),
-/// A/bar, B/bar, foo and the empty directory C; there are not B/foo, bar, D and A/D.
+/// All operations, in printed form. The names refer to the base image (`base.rs`): A/foo (inline in
+/// its inode), A/bar, B/bar, foo and the empty directory C exist; B/foo, bar, D and A/D do not.
 const OPERATIONS: &[&str] = &[
     "create B/foo",
     "create bar",
@@ -122,7 +123,7 @@ impl Default for Enumeration {
                 two.push(Workload(vec![first.clone(), second.clone()]));
             }
             if first.1 == Persist::Nothing {
-                // The second one meets a checkpoint on its way.
+                // The second operation runs while a checkpoint is in progress.
                 two.extend(singles.iter().map(|second| {
                     Workload(vec![(first.0.clone(), Persist::CheckpointBegun), second.clone()])
                 }));
@@ -136,7 +137,7 @@ impl Default for Enumeration {
     }
 }
 
-/// The second operation is followed by a sync of what only the first one touched.
+/// Pairs in which the second operation is followed by a sync that concerns only the first.
 fn first_synced_after_second(first: &Op, ops: &[Op]) -> Vec<Workload> {
     let mut workloads = Vec::new();
     for second in ops {
@@ -156,7 +157,7 @@ pub fn three_operations(seed: u64, count: usize) -> Vec<Workload> {
         let chosen: Vec<Op> = (0..3).map(|_| ops.choose(&mut rng).expect("there are some").clone()).collect();
         let points: Vec<Vec<Persist>> = chosen.iter().map(persistence).collect();
         let pairs = chosen.into_iter().enumerate().map(|(index, op)| {
-            // Now and then what an earlier operation touched.
+            // Sometimes the sync concerns an earlier operation.
             let of = if rng.random_range(0..4) == 0 { rng.random_range(0..=index) } else { index };
             let chance = if index < 2 { rng.random_range(0..12) } else { 12 };
             let persist = match chance {
@@ -179,8 +180,9 @@ fn operations() -> Vec<Op> {
     OPERATIONS.iter().map(parse).collect()
 }
 
-/// The persistence points that concern an operation: none, or time that passes; each file it touches and each directory that names one; the
-/// file with one that it does not touch; everything.
+/// The persistence points that concern an operation: none; a sync of each file it touches and of
+/// each directory with one of its names; a sync of the file together with one that it does not
+/// touch; everything; time that passes.
 fn persistence(op: &Op) -> Vec<Persist> {
     let (files, directories) = touched(op);
     let mut points = vec![Persist::Nothing];
@@ -197,7 +199,7 @@ fn persistence(op: &Op) -> Vec<Persist> {
     points
 }
 
-/// Files and directories that an operation touches, by the names they have afterwards.
+/// Files and directories that an operation touches, by their names afterwards.
 fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
     let below = |path: &Path| (vec![path.clone()], vec![path.parent()]);
     let (files, mut directories) = match op {

@@ -1,4 +1,4 @@
-//! One workload through every power cut, and through a second one while it recovers from the first.
+//! Takes one workload through every power cut, and through a second one during recovery.
 
 use super::base::Base;
 use super::cuts::{Cut, Cuts, Thoroughness};
@@ -14,30 +14,30 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use syncline_store::Canary;
 
-/// Which power cuts during recovery are tried.
+/// The power cuts that are tried during recovery.
 #[derive(Clone, Copy, Debug)]
 pub enum RecoveryCuts {
-    /// All, at every write that recovery does.
+    /// All of them, at every write that recovery makes.
     All(Thoroughness),
-    /// This many for each image, by chance.
+    /// This many for each image, at random.
     Some(usize),
 }
 
 /// How thorough an exploration is.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Decides about everything random.
+    /// Decides everything random.
     pub seed: u64,
-    /// Cuts of the workload.
+    /// Thoroughness of the workload's cuts.
     pub cuts: Thoroughness,
-    /// Cuts of recoveries.
+    /// Cuts during recovery.
     pub recovery: RecoveryCuts,
     /// A rule to break on purpose.
     pub canary: Option<Canary>,
 }
 
 impl Plan {
-    /// For workloads of one operation: everything.
+    /// Exhaustive, for workloads of one operation.
     pub const EXHAUSTIVE: Self = Self {
         seed: 1,
         cuts: Thoroughness { exhaustive_writes: 5, sampled_subsets: 16, tear_each: true, sampled_tears: 4 },
@@ -50,7 +50,7 @@ impl Plan {
         canary: None,
     };
 
-    /// For the many of two and three.
+    /// For the many workloads of two and three operations.
     pub const BROAD: Self = Self {
         cuts: Thoroughness { exhaustive_writes: 4, sampled_subsets: 12, tear_each: true, sampled_tears: 1 },
         recovery: RecoveryCuts::Some(1),
@@ -58,7 +58,7 @@ impl Plan {
     };
 }
 
-/// What was looked at.
+/// Statistics of an exploration.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Figures {
     /// Workloads run.
@@ -67,16 +67,16 @@ pub struct Figures {
     pub positions: u64,
     /// Images recovered and compared with the promises, each once in a workload.
     pub images: u64,
-    /// Those among them that no other workload had left before.
+    /// Images that no other workload had left before.
     pub distinct: u64,
-    /// Images that a second power cut, during recovery, left; distinct.
+    /// Distinct images left by a second power cut, during recovery.
     pub recovery_images: u64,
-    /// Comparisons of what came back with what was promised by then.
+    /// Comparisons of a recovered state with the promises given by then.
     pub comparisons: u64,
 }
 
 impl Figures {
-    /// Adds others.
+    /// Adds other figures.
     pub fn add(&mut self, other: Self) {
         self.workloads += other.workloads;
         self.positions += other.positions;
@@ -87,14 +87,14 @@ impl Figures {
     }
 }
 
-/// A promise that was broken, and how to see it again.
+/// A broken promise, and how to reproduce it.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The workload.
     pub workload: Workload,
     /// The seed of the plan.
     pub seed: u64,
-    /// Where the power was cut, and what was lost.
+    /// Position of the power cut, and what it lost.
     pub cut: String,
     /// What was expected and what was found.
     pub what: String,
@@ -115,7 +115,7 @@ impl fmt::Display for Violation {
 
 const SHARDS: usize = 64;
 
-/// Images that some workload has left already.
+/// Images that some workload has already left.
 pub struct Seen {
     shards: Vec<Mutex<HashSet<u128>>>,
 }
@@ -132,8 +132,8 @@ impl Seen {
     }
 }
 
-/// Puts one workload through every power cut after its last operation began: what comes before is the whole of a shorter
-/// workload, run by the same seed.
+/// Takes one workload through every power cut after its last operation began. Earlier cuts are
+/// those of a shorter workload, which the same seed runs in the same way.
 pub fn explore(base: &Base, workload: &Workload, plan: Plan, seen: &Seen) -> Result<Figures, Violation> {
     let violation =
         |cut: String, what: String| Violation { workload: workload.clone(), seed: plan.seed, cut, what };
@@ -151,7 +151,7 @@ pub fn explore(base: &Base, workload: &Workload, plan: Plan, seen: &Seen) -> Res
     Ok(exploration.figures)
 }
 
-/// Where the power was cut, and what was wrong.
+/// Position of the power cut, and the violation.
 type Wrong = (String, String);
 
 struct Exploration<'a> {
@@ -159,7 +159,7 @@ struct Exploration<'a> {
     plan: Plan,
     seen: &'a Seen,
     found: HashMap<u128, Found>,
-    /// Images with the number of promises that had been given.
+    /// Images that were judged, each with the number of promises given by then.
     judged: HashSet<(u128, usize)>,
     figures: Figures,
 }
@@ -203,7 +203,8 @@ impl Exploration<'_> {
         judge(self.run, &self.found[&image.hash()], position)
     }
 
-    /// Recovers an image; one that no workload left before also with power cuts on the way.
+    /// Recovers an image. If no workload left it before, recovery is also repeated with power cuts
+    /// during it.
     fn recover(&mut self, image: &Image) -> Result<Found, String> {
         let new = self.seen.is_new(image.hash());
         let recovered = recover(image, new, self.plan.canary)?;
@@ -215,8 +216,9 @@ impl Exploration<'_> {
         Ok(recovered.found)
     }
 
-    /// Cuts the power while recovery writes. What came back the first time was promised to nobody, but everything that
-    /// tells it must be left as it is: the second recovery finds the same.
+    /// Cuts the power while recovery writes. The state first recovered was not promised to anyone,
+    /// but recovery must not disturb the structures it comes from: the second recovery must find
+    /// the same state.
     fn recover_again(&mut self, image: &Image, first: &Recovered) -> Result<(), String> {
         match self.plan.recovery {
             RecoveryCuts::All(thoroughness) => {

@@ -1,5 +1,6 @@
-//! What this filesystem can do beyond names and data: snapshots, quotas, compression, defragmenting, access control lists. The
-//! words for it in workloads, what it does to the model, and the calls.
+//! The features of this filesystem beyond names and data: snapshots, quotas, compression,
+//! defragmenting, access control lists. Defines their words in workloads, their effect on the
+//! model, and the calls.
 
 use super::state::{Body, EEXIST, ENOENT, ENOTDIR, State};
 use super::step::{Path, number, path};
@@ -11,29 +12,30 @@ use syncline_fs::{Filesystem, FsError, QuotaLimits};
 const EBUSY: i32 = 16;
 const EOPNOTSUPP: i32 = 95;
 
-/// Name of the access control list among the extended attributes.
+/// Name of the xattr with the access control list.
 pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-/// Permissions of a file that gets the list of [`access_list`].
+/// Permissions of a file with the list of [`access_list`].
 const LISTED_PERMISSIONS: u16 = 0o650;
 
-/// One such call.
+/// A call of one of these features.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Feature {
-    /// Everything as it is now, under a name.
+    /// Make a snapshot of this name.
     Snapshot(Path),
-    /// It goes.
+    /// Delete a snapshot.
     DeleteSnapshot(Path),
-    /// What is written to a file, or made in a directory, is compressed from now on, or no more.
+    /// Set how data written to a file, or files created in a directory, are compressed from now on;
+    /// `None`: no longer.
     Compress(Path, Option<Algorithm>),
-    /// What a file holds is written again as its attribute asks.
+    /// Rewrite a file's contents as its compression attribute asks.
     Rewrite(Path),
-    /// What lies scattered is written again together, whoever shares it.
+    /// Rewrite scattered extents together, shared or not.
     Defragment(Path),
-    /// A directory tree gets limits.
+    /// Set limits for a directory tree.
     Quota(Path, QuotaLimits),
-    /// It loses them.
+    /// Remove the limits.
     Unquota(Path),
-    /// An access control list with one more user; always the same.
+    /// Set an access control list with one more user; always the same list.
     AccessList(Path),
 }
 
@@ -52,7 +54,7 @@ impl fmt::Display for Feature {
     }
 }
 
-/// Reads one; `None` for what is none.
+/// Parses a feature; `None` if the words are not one.
 pub(super) fn parse(words: &[&str]) -> Result<Option<Feature>, String> {
     Ok(Some(match *words {
         ["snapshot", name] => Feature::Snapshot(path(name)),
@@ -78,7 +80,7 @@ pub(super) fn name_of(how: Option<Algorithm>) -> &'static str {
     }
 }
 
-/// What the word means.
+/// The algorithm that a word stands for.
 pub(super) fn algorithm(word: &str) -> Result<Option<Algorithm>, String> {
     let all = [Some(Algorithm::Lz4), Some(Algorithm::Zstd), None];
     let found = all.into_iter().find(|how| name_of(*how) == word);
@@ -86,7 +88,7 @@ pub(super) fn algorithm(word: &str) -> Result<Option<Algorithm>, String> {
 }
 
 impl Feature {
-    /// The file or directory that it is about.
+    /// The file or directory that the call is about.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::Snapshot(_) | Self::DeleteSnapshot(_) => None,
@@ -100,7 +102,8 @@ impl Feature {
     }
 }
 
-/// An access control list: one user more, who may read, and a group whose rights the mask bounds.
+/// An access control list with one more user, who may read, and a group whose rights the mask
+/// limits.
 fn access_list(mask: u16, owner: u16, others: u16) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries =
@@ -115,13 +118,13 @@ fn access_list(mask: u16, owner: u16, others: u16) -> Vec<u8> {
     version.into_iter().chain(entries.into_iter().flat_map(entry)).collect()
 }
 
-/// The list that goes with these permissions of a file that has it.
+/// The list of a file that has one, for these permissions.
 pub(super) fn access_list_of(permissions: u16) -> Vec<u8> {
     access_list(permissions >> 3 & 7, permissions >> 6 & 7, permissions & 7)
 }
 
 impl State {
-    /// Does what the call does, or fails as it does.
+    /// Applies the call to the model, or fails with the same errno.
     pub(super) fn apply_feature(&mut self, feature: &Feature) -> Result<(), i32> {
         match feature {
             Feature::Snapshot(name) => {
@@ -179,7 +182,7 @@ impl State {
                     return Err(EBUSY);
                 }
                 for ino in below {
-                    // What has another name in another tree counts there.
+                    // An inode that also has a name in another tree keeps counting there.
                     self.members.entry(ino).or_insert(root);
                 }
             }
@@ -188,7 +191,7 @@ impl State {
         Ok(())
     }
 
-    /// A directory and all that has a name in it or below.
+    /// A directory and everything that has a name in it or below it.
     fn below(&self, dir: Ino) -> Vec<Ino> {
         let mut found = vec![dir];
         let mut next = 0;
@@ -238,7 +241,7 @@ async fn defragment(fs: &Arc<Filesystem>, ino: Ino) -> Result<(), FsError> {
     Ok(())
 }
 
-/// What a chmod makes of the list of a file that has it.
+/// The effect of a chmod on the list of a file that has one.
 pub(super) fn follow_mode(xattrs: &mut std::collections::BTreeMap<Vec<u8>, Vec<u8>>, permissions: u16) {
     if let Some(list) = xattrs.get_mut(ACCESS_LIST) {
         *list = access_list_of(permissions);

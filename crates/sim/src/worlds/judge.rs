@@ -1,8 +1,9 @@
-//! The oracle: whether what came back after a crash is what was promised.
+//! The oracle: decides whether the state recovered after a crash is what was promised.
 //!
-//! A workload is one sequence of calls, so that there is little to be clever about. The tree that came back must be the
-//! model's after the first k calls, for a k that no promise forbids and that the recovered transaction number names; each
-//! file's data must lie in the window that the promises leave ([`Window`]).
+//! A workload is a single sequence of calls, so the oracle can be simple. The recovered tree must
+//! be the model's after the first k calls, for a k that no promise excludes and that matches the
+//! recovered transaction number. Each file's data must be in the window that the promises leave
+//! ([`Window`]).
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use super::run::{Names, Ran, Run, Sync};
 use super::state::{Body, Node, State, Times};
 use syncline_fs::types::{Ino, Timestamp};
 
-/// What came back.
+/// The recovered state.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Found {
     pub(super) state: State,
@@ -24,7 +25,8 @@ pub(super) struct Found {
     pub(super) snapshots: Snapshots,
 }
 
-/// Compares what came back after a crash at `position` with what may. The error says what was expected.
+/// Compares the state recovered after a crash at `position` with the allowed ones. The error says
+/// what was expected.
 pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), String> {
     kept::judge(run, found, position)?;
     let given: Vec<&Sync> = run.syncs.iter().filter(|sync| sync.given <= position).collect();
@@ -47,15 +49,16 @@ pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), Str
     Err(wrong.expect("the range is not empty"))
 }
 
-/// Numbers of calls that a recovery up to transaction `op` may have brought back: all that ended by then, none that began
-/// after it. (One that committed nothing counts with the one before it.)
+/// The range of numbers of calls that a recovery up to transaction `op` may bring back: all calls
+/// that ended by then, and none that began after it. A call that committed nothing goes with the
+/// one before it.
 fn calls_named(run: &Run, op: u64) -> (usize, usize) {
     let least = run.ran.iter().rposition(|ran| ran.ops.1 <= op).map_or(0, |call| call + 1);
     let most = run.ran.iter().rposition(|ran| ran.ops.0 < op).map_or(0, |call| call + 1);
     (least, most.max(least))
 }
 
-/// Calls that a sync made durable.
+/// Number of calls that a sync made durable.
 fn promised(run: &Run, sync: &Sync) -> usize {
     match sync.names {
         Names::All => sync.steps,
@@ -69,7 +72,7 @@ fn promised(run: &Run, sync: &Sync) -> usize {
     }
 }
 
-/// Where an inode has names.
+/// The names of an inode: directory and name.
 fn names_of(state: &State, ino: Ino) -> Vec<(Ino, &[u8])> {
     let directories = state.nodes.iter().filter_map(|(dir, node)| match &node.body {
         Body::Directory(entries) => Some((*dir, entries)),
@@ -83,7 +86,7 @@ fn names_of(state: &State, ino: Ino) -> Vec<(Ino, &[u8])> {
         .collect()
 }
 
-/// Compares with the first `calls` calls.
+/// Compares the recovered state with the model after the first `calls` calls.
 fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Result<(), String> {
     let expected = &run.states[calls];
     if let Some(difference) = difference(&found.state, expected, false) {
@@ -105,22 +108,24 @@ fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Resu
         .try_for_each(|sync| all_or_nothing(run, found, given, calls, sync))
 }
 
-/// Calls whose data in this file is there for certain: those before a sync of it, and those before a rename (promise P3) or
-/// a copy of blocks that came back.
+/// Number of calls after which this file's data is certain: those before a sync of it, and those
+/// before a rename (promise P3) or a copy by sharing that survived.
 fn data_promised(run: &Run, given: &[&Sync], ino: Ino, calls: usize) -> usize {
     let synced = given.iter().filter(|sync| sync.data.contains(&ino)).map(|sync| sync.steps);
     let carried = (1..=calls).filter(|calls| run.ran[calls - 1].carried.contains(&ino));
     synced.chain(carried).max().unwrap_or(0)
 }
 
-/// The times belong to the contents: with certain contents they are certain; otherwise one of those the file had.
+/// Times belong to the contents: if the contents are certain, so are the times; otherwise they are
+/// any that the file had.
 fn check_times(run: &Run, ino: Ino, node: &Node, calls: usize, window: &Window<'_>) -> Result<(), String> {
     let times = |calls: usize| run.states[calls].nodes.get(&ino).map(|node| node.times);
     let expected = times(calls).ok_or_else(|| format!("inode {ino} is not in the model"))?;
     if node.times.fixed != expected.fixed {
         return Err(format!("inode {ino} has birth and access times {:?}, not {:?}", node.times, expected));
     }
-    // A datasync promises data without the changes of attributes that came between.
+    // An fdatasync may make data durable without the attribute changes before it; then the times
+    // are not certain.
     if window.is_settled() && window.newest_write() <= calls {
         return if node.times == expected {
             Ok(())
@@ -129,7 +134,8 @@ fn check_times(run: &Run, ino: Ino, node: &Node, calls: usize, window: &Window<'
         };
     }
     let had: Vec<_> = (0..run.states.len()).filter_map(times).collect();
-    // A copy that shares only a part of the blocks is several changes, each with its time.
+    // A copy that shares only some of the blocks consists of several changes, each with its own
+    // time.
     let copies = (0..run.ran.len())
         .filter(|call| run.ran[*call].written == Some(ino) && run.ran[*call].copied.contains(&ino));
     let copying: Vec<_> = copies.filter_map(|call| times(call).zip(times(call + 1))).collect();
@@ -142,7 +148,7 @@ fn check_times(run: &Run, ino: Ino, node: &Node, calls: usize, window: &Window<'
     if known { Ok(()) } else { Err(format!("inode {ino} has times {:?}, which it never had", node.times)) }
 }
 
-/// Promise P6: of what was not logged when the sync began, all came back or nothing.
+/// Promise P6: of the data not logged when the sync began, all comes back or none.
 fn all_or_nothing(
     run: &Run,
     found: &Found,
@@ -167,17 +173,17 @@ fn all_or_nothing(
     }
 }
 
-/// Calls whose data in this file may have been logged before this sync began.
+/// Number of calls after which this file's data may have been logged before this sync began.
 fn logged_before(run: &Run, sync: &Sync, ino: Ino) -> usize {
     let index = run.syncs.iter().position(|other| std::ptr::eq(other, sync)).unwrap_or(0);
     let synced = run.syncs[..index].iter().filter(|other| other.data.contains(&ino)).map(|other| other.steps);
-    // What happened in the background nobody saw.
+    // Background work is not observed.
     let idle = run.idles.iter().filter(|(_, syncs)| *syncs <= index).map(|(steps, _)| *steps);
     let submitted = (1..=sync.steps).filter(|calls| {
         let ran = &run.ran[calls - 1];
         ran.is_ordered_for(ino) || ran.carried.contains(&ino) || ran.copied.contains(&ino)
     });
-    // A small file goes along with the sync of any other.
+    // A small file is taken along with a sync of any other file.
     let small = |steps: usize| {
         let data = run.states[steps].nodes.get(&ino).and_then(|node| node.data());
         data.is_some_and(|data| data.len() <= INLINE_BYTES_MAX)
@@ -186,7 +192,8 @@ fn logged_before(run: &Run, sync: &Sync, ino: Ino) -> usize {
     synced.chain(idle).chain(submitted).chain(along).max().unwrap_or(0)
 }
 
-/// The first difference between two trees. Without `all`, file data and what belongs to it does not count.
+/// The first difference between two trees. Without `all`, file data and attributes that belong to
+/// it are ignored.
 pub(super) fn difference(found: &State, expected: &State, all: bool) -> Option<String> {
     let inos = found.nodes.keys().chain(expected.nodes.keys());
     let differs = |ino: &&Ino| match (found.nodes.get(*ino), expected.nodes.get(*ino)) {

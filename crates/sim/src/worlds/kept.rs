@@ -1,5 +1,5 @@
-//! Snapshots through crashes: each is there from the moment that its creation was answered to the moment that its removal was
-//! asked for, and shows exactly what there was when it was made.
+//! Snapshots through crashes: each exists from when its creation was acknowledged until its removal
+//! was requested, and shows exactly the state when it was made.
 
 use super::accounts::Accounts;
 use super::judge::{Found, difference};
@@ -13,20 +13,20 @@ use syncline_device::{Device, Spawn};
 use syncline_fs::{Filesystem, Options};
 use syncline_store::{Store, StoreOptions};
 
-/// A snapshot that was made or deleted.
+/// The creation or removal of a snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     pub(super) name: Path,
-    /// Its creation; else its removal.
+    /// True: creation; false: removal.
     pub(super) made: bool,
-    /// Calls before it.
+    /// Number of calls before it.
     pub(super) calls: usize,
-    /// Length of the device log when it was asked for, and when it was answered.
+    /// Length of the device log when it was requested; `given`: when it was acknowledged.
     pub(super) asked: usize,
     pub(super) given: usize,
 }
 
-/// What snapshots show.
+/// The contents of snapshots.
 pub(super) type Snapshots = BTreeMap<Path, (State, Accounts)>;
 
 /// Reads all snapshots of an open filesystem.
@@ -52,7 +52,7 @@ pub(super) async fn read_all(
     Ok(found)
 }
 
-/// Compares what came back after a crash at `position` with what may.
+/// Compares the snapshots recovered after a crash at `position` with the allowed ones.
 pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), String> {
     if let Some(name) = found.snapshots.keys().find(|name| !run.turns.iter().any(|turn| turn.name == **name))
     {
@@ -62,7 +62,7 @@ pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), Str
     names.sort_unstable();
     names.dedup();
     names.into_iter().try_for_each(|name| {
-        // One call at a time: at most one turn was asked for and not answered.
+        // Calls do not overlap: at most one turn was requested and not acknowledged.
         let asked: Vec<_> =
             run.turns.iter().filter(|turn| turn.name == *name && turn.asked <= position).collect();
         let answered = asked.iter().rposition(|turn| turn.given <= position);
@@ -74,7 +74,7 @@ pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), Str
     })
 }
 
-/// `allowed` are the creations whose contents may show, or none for its absence.
+/// `allowed` are the creations whose contents the snapshot may show; `None` stands for its absence.
 fn judge_one(
     run: &Run,
     name: &Path,
@@ -93,7 +93,7 @@ fn judge_one(
     for turn in allowed.iter().flatten() {
         let expected = &run.states[turn.calls];
         let differs = difference(state, expected, true).map_or(Ok(()), Err);
-        // What had no name any more is in it, too.
+        // It also contains inodes that no longer had a name.
         match differs.and_then(|()| accounts.check(expected, None, false)) {
             Ok(()) => return Ok(()),
             Err(what) => wrong = format!("snapshot {name}, as of {} calls: {what}", turn.calls),

@@ -1,4 +1,4 @@
-//! Many workloads on all cores.
+//! Explores many workloads on all cores.
 
 use super::base::Base;
 use super::explore::{Figures, Plan, Seen, Violation, explore};
@@ -8,47 +8,47 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a search that reports tells how far it is.
+/// Interval between progress reports.
 const REPORT_EVERY: Duration = Duration::from_secs(20);
 
 /// A search through workloads.
 pub struct Search<'a> {
-    /// Where each starts.
+    /// The image from which each workload starts.
     pub base: &'a Base,
-    /// How thorough.
+    /// The thoroughness.
     pub plan: Plan,
-    /// Images that need no second look.
+    /// Images already explored, which are not explored again.
     pub seen: &'a Seen,
     /// Threads.
     pub threads: usize,
-    /// No workload begins after this.
+    /// No workload starts after this.
     pub deadline: Option<Instant>,
-    /// It ends after this many violations.
+    /// The search ends after this many violations.
     pub violations_max: usize,
-    /// Tells how far it is, under this name.
+    /// If set, progress is reported under this name.
     pub name: Option<&'a str>,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Default, Debug)]
 pub struct Summary {
-    /// What was looked at.
+    /// Statistics.
     pub figures: Figures,
-    /// What was wrong.
+    /// The violations found.
     pub violations: Vec<Violation>,
     /// The time it took.
     pub elapsed: Duration,
 }
 
 impl Summary {
-    /// Adds another's.
+    /// Adds another search's result.
     pub fn add(&mut self, other: Self) {
         self.figures.add(other.figures);
         self.violations.extend(other.violations);
         self.elapsed += other.elapsed;
     }
 
-    /// Images recovered, of all kinds.
+    /// All images recovered, including those of recoveries.
     pub fn images(&self) -> u64 {
         self.figures.images + self.figures.recovery_images
     }
@@ -70,7 +70,7 @@ impl std::fmt::Display for Summary {
 }
 
 impl Search<'_> {
-    /// Looks at `workloads`, in order, on all threads.
+    /// Explores `workloads`, in order, on all threads.
     pub fn run(&self, workloads: &[Workload]) -> Summary {
         let (started, next, summary) = (Instant::now(), AtomicUsize::new(0), Mutex::new(Summary::default()));
         let reported = Mutex::new(started);

@@ -1,9 +1,10 @@
-//! Exhaustive small worlds: every workload of one and of two operations on a few names, with every choice of persistence
-//! point after each, through every power cut that the device assumption allows, and through a second one during
-//! recovery. In the manner of bounded black-box crash testing: bugs in what a crash leaves show in small workloads.
+//! Exhaustive small worlds: every workload of one and of two operations on a few names, with every
+//! choice of persistence point after each, through every power cut that the device assumption
+//! allows, and through a second one during recovery. This is bounded black-box crash testing: crash
+//! bugs show in small workloads.
 //!
-//! `run` makes the log, `cuts` the images, `recover` opens them, `judge` compares them with a model that is exact because a
-//! workload is one sequence of calls.
+//! `run` makes the log, `cuts` the images, `recover` opens them, and `judge` compares them with a
+//! model that is exact because a workload is a single sequence of calls.
 
 mod accounts;
 mod base;

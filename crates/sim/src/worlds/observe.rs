@@ -7,7 +7,8 @@ use std::sync::Arc;
 use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
 use syncline_fs::{Filesystem, FsError};
 
-/// Everything that can be reached from the root. An error is a violation: after a legal crash everything can be read.
+/// Reads everything reachable from the root. An error is a violation: after a legal crash
+/// everything is readable.
 pub(super) async fn observe(fs: &Arc<Filesystem>) -> Result<State, String> {
     let mut state = State::default();
     let mut waiting = vec![ROOT];
@@ -29,7 +30,7 @@ pub(super) async fn observe(fs: &Arc<Filesystem>) -> Result<State, String> {
     Ok(state)
 }
 
-/// Gives the model's inodes the times that the filesystem shows now.
+/// Copies the filesystem's current times into the model's inodes.
 pub(super) async fn stamp(fs: &Arc<Filesystem>, state: &mut State) -> Result<(), String> {
     let inos: Vec<Ino> = state.nodes.keys().copied().collect();
     for ino in inos {

@@ -1,4 +1,4 @@
-//! Opens what a crash left, checks the whole image and reads everything that came back.
+//! Opens the image that a crash left, checks all of it and reads everything that came back.
 
 use super::accounts::Accounts;
 use super::disk::Image;
@@ -14,18 +14,19 @@ use syncline_device::{Device, block_on};
 use syncline_fs::Filesystem;
 use syncline_store::{Canary, Store};
 
-/// Long enough to remove what the few files of a workload leave.
+/// Long enough to remove the few files of a workload that wait for removal.
 const REMOVALS: Duration = Duration::from_millis(5);
 
-/// What a recovery found, and what it wrote.
+/// The recovered state, and what recovery wrote.
 pub(super) struct Recovered {
     pub(super) found: Found,
     pub(super) events: Vec<Event>,
 }
 
-/// Recovers a copy of an image. `checked` also verifies it as a whole, as the crash left it.
+/// Recovers a copy of an image. With `checked`, the whole image is also verified as the crash left
+/// it.
 pub(super) fn recover(image: &Image, checked: bool, canary: Option<Canary>) -> Result<Recovered, String> {
-    // One image is one recovery, whichever thread comes across it.
+    // An image determines its recovery, whichever thread explores it.
     let seed = image.hash() as u64;
     let simulation = Simulation::new(seed);
     if checked {
@@ -33,7 +34,7 @@ pub(super) fn recover(image: &Image, checked: bool, canary: Option<Canary>) -> R
     }
     let log = RecordingDevice::new(image.device());
     let (device, spawn) = (log.clone() as Arc<dyn Device>, simulation.spawner());
-    // Never that of the run, nor of another recovery (rule R3).
+    // Different from the epoch of the run and of any other recovery (rule R3).
     let (clock, epoch) = (simulation.clock(), image.hash().to_le_bytes());
     let again = move || options(clock.clone(), canary, epoch);
     let (store_options, options) = again();
@@ -47,7 +48,7 @@ pub(super) fn recover(image: &Image, checked: bool, canary: Option<Canary>) -> R
             .map_err(|error| format!("the filesystem does not open: {error}"))?;
         let state = observe(&fs).await?;
         if !fs.quotas().is_empty() {
-            // What has no name any more counts until it is removed.
+            // An inode without a name counts until it is removed.
             spawn.sleep(REMOVALS).await;
         }
         let accounts = Accounts::read(&fs, &state).await?;
@@ -58,10 +59,10 @@ pub(super) fn recover(image: &Image, checked: bool, canary: Option<Canary>) -> R
     Ok(Recovered { found, events: log.events() })
 }
 
-/// Every structure of the image agrees with every other.
+/// Checks that all structures of the image agree.
 fn check_image(simulation: &Simulation, image: &Image) -> Result<(), String> {
     let (device, spawn) = (image.device(), simulation.spawner());
-    // It starts no task, and reads end at once.
+    // The check starts no task, and reads complete at once.
     let report = block_on(check(device, spawn, &mut |_| {}));
     let report = report.map_err(|error| format!("check: {error}"))?;
     match unexplained(&report) {

@@ -1,5 +1,6 @@
-//! Runs a workload on the filesystem and keeps everything that judging a crash needs: the log of the device, the state of
-//! the model after each call, and the promises with the moments at which they were given.
+//! Runs a workload on the filesystem and keeps everything needed to judge a crash: the device log,
+//! the state of the model after each call, and the promises with the times at which they were
+//! given.
 
 use super::accounts::{Accounts, judge_answer};
 use super::disk::Image;
@@ -22,80 +23,86 @@ use syncline_store::{Canary, Store, StoreOptions};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// After the last sync: long enough for the marker of an idle log, which is written after 200 ms.
+/// The wait after the last sync: long enough for the marker of an idle log, which is written after
+/// 200 ms.
 const IDLE: Duration = Duration::from_millis(250);
-/// An idle that is part of a workload: long enough for the write-back of old data too, which is due after 5 s.
+/// An idle time within a workload: also long enough for the write-back of old data, which is due
+/// after 5 s.
 const LONG_IDLE: Duration = Duration::from_secs(7);
 
-/// One call that took place.
+/// One call that was made.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ran {
-    /// Newest transaction before and after it.
+    /// Newest transaction before and after the call.
     pub(super) ops: (u64, u64),
-    /// Files whose data a rename takes along (promise P3), or a copy that shares all blocks, and files whose data or size
-    /// it changed.
+    /// Files whose data the call carries along: a rename (promise P3), or a copy that shares all
+    /// blocks. `written` is the file whose data or size it changed.
     pub(super) carried: Vec<Ino>,
     pub(super) written: Option<Ino>,
-    /// A truncation.
+    /// It was a truncation.
     pub(super) truncation: bool,
-    /// A copy: the two files, whose data it logs.
+    /// The two files of a copy, whose data it logs.
     pub(super) copied: Vec<Ino>,
-    /// Blocks of the written file that were replaced in the call's transaction, whatever was dirty of them.
+    /// Blocks of the written file that were replaced in the call's own transaction, even if they
+    /// were dirty.
     pub(super) replaced: Option<Range<u64>>,
-    /// The directory whose quota it set.
+    /// The directory whose quota the call set.
     pub(super) quota: Option<Ino>,
 }
 
 impl Ran {
-    /// True for what changed this file's data in its transaction: it is there with that and not without.
+    /// True if the call changed this file's data in its own transaction: the data is there exactly
+    /// if the transaction is.
     pub(super) fn is_ordered_for(&self, ino: Ino) -> bool {
         let ordered = self.truncation || self.replaced.is_some() || self.carried.contains(&ino);
         self.written == Some(ino) && ordered
     }
 }
 
-/// What a sync that was answered says about names and attributes.
+/// What an acknowledged sync promises about names and attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Names {
-    /// All changes up to there are durable.
+    /// All changes up to the sync are durable.
     All,
-    /// Those that concern this file's size or names, and all before them: an fdatasync.
+    /// Only changes of this file's size or names, and all changes before those, are durable: an
+    /// fdatasync.
     Of(Ino),
 }
 
 /// A sync: what it promised, and when.
 #[derive(Clone, Debug)]
 pub(super) struct Sync {
-    /// Calls done when it began.
+    /// Number of calls done when it began.
     pub(super) steps: usize,
-    /// Length of the device log when it was answered.
+    /// Length of the device log when it was acknowledged.
     pub(super) given: usize,
     pub(super) names: Names,
     /// Files whose data it promises.
     pub(super) data: Vec<Ino>,
-    /// What of these files was not logged comes back all or nothing (promise P6).
+    /// The parts of these files that were not logged come back all or nothing (promise P6).
     pub(super) atomic: bool,
 }
 
-/// A run, as far as judging needs it.
+/// A run, as needed for judging.
 pub(super) struct Run {
     pub(super) base: Image,
     pub(super) events: Vec<Event>,
-    /// After each call; the first is the state before all of them.
+    /// States after each call; the first is the state before all calls.
     pub(super) states: Vec<State>,
     pub(super) ran: Vec<Ran>,
     pub(super) syncs: Vec<Sync>,
     /// Length of the device log when each operation of the workload began, and at the end.
     pub(super) began: Vec<usize>,
-    /// Syncs that had been answered when each operation began.
+    /// Number of syncs that had been acknowledged when each operation began.
     pub(super) syncs_before: Vec<usize>,
-    /// When there was time for write-back: after so many calls and so many syncs.
+    /// Idle times with room for write-back: number of calls and of syncs before each.
     pub(super) idles: Vec<(usize, usize)>,
     /// Snapshots that were made or deleted.
     pub(super) turns: Vec<Turn>,
 }
 
-/// Small where the engine has a choice; nothing happens by itself in the virtual milliseconds that a workload takes.
+/// Small values where the engine has a choice; nothing happens by itself in the virtual
+/// milliseconds that a workload takes.
 pub(super) fn options(
     clock: Arc<dyn Clock>,
     canary: Option<Canary>,
@@ -124,7 +131,7 @@ pub(super) fn run(
     let simulation = Simulation::new(seed);
     let device = SimDevice::new(&simulation, base.device(), Latency::default());
     let log = RecordingDevice::new(device);
-    // Every second one flushes behind writes.
+    // Every second device offers write-through.
     let device: Arc<dyn Device> =
         if seed.is_multiple_of(2) { ThroughDevice::new(log.clone()) } else { log.clone() };
     let spawn = simulation.spawner();
@@ -167,7 +174,7 @@ pub(super) struct Runner {
     idles: Vec<(usize, usize)>,
     turns: Vec<Turn>,
     spawn: Arc<dyn Spawn>,
-    /// What the first call writes is tagged with the number after this.
+    /// The data of the first call has the tag after this number.
     tags: u64,
 }
 
@@ -199,7 +206,7 @@ impl Runner {
         self.syncs_before.push(self.syncs.len());
     }
 
-    /// Runs a workload, comparing each answer.
+    /// Runs a workload and compares each answer.
     pub(super) async fn all(&mut self, workload: &Workload) -> Result<(), String> {
         for (op, persist) in &workload.0 {
             self.begin();
@@ -216,7 +223,7 @@ impl Runner {
         self.states.last().expect("there is a first")
     }
 
-    /// Does one call to both, and compares the answers.
+    /// Makes one call on the filesystem and on the model, and compares the answers.
     async fn step(&mut self, step: Step) -> Result<(), String> {
         let (before, reflinked) = (self.fs.store().last_op().0, self.fs.counters().reflinked_bytes);
         let tag = self.tags + self.states.len() as u64;
@@ -239,7 +246,7 @@ impl Runner {
         if expected.is_ok() {
             self.note(&step, self.fs.counters().reflinked_bytes - reflinked, &mut ran);
             if matches!(step, Step::Publish(..)) {
-                // With the name came the contents.
+                // The contents came with the name.
                 (ran.written, ran.carried) = (Some(made), vec![made]);
             }
             if let Step::Feature(feature) = &step {
@@ -252,7 +259,8 @@ impl Runner {
         Ok(())
     }
 
-    /// What of the call concerns file data, `reflinked` bytes of which were shared. The present state is the one before it.
+    /// Notes how the call affects file data; `reflinked` bytes of it were shared. The current state
+    /// is the one before the call.
     fn note(&self, step: &Step, reflinked: u64, ran: &mut Ran) {
         match step {
             Step::Rename(from, to, kind) => {
@@ -269,16 +277,16 @@ impl Runner {
                 ran.written = self.now().find(at).ok();
                 let size =
                     ran.written.and_then(|ino| self.now().nodes[&ino].data()).map_or(0, <[u8]>::len) as u64;
-                // Past the end of a file its last block is zeros already, and stays what it is.
+                // Beyond the end of the file its last block is already zero, and stays as it is.
                 let first = if *offset < size { offset / BLOCK } else { offset.div_ceil(BLOCK) };
                 ran.replaced = match what {
-                    // The size comes with the transaction, as far as nothing is dirty below it.
+                    // The size comes with the transaction, unless there is dirty data below it.
                     Allocation::Preallocate { .. } | Allocation::UnshareRange { .. } => Some(0..0),
                     Allocation::CollapseRange | Allocation::InsertRange => None,
                     _ => Some(first..(offset + len).div_ceil(BLOCK)),
                 };
                 match what {
-                    // All that was dirty went before.
+                    // All dirty data was submitted first.
                     Allocation::CollapseRange | Allocation::InsertRange => ran.carried.extend(ran.written),
                     Allocation::UnshareRange { .. } => ran.copied.extend(ran.written),
                     _ => {}
@@ -297,14 +305,15 @@ impl Runner {
         }
     }
 
-    /// What of it is more than a change of the state: promises, and snapshots that come and go.
+    /// Notes what the feature does beyond changing the state: promises, and snapshots made or
+    /// deleted.
     fn note_feature(&mut self, feature: &Feature, asked: usize, ran: &mut Ran) {
         let (name, made) = match feature {
             Feature::Snapshot(name) => (name.clone(), true),
             Feature::DeleteSnapshot(name) => (name.clone(), false),
             Feature::Quota(at, _) => {
                 ran.quota = self.now().find(at).ok();
-                // What counts from now on was submitted first.
+                // Data that counts from now on was submitted first.
                 ran.copied.extend(self.now().nodes.keys());
                 return;
             }
@@ -316,13 +325,14 @@ impl Runner {
         };
         let (calls, given) = (self.ran.len(), self.log.position());
         self.turns.push(Turn { name, made, calls, asked, given });
-        // Either way it was a checkpoint; and what a snapshot shows it keeps.
+        // In either case it was a checkpoint; and a snapshot keeps what it shows.
         let files = self.now().nodes.iter().filter(|(_, node)| made && node.data().is_some());
         let data = files.map(|(ino, _)| *ino).collect();
         self.syncs.push(Sync { steps: calls, given, names: Names::All, data, atomic: false });
     }
 
-    /// What may make things durable and promises nothing.
+    /// Handles persistence points that may make things durable but promise nothing. Returns false
+    /// for all others.
     async fn unpromised(&mut self, persist: &Persist) -> bool {
         match persist {
             Persist::Idle => {
@@ -331,7 +341,7 @@ impl Runner {
             }
             Persist::CheckpointBegun => {
                 let store = self.fs.store().clone();
-                // Whether it succeeds shows in what comes back.
+                // The recovered state shows whether it succeeded.
                 self.spawn.spawn(Box::pin(async move { drop(store.checkpoint().await) }));
                 yield_now().await;
             }
@@ -376,7 +386,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Before any crash the filesystem shows exactly what the model says.
+    /// Checks that before any crash the filesystem shows exactly the model's state.
     pub(super) async fn compare_live(&self) -> Result<(), String> {
         let found = observe(&self.fs).await?;
         let differs = difference(&found, self.now(), true).map_or(Ok(()), Err);
@@ -386,8 +396,8 @@ impl Runner {
     }
 }
 
-/// Makes the call; the number of the inode that it made, or 0. Names are looked up in the model, as the kernel does in its
-/// own cache.
+/// Makes the call; returns the number of the inode that it created, or 0. Names are looked up in
+/// the model, as the kernel looks them up in its cache.
 async fn call(fs: &Arc<Filesystem>, state: &State, step: &Step, tag: u64) -> Result<Ino, i32> {
     let errno = |error: FsError| error.errno();
     let above = |path: &Path| state.find(&path.parent());
@@ -418,12 +428,12 @@ async fn call(fs: &Arc<Filesystem>, state: &State, step: &Step, tag: u64) -> Res
         Step::Feature(feature) => return feature::call(fs, state, feature).await.map(|()| 0),
         _ => return call_on_existing(fs, state, step, tag).await.map_err(errno_or).map(|()| 0),
     };
-    // The kernel would forget it sooner or later; at once is when most happens.
+    // The kernel would forget it sooner or later; forgetting at once triggers most.
     fs.forget(created.ino, 1);
     Ok(created.ino)
 }
 
-/// Either the model did not find the path, or the filesystem refused.
+/// The model did not find the path, or the filesystem refused the call.
 enum Refused {
     Path(i32),
     Call(FsError),
@@ -499,7 +509,7 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
     Ok(())
 }
 
-/// Copies a whole file over the beginning of another, in as many calls as that takes.
+/// Copies a whole file over the beginning of another, in as many calls as it takes.
 async fn copy(fs: &Arc<Filesystem>, from: Ino, to: Ino) -> Result<(), FsError> {
     let mut done = 0;
     loop {
@@ -510,7 +520,7 @@ async fn copy(fs: &Arc<Filesystem>, from: Ino, to: Ino) -> Result<(), FsError> {
     }
 }
 
-/// Aligned in every run: whether the filesystem copies a payload must not depend on where memory happens to lie.
+/// Always aligned: whether the filesystem copies a payload must not depend on memory addresses.
 fn payload(tag: u64, offset: u64, len: usize) -> Bytes {
     AlignedBuf::copy_from(&contents(tag, offset, len)).into_bytes().slice(..len)
 }

@@ -1,5 +1,5 @@
-//! A whole small filesystem at one moment, and what one call does to it: the model that recovered images are
-//! compared with. Calls fail here as they do in POSIX, with the errno.
+//! A whole small filesystem at one time and the effect of each call: the model that recovered
+//! images are compared with. Calls fail as in POSIX, with the errno.
 
 use super::feature::follow_mode;
 use super::step::{Path, RenameKind, Step};
@@ -24,7 +24,7 @@ pub(super) const EDQUOT: i32 = 122;
 
 type Entries = BTreeMap<Vec<u8>, Ino>;
 
-/// What an inode holds.
+/// The contents of an inode.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Body {
     /// A file's contents.
@@ -42,42 +42,43 @@ pub struct Times {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// Birth and last access: this workload never moves either.
+    /// Birth and last access, neither of which these workloads change.
     pub fixed: (Timestamp, Timestamp),
 }
 
 /// An inode.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
-    /// What it holds.
+    /// Its contents.
     pub body: Body,
     /// Permissions.
     pub permissions: u16,
-    /// Names.
+    /// Link count.
     pub nlink: u32,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// How what is written to it, or made in it, is compressed.
+    /// Compression of data written to it, or inherited by files created in it.
     pub compression: Option<Algorithm>,
-    /// Times; the runner fills them in.
+    /// Times, filled in by the runner.
     pub times: Times,
 }
 
 /// All inodes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct State {
-    /// By number.
+    /// Inodes by number.
     pub nodes: BTreeMap<Ino, Arc<Node>>,
-    /// Limits of the trees below these directories; known to the model only, as all that follows.
+    /// Limits of the trees below these directories. From here on the fields exist only in the
+    /// model.
     pub quotas: BTreeMap<Ino, QuotaLimits>,
-    /// The directory in whose quota an inode counts.
+    /// For each inode, the directory in whose quota it counts.
     pub members: BTreeMap<Ino, Ino>,
     /// Snapshots.
     pub snapshots: BTreeMap<Path, Arc<State>>,
 }
 
-/// The bytes that the call with this tag writes at `offset`: no two sectors of any two calls are equal. Those of two calls in three
-/// can be compressed.
+/// The bytes that the call with this tag writes at `offset`. No two sectors of any two calls are
+/// equal. Two of three calls write compressible data.
 pub fn contents(tag: u64, offset: u64, len: usize) -> Vec<u8> {
     let first = offset / BLOCK_BYTES as u64;
     let last = (offset + len as u64).div_ceil(BLOCK_BYTES as u64);
@@ -137,7 +138,7 @@ impl State {
         Self { nodes: [(ROOT, Arc::new(root))].into(), ..Self::default() }
     }
 
-    /// What a path means.
+    /// The inode that a path leads to.
     pub fn find(&self, path: &Path) -> Result<Ino, i32> {
         path.names().try_fold(ROOT, |dir, name| self.entry(dir, name.as_bytes())?.ok_or(ENOENT))
     }
@@ -153,7 +154,7 @@ impl State {
         }
     }
 
-    /// The inode, to be changed. The number must exist.
+    /// The inode, for changing it. The number must exist.
     pub fn node_mut(&mut self, ino: Ino) -> &mut Node {
         Arc::make_mut(self.nodes.get_mut(&ino).expect("a number that was found"))
     }
@@ -165,8 +166,8 @@ impl State {
         }
     }
 
-    /// Does what the call does, or fails as it does. `ino` is the number that a new inode gets, `tag` that of the
-    /// contents written.
+    /// Applies the call to the model, or fails with the same errno. `ino` is the number for a new
+    /// inode, `tag` the tag of written contents.
     pub fn apply(&mut self, step: &Step, ino: Ino, tag: u64) -> Result<(), i32> {
         match step {
             Step::Create(at) => self.create(at, ino, Node::new(Body::File(Vec::new()), 0o644)),
@@ -208,7 +209,7 @@ impl State {
         }
     }
 
-    /// Fails if the quota in which a directory counts has no inode more.
+    /// Fails if the quota in which a directory counts has no inode left.
     fn require_inode(&self, dir: Ino) -> Result<(), i32> {
         let Some(root) = self.members.get(&dir) else { return Ok(()) };
         let limit = self.quotas[root].inodes;
@@ -223,7 +224,8 @@ impl State {
         if from == to || (own == target && source == target) || whole { Ok(()) } else { Err(EXDEV) }
     }
 
-    /// What a file holds may lie compressed: in its own writes, or in what it shares with others.
+    /// True if the file's data may be compressed, by its own writes or because it shares extents
+    /// with other files.
     pub(super) fn may_be_compressed(&self, ino: Ino) -> bool {
         self.nodes[&ino].compression.is_some() || self.nodes.values().any(|node| node.compression.is_some())
     }
@@ -249,7 +251,7 @@ impl State {
     fn put(&mut self, parent: Ino, at: &Path, ino: Ino, directory: bool) {
         self.entries_mut(parent).insert(at.name().into(), ino);
         if directory {
-            // Its ".." is a name of the parent.
+            // Its ".." counts as a link of the parent.
             self.node_mut(parent).nlink += 1;
         }
     }
@@ -261,7 +263,7 @@ impl State {
         }
     }
 
-    /// A name of `ino` went; with the last one the inode goes.
+    /// Drops a name of `ino`; the inode goes with its last name.
     fn drop_link(&mut self, ino: Ino) {
         let node = self.node_mut(ino);
         node.nlink -= if node.is_directory() { 2 } else { 1 };
@@ -311,7 +313,7 @@ impl State {
         match (target, kind) {
             (Some(_), RenameKind::NoReplace) => return Err(EEXIST),
             (None, RenameKind::Exchange) => return Err(ENOENT),
-            // Two names of one inode: nothing happens.
+            // Both names are of one inode: nothing happens.
             (Some(target), _) if target == source => return Ok(()),
             _ => {}
         }
@@ -354,7 +356,7 @@ impl State {
         Ok(())
     }
 
-    /// A directory and all above it.
+    /// A directory and all its ancestors.
     fn ancestors(&self, dir: &Path) -> Result<Vec<Ino>, i32> {
         let mut above = vec![ROOT];
         for name in dir.names() {
@@ -377,7 +379,7 @@ impl State {
         let (source, copied) = self.file(from).map(|(ino, data)| (ino, data.clone()))?;
         let (destination, data) = self.file(to)?;
         if source == destination && !copied.is_empty() {
-            // The ranges are one.
+            // The ranges overlap.
             return Err(EINVAL);
         }
         data.resize(data.len().max(copied.len()), 0);

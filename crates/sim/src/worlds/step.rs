@@ -1,4 +1,5 @@
-//! What a workload is made of: changes and syncs on named paths, each with a form that can be printed and read back.
+//! The elements of workloads: changes and syncs on named paths, each with a form that can be
+//! printed and parsed.
 
 use super::feature::{self, Feature};
 use std::fmt;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use syncline_fs::Allocation;
 use syncline_fs::types::Algorithm;
 
-/// The forms of fallocate, by their names here.
+/// The forms of fallocate, by their names in workloads.
 const ALLOCATIONS: &[(&str, Allocation)] = &[
     ("preallocate", Allocation::Preallocate { keep_size: false }),
     ("preallocate-beyond", Allocation::Preallocate { keep_size: true }),
@@ -19,17 +20,17 @@ const ALLOCATIONS: &[(&str, Allocation)] = &[
     ("unshare", Allocation::UnshareRange { keep_size: false }),
 ];
 
-/// A path of the little filesystem, without a leading slash; empty for the root.
+/// A path in the small filesystem, without a leading slash; empty for the root.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path(Arc<str>);
 
 impl Path {
-    /// This path.
+    /// Makes a path from a string.
     pub fn new(path: &str) -> Self {
         Self(path.into())
     }
 
-    /// The directory above.
+    /// The parent directory.
     pub fn parent(&self) -> Self {
         Self::new(self.0.rsplit_once('/').map_or("", |(parent, _)| parent))
     }
@@ -39,7 +40,7 @@ impl Path {
         self.0.rsplit_once('/').map_or(&*self.0, |(_, name)| name)
     }
 
-    /// The names on the way, from the root.
+    /// The names in the path, starting at the root.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.split('/').filter(|name| !name.is_empty())
     }
@@ -57,68 +58,68 @@ impl fmt::Debug for Path {
     }
 }
 
-/// How a rename treats what has the new name.
+/// How a rename treats an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RenameKind {
-    /// It replaces it.
+    /// It replaces the target.
     Replace,
     /// It fails (RENAME_NOREPLACE).
     NoReplace,
-    /// The two change places (RENAME_EXCHANGE).
+    /// Source and target change places (RENAME_EXCHANGE).
     Exchange,
 }
 
 /// One call that changes something.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A new, empty file.
+    /// Create an empty file.
     Create(Path),
-    /// A new directory.
+    /// Create a directory.
     Mkdir(Path),
-    /// A symbolic link whose target has this many bytes.
+    /// Create a symlink whose target has this many bytes.
     Symlink(Path, usize),
-    /// A file without a name, written with this many bytes and given its first one.
+    /// Create a file without a name, write this many bytes, then link it.
     Publish(Path, usize),
-    /// A second name for a file.
+    /// Add a second name to a file.
     Link(Path, Path),
-    /// A name of a file goes.
+    /// Remove a name of a file.
     Unlink(Path),
-    /// An empty directory goes.
+    /// Remove an empty directory.
     Rmdir(Path),
-    /// A name changes.
+    /// Rename.
     Rename(Path, Path, RenameKind),
-    /// Data at an offset: path, offset, length.
+    /// Write data at an offset: path, offset, length.
     Write(Path, u64, usize),
-    /// Data at the end: path, length.
+    /// Append data: path, length.
     Append(Path, usize),
-    /// A new size.
+    /// Set a new size.
     Truncate(Path, u64),
-    /// An extended attribute: path, name, length of the value.
+    /// Set an xattr: path, name, length of the value.
     SetXattr(Path, Path, usize),
-    /// It goes.
+    /// Remove an xattr.
     RemoveXattr(Path, Path),
-    /// Permissions.
+    /// Set permissions.
     Chmod(Path, u16),
-    /// The whole of a file over the beginning of another, by copy_file_range.
+    /// Copy a whole file over the beginning of another, by copy_file_range.
     Copy(Path, Path),
-    /// A range is allocated otherwise, by fallocate: path, how, offset, length.
+    /// Change the allocation of a range by fallocate: path, how, offset, length.
     Allocate(Path, Allocation, u64, u64),
-    /// What is not of POSIX.
+    /// A feature that is not in POSIX.
     Feature(Feature),
 }
 
-/// What a user asks for; some of it takes several calls.
+/// An operation as a user sees it; some take several calls.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
     /// One call.
     One(Step),
     /// Open with O_CREAT and write: path, offset, length.
     Put(Path, u64, usize),
-    /// Write a new file beside it and rename that over it: path, length.
+    /// Write a new file beside this one and rename it over it: path, length.
     ReplaceByRename(Path, usize),
     /// Open with O_CREAT and copy a whole file into it.
     Copy(Path, Path),
-    /// Open with O_CREAT, have what is written compressed, and write: path, how, offset, length.
+    /// Open with O_CREAT, turn on compression, and write: path, how, offset, length.
     Pack(Path, Algorithm, u64, usize),
 }
 
@@ -135,11 +136,11 @@ pub enum Persist {
     SyncMany(Path, Path),
     /// syncfs: all data, and a checkpoint.
     Syncfs,
-    /// A checkpoint of the store, which knows nothing of data that was never submitted.
+    /// A checkpoint of the store, which does not include data that was never submitted.
     Checkpoint,
-    /// A checkpoint begins, and the next operation with it: nobody waits for it.
+    /// A checkpoint starts together with the next operation and is not waited for.
     CheckpointBegun,
-    /// No call, but time: what happens in the background happens, and nothing of it is promised.
+    /// No call, but time passes: background work happens, and none of it is promised.
     Idle,
 }
 
@@ -148,7 +149,7 @@ pub enum Persist {
 pub struct Workload(pub Vec<(Op, Persist)>);
 
 impl Op {
-    /// The calls it takes, given whether its path exists.
+    /// The calls it takes, depending on whether its path exists.
     pub fn steps(&self, exists: bool) -> Vec<Step> {
         match self {
             Self::One(step) => vec![step.clone()],
@@ -176,7 +177,7 @@ impl Op {
         }
     }
 
-    /// The path whose existence decides about the steps.
+    /// The path whose existence decides which calls are made.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Put(path, ..) | Self::Copy(_, path) | Self::Pack(path, ..) => Some(path),

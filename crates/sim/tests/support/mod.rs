@@ -1,4 +1,4 @@
-//! Runs seeds on two threads and says how to repeat what failed.
+//! Runs seeds on two threads and says how to repeat a failure.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
 use syncline_sim::rest::Rested;
 
 const THREADS: usize = 2;
-/// No seed takes so long, unless it hangs.
+/// No seed takes this long unless it hangs.
 const SLOW: Duration = Duration::from_secs(60);
 
-/// What a search found.
+/// The result of a search.
 pub struct Found {
     pub explored: Explored,
     pub seeds: u64,
@@ -29,7 +29,7 @@ fn run_one<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Explored, S
     })
 }
 
-/// Runs `seeds`, until `stop_at` violations were found.
+/// Runs `seeds` until `stop_at` violations are found.
 pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, stop_at: usize) -> Found {
     show_logs();
     let next = AtomicU64::new(seeds.start);
@@ -71,7 +71,8 @@ pub fn search<S: Subject>(subject: &S, seeds: std::ops::Range<u64>, plan: Plan, 
     found.into_inner().unwrap()
 }
 
-/// Names the seeds that have run for longer than any should, until all have ended: one that hangs says nothing itself.
+/// Names the seeds that run longer than they should, until all have ended: a hanging seed prints
+/// nothing itself.
 fn tell_of_the_slow(running: &Mutex<BTreeMap<u64, Instant>>, end: Receiver<()>) {
     while end.recv_timeout(SLOW) == Err(RecvTimeoutError::Timeout) {
         for (seed, since) in running.lock().unwrap().iter().filter(|(_, since)| since.elapsed() >= SLOW) {
@@ -80,7 +81,7 @@ fn tell_of_the_slow(running: &Mutex<BTreeMap<u64, Instant>>, end: Receiver<()>) 
     }
 }
 
-/// With `RUST_LOG` set, shows what the engine has to say: for the study of one seed.
+/// With `RUST_LOG` set, shows the engine's log, for studying a single seed.
 pub fn show_logs() {
     if std::env::var_os("RUST_LOG").is_some() {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
@@ -93,7 +94,8 @@ pub fn number_from(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// Runs seeds and fails with the first violation. `SYNCLINE_CRASH_SEEDS` says how many, `SYNCLINE_CRASH_SEED` runs one.
+/// Runs seeds and fails at the first violation. `SYNCLINE_CRASH_SEEDS` sets their number,
+/// `SYNCLINE_CRASH_SEED` runs a single one.
 pub fn assert_no_violation<S: Subject>(subject: &S, plan: Plan, seeds: u64) {
     let range = match number_from("SYNCLINE_CRASH_SEED") {
         Some(seed) => seed..seed + 1,
@@ -107,20 +109,21 @@ pub fn assert_no_violation<S: Subject>(subject: &S, plan: Plan, seeds: u64) {
     }
 }
 
-/// Does what takes gigabytes of memory while no other test does.
+/// Runs work that needs gigabytes of memory, while no other such test does.
 pub fn one_at_a_time<T>(work: impl FnOnce() -> T) -> T {
     static LARGE: Mutex<()> = Mutex::new(());
-    // A test that failed has left nothing behind.
+    // A failed test has left nothing behind.
     let _large = LARGE.lock().unwrap_or_else(PoisonError::into_inner);
     work()
 }
 
 thread_local! {
-    /// Panics of this thread are not told.
+    /// Panics of this thread are not printed.
     static SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does what makes panics of simulated runs without a word about those; its own is told as ever, and so are those of other tests.
+/// Runs work that makes simulated runs panic, without printing those panics. Its own panic is
+/// printed as usual, and so are those of other tests.
 pub fn silently<T>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,4 +1,4 @@
-//! What an object has lost with tree nodes that can't be read.
+//! The parts of an object that were lost with tree nodes.
 
 use super::{Nature, Object};
 use crate::object::REGULAR;
@@ -9,7 +9,7 @@ use syncline_format::items::inode::InodeItem;
 use syncline_format::{BLOCK_BYTES, Kind};
 
 impl Object {
-    /// Sees to it that what was lost with a tree node does not read as if nothing had been there.
+    /// Makes sure that parts lost with a tree node do not read as if they had never existed.
     pub(super) async fn lost(&mut self, planner: &mut Planner) {
         if self.is_being_removed() || planner.view.lost.is_empty() {
             return;
@@ -31,7 +31,7 @@ impl Object {
         }
     }
 
-    /// The same for the contents of a file, of which `units` should be there.
+    /// Handles the lost contents of a file, of which `units` should exist.
     async fn lost_contents(&mut self, planner: &mut Planner, units: Option<u64>) {
         let number = self.number;
         let end = match self.nature {
@@ -40,12 +40,12 @@ impl Object {
         };
         let pieces_lost = !unreadable::lost_offsets(planner, number, Kind::Unplaced).is_empty();
         if self.has_unplaced && pieces_lost {
-            // What an extent says there may be older than what was logged.
+            // An extent there may be older than the lost data in the log.
             planner.torn.insert(number);
             planner.lose(number, "some of what was written last is lost → lost+found".to_owned());
             return;
         }
-        // Whoever has all blocks that its inode counts has lost none.
+        // A file that has all the blocks its inode counts has lost none.
         if units.is_some_and(|units| units <= self.units()) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Power cuts at any moment of a life, and what comes back after them.
+//! Power cuts at any moment of a life, and the state that comes back.
 
 use super::directories::list;
 use super::dossier::Dossier;
@@ -14,10 +14,10 @@ use syncline_sim::CrashImages;
 /// Power cuts of one life.
 const CUTS: usize = 6;
 
-/// Looks at images of power cuts after position `begun`; how many.
+/// Judges images of power cuts after position `begun`; returns their number.
 pub fn judge(world: &World, begun: usize, random: &mut StdRng) -> usize {
     let end = world.mount.recording.position();
-    // Half of them at the very moment at which something was promised: of what no flush covers, nothing survives these.
+    // Half of them at the very moment of a promise; there, only flushed writes survive.
     let promises = world.ledger.positions();
     let mut cuts: Vec<(usize, bool)> =
         promises.choose_multiple(random, CUTS / 2).map(|&position| (position, true)).collect();
@@ -25,7 +25,8 @@ pub fn judge(world: &World, begun: usize, random: &mut StdRng) -> usize {
     judge_cuts(world, cuts, random)
 }
 
-/// Looks at images of power cuts at the moments at which something was promised, and of one at another after `begun`; how many.
+/// Judges images of power cuts at moments of promises, and of one at another moment after `begun`;
+/// returns their number.
 pub fn judge_promises(world: &World, begun: usize, random: &mut StdRng) -> usize {
     let end = world.mount.recording.position();
     let mut cuts: Vec<(usize, bool)> =
@@ -34,7 +35,7 @@ pub fn judge_promises(world: &World, begun: usize, random: &mut StdRng) -> usize
     judge_cuts(world, cuts, random)
 }
 
-/// Looks at an image of each power cut: either nothing survives that no flush covers, or some of it.
+/// Judges an image of each power cut: either no unflushed write survives, or some do.
 pub fn judge_cuts(world: &World, mut cuts: Vec<(usize, bool)>, random: &mut StdRng) -> usize {
     let recording = &world.mount.recording;
     let end = recording.position();
@@ -59,9 +60,9 @@ pub fn judge_cuts(world: &World, mut cuts: Vec<(usize, bool)>, random: &mut StdR
     cuts.len()
 }
 
-/// Fails unless what was promised before `position` is there, and nothing that never was.
+/// Fails unless everything promised before `position` is there, and nothing that never existed.
 fn require_survived(world: &World, after: &Mount, position: usize) -> Result<(), String> {
-    // Ahead of what is read: it tells whether the log lost something, or had it never.
+    // Checked before the contents: it tells whether the log lost something or never had it.
     let promised = world.ledger.op(position);
     if after.recovered < promised {
         return Err(format!("transaction {} came back; {promised} was promised", after.recovered));

@@ -1,4 +1,4 @@
-//! Directories in which one thread makes, removes and renames files, and others look.
+//! Directories in which one thread creates, removes and renames files while others read them.
 
 use super::ledger::History;
 use super::world::{CALLER, World};
@@ -9,7 +9,7 @@ use syncline_device::block_on;
 use syncline_fs::Filesystem;
 use syncline_fs::types::{FileType, Ino, RenameFlags};
 
-/// Names, and the inodes that have them: 0 for one that is being made.
+/// Names with their inodes: 0 for one that is being created.
 pub type Names = BTreeMap<String, Ino>;
 
 pub struct OwnedDirectory {
@@ -22,7 +22,7 @@ impl OwnedDirectory {
         Self { ino, history: History::beginning_with(Names::new()) }
     }
 
-    /// Fails unless the directory lists as after one of the changes from `least` on.
+    /// Fails unless the listing is the state after one of the changes from `least` on.
     pub fn require_listed(&self, least: usize, found: &Names) -> Result<(), String> {
         let states = self.history.since(least);
         let matches = |state: &Names| {
@@ -88,7 +88,7 @@ pub fn step(world: &World, thread: u64, random: &mut StdRng) {
             fs.forget(ino, 1);
         }
         (Some(ino), there) => {
-            // Two names of one inode both stay.
+            // If both are names of one inode, both stay.
             if there != Some(ino) {
                 names.remove(&name);
                 names.insert(other.clone(), ino);

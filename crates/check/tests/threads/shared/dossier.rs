@@ -1,4 +1,5 @@
-//! What is kept of a life that a power cut spoiled, since it can't be lived again: the image that was left, and what happened when.
+//! Evidence of a life that a power cut spoiled, which can't be repeated: the image that was left,
+//! and a record of the events.
 
 use super::world::World;
 use std::fmt::{self, Write};
@@ -7,16 +8,16 @@ use std::sync::Arc;
 use syncline_device::MemoryDevice;
 use syncline_sim::Event;
 
-/// Keeps it, beside other temporary files, if a judge does not let it pass.
+/// Kept beside other temporary files if a judge rejects the life.
 pub struct Dossier<'a> {
     pub world: &'a World,
-    /// What the power cut left.
+    /// The image that the power cut left.
     pub image: Arc<MemoryDevice>,
 }
 
 impl Drop for Dossier<'_> {
     fn drop(&mut self) {
-        // Of a rule that is broken on purpose nobody wants to know more.
+        // A deliberately broken rule needs no evidence.
         if std::thread::panicking() && self.world.setup.canary.is_none() {
             match self.keep() {
                 Ok(path) => eprintln!("see {}.img and {0}.txt", path.display()),
@@ -66,7 +67,7 @@ fn tell(world: &World, text: &mut String) -> fmt::Result {
         };
         told.push((position, format!("  event {position}: {event}")));
     }
-    // In the order in which they came, as far as that is known.
+    // In the order in which the events happened, as far as known.
     told.sort_by_key(|(position, _)| *position);
     told.iter().try_for_each(|(_, line)| writeln!(text, "{line}"))
 }

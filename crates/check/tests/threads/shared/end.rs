@@ -1,4 +1,4 @@
-//! What is there when all threads have ended, and once everything is removed.
+//! The state when all threads have ended, and after everything is removed.
 
 use super::directories::list;
 use super::judge::{require_written, values_of};
@@ -10,7 +10,8 @@ use syncline_device::block_on;
 use syncline_fs::Filesystem;
 use syncline_fs::types::{FileType, Ino, ROOT};
 
-/// Longest that what has no name and no user may stay. Far more than its removal takes on the slowest machine.
+/// Longest time that an unused inode without names may remain: far longer than its removal takes on
+/// the slowest machine.
 const REMOVAL_MAX: Duration = Duration::from_secs(30);
 
 /// All bytes of a file.
@@ -26,8 +27,9 @@ pub fn contents_of(fs: &Filesystem, ino: Ino) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Fails unless directories are as large as they have names and are their subdirectories' parents, files have as many names as
-/// they say and contents that were written to them. How many objects have names.
+/// Fails unless directories have the size of their entries and are the parents of their
+/// subdirectories, and files have the link counts of their names and contents that were written to
+/// them. Returns the number of objects with names.
 pub fn require_sound_names(world: &World, mount: &Mount) -> Result<u64, String> {
     let mut names = BTreeMap::new();
     count(&mount.fs, ROOT, &mut names)?;
@@ -37,7 +39,7 @@ pub fn require_sound_names(world: &World, mount: &Mount) -> Result<u64, String> 
         if file_type != FileType::Directory && attributes.nlink != count {
             return Err(format!("inode {ino} has {count} names, not {}", attributes.nlink));
         }
-        // Files that have owners are compared with what these know.
+        // Files with an owner are compared with the owner's knowledge.
         if file_type == FileType::Regular && !world.owned.iter().any(|file| file.ino == ino) {
             require_written(ino, 0, &contents_of(&mount.fs, ino)?)?;
         }
@@ -69,7 +71,7 @@ fn count(fs: &Filesystem, dir: Ino, names: &mut BTreeMap<Ino, (u32, FileType)>) 
     Ok(())
 }
 
-/// Looks at everything before and after it was closed, removes it, and looks at what is left.
+/// Judges everything before and after closing, removes it, and judges the rest.
 pub fn judge(world: World) {
     let moment = format!("seed {}, in the end", world.setup.seed);
     world.mount.require_sizes_logged(&moment);
@@ -112,7 +114,7 @@ pub fn judge(world: World) {
     );
 }
 
-/// Fails unless what has no name goes, now that nobody uses it: not only the end of the mount takes it away.
+/// Fails unless unused inodes without names disappear before the unmount.
 fn require_removed(fs: &Filesystem, objects: u64, moment: &str) {
     let begun = Instant::now();
     while fs.statfs().objects != objects {
@@ -125,12 +127,12 @@ fn require_removed(fs: &Filesystem, objects: u64, moment: &str) {
     }
 }
 
-/// What quotas say, without what waits.
+/// The quotas' usage, without inodes waiting for removal.
 fn quotas(fs: &Filesystem) -> Vec<(Ino, u64)> {
     fs.quotas().iter().map(|quota| (quota.root, quota.used_inodes)).collect()
 }
 
-/// Removes all that is in a directory.
+/// Removes everything in a directory.
 fn remove(fs: &Filesystem, dir: Ino) {
     for entry in block_on(fs.readdir(dir, 0, 1000)).expect("a sound directory") {
         if entry.name == b"." || entry.name == b".." {

@@ -1,4 +1,4 @@
-//! Random work on files that all threads write.
+//! Random operations on files that all threads write.
 
 use super::judge::{Class, read, require_written};
 use super::names::some_name;
@@ -10,12 +10,12 @@ use syncline_device::block_on;
 use syncline_fs::Allocation;
 use syncline_fs::types::{Algorithm, FileType, Ino, SetAttributes, SetTime, XattrMode};
 
-/// EDQUOT, which what is in a tree with a small quota meets.
+/// EDQUOT, possible in a tree with a small quota.
 const MET: &[i32] = &[122];
-/// Most bytes of a file that all threads write.
+/// Most bytes in a file that all threads write.
 const BYTES_MAX: u64 = 128 << 10;
 
-/// Opens what has a name, if it is a file.
+/// Looks up a name and opens it if it is a file.
 fn open(world: &World, random: &mut StdRng) -> Option<Ino> {
     let fs = &world.mount.fs;
     let dir = world.shared[random.random_range(0..world.shared.len())];
@@ -33,7 +33,7 @@ fn close(world: &World, ino: Ino) {
     world.mount.fs.forget(ino, 1);
 }
 
-/// Some operations on a file, and perhaps another.
+/// Some operations on a file, perhaps together with another.
 pub fn step(world: &World, thread: u64, random: &mut StdRng) {
     let Some(ino) = open(world, random) else { return };
     for _ in 0..random.random_range(1..4) {
@@ -56,7 +56,7 @@ pub fn write(world: &World, ino: Ino, random: &mut StdRng) {
     }
 }
 
-/// Offset and length, in units: a little at the beginning, or anything.
+/// Offset and length in units: small and near the start, or anything.
 fn some_range(random: &mut StdRng, class: Class) -> (u64, u64) {
     let unit = class.unit();
     if unit < 4096 && random.random_range(0..3) == 0 {
@@ -151,7 +151,7 @@ pub fn attributes(world: &World, thread: u64, ino: Ino, random: &mut StdRng) {
             world.expect(block_on(fs.removexattr(ino, name)), &[61]);
         }
         2 => {
-            // A value is seen whole: all its bytes are the same.
+            // A value is read whole: all its bytes are the same.
             if let Some(value) = world.expect(block_on(fs.getxattr(ino, name)), &[61]) {
                 assert!(value.iter().all(|&byte| byte == value[0]), "a torn attribute of {ino}");
             }
@@ -164,7 +164,7 @@ pub fn attributes(world: &World, thread: u64, ino: Ino, random: &mut StdRng) {
     }
 }
 
-/// Copies to a file, or shares with one, or syncs both.
+/// Copies to a file, shares blocks with it, or syncs both.
 fn with_another(world: &World, thread: u64, ino: Ino, random: &mut StdRng) {
     let fs = &world.mount.fs;
     let class = Class::of(ino);

@@ -1,18 +1,18 @@
-//! What may be read of a file that many threads write.
+//! Judges what was read from a file that many threads write.
 
 use super::records::{RECORD_BYTES, Record, Value, is_cut, parse};
 use super::world::World;
 use syncline_device::block_on;
 use syncline_fs::types::Ino;
 
-/// How a file is written, which its number decides.
+/// The way a file is written, which its inode number decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// Records, and cut anywhere.
+    /// Records; truncated anywhere.
     Ragged,
     /// Whole sectors.
     Sectors,
-    /// Whole blocks, also copied to the same place of others of its class.
+    /// Whole blocks, also copied to the same place in other files of this class.
     Shared,
     /// Whole blocks, which may move.
     Shifted,
@@ -25,7 +25,7 @@ impl Class {
         [Self::Ragged, Self::Sectors, Self::Shared, Self::Shifted, Self::Anything][(ino % 5) as usize]
     }
 
-    /// Writes are multiples of this.
+    /// The size that writes are multiples of.
     pub fn unit(self) -> u64 {
         match self {
             Self::Ragged | Self::Anything => RECORD_BYTES,
@@ -34,7 +34,7 @@ impl Class {
         }
     }
 
-    /// Whether such a record may be at this place of this file.
+    /// True if this record may be at this place in this file.
     fn may_hold(self, ino: Ino, place: u64, record: Record) -> bool {
         match self {
             Self::Ragged | Self::Sectors => record.value.ino == ino && record.place == place,
@@ -50,7 +50,7 @@ pub fn read(world: &World, ino: Ino, offset: u64, len: u64) -> Vec<u8> {
     world.must(block_on(world.mount.fs.read(ino, offset, len as usize))).concat()
 }
 
-/// The values of what was read of a file whose records all are at their own places.
+/// The values of records read from a file in which all records are at their own places.
 pub fn values_of(ino: Ino, first: u64, bytes: &[u8]) -> Result<Vec<Value>, String> {
     let records = (first..).zip(bytes.chunks(RECORD_BYTES as usize));
     let value = |(place, bytes): (u64, &[u8])| match (bytes.len() == RECORD_BYTES as usize)
@@ -62,7 +62,7 @@ pub fn values_of(ino: Ino, first: u64, bytes: &[u8]) -> Result<Vec<Value>, Strin
     records.map(value).collect()
 }
 
-/// Fails unless what was read from `offset` on, a multiple of the unit, was written there.
+/// Fails unless the data read from `offset` on, a multiple of the unit, was written there.
 pub fn require_written(ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), String> {
     let class = Class::of(ino);
     for (unit, bytes) in bytes.chunks(class.unit() as usize).enumerate() {

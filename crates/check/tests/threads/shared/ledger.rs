@@ -1,18 +1,18 @@
-//! What was acknowledged as durable, and when.
+//! The changes acknowledged as durable, and when.
 
 use super::world::World;
 use parking_lot::Mutex;
 use syncline_fs::types::Ino;
 
-/// From a position of the device's record on, these changes, and all before them, survive.
+/// From this position of the device's record on, these changes and all before them survive.
 #[derive(Clone)]
 pub struct Acknowledged {
     pub position: usize,
-    /// Changes of files with an owner, by the index of the file.
+    /// Changes of files with an owner: index of the file, and number of the change.
     pub files: Vec<(usize, usize)>,
-    /// Changes of the directories with an owner; empty if nothing was promised of them.
+    /// Changes of directories with an owner; empty if nothing was promised of them.
     pub directories: Vec<usize>,
-    /// All that was committed when the sync began; zero if it promised less than that.
+    /// The newest transaction committed when the sync began; zero if it promised less.
     pub op: u64,
 }
 
@@ -22,8 +22,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What a sync of these files that is about to begin will promise: all that has returned. An fdatasync promises nothing of
-    /// names. Record it when the sync has returned.
+    /// The promise of a sync of these files that is about to begin: everything that has returned.
+    /// An fdatasync promises nothing about names. To be recorded when the sync has returned.
     pub fn promise(world: &World, inos: &[Ino], data_only: bool) -> Acknowledged {
         let owned = world.owned.iter().enumerate().filter(|(_, file)| inos.contains(&file.ino));
         let directories = world.directories.iter().filter(|_| !data_only);
@@ -35,7 +35,7 @@ impl Ledger {
         }
     }
 
-    /// The sync has returned.
+    /// Records the promise once the sync has returned.
     pub fn record(&self, world: &World, promise: Acknowledged) {
         let mut acknowledged = self.acknowledged.lock();
         acknowledged.push(Acknowledged { position: world.mount.recording.position(), ..promise });
@@ -51,7 +51,7 @@ impl Ledger {
         self.acknowledged.lock().iter().map(|acknowledged| acknowledged.position).collect()
     }
 
-    /// The newest change of an owned file that a power cut at `position` must leave.
+    /// The newest change of an owned file that a power cut at `position` must preserve.
     pub fn of_file(&self, index: usize, position: usize) -> usize {
         let acknowledged = self.acknowledged.lock();
         let before = acknowledged.iter().filter(|acknowledged| acknowledged.position <= position);
@@ -63,14 +63,14 @@ impl Ledger {
             .unwrap_or(0)
     }
 
-    /// The newest transaction that a power cut at `position` must leave.
+    /// The newest transaction that a power cut at `position` must preserve.
     pub fn op(&self, position: usize) -> u64 {
         let acknowledged = self.acknowledged.lock();
         let before = acknowledged.iter().filter(|acknowledged| acknowledged.position <= position);
         before.map(|acknowledged| acknowledged.op).max().unwrap_or(0)
     }
 
-    /// The same of an owned directory.
+    /// The newest change of an owned directory that a power cut at `position` must preserve.
     pub fn of_directory(&self, index: usize, position: usize) -> usize {
         let acknowledged = self.acknowledged.lock();
         let before = acknowledged.iter().filter(|acknowledged| acknowledged.position <= position);
@@ -78,7 +78,8 @@ impl Ledger {
     }
 }
 
-/// What one thread changed, in order, and how far it is. The first state is that before all changes.
+/// The changes of one thread in order, and its progress. The first state is the one before all
+/// changes.
 pub struct History<S> {
     states: Mutex<Vec<S>>,
     returned: std::sync::atomic::AtomicUsize,
@@ -89,12 +90,12 @@ impl<S: Clone> History<S> {
         Self { states: Mutex::new(vec![state]), returned: 0.into() }
     }
 
-    /// A change begins that leads to this state.
+    /// Records the start of a change that leads to this state.
     pub fn begin(&self, state: S) {
         self.states.lock().push(state);
     }
 
-    /// The change that has begun has returned; it led to this state, if more is known now.
+    /// Records the return of the current change, with the resulting state if more is known now.
     pub fn end(&self, state: Option<S>) {
         let mut states = self.states.lock();
         let last = states.len() - 1;
@@ -104,7 +105,7 @@ impl<S: Clone> History<S> {
         self.returned.store(last, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// The change that has begun was refused: nothing has happened.
+    /// Records that the current change was refused and had no effect.
     pub fn refuse(&self) {
         let mut states = self.states.lock();
         states.pop();
@@ -115,12 +116,12 @@ impl<S: Clone> History<S> {
         self.returned.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    /// The states from that after change `first` on, up to now.
+    /// The states from after change `first` up to now.
     pub fn since(&self, first: usize) -> Vec<S> {
         self.states.lock()[first..].to_vec()
     }
 
-    /// The present state, to its owner.
+    /// The current state, for its owner.
     pub fn present(&self) -> S {
         let states = self.states.lock();
         states[states.len() - 1].clone()

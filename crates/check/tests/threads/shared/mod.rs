@@ -1,8 +1,9 @@
-//! What the search with threads has in common with the search over schedules (`schedules/tests/files`): the world, what is done in it,
-//! and the judges.
+//! The part that the search with threads shares with the search over schedules
+//! (`schedules/tests/files`): the world, the operations, and the judges.
 //!
-//! Each of the two has a module `own` beside this one, with a type [`setup::SearchOwn`] that says what is different there. Nothing
-//! here asks for anything else of them, so what is added here is added to both.
+//! Each search has a module `own` beside this one, with a type [`setup::SearchOwn`] for the
+//! differences. Nothing here depends on anything else of theirs, so additions here extend both
+//! searches.
 
 pub mod crash;
 pub mod directories;

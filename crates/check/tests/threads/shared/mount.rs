@@ -1,4 +1,4 @@
-//! How a filesystem is made, opened and closed.
+//! Making, opening and closing a filesystem.
 
 use super::setup::{SearchOwn, Setup};
 use crate::own::Own;
@@ -11,20 +11,20 @@ use syncline_fs::{Filesystem, Options};
 use syncline_sim::RecordingDevice;
 use syncline_store::{FormatOptions, Store, StoreOptions, format};
 
-/// Seed of the hash of names: with this one, collisions are known.
+/// Seed of the name hash, with known collisions.
 const HASH_SEED: [u8; 16] = [7; 16];
 
-/// A filesystem in use, and what is below it.
+/// A filesystem in use, and the layers below it.
 pub struct Mount {
     pub fs: Arc<Filesystem>,
     pub device: Arc<MemoryDevice>,
     pub recording: Arc<RecordingDevice>,
-    /// What the device held when the recording began.
+    /// The contents of the device when the recording began.
     pub base: Arc<MemoryDevice>,
     pub spawn: Arc<dyn Spawn>,
-    /// The newest transaction when it was opened: what recovery found.
+    /// The newest transaction when it was opened, as recovery found it.
     pub recovered: u64,
-    /// What the search keeps of it.
+    /// The search's own state for this mount.
     pub kept: <Own as SearchOwn>::Kept,
 }
 
@@ -52,7 +52,7 @@ impl Mount {
             cached_inodes_max: setup.cached_inodes_max,
             // Mostly as few as such short lives log.
             place_ahead_blocks: [1, 2, 4, 16][setup.seed as usize % 4],
-            // Mostly so few that what is written takes several rounds.
+            // Mostly so few that a write takes several rounds.
             round_blocks: [1, 2, 3, 4096][setup.seed as usize / 4 % 4],
             parallel_blocks: [1, 2, 256][setup.seed as usize / 16 % 3],
             ..Options::default()
@@ -82,13 +82,14 @@ impl Mount {
         Self { fs, device, recording, base, spawn, recovered, kept }
     }
 
-    /// Fails if a submission ended with a logged size that was behind, though nobody has seen yet what that leads to.
+    /// Fails if a submission ended with a logged size that was behind, even if that had no visible
+    /// effect yet.
     pub fn require_sizes_logged(&self, moment: &str) {
         let short = self.fs.counters().submissions_short;
         assert_eq!(short, 0, "{moment}: submissions that left the logged size behind");
     }
 
-    /// Closes it, which waits for all that goes on in the background.
+    /// Closes the filesystem, which waits for all background work.
     pub fn close(&self) -> (Arc<MemoryDevice>, Arc<dyn Spawn>) {
         block_on(self.fs.close()).expect("the filesystem closes");
         block_on(self.fs.store().close()).expect("the store closes");

@@ -1,4 +1,4 @@
-//! Random changes of few names, by all threads.
+//! Random changes of a few names, by all threads.
 
 use super::world::{CALLER, World};
 use rand::Rng;
@@ -6,10 +6,11 @@ use rand::rngs::StdRng;
 use syncline_device::block_on;
 use syncline_fs::types::{FileType, Ino, RenameFlags};
 
-/// What names may meet when others are faster: EPERM, ENOENT, EEXIST, EXDEV, ENOTDIR, EISDIR, EINVAL, ENOTEMPTY, EDQUOT.
+/// Errors possible when another thread is faster: EPERM, ENOENT, EEXIST, EXDEV, ENOTDIR, EISDIR,
+/// EINVAL, ENOTEMPTY, EDQUOT.
 const MET: &[i32] = &[1, 2, 17, 18, 20, 21, 22, 39, 122];
 
-/// Two pairs of names that have one hash each, by the seed that images are made with here, and others.
+/// Two pairs of names with equal hashes under the seed used for these images, and two others.
 pub const NAMES: [&str; 6] =
     ["ee18b359a6d171", "053a015f0c720a", "dd8c8813d6c380", "1315b3434d1309", "one", "two"];
 
@@ -17,7 +18,7 @@ pub fn some_name(random: &mut StdRng) -> &'static [u8] {
     NAMES[random.random_range(0..NAMES.len())].as_bytes()
 }
 
-/// A directory that stays, or one that somebody made in it. Its reference is held until it is forgotten.
+/// A directory that stays, or one that a thread made in it. The reference is held until `forget`.
 fn some_directory(world: &World, random: &mut StdRng) -> Ino {
     let fs = &world.mount.fs;
     let dir = world.shared[random.random_range(0..world.shared.len())];
@@ -69,7 +70,7 @@ pub fn step(world: &World, thread: u64, random: &mut StdRng) {
                 if world.expect(block_on(fs.link(found.ino, other, other_name)), MET).is_some() {
                     fs.forget(found.ino, 1);
                 }
-                // While the look-up's reference lasts, the inode can be used.
+                // The inode is usable while the lookup's reference is held.
                 world.must(block_on(fs.getattr(found.ino)));
                 fs.forget(found.ino, 1);
             }

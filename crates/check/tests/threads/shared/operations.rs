@@ -1,4 +1,5 @@
-//! What those do who meet at a few files: one who changes them, others who leave their contents alone, and syncs.
+//! The operations that meet on a few files: one that changes them, others that leave their contents
+//! alone, and syncs.
 
 use super::ledger::Ledger;
 use super::setup::SearchOwn;
@@ -9,17 +10,17 @@ use rand::rngs::StdRng;
 use syncline_device::block_on;
 use syncline_fs::types::{Algorithm, RenameFlags};
 
-/// Mostly the same one.
+/// Mostly the same file.
 fn some_file(random: &mut StdRng) -> usize {
     usize::from(random.random_range(0..8) == 0)
 }
 
-/// Changes a file; one at a time does.
+/// Changes a file; only one operation at a time may.
 pub fn change(world: &World, hand: u64, random: &mut StdRng) {
     owner::some_change(world, hand, some_file(random), &[0, 1], random);
 }
 
-/// What leaves the contents of files alone.
+/// An operation that leaves file contents alone.
 pub fn other(world: &World, hand: u64, random: &mut StdRng) {
     let file = &world.owned[some_file(random)];
     match random.random_range(0..10) {
@@ -35,7 +36,7 @@ pub fn other(world: &World, hand: u64, random: &mut StdRng) {
     }
 }
 
-/// A sync of a file, in one of the ways in which there is one.
+/// Syncs a file in one of the possible ways.
 pub fn sync(world: &World, hand: u64, random: &mut StdRng) {
     let (fs, index) = (&world.mount.fs, some_file(random));
     let ino = world.owned[index].ino;
@@ -50,13 +51,14 @@ pub fn sync(world: &World, hand: u64, random: &mut StdRng) {
         5 => world.must(block_on(fs.syncfs())),
         6 => {
             let made = block_on(fs.create_snapshot(&format!("of {hand} {}", world.next_write())));
-            // It is one checkpoint, and is not tried again.
+            // It is a single checkpoint and is not retried.
             let met: &[i32] = if world.setup.own.device_fails() { &[5] } else { &[] };
             if world.expect(made, met).is_none() {
                 return;
             }
         }
-        // The name is there, so what was written before it got it is, too; and so with what a barrier came before.
+        // The name is durable, so the data written before it got the name is too; likewise the data
+        // before a barrier.
         7 if !rename(world, index) => return,
         7 => world.must(block_on(fs.fsync(world.keep, false))),
         _ => {
@@ -67,7 +69,7 @@ pub fn sync(world: &World, hand: u64, random: &mut StdRng) {
     world.ledger.record(world, promise);
 }
 
-/// Gives a file its other name; false if somebody else is about to.
+/// Renames a file to its other name; returns false if another thread is about to.
 fn rename(world: &World, index: usize) -> bool {
     let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
     [("a", "b"), ("b", "a")].into_iter().any(|(from, to)| {

@@ -1,4 +1,5 @@
-//! Files that one thread changes: it knows their contents at every moment, and others may look, copy and sync.
+//! Files that one thread changes: it always knows their contents, and others may read, copy and
+//! sync them.
 
 use super::judge::{read, values_of};
 use super::ledger::{History, Ledger};
@@ -15,7 +16,7 @@ use syncline_fs::{Allocation, FsError};
 
 /// Most records of an owned file: 64 KiB.
 const RECORDS_MAX: usize = 2048;
-/// Records of a block.
+/// Records in a block.
 const BLOCK: usize = 4096 / RECORD_BYTES as usize;
 
 pub struct OwnedFile {
@@ -24,7 +25,7 @@ pub struct OwnedFile {
     pub history: History<State>,
 }
 
-/// What a file holds: as many records as it is long, at their places.
+/// The contents of a file: its records, in order.
 #[derive(Clone)]
 pub struct State {
     pub values: Arc<Vec<Value>>,
@@ -37,7 +38,7 @@ impl State {
         Self { values: Arc::new(values), piecewise }
     }
 
-    /// The state with these places given values, longer if need be.
+    /// The state after giving these places values, longer if necessary.
     fn with(&self, places: Range<usize>, value: impl Fn(usize) -> Value, piecewise: bool) -> Self {
         let mut values = self.values.to_vec();
         if values.len() < places.end {
@@ -55,8 +56,8 @@ impl OwnedFile {
         Self { ino, owner, history: History::beginning_with(State::new(Vec::new(), false)) }
     }
 
-    /// Fails unless what was read from place `first` on, of at most `len` records, is there after one of the changes that were
-    /// under way between `returned`, the last that had returned before, and now.
+    /// Fails unless the at most `len` records read from place `first` on match the state after one
+    /// of the changes between `returned`, the last that had returned before the read, and now.
     pub fn require_read(
         &self,
         returned: usize,
@@ -94,7 +95,8 @@ impl OwnedFile {
         ))
     }
 
-    /// Fails unless the file, as found after a power cut, has each block as after one of the changes from `least` on.
+    /// Fails unless each block of the file found after a power cut is from after one of the changes
+    /// from `least` on.
     pub fn require_survived(&self, least: usize, found: &[Value]) -> Result<(), String> {
         let states = self.history.since(least);
         let lengths = states.iter().map(|state| state.values.len());
@@ -127,7 +129,7 @@ impl OwnedFile {
     }
 }
 
-/// One random change, look or sync of a file by its owner.
+/// One random change, read or sync of a file by its owner.
 pub fn step(world: &World, thread: u64, random: &mut StdRng) {
     let own: Vec<usize> =
         (0..world.owned.len()).filter(|&index| world.owned[index].owner == thread).collect();
@@ -144,7 +146,7 @@ pub fn step(world: &World, thread: u64, random: &mut StdRng) {
     }
 }
 
-/// A random change of a file, perhaps with contents of another of the owner's `own`.
+/// A random change of a file, perhaps with contents of another of the owner's files `own`.
 pub fn some_change(world: &World, thread: u64, index: usize, own: &[usize], random: &mut StdRng) {
     let file = &world.owned[index];
     let len = file.history.present().values.len();
@@ -156,7 +158,7 @@ pub fn some_change(world: &World, thread: u64, index: usize, own: &[usize], rand
             write(world, thread, file, places, append);
         }
         8 | 9 => {
-            // Several in a row meet one submission.
+            // Several in a row may end up in one submission.
             for _ in 0..[1, 1, 2, 4][random.random_range(0..4)] {
                 let len = file.history.present().values.len();
                 let size = match random.random_range(0..4) {
@@ -182,7 +184,7 @@ pub fn some_change(world: &World, thread: u64, index: usize, own: &[usize], rand
     }
 }
 
-/// Writes these places, or appends as many records to the file, which ends where they begin.
+/// Writes these places, or appends that many records; the file must end where they begin.
 fn write(world: &World, thread: u64, file: &OwnedFile, places: Range<usize>, append: bool) {
     if places.is_empty() {
         return;
@@ -214,7 +216,7 @@ fn truncate(world: &World, thread: u64, file: &OwnedFile, size: usize) {
     });
 }
 
-/// Has what is written from now on compressed, or not, and perhaps what was written before.
+/// Sets the compression of future writes, and perhaps rewrites the existing data.
 pub fn compress(world: &World, thread: u64, ino: Ino, algorithm: Option<Algorithm>, rewrite: bool) {
     let fs = &world.mount.fs;
     world.note(thread, || format!("compression of {ino}: {algorithm:?}"));
@@ -242,7 +244,7 @@ pub fn sync(world: &World, thread: u64, ino: Ino, data_only: bool) {
     world.ledger.record(world, promise);
 }
 
-/// A change of a file by its owner: refused without any effect, or done.
+/// A change of a file by its owner: either refused without effect, or done.
 fn change(world: &World, file: &OwnedFile, state: State, work: impl FnOnce() -> Result<(), FsError>) {
     file.history.begin(state);
     match world.expect(work(), &[]) {
@@ -251,7 +253,7 @@ fn change(world: &World, file: &OwnedFile, state: State, work: impl FnOnce() -> 
     }
 }
 
-/// Places to write: a little at the beginning, whole blocks, or anything.
+/// Places to write: near the start, whole blocks, or anything.
 fn some_places(random: &mut StdRng, len: usize) -> Range<usize> {
     let start = random.random_range(0..=len.min(RECORDS_MAX - 1));
     match random.random_range(0..4) {
@@ -295,7 +297,7 @@ fn allocate(world: &World, thread: u64, file: &OwnedFile, what: Allocation, plac
     change(world, file, State::new(values, false), || block_on(fs.allocate(ino, what, offset, bytes, false)));
 }
 
-/// Copies whole blocks from another of the owner's files to the same place of this.
+/// Copies whole blocks from another of the owner's files to the same place in this one.
 fn copy(world: &World, thread: u64, file: &OwnedFile, source: &OwnedFile, random: &mut StdRng) {
     let from = source.history.present().values;
     let present = file.history.present();

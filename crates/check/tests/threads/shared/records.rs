@@ -1,17 +1,18 @@
-//! Contents that say where they belong: records of 32 bytes with the file, the place in it and the write that made them.
+//! Contents that identify themselves: records of 32 bytes with the file, the place in it and the
+//! write that made them.
 
 use syncline_fs::types::Ino;
 
 pub const RECORD_BYTES: u64 = 32;
 
-/// The file and the write that a record tells of; zeros where nothing was written.
+/// The file and the write in a record; zeros where nothing was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, PartialOrd, Ord)]
 pub struct Value {
     pub ino: Ino,
     pub write: u64,
 }
 
-/// A record that was read, and the place it was written for.
+/// A record that was read, with the place it was written for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     pub value: Value,
@@ -35,20 +36,21 @@ pub fn bytes_of(Record { value, place }: Record) -> [u8; RECORD_BYTES as usize] 
     bytes
 }
 
-/// What `len` bytes at `offset` of a file are when one write makes them.
+/// The contents of `len` bytes at `offset` of a file, as made by one write.
 pub fn contents(value: Value, offset: u64, len: u64) -> Vec<u8> {
     let places = offset / RECORD_BYTES..(offset + len) / RECORD_BYTES;
     places.flat_map(|place| bytes_of(Record { value, place })).collect()
 }
 
-/// Reads a whole record; `None` if it is none.
+/// Parses a whole record; `None` if it is not one.
 pub fn parse(bytes: &[u8]) -> Option<Record> {
     let word = |at: usize| bytes[at * 8..][..8].try_into().ok().map(u64::from_le_bytes);
     let record = Record { value: Value { ino: word(0)?, write: word(2)? }, place: word(1)? };
     (bytes_of(record) == bytes).then_some(record)
 }
 
-/// True for the beginning of a record of this file and place with zeros behind it: a file was cut there, and grew again.
+/// True for the start of a record for this file and place, followed by zeros: the file was
+/// truncated there and grew again.
 pub fn is_cut(bytes: &[u8], ino: Ino, place: u64) -> bool {
     let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let head = [ino.to_le_bytes(), place.to_le_bytes()].concat();

@@ -1,4 +1,4 @@
-//! What a seed chooses of a filesystem.
+//! The choices of a seed for a filesystem.
 
 use crate::own::Own;
 use rand::Rng;
@@ -9,27 +9,28 @@ use syncline_fs::Options;
 use syncline_sim::RecordingDevice;
 use syncline_store::{Canary, FormatOptions, StoreOptions};
 
-/// What a search has for itself of a setup, and makes of it.
+/// The part of a setup that each search has for itself.
 pub trait SearchOwn: Copy + Debug + Sized {
-    /// What it keeps of each mount.
+    /// State kept for each mount.
     type Kept: Default;
     /// Size of an image.
     const IMAGE_BYTES: u64;
 
-    /// The same for whoever looks what a power cut has left: nothing gets in their way.
+    /// The variant for examining the result of a power cut, with nothing in the way.
     fn after_a_power_cut(self) -> Self;
 
-    /// Single writes of the device fail.
+    /// True if single writes of the device fail.
     fn device_fails(self) -> bool {
         false
     }
 
-    /// What is formatted, for a search that leaves less to chance.
+    /// Changes the format options, for a search that leaves less to chance.
     fn format_options(self, options: FormatOptions) -> FormatOptions {
         options
     }
 
-    /// What records what the image is asked for, and what the store is to use, which may be the same.
+    /// The device that records operations on the image, and the device for the store, which may be
+    /// the same.
     fn devices(
         self,
         seed: u64,
@@ -37,15 +38,15 @@ pub trait SearchOwn: Copy + Debug + Sized {
         spawn: &Arc<dyn Spawn>,
     ) -> (Arc<RecordingDevice>, Arc<dyn Device>);
 
-    /// Changes of what all mounts are opened with.
+    /// Changes the options with which all mounts are opened.
     fn open_options(self, setup: &Setup, kept: &Self::Kept, store: &mut StoreOptions, fs: &mut Options);
 }
 
-/// What a life is like.
+/// The parameters of a life.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub seed: u64,
-    /// Those who own files and directories.
+    /// Number of threads, which own files and directories.
     pub threads: u64,
     pub steps: u64,
     pub cached_inodes_max: usize,
@@ -53,18 +54,19 @@ pub struct Setup {
     pub parent_pointers: bool,
     pub quotas: bool,
     pub discard: bool,
-    /// Checkpoints and write-back all the time.
+    /// Checkpoints and write-back are constant.
     pub busy: bool,
     /// Write-back begins as soon as anything is dirty.
     pub eager: bool,
-    /// A rule that is broken on purpose.
+    /// A rule that is deliberately broken.
     pub canary: Option<Canary>,
-    /// What the other search has not.
+    /// The part that the other search does not have.
     pub own: Own,
 }
 
 impl Setup {
-    /// What both searches choose in the same way. One owner, a few steps, and neither busy nor eager.
+    /// The choices that both searches make in the same way: one owner, a few steps, neither busy
+    /// nor eager.
     pub fn with(own: Own, seed: u64, random: &mut impl Rng) -> Self {
         let node_bytes = if random.random() { 4096 } else { 16384 };
         let parent_pointers = random.random_range(0..4) > 0;
@@ -85,7 +87,7 @@ impl Setup {
         }
     }
 
-    /// The same for whoever looks what a power cut has left.
+    /// The variant for examining the result of a power cut.
     pub fn after_a_power_cut(self) -> Self {
         Self { canary: None, own: self.own.after_a_power_cut(), ..self }
     }

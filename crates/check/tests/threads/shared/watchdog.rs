@@ -1,17 +1,17 @@
-//! Who does what since when, and the end of a program in which somebody does not get on.
+//! Tracks what each thread is doing since when, and ends the program if an operation hangs.
 
 use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest that an operation may take. Far more than any takes on the slowest machine.
+/// Longest time for an operation: far longer than any takes on the slowest machine.
 const OPERATION_MAX: Duration = Duration::from_secs(120);
 
 /// What the threads are doing.
 pub struct Watchdog {
     doing: Vec<Mutex<Option<(Instant, String)>>>,
-    /// What each began to do, and how many events the device had seen then.
+    /// What each thread began to do, with the number of device events at that time.
     done: Mutex<Vec<(usize, u64, String)>>,
     ended: AtomicBool,
     failed: AtomicBool,
@@ -23,13 +23,13 @@ impl Watchdog {
         Self { doing, done: Mutex::default(), ended: AtomicBool::new(false), failed: AtomicBool::new(false) }
     }
 
-    /// Notes what a thread begins to do, when the device has seen so many events.
+    /// Records what a thread begins to do, and the number of device events so far.
     pub fn note(&self, thread: u64, position: usize, what: String) {
         self.done.lock().expect("no panic under it").push((position, thread, what.clone()));
         *self.doing[thread as usize].lock().expect("no panic under it") = Some((Instant::now(), what));
     }
 
-    /// Each operation with the number of events before it, and its thread.
+    /// All operations: number of events before each, its thread, and its description.
     pub fn done(&self) -> Vec<(usize, u64, String)> {
         self.done.lock().expect("no panic under it").clone()
     }
@@ -39,7 +39,7 @@ impl Watchdog {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// A thread has failed: the others need not go on.
+    /// Records that a thread has failed, so the others need not continue.
     pub fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
@@ -48,7 +48,7 @@ impl Watchdog {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Ends the program if an operation does not end: nobody can be made to leave a thread that hangs.
+    /// Ends the program if an operation hangs: a hanging thread can't be cancelled.
     pub fn watch(&self, about: &str) {
         while !self.ended.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(20));
@@ -74,7 +74,7 @@ impl Watchdog {
     }
 }
 
-/// Tells the watchdog when a thread ends, and whether by a panic.
+/// Tells the watchdog when a thread ends, and whether it panicked.
 pub struct Guard<'a> {
     pub watchdog: &'a Watchdog,
     pub thread: u64,

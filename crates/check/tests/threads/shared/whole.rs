@@ -1,4 +1,4 @@
-//! Work on the whole filesystem, and what others do with files that have an owner.
+//! Operations on the whole filesystem, and operations of others on files that have an owner.
 
 use super::directories;
 use super::files::attributes;
@@ -72,7 +72,7 @@ fn quotas(world: &World, thread: u64, random: &mut StdRng) {
     }
 }
 
-/// One random operation on a file that (mostly) another thread owns, which leaves its contents alone.
+/// One random operation on a file that mostly another thread owns; it leaves the contents alone.
 pub fn poke(world: &World, thread: u64, random: &mut StdRng) {
     let fs = &world.mount.fs;
     let index = random.random_range(0..world.owned.len());
@@ -136,7 +136,7 @@ pub fn poke(world: &World, thread: u64, random: &mut StdRng) {
     }
 }
 
-/// Renames a file to and fro, or gives it another name and takes that away. It always has one.
+/// Renames a file back and forth, or adds a second name and removes it. The file always has a name.
 fn names(world: &World, thread: u64, index: usize, random: &mut StdRng) {
     let (fs, dir) = (&world.mount.fs, world.keep);
     let name = |letter: char| format!("{index}{letter}");

@@ -1,4 +1,4 @@
-//! A filesystem in use, and what its users know.
+//! A filesystem in use, and what its users know of it.
 
 use super::directories::OwnedDirectory;
 use super::ledger::Ledger;
@@ -15,10 +15,10 @@ use syncline_fs::types::{Caller, FileType, Ino, ROOT};
 pub const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 /// Files that each thread owns.
 const OWNED_EACH: u64 = 2;
-/// Most that meet, with the sync.
+/// Most operations that meet, including the sync.
 pub const HANDS: u64 = 10;
 
-/// A filesystem in use, and what its users know.
+/// A filesystem in use, and what its users know of it.
 pub struct World {
     pub setup: Setup,
     pub mount: Mount,
@@ -65,12 +65,12 @@ impl World {
         self.writes.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes what a thread begins to do.
+    /// Records what a thread begins to do.
     pub fn note(&self, thread: u64, what: impl FnOnce() -> String) {
         self.watchdog.note(thread, self.mount.recording.position(), what());
     }
 
-    /// What an operation gave, or nothing if it was refused in one of these ways.
+    /// The result of an operation; `None` if it was refused with one of these errors.
     pub fn expect<T>(&self, result: Result<T, FsError>, errnos: &[i32]) -> Option<T> {
         match result {
             Ok(given) => Some(given),
@@ -79,12 +79,12 @@ impl World {
         }
     }
 
-    /// What an operation that nothing forbids gave.
+    /// The result of an operation that must succeed.
     pub fn must<T>(&self, result: Result<T, FsError>) -> T {
         result.unwrap_or_else(|error| panic!("seed {}: {error:?}", self.setup.seed))
     }
 
-    /// What a judge let pass.
+    /// The result of a judge that must accept.
     pub fn judged<T>(&self, result: Result<T, String>) -> T {
         result.unwrap_or_else(|what| panic!("seed {}: {what}", self.setup.seed))
     }

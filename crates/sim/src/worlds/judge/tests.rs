@@ -1,4 +1,4 @@
-//! The oracle accepts what is promised and rejects everything next to it.
+//! The oracle accepts what is promised and rejects similar states that are not.
 
 use super::*;
 use crate::worlds::base::Base;
@@ -16,13 +16,13 @@ impl World {
         Self { run }
     }
 
-    /// What comes back with the first `calls` calls and all their data.
+    /// The recovered state with the first `calls` calls and all their data.
     fn after(&self, calls: usize) -> Found {
         let op = if calls == 0 { self.run.ran[0].ops.0 } else { self.run.ran[calls - 1].ops.1 };
         Found { state: self.run.states[calls].clone(), op, ..Found::default() }
     }
 
-    /// The same with other data in one file, and the times that belong to it.
+    /// Like `after`, but with other data in one file, and the times that belong to it.
     fn with_data(&self, calls: usize, path: &str, data: &[u8]) -> Found {
         let mut found = self.after(calls);
         let ino = found.state.find(&Path::new(path)).unwrap();
@@ -38,12 +38,12 @@ impl World {
         state.nodes[&state.find(&Path::new(path)).unwrap()].data().unwrap().to_vec()
     }
 
-    /// Judged at the end of the run.
+    /// Judges a state recovered at the end of the run.
     fn judged(&self, found: &Found) -> Result<(), String> {
         judge(&self.run, found, self.run.events.len())
     }
 
-    /// Judged before anything was promised.
+    /// Judges a state recovered before anything was promised.
     fn judged_early(&self, found: &Found) -> Result<(), String> {
         judge(&self.run, found, 0)
     }
@@ -62,14 +62,14 @@ fn a_promised_change_must_be_there() {
 #[test]
 fn a_tree_that_never_was_is_rejected() {
     let world = World::of("create B/foo; -; chmod A 700; -");
-    // The later change without the earlier one, under either number.
+    // The later change without the earlier one, with any transaction number.
     let mut torn = world.after(0);
     let dir = torn.state.find(&Path::new("A")).unwrap();
     torn.state.nodes.insert(dir, world.run.states[2].nodes[&dir].clone());
     for op in [world.after(0).op, world.after(1).op, world.after(2).op] {
         assert!(world.judged_early(&Found { op, ..torn.clone() }).is_err());
     }
-    // A number that does not belong to the state.
+    // A transaction number that does not belong to the state.
     assert!(world.judged_early(&Found { op: world.after(2).op, ..world.after(1) }).is_err());
 }
 
@@ -144,7 +144,7 @@ fn what_a_truncation_cut_off_stays_away() {
     let old = world.data(0, "A/bar");
     assert!(world.judged(&world.with_data(2, "A/bar", &old)).is_err());
     assert_eq!(world.judged_early(&world.after(1)), Ok(()));
-    // The first one is missing, but what it cut off is gone.
+    // The first call is missing, but what it cut off is gone.
     assert!(world.judged_early(&world.with_data(0, "A/bar", &old[..5000])).is_err());
 }
 
@@ -191,7 +191,7 @@ fn a_copy_that_shares_all_its_blocks_is_there_or_not() {
     assert!(world.judged(&world.with_data(1, "B/bar", &new)).is_err(), "contents came without the copy");
     let mixed = [&new[..4096], &old[4096..]].concat();
     assert!(world.judged(&world.with_data(2, "B/bar", &mixed)).is_err());
-    // What was dirty of the source came first.
+    // The source's dirty data was submitted first.
     let stale = world.data(0, "A/bar");
     assert!(world.judged(&world.with_data(2, "A/bar", &stale)).is_err());
     assert_eq!(world.judged(&world.with_data(1, "A/bar", &stale)), Ok(()));
@@ -199,7 +199,7 @@ fn a_copy_that_shares_all_its_blocks_is_there_or_not() {
 
 #[test]
 fn the_times_of_a_copy_in_parts_lie_between_its_ends() {
-    // One block is shared, the rest copied: that is dirty data like any other.
+    // One block is shared, and the rest is copied, which makes ordinary dirty data.
     let world = World::of("copy B/bar A/bar; -");
     let old = world.data(0, "A/bar");
     let mut found = world.with_data(1, "A/bar", &[&world.data(1, "A/bar")[..4096], &old[4096..]].concat());
@@ -266,7 +266,8 @@ fn what_a_quota_says_is_what_a_count_finds() {
         found.accounts.each(change);
         assert!(world.judged(&found).is_err(), "change {index}");
     }
-    // Half of its setting may be there, as long as it was never answered, and only with a transaction of its own.
+    // Half of setting the quota may be there, as long as it was never acknowledged, and only with a
+    // transaction of its own.
     let (begun, ended) = world.run.ran[0].ops;
     let mut half = Found { op: begun + 1, ..found(1) };
     half.accounts.each(|usage| usage.being_set = true);
