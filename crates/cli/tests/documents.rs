@@ -203,6 +203,19 @@ fn commands_and_their_options_exist() {
 }
 
 #[test]
+fn the_book_names_every_page_below_docs_once() {
+    let pages = pages();
+    let summary = Path::new("docs/SUMMARY.md");
+    let links: Vec<PathBuf> =
+        pages[summary].links.iter().map(|link| plain(&Path::new("docs").join(link))).collect();
+    let chapters: BTreeSet<&PathBuf> = links.iter().collect();
+    assert_eq!(chapters.len(), links.len(), "a page is named twice: {links:?}");
+    let below: BTreeSet<&PathBuf> =
+        pages.keys().filter(|path| path.starts_with("docs") && *path != summary).collect();
+    assert_eq!(chapters, below, "what docs/SUMMARY.md names, and what there is");
+}
+
+#[test]
 fn the_list_of_canaries_is_the_codes() {
     let list = fs::read_to_string(root().join("docs/TESTING.md")).unwrap();
     let missing: Vec<String> = syncline_store::Canary::ALL
