@@ -1,4 +1,5 @@
-//! The lines of the README and of docs/USING.md, pasted one after the other unchanged.
+//! The lines of the README, and of the documents that are there to be pasted, one after the other
+//! unchanged.
 
 use crate::skip_if;
 use crate::support::{Place, no_fuse, not_root, program, run, tool};
@@ -12,7 +13,13 @@ use std::process::Command;
 /// contain names that only the reader knows.
 const LEFT_ALONE: [&str; 4] = ["cargo ", "syncline top ", "sudo ", "syncline crashlab mount "];
 
-/// The lines of all code blocks without a language.
+/// Each sequence begins in an empty directory; a document continues where the one before ends.
+const SEQUENCES: [&[&str]; 2] = [
+    &[include_str!("../../README.md")],
+    &[include_str!("../../docs/FIRST-HOUR.md"), include_str!("../../docs/USING.md")],
+];
+
+/// The lines of all code blocks that name no language.
 fn lines(document: &str) -> Vec<&str> {
     let mut fences = document.split("\n```");
     fences.next();
@@ -26,6 +33,13 @@ fn the_lines_of_the_documents_run_as_they_stand() {
     skip_if!(not_root());
     skip_if!(tool("sqlite3", &[OsStr::new("--version")]).is_none().then_some("sqlite3 is not installed"));
     skip_if!((!Path::new("/usr/include/linux/fuse.h").exists()).then_some("there is no /usr/include/linux"));
+    for documents in SEQUENCES {
+        paste(documents);
+    }
+}
+
+/// Runs every line in a shell of its own.
+fn paste(documents: &[&str]) {
     let place = Place::new();
     let script = |name: &str, text: &str| {
         let path = place.path().join(name);
@@ -37,9 +51,8 @@ fn the_lines_of_the_documents_run_as_they_stand() {
     let programs = Path::new(program().get_program()).parent().unwrap().to_owned();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let _mounted = Leftover(&place);
-    let documents = [include_str!("../../README.md"), include_str!("../../docs/USING.md")];
     let pasted: Vec<&str> = documents.iter().flat_map(|document| lines(document)).collect();
-    assert!(pasted.len() > 30, "{pasted:#?}");
+    assert!(pasted.len() > 8, "{pasted:#?}");
     for line in pasted {
         if LEFT_ALONE.iter().any(|start| line.starts_with(start)) {
             continue;
@@ -56,12 +69,13 @@ struct Leftover<'a>(&'a Place);
 
 impl Drop for Leftover<'_> {
     fn drop(&mut self) {
-        let mount_point = self.0.path().join("mnt");
-        let mut umount = program();
-        umount.arg("umount").arg(&mount_point);
-        if run(umount).code != 0 {
-            // Otherwise the folder would be removed through the mount.
-            let _ = Command::new("umount").arg("-l").arg(&mount_point).output();
+        for mount_point in ["old", "mnt"].map(|name| self.0.path().join(name)) {
+            let mut umount = program();
+            umount.arg("umount").arg(&mount_point);
+            if run(umount).code != 0 {
+                // Otherwise the folder would be removed through the mount.
+                let _ = Command::new("umount").arg("-l").arg(&mount_point).output();
+            }
         }
     }
 }

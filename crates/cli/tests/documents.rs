@@ -204,6 +204,42 @@ fn commands_and_their_options_exist() {
 }
 
 #[test]
+fn the_book_names_every_page_below_docs_once() {
+    let pages = pages();
+    let summary = Path::new("docs/SUMMARY.md");
+    let links: Vec<PathBuf> =
+        pages[summary].links.iter().map(|link| plain(&Path::new("docs").join(link))).collect();
+    let chapters: BTreeSet<&PathBuf> = links.iter().collect();
+    assert_eq!(chapters.len(), links.len(), "a page is named twice: {links:?}");
+    let below: BTreeSet<&PathBuf> =
+        pages.keys().filter(|path| path.starts_with("docs") && *path != summary).collect();
+    assert_eq!(chapters, below, "what docs/SUMMARY.md names, and what there is");
+}
+
+#[test]
+fn the_messages_that_are_explained_are_the_programs() {
+    let is_source = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "rs")
+            && path.components().any(|part| part.as_os_str() == "src")
+    };
+    let files =
+        walkdir::WalkDir::new(root().join("crates")).into_iter().map(|entry| entry.unwrap().into_path());
+    let sources: String = files.filter(is_source).map(|path| fs::read_to_string(path).unwrap()).collect();
+    let page = fs::read_to_string(root().join("docs/TROUBLESHOOTING.md")).unwrap();
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let messages: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(messages.len() > 10, "{messages:?}");
+    // Where it says "..." or DIR, the program says something else each time.
+    let is_gap = |word: &&str| *word == "..." || word.chars().all(|c| c.is_ascii_uppercase());
+    let is_said = |message: &str| {
+        let words: Vec<&str> = message.split(' ').collect();
+        words.split(is_gap).all(|part| sources.contains(&part.join(" ")))
+    };
+    let unsaid: Vec<&&str> = messages.iter().filter(|message| !is_said(message)).collect();
+    assert!(unsaid.is_empty(), "{unsaid:?}");
+}
+
+#[test]
 fn the_list_of_canaries_is_the_codes() {
     let list = fs::read_to_string(root().join("docs/TESTING.md")).unwrap();
     let missing: Vec<String> = syncline_store::Canary::ALL

@@ -89,7 +89,8 @@ impl Store {
             drop(layers);
             let has_before = items.first().is_some_and(|(key, _)| *key <= at);
             if low < at && (first > limit || before.is_some() && !has_before) {
-                // The last key was removed in memory, or the tree's part ends before it: all from `low` on have to be looked at.
+                // The last key was removed in memory, or the tree's part ends before it: look at all
+                // items from `low` on.
                 at = low;
                 continue;
             }

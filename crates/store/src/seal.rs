@@ -45,7 +45,7 @@ impl Sealed {
 /// The end of the log, and the batches in flight there.
 pub(crate) struct LogState {
     pub(crate) chain: Chain,
-    /// What the pending log gathers in after the next seal.
+    /// Memory that the pending log gathers in after the next seal.
     pub(crate) spare: Spare,
     /// Batches not known to be durable, oldest first.
     pub(crate) sealed: VecDeque<Sealed>,

@@ -58,7 +58,8 @@ impl Tree {
         self.scan_near(root, from, from, to, max_items).await
     }
 
-    /// Like [`Tree::scan`] from `at`, and with the last item before `at` if nothing has that key and the item is not before `low`.
+    /// Scans from the last item at or before `at` that is not before `low`, or from `at` if there is
+    /// none.
     pub async fn scan_near(
         &self,
         root: TreeRoot,
@@ -107,7 +108,8 @@ impl Tree {
         scanned.unwrap_or(Chunk { items: Vec::new(), complete: true })
     }
 
-    /// Scans; `watch` is called for each node and decides whether to continue after a bad one.
+    /// Scans from the last key of the range that is not greater than `at`, or else from `at`. `watch`
+    /// is called for each node and decides whether to continue after a bad one.
     async fn scan_past(
         &self,
         root: TreeRoot,
