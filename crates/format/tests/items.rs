@@ -199,9 +199,9 @@ fn contradictions_are_refused() {
         InodeItem { mode: 0o100644, parent: 0, data: Some(b"xy"), size: 1, ..directory.clone() },
         InodeItem { atime: Time { seconds: 0, nanoseconds: 1_000_000_000 }, ..directory.clone() },
         InodeItem { xattrs: vec![(b"", b"value")], ..directory.clone() },
-        InodeItem { parents: vec![Parent { parent: 0, name: b"name" }].into(), ..directory.clone() },
-        InodeItem { parents: vec![Parent { parent: 1, name: b"a/b" }].into(), ..directory.clone() },
-        InodeItem { parents: vec![Parent { parent: 1 << 63, name: b"name" }].into(), ..directory.clone() },
+        InodeItem { parents: vec![Parent { parent: 0, name: b"name" }], ..directory.clone() },
+        InodeItem { parents: vec![Parent { parent: 1, name: b"a/b" }], ..directory.clone() },
+        InodeItem { parents: vec![Parent { parent: 1 << 63, name: b"name" }], ..directory.clone() },
     ];
     for item in refused {
         assert!(InodeItem::decode(&item.encode()).is_err(), "{item:?}");
@@ -258,7 +258,7 @@ fn layouts_are_what_the_format_says() {
         ctime: Time { seconds: -1, nanoseconds: 7 },
         data: Some(b"hi"),
         xattrs: vec![(b"user.a", b"v")],
-        parents: vec![Parent { parent: 0x0102, name: b"name" }].into(),
+        parents: vec![Parent { parent: 0x0102, name: b"name" }],
         parent_items: 3,
         quota: 0x0102,
         xattr_units: 0x0304,

@@ -7,7 +7,6 @@ use super::{
     xattr::{ChunkRef, is_xattr_name},
 };
 use crate::{FormatError, ObjectId};
-use smallvec::SmallVec;
 
 /// Bytes of the fixed part.
 pub const FIXED_BYTES: usize = 120;
@@ -149,7 +148,7 @@ pub struct InodeItem<'a> {
     /// Small extended attributes: names and values.
     pub xattrs: Vec<(&'a [u8], &'a [u8])>,
     /// Names of the inode, as far as they fit here.
-    pub parents: SmallVec<[Parent<'a>; 1]>,
+    pub parents: Vec<Parent<'a>>,
     /// Names of the inode that have an item of their own.
     pub parent_items: u32,
     /// Number of the quota that the inode counts in; 0 for none.

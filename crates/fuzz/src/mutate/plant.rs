@@ -279,8 +279,7 @@ impl PlantInode {
             parents: vec![
                 Parent { parent: number(self.parent), name: b"large" };
                 usize::from(self.parents % 4)
-            ]
-            .into(),
+            ],
             parent_items: u32::from(self.parent_items % 3),
             xattr_units: u32::from(self.parent_items.saturating_sub(250)),
             ..InodeItem::default()

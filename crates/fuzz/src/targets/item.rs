@@ -52,9 +52,9 @@ fn quota(value: &[u8]) {
 }
 
 fn inode(value: &[u8]) {
-    let Ok(again) = InodeItem::decode(value).map(|item| item.encode()) else { return };
-    let [item, decoded] =
-        [value, &again].map(|bytes| InodeItem::decode(bytes).expect("what was encoded decodes"));
+    let Ok(item) = InodeItem::decode(value) else { return };
+    let again = item.encode();
+    let decoded = InodeItem::decode(&again).expect("what was encoded decodes");
     assert_eq!(decoded, item);
     assert_eq!(again.len(), value.len(), "nothing is lost and nothing added");
     assert_eq!(again[..120], value[..120], "the fixed fields are canonical");
