@@ -105,7 +105,7 @@ impl Inode {
             file_type: state.attr.file_type,
             lease: syncline_sync::asynchronous::RwLock::new(()),
             state: syncline_sync::Mutex::new(state),
-            referenced: AtomicBool::new(true),
+            referenced: AtomicBool::new(false),
         })
     }
 

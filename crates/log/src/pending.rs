@@ -20,7 +20,7 @@ pub struct Spare(Vec<u8>);
 const PUTS_MAX: usize = 1024;
 
 /// Largest capacity given to an empty log.
-const ROOM_BYTES_MAX: usize = 64 << 10;
+const ROOM_BYTES_MAX: usize = 1 << 20;
 
 /// Numbers of records of each sort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

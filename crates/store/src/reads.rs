@@ -74,8 +74,12 @@ impl Store {
                 // halves read.
                 continue;
             }
-            let first_below = below.items.first().map(|(key, _)| *key).filter(|key| *key <= at);
-            let before = layers.floor(low, at).max(first_below);
+            let before = if low < at {
+                let below = below.items.first().map(|(key, _)| *key).filter(|key| *key <= at);
+                layers.floor(low, at).max(below)
+            } else {
+                None
+            };
             let first = before.unwrap_or(at);
             let (items, cut) = if layers.has_any(first, limit) {
                 let active = layers.active.range(first, limit);
@@ -88,7 +92,7 @@ impl Store {
             };
             drop(layers);
             let has_before = items.first().is_some_and(|(key, _)| *key <= at);
-            if low < at && (first > limit || before.is_some() && !has_before) {
+            if before.is_some() && (first > limit || !has_before) {
                 // The last key was removed in memory, or the tree's part ends before it: look at all
                 // items from `low` on.
                 at = low;
