@@ -172,17 +172,26 @@ impl Part {
         }
     }
 
+    /// Its contents, which lie in `room` if there is one; without one, those of a hole are empty.
     async fn read(&self, fs: &Filesystem, inode: &Inode, room: Option<Room>) -> Result<Bytes, FsError> {
-        match self {
-            Part::Hole { .. } => Ok(Bytes::new()),
-            Part::Run { run, checksums } => Ok(fs.store.read_data_into(*run, checksums, room).await?),
-            Part::Packed { extent, packed } => units::read(fs, inode, extent, packed).await,
-        }
+        let contents = match self {
+            Part::Hole { .. } => Bytes::new(),
+            Part::Run { run, checksums } => {
+                return Ok(fs.store.read_data_into(*run, checksums, room).await?);
+            }
+            Part::Packed { extent, packed } => units::read(fs, inode, extent, packed).await?,
+        };
+        let Some(room) = room else { return Ok(contents) };
+        let mut buf = room.into_buf();
+        let (front, zeros) = buf.split_at_mut(contents.len());
+        front.copy_from_slice(&contents);
+        zeros.fill(0);
+        Ok(buf.into_bytes())
     }
 }
 
-/// Reads the whole blocks `first..end` of the file from the device, in pieces; uncompressed ones
-/// into `room`.
+/// Reads the whole blocks `first..end` of the file from the device, in pieces. They lie in `room`,
+/// one behind the other, but for blocks that are still in memory on their way to the device.
 async fn read_blocks(
     fs: &Filesystem,
     inode: &Inode,
@@ -201,16 +210,15 @@ async fn read_blocks(
     if let [part @ (Part::Run { .. } | Part::Packed { .. })] = &parts[..] {
         return Ok(vec![part.read(fs, inode, next(part.blocks())).await?]);
     }
-    // Each part has its place in the room, even if it is not read into it.
-    let places = parts.iter().map(|part| (part, next(part.blocks())));
-    let not_holes = places.filter(|(part, _)| !matches!(part, Part::Hole { .. }));
-    let reads: Vec<_> = not_holes.map(|(part, room)| part.read(fs, inode, room)).collect();
-    let mut read = join_all(reads, READS_IN_FLIGHT).await.into_iter();
-    let mut pieces = Vec::new();
-    for part in &parts {
-        match part {
-            Part::Hole { blocks } => push_zeros(&mut pieces, blocks * BLOCK),
-            _ => pieces.push(read.next().expect("one result for each run")?),
+    let reads: Vec<_> = parts.iter().map(|part| part.read(fs, inode, next(part.blocks()))).collect();
+    let read = join_all(reads, READS_IN_FLIGHT).await;
+    let mut pieces = Vec::with_capacity(parts.len());
+    for (part, contents) in parts.iter().zip(read) {
+        match (part, contents?) {
+            (Part::Hole { blocks }, contents) if contents.is_empty() => {
+                push_zeros(&mut pieces, blocks * BLOCK);
+            }
+            (_, contents) => pieces.push(contents),
         }
     }
     Ok(pieces)
