@@ -12,5 +12,6 @@ b'entry'
 from ._syncline import Snapshot, Stat, __version__
 from .files import File
 from .filesystem import Filesystem
+from .path import Path
 
-__all__ = ["File", "Filesystem", "Snapshot", "Stat", "__version__"]
+__all__ = ["File", "Filesystem", "Path", "Snapshot", "Stat", "__version__"]

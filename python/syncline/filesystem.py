@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import files
 from ._syncline import Image
+from .path import Path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,7 +53,12 @@ class Filesystem(Image):
 
     _files: files.OpenFiles
 
-    def __new__(cls, image: str | os.PathLike[str], *, how: str = "open", size: int = 0, snapshot: str = "") -> Self:
+    def __new__(cls, image: str | os.PathLike[str], *, read_only: bool = False) -> Self:
+        """Opens an image file or block device. What a crash left is recovered first."""
+        return cls._new("read" if read_only else "open", image)
+
+    @classmethod
+    def _new(cls, how: str, image: str | os.PathLike[str], size: int = 0, snapshot: str = "") -> Self:
         filesystem = super().__new__(cls, how, os.fspath(image), size, snapshot)
         filesystem._files = files.OpenFiles()
         _open.add(filesystem)
@@ -61,27 +67,27 @@ class Filesystem(Image):
     @classmethod
     def create(cls, image: str | os.PathLike[str], size: int) -> Self:
         """Makes an image file of `size` bytes, allocated and written whole, and opens it. What exists is not overwritten."""
-        return cls(image, how="create", size=size)
+        return cls._new("create", image, size)
 
     @classmethod
     def open_image(cls, image: str | os.PathLike[str], *, read_only: bool = False) -> Self:
-        """Opens an image file or block device. What a crash left is recovered first."""
-        return cls(image, how="read" if read_only else "open")
+        """The same as `Filesystem(image)`, which has no name to be taken for the method that opens files."""
+        return cls(image, read_only=read_only)
 
     @classmethod
     def open_or_create(cls, image: str | os.PathLike[str], size: int) -> Self:
         """Opens an image file, or makes one of `size` bytes where there is none."""
-        return cls(image, how="open_or_create", size=size)
+        return cls._new("open_or_create", image, size)
 
     @classmethod
     def open_snapshot(cls, image: str | os.PathLike[str], name: str) -> Self:
         """Opens a snapshot for reading, beside whoever has the image open."""
-        return cls(image, how="snapshot", snapshot=name)
+        return cls._new("snapshot", image, snapshot=name)
 
     @classmethod
     def in_memory(cls, size: int = 64 << 20) -> Self:
         """A filesystem in memory, gone when it is closed."""
-        return cls("", how="memory", size=size)
+        return cls._new("memory", "", size)
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +106,13 @@ class Filesystem(Image):
                 self._files.close()
         finally:
             super().close()
+
+    def path(self, *parts: str | os.PathLike[str]) -> Path:
+        """A path with the methods of `pathlib.Path`."""
+        return Path(self, *parts)
+
+    def __truediv__(self, part: str | os.PathLike[str]) -> Path:
+        return Path(self, part)
 
     def open(
         self,

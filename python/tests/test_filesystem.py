@@ -13,8 +13,9 @@ import syncline
 
 
 def test_the_documentation_is_right():
-    failed, tried = doctest.testmod(syncline)
-    assert (failed, tried > 0) == (0, True)
+    for module in [syncline, syncline.path]:
+        failed, tried = doctest.testmod(module)
+        assert (failed, tried > 0) == (0, True)
 
 
 def test_files_have_the_interface_of_pythons(fs, tmp_path):
@@ -371,3 +372,71 @@ def test_reading_all_of_what_no_memory_holds_fails_as_io_does(image):
             # What is left of it is little.
             file.seek((1 << 62) - 3)
             assert file.read() == b"\0\0\0"
+
+
+def test_paths_have_the_methods_of_pathlib(fs, tmp_path):
+    """Does the same with a path here and with one of the host."""
+    import pathlib
+
+    host = pathlib.Path(tmp_path)
+    for root in [fs.path(), host]:
+        (root / "mail" / "old").mkdir(parents=True)
+        (root / "mail").mkdir(exist_ok=True)
+        with pytest.raises(FileExistsError):
+            (root / "mail").mkdir()
+        inbox = root / "mail" / "inbox.eml"
+        assert inbox.write_text("grün\n", encoding="utf-8") == 5
+        assert inbox.read_bytes() == "grün\n".encode()
+        assert (inbox.name, inbox.stem, inbox.suffix) == ("inbox.eml", "inbox", ".eml")
+        assert (root / "mail" / "old" / "a.eml").write_bytes(b"a") == 1
+        (root / "link").symlink_to("mail")
+        (root / "broken").symlink_to("nowhere")
+        (root / "second").hardlink_to(inbox)
+        assert inbox.stat().st_nlink == 2
+        assert (root / "link").is_dir() and (root / "link").is_symlink() and not inbox.is_symlink()
+        assert not (root / "broken").exists() and (root / "broken").is_symlink()
+        assert inbox.is_file() and not inbox.is_dir() and not (inbox / "below").exists()
+        inbox.with_name("none").unlink(missing_ok=True)
+        with pytest.raises(FileNotFoundError):
+            inbox.with_name("none").unlink()
+
+    def found(root, pattern):
+        return sorted(str(path)[len(str(root)) :].strip("/") for path in root.glob(pattern))
+
+    for pattern in ["*", "mail/*", "**/*.eml", "*/old/a.eml", "mail/*/?.eml", "none/*", "mail/inbox.eml"]:
+        assert found(fs.path(), pattern) == found(host, pattern), pattern
+    inbox = fs / "mail/inbox.eml"
+    renamed = inbox.rename("/mail/moved.eml")
+    assert renamed == fs.path("mail", "moved.eml") and not inbox.exists()
+    assert renamed.parent.parent == fs.path() == fs.path().parent
+    assert (fs / "link" / "moved.eml").resolve() == renamed
+    assert repr(renamed) == "Path('/mail/moved.eml')" and len({renamed, fs / "mail" / "moved.eml"}) == 1
+    renamed.unlink()
+    (fs / "mail" / "old" / "a.eml").unlink()
+    (fs / "mail" / "old").rmdir()
+    assert list((fs / "mail").iterdir()) == []
+
+
+def test_an_image_is_opened_by_its_constructor(image):
+    with syncline.Filesystem.create(image, 16 << 20) as fs:
+        (fs / "a").write_text("a")
+    with syncline.Filesystem(image, read_only=True) as fs:
+        assert (fs / "a").read_text() == "a"
+        with pytest.raises(OSError) as raised:
+            (fs / "b").write_text("b")
+        assert raised.value.errno == errno.EROFS
+
+
+def test_syncs_of_an_event_loop_share_flushes(fs):
+    import asyncio
+
+    def append_and_sync(name):
+        with fs.open(name, "a") as file:
+            file.write("ready\n")
+            fs.sync_many([file])
+
+    async def main():
+        await asyncio.gather(*(asyncio.to_thread(append_and_sync, f"/log-{n}") for n in range(16)))
+
+    asyncio.run(main())
+    assert all((fs / f"log-{n}").read_text() == "ready\n" for n in range(16))
