@@ -79,9 +79,6 @@ pub enum BenchError {
         /// Its error.
         said: String,
     },
-    /// A chart can't be drawn.
-    #[error("cannot draw a chart: {0}")]
-    Chart(String),
     /// A thread of the load panicked.
     #[error("a thread of the load panicked")]
     Panicked,

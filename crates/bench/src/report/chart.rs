@@ -1,93 +1,60 @@
-//! Bars as SVG: a group for each variant of a workload, a bar for each contestant, with a line from
-//! its smallest to its largest run.
+//! Bars as HTML: a group for each variant of a workload, a bar for each contestant, with a line
+//! from its smallest to its largest run. They are laid out by the page's style, so that their
+//! text has the size of the page's own on every screen.
 
+use super::html::escape;
 use super::numbers::number;
-use crate::BenchError;
 use crate::outcome::Row;
-use plotters::coord::Shift;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::fmt::Write;
 
-const WIDTH: u32 = 860;
-const LABEL_WIDTH: i32 = 330;
-const VALUE_WIDTH: i32 = 90;
-const BAR_HEIGHT: i32 = 16;
-const GROUP_GAP: i32 = 14;
-const TEXT: i32 = 12;
-const FONT: &str = "sans-serif";
+/// Style of the charts.
+pub const STYLE: &str = "\
+.chart{margin:.4rem 0 1.4rem}.chart p{margin:.8rem 0 .2rem;font-weight:600;font-size:.9rem}\
+.bar{display:grid;grid-template-columns:minmax(5.5rem,24%) 1fr 4rem;gap:.6rem;align-items:center;font-size:.9rem}\
+.bar>:first-child{text-align:right;overflow-wrap:anywhere;line-height:1.2}.bar>:last-child{font-variant-numeric:tabular-nums}\
+.track{position:relative;height:.95rem}.track i{position:absolute;left:0;top:0;bottom:0}\
+.track b{position:absolute;top:50%;height:1px;background:#000}";
 
 /// Syncline's colours, from complete to ablated, and those of its peers.
-const OURS: [RGBColor; 5] = [
-    RGBColor(0, 90, 156),
-    RGBColor(46, 134, 193),
-    RGBColor(93, 173, 226),
-    RGBColor(133, 193, 233),
-    RGBColor(174, 214, 241),
-];
-const THEIRS: [RGBColor; 4] =
-    [RGBColor(110, 110, 110), RGBColor(150, 150, 150), RGBColor(185, 120, 60), RGBColor(120, 150, 90)];
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+const OURS: [&str; 5] = ["#005a9c", "#2e86c1", "#5dade2", "#85c1e9", "#aed6f1"];
+const THEIRS: [&str; 4] = ["#6e6e6e", "#969696", "#b9783c", "#78965a"];
 
 /// One chart of rows that have the same unit.
-pub fn bars(rows: &[&Row]) -> Result<String, BenchError> {
-    let bars: usize = rows.iter().map(|row| row.columns.len()).sum();
-    let height = bars as i32 * BAR_HEIGHT + rows.len() as i32 * GROUP_GAP + GROUP_GAP;
+pub fn bars(rows: &[&Row]) -> String {
     let values = rows.iter().flat_map(|row| row.columns.iter().filter_map(|column| row.value(column)));
     let greatest = values.map(|value| value.max).fold(f64::MIN_POSITIVE, f64::max);
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
-        area.fill(&WHITE).map_err(failed)?;
-        let mut y = GROUP_GAP / 2;
-        for row in rows {
-            y = group(&area, row, y, greatest)? + GROUP_GAP;
-        }
-        area.present().map_err(failed)?;
+    let mut chart = String::from("<div class=\"chart\">");
+    for row in rows {
+        group(&mut chart, row, greatest);
     }
-    Ok(svg)
+    chart + "</div>\n"
 }
 
-/// Draws the bars of one row; returns where the next group may begin.
-fn group(area: &Area<'_>, row: &Row, top: i32, greatest: f64) -> Result<i32, BenchError> {
-    let full = f64::from(WIDTH as i32 - LABEL_WIDTH - VALUE_WIDTH);
-    let x = |value: f64| LABEL_WIDTH + (value / greatest * full).round() as i32;
-    let label = [row.variant.as_str(), row.phase];
-    let label: Vec<_> = label.into_iter().filter(|word| !word.is_empty()).collect();
-    let label = if label.is_empty() { row.unit.text() } else { label.join(", ") };
-    text(area, &label, (4, top + BAR_HEIGHT / 2), HPos::Left, &BLACK)?;
+/// Adds the bars of one row.
+fn group(chart: &mut String, row: &Row, greatest: f64) {
+    let label: Vec<_> =
+        [row.variant.as_str(), row.phase].into_iter().filter(|word| !word.is_empty()).collect();
+    if !label.is_empty() {
+        let _ = write!(chart, "<p>{}</p>", escape(&label.join(", ")));
+    }
+    let percent = |value: f64| value / greatest * 100.0;
     let (mut ours, mut theirs) = (OURS.iter().cycle(), THEIRS.iter().cycle());
-    for (index, column) in row.columns.iter().enumerate() {
-        let y = top + index as i32 * BAR_HEIGHT;
-        let middle = y + BAR_HEIGHT / 2;
-        let colour = if column.peer { theirs.next() } else { ours.next() }.unwrap_or(&BLACK);
-        text(area, &column.name, (LABEL_WIDTH - 6, middle), HPos::Right, &BLACK)?;
+    for column in &row.columns {
+        let colour = if column.peer { theirs.next() } else { ours.next() }.unwrap_or(&OURS[0]);
         let Some(value) = row.value(column) else { continue };
-        let bar = [(LABEL_WIDTH, y + 2), (x(value.median), y + BAR_HEIGHT - 2)];
-        area.draw(&Rectangle::new(bar, colour.filled())).map_err(failed)?;
+        let _ = write!(
+            chart,
+            "<div class=\"bar\"><span>{}</span><span class=\"track\">\
+             <i style=\"width:{:.2}%;background:{colour}\"></i>",
+            escape(&column.name),
+            percent(value.median)
+        );
         if value.max > value.min {
-            let spread = [(x(value.min), middle), (x(value.max), middle)];
-            area.draw(&PathElement::new(spread, BLACK.stroke_width(1))).map_err(failed)?;
+            let (left, width) = (percent(value.min), percent(value.max - value.min));
+            let _ = write!(chart, "<b style=\"left:{left:.2}%;width:{width:.2}%\"></b>");
         }
-        let end = x(value.max.max(value.median)) + 5;
-        text(area, &number(value.median), (end, middle), HPos::Left, &RGBColor(60, 60, 60))?;
+        let _ = write!(chart, "</span><span>{}</span></div>", number(value.median));
     }
-    Ok(top + row.columns.len() as i32 * BAR_HEIGHT)
-}
-
-fn text(
-    area: &Area<'_>,
-    text: &str,
-    at: (i32, i32),
-    side: HPos,
-    colour: &RGBColor,
-) -> Result<(), BenchError> {
-    let style = TextStyle::from((FONT, TEXT).into_font()).color(colour).pos(Pos::new(side, VPos::Center));
-    area.draw(&Text::new(text.to_owned(), at, style)).map_err(failed)
-}
-
-fn failed(error: impl std::fmt::Display) -> BenchError {
-    BenchError::Chart(error.to_string())
 }
 
 #[cfg(test)]
@@ -99,12 +66,13 @@ mod tests {
     #[test]
     fn every_contestant_has_a_bar_within_the_picture() {
         let row = row(Unit::PerSecond("fsyncs"));
-        let svg = bars(&[&row, &row]).unwrap();
-        // The background is a rectangle too.
-        assert_eq!(svg.matches("<rect").count(), 1 + 2 * row.columns.len(), "{svg}");
+        let chart = bars(&[&row, &row]);
+        assert_eq!(chart.matches("<i ").count(), 2 * row.columns.len(), "{chart}");
         for name in ["syncline", "ext4", "xfs", "8 jobs"] {
-            assert!(svg.contains(name), "{name}: {svg}");
+            assert!(chart.contains(name), "{name}: {chart}");
         }
-        assert!(svg.trim_end().ends_with("</svg>"));
+        let widths = chart.split("width:").skip(1).map(|rest| rest.split('%').next().unwrap());
+        let widths: Vec<f64> = widths.map(|width| width.parse().unwrap()).collect();
+        assert!(widths.iter().all(|width| (0.0..=100.0).contains(width)), "{widths:?}");
     }
 }

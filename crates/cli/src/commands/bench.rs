@@ -224,7 +224,7 @@ fn show(args: &Args, report: &Report) -> Result<(), Failure> {
         write(path, format!("{:#}\n", report::json(report)))?;
     }
     if let Some(path) = &args.report {
-        write(path, report::html(report)?)?;
+        write(path, report::html(report))?;
         say!("The report is {}", path.display());
     }
     Ok(())
