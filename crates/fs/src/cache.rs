@@ -118,8 +118,16 @@ impl InodeCache {
     /// Evicts, examining a few inodes whatever the size of the cache.
     fn evict(&self, shard: &mut Shard) {
         for _ in 0..EVICTION_STEPS {
+            if shard.clock.len() <= self.shard_max {
+                return;
+            }
             let Some(ino) = shard.clock.pop_front() else { return };
             let Some(inode) = shard.inodes.get(&ino) else { continue };
+            if shard.inodes.len() <= self.shard_max {
+                // The queue has inodes that are gone, and only these have to leave it.
+                shard.clock.push_back(ino);
+                continue;
+            }
             let recent = inode.referenced.swap(false, Ordering::Relaxed);
             // All new references come from the shard, which is locked: a count of one stays one.
             if recent || Arc::strong_count(inode) > 1 || !inode.is_idle() {
@@ -128,9 +136,6 @@ impl InodeCache {
             }
             shard.inodes.remove(&ino);
             self.len.fetch_sub(1, Ordering::Relaxed);
-            if shard.inodes.len() <= self.shard_max {
-                return;
-            }
         }
     }
 
@@ -320,5 +325,24 @@ mod tests {
         drop(making);
         drop(to_load(&cache, 6));
         assert_eq!(cache.len(), 1);
+    }
+    #[test]
+    fn files_that_come_and_go_push_none_out_of_a_cache_with_room() {
+        const KEPT: usize = 8;
+        let cache = InodeCache::new(16 * SHARDS);
+        let numbers = |number: usize| (number * SHARDS) as Ino;
+        (0..KEPT).for_each(|number| assert!(cache.make(numbers(number)).finish(&inode(numbers(number)))));
+        for number in KEPT..1000 {
+            assert!(cache.make(numbers(number)).finish(&inode(numbers(number))));
+            cache.remove(numbers(number));
+        }
+        assert!((0..KEPT).all(|number| cache.peek(numbers(number)).is_some()));
+        assert!(cache.shard(0).lock().clock.len() <= 64, "places of those that are gone are dropped");
+        // Without removals it keeps its size, and who was met again stays longer.
+        for number in 1000..1100 {
+            drop(cache.claim(numbers(1)));
+            assert!(cache.make(numbers(number)).finish(&inode(numbers(number))));
+        }
+        assert!(cache.len() <= 17 && cache.peek(numbers(1)).is_some() && cache.peek(numbers(2)).is_none());
     }
 }

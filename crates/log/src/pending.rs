@@ -20,7 +20,7 @@ pub struct Spare(Vec<u8>);
 const PUTS_MAX: usize = 1024;
 
 /// Largest capacity given to an empty log.
-const ROOM_BYTES_MAX: usize = 1 << 20;
+const ROOM_BYTES_MAX: usize = 4 << 20;
 
 /// Numbers of records of each sort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -218,9 +218,10 @@ impl Pending {
         mem::replace(self, Self { buffer, puts, counts, objects_delta: 0, named_blocks: 0 })
     }
 
-    /// What is left of it once it has been sealed.
-    pub fn into_spare(self) -> Spare {
-        Spare(if self.buffer.capacity() <= ROOM_BYTES_MAX { self.buffer } else { Vec::new() })
+    /// The larger of `spare` and this log's own memory, which has been sealed.
+    pub fn into_spare(self, spare: Spare) -> Spare {
+        let mine = self.buffer.capacity();
+        if mine > ROOM_BYTES_MAX || mine <= spare.0.capacity() { spare } else { Spare(self.buffer) }
     }
 }
 
@@ -275,6 +276,34 @@ mod tests {
         assert_eq!(records(&pending), newest);
         pending.put(key(0), b"six");
         assert_eq!(records(&pending).len(), 3, "which is then replaced as ever");
+    }
+
+    #[test]
+    fn what_comes_behind_a_seal_taken_back_is_still_replaced_in_place() {
+        let mut pending = Pending::default();
+        pending.put(key(0), b"one");
+        let mut taken = pending.take(Spare::default());
+        pending.put(key(0), b"two");
+        taken.append(pending);
+        taken.put(key(0), b"six");
+        assert_eq!(records(&taken), [Record::Put(key(0), b"one"), Record::Put(key(0), b"six")]);
+    }
+
+    /// The background seals what passes a mebibyte.
+    #[test]
+    fn large_batches_leave_their_memory_to_the_next() {
+        let (mut pending, mut spare) = (Pending::default(), Spare::default());
+        for round in 0..3 {
+            let mut offset = 0;
+            while pending.payload_bytes() < 1 << 20 {
+                pending.put(key(offset), &[7; 100]);
+                offset += 1;
+            }
+            spare = pending.take(spare).into_spare(Spare::default());
+            assert!(spare.0.capacity() > 1 << 20, "round {round}");
+            spare = Pending::default().into_spare(spare);
+            assert!(spare.0.capacity() > 1 << 20, "an empty batch does not replace it");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use syncline_device::{Flushed, WriteHandle};
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Epoch};
-use syncline_log::{Pending, Spare};
+use syncline_log::Pending;
 use syncline_space::{Class, FrozenMap};
 use syncline_tree::Merged;
 
@@ -515,7 +515,7 @@ impl Store {
             // No batch holds these writes, so rewriting batches would not repeat them if they are
             // lost (rule R6).
             data.iter().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
-            pending.append(commit.pending.take(Spare::default()));
+            pending.append(std::mem::take(&mut commit.pending));
             commit.pending = pending;
             data.append(&mut commit.writes.take());
             commit.writes.extend(data);

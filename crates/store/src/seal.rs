@@ -205,7 +205,7 @@ impl Store {
         let batches = log.chain.seal(&pending, stamp, segment);
         self.counters.sealed(&pending, &batches, copies);
         let (mut data, counts) = (Some(data), pending.counts());
-        log.spare = pending.into_spare();
+        log.spare = pending.into_spare(std::mem::take(&mut log.spare));
         let last = batches.len() - 1;
         let mut flushed = None;
         for (index, batch) in batches.into_iter().enumerate() {

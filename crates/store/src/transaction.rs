@@ -43,6 +43,7 @@ impl Transaction {
     /// transaction is not acknowledged before the write has completed (rule R1), and replay
     /// verifies the checksums.
     pub fn name_data(&mut self, write: &DataWrite, part: BlockRun) {
+        assert!(part.start >= write.run().start && part.end() <= write.run().end(), "a part of the write");
         self.named.push((write.clone(), part));
     }
     /// Frees blocks that committed transactions (or this one) named. Each block may be freed only

@@ -19,9 +19,12 @@ impl Event {
 
     /// Listens from now on.
     pub fn listen(&self) -> event_listener::EventListener {
-        // Ordered before what the caller looks at next by the fence that ends `listen`.
         self.listened.store(true, atomic::Ordering::Relaxed);
-        self.event.listen()
+        let listener = self.event.listen();
+        // Orders the store before what the caller looks at next. The one of `event-listener` is a
+        // lock, which is no fence on every machine.
+        std::sync::atomic::fence(atomic::Ordering::SeqCst);
+        listener
     }
 
     /// Wakes listeners until so many have been.

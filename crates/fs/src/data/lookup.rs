@@ -18,6 +18,17 @@ pub(crate) struct Extents {
     pub complete: bool,
 }
 
+/// The item at which a lookup begins.
+#[derive(Clone, Copy)]
+enum Begin {
+    /// The first of the piece, so that an extent that reaches over others is found as damage.
+    Piece,
+    /// The last one at or before the block: the only one that can cover it in a sound image. Writes
+    /// of single blocks, after which a piece has up to 32 items, take this way. `check` finds what
+    /// it can't see.
+    Nearest,
+}
+
 /// At most `max_items` extents that overlap the file blocks `first..end`.
 pub(crate) async fn some(
     store: &Store,
@@ -27,7 +38,7 @@ pub(crate) async fn some(
     max_items: usize,
 ) -> Result<Extents, FsError> {
     let range = first..end;
-    let step = step(store, ino, std::slice::from_ref(&range), first, max_items).await?;
+    let step = step(store, ino, std::slice::from_ref(&range), first, Begin::Piece, max_items).await?;
     Ok(Extents { extents: step.extents, complete: step.next.is_none() })
 }
 
@@ -35,11 +46,11 @@ pub(crate) async fn some(
 pub(crate) async fn all(store: &Store, ino: Ino, first: u64, end: u64) -> Result<Vec<Extent>, FsError> {
     let mut found = Vec::new();
     let range = first..end;
-    add_all(store, ino, std::slice::from_ref(&range), &mut found).await?;
+    add_all(store, ino, std::slice::from_ref(&range), Begin::Piece, &mut found).await?;
     Ok(found)
 }
 
-/// All extents that overlap the ranges (in order, disjoint).
+/// All extents that overlap the ranges (in order, disjoint), for blocks that are written anew.
 pub(crate) async fn overlapping(
     store: &Store,
     ino: Ino,
@@ -48,7 +59,7 @@ pub(crate) async fn overlapping(
     let mut found = Vec::new();
     // An extent lies in one piece of the file, and so do the items that are scanned to find it.
     for near in ranges.chunk_by(|range, next| piece_start(next.start) < range.end) {
-        add_all(store, ino, near, &mut found).await?;
+        add_all(store, ino, near, Begin::Nearest, &mut found).await?;
     }
     Ok(found)
 }
@@ -57,11 +68,12 @@ async fn add_all(
     store: &Store,
     ino: Ino,
     ranges: &[Range<u64>],
+    begin: Begin,
     found: &mut Vec<Extent>,
 ) -> Result<(), FsError> {
     let mut from = ranges.first().map(|range| range.start);
     while let Some(first) = from {
-        let step = step(store, ino, ranges, first, SCAN_ITEMS).await?;
+        let step = step(store, ino, ranges, first, begin, SCAN_ITEMS).await?;
         match found.is_empty() {
             true => *found = step.extents,
             false => found.extend(step.extents),
@@ -85,6 +97,7 @@ async fn step(
     ino: Ino,
     ranges: &[Range<u64>],
     from: u64,
+    begin: Begin,
     mut max_items: usize,
 ) -> Result<Step, FsError> {
     let mut found = Step { extents: Vec::new(), next: None };
@@ -93,9 +106,13 @@ async fn step(
         return Ok(found);
     }
     let (first, last) = (piece_start(from), end - 1);
+    let at = match begin {
+        Begin::Piece => first,
+        Begin::Nearest => from,
+    };
     let chunk = loop {
         let key = |block| Key::new(ino, Kind::Extent, block);
-        let chunk = store.scan_near(key(first), key(from), key(last), max_items).await?;
+        let chunk = store.scan_near(key(first), key(at), key(last), max_items).await?;
         found.next = chunk.items.last().filter(|_| !chunk.complete).map(|(key, value)| end_of(*key, value));
         if found.next.is_none_or(|next| next > from) {
             break chunk;

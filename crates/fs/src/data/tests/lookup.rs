@@ -89,3 +89,34 @@ fn a_damaged_length_is_no_hole() {
         }
     }
 }
+
+/// An extent that covers blocks 0 to 9, and one that nobody wrote inside it.
+fn with_an_extent_inside_another() -> (Mount, Ino) {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 10 * 4096));
+    mount.fsync_placed(ino);
+    let mut inner = block_on(lookup::all(mount.fs.store(), ino, 0, u64::MAX)).unwrap().remove(0);
+    assert_eq!(inner.checksums.len(), 10);
+    inner.file_block = 4;
+    inner.addr += 4;
+    inner.checksums = inner.checksums[4..6].to_vec();
+    let mut transaction = syncline_store::Transaction::new();
+    transaction.put(Key::new(ino, Kind::Extent, 4), inner.encode());
+    mount.fs.store().commit(transaction).unwrap();
+    let mount = mount.reopen();
+    let ino = mount.find("file");
+    (mount, ino)
+}
+
+#[test]
+fn an_extent_inside_another_is_damage_to_reads_and_truncations() {
+    let (mount, ino) = with_an_extent_inside_another();
+    for block in [6, 9, 4, 5] {
+        let read = block_on(mount.fs.read(ino, block * 4096, 4096));
+        assert!(matches!(read, Err(FsError::Corrupt { .. })), "{block}");
+    }
+    let shorter = SetAttributes { size: Some(4 * 4096), ..SetAttributes::default() };
+    let truncated = block_on(mount.fs.setattr(CALLER, ino, shorter));
+    assert!(matches!(truncated, Err(FsError::Corrupt { .. })), "{truncated:?}");
+}
