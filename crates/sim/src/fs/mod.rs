@@ -29,7 +29,7 @@ use std::time::Duration;
 use syncline_device::{DeviceExt, MemoryDevice, block_on};
 use syncline_fs::types::{Algorithm, ROOT, Timestamp};
 use syncline_fs::{AccessTime, Filesystem, FsError, Options};
-use syncline_store::{FormatOptions, Store, StoreOptions};
+use syncline_store::{FormatOptions, Lab, Store, StoreOptions};
 
 /// Size of the image.
 const IMAGE_BYTES: u64 = 24 << 20;
@@ -202,7 +202,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
         log_bytes: 1 << rng.random_range(16..20),
         seal_bytes: 1 << rng.random_range(9..15),
         unflushed_bytes: 1 << rng.random_range(15..21),
-        canary: world.canary,
+        lab: Lab::breaking(world.canary),
         epoch: Some(rng.random()),
         discard: rng.random(),
         patience: Duration::ZERO,
