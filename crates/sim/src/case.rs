@@ -11,7 +11,7 @@
 //! ```
 
 use crate::lab::{Load, Plan, Subject, run_script};
-use crate::{Everything, FsSubject, Piece, Script, StoreSubject};
+use crate::{FsSubject, Piece, Script, StoreSubject};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -46,8 +46,8 @@ impl Case {
         let script = self.pieces.as_ref().map_or_else(Script::whole, |pieces| Script::only(pieces));
         let run = || match self.subject {
             CaseSubject::Store => run_one(&StoreSubject, self, &script),
-            CaseSubject::Fs => run_one(&FsSubject, self, &script),
-            CaseSubject::Everything => run_one(&Everything, self, &script),
+            CaseSubject::Fs => run_one(&FsSubject::PLAIN, self, &script),
+            CaseSubject::Everything => run_one(&FsSubject::EVERYTHING, self, &script),
         };
         let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();

@@ -37,7 +37,7 @@ pub use device::{Latency, SimDevice};
 pub use executor::{Simulation, Stalled, Wakes};
 pub use fault::{Effect, Fault, FaultDevice};
 pub use found::unexplained;
-pub use fs::{Compressed, Everything, FsHistory, FsSubject, Growing, WithQuotas, WithoutParentPointers};
+pub use fs::{FsHistory, FsSubject};
 pub use images::CrashImages;
 pub use recording::{Event, RecordingDevice};
 pub use reduce::reduce;

@@ -7,7 +7,7 @@ use crate::support::{one_at_a_time, search, silently};
 use std::time::Instant;
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
 use syncline_sim::rot::LogLife;
-use syncline_sim::{Everything, FsSubject, Growing, StoreSubject};
+use syncline_sim::{FsSubject, StoreSubject};
 use syncline_store::Canary;
 
 /// The subject of the search.
@@ -140,9 +140,9 @@ fn each_is_found() {
             let Some((engine, faults, seeds)) = place(canary) else { continue };
             match engine {
                 Engine::Store => look(&StoreSubject, canary, faults, seeds),
-                Engine::Fs => look(&FsSubject, canary, faults, seeds),
-                Engine::Everything => look(&Everything, canary, faults, seeds),
-                Engine::Growing => one_at_a_time(|| look(&Growing, canary, faults, seeds)),
+                Engine::Fs => look(&FsSubject::PLAIN, canary, faults, seeds),
+                Engine::Everything => look(&FsSubject::EVERYTHING, canary, faults, seeds),
+                Engine::Growing => one_at_a_time(|| look(&FsSubject::GROWING, canary, faults, seeds)),
                 Engine::Rot => look_in_rot(canary, seeds),
             }
         }

@@ -4,103 +4,103 @@
 //! laboratory crash::` repeats it.
 
 use crate::support::{assert_no_violation, explore, one_at_a_time, repeat_is_identical};
+use syncline_sim::FsSubject;
 use syncline_sim::lab::Plan;
-use syncline_sim::{Compressed, Everything, FsSubject, Growing, WithQuotas, WithoutParentPointers};
 
 #[test]
 fn what_was_promised_survives() {
-    assert_no_violation(&FsSubject, Plan::default(), 150);
+    assert_no_violation(&FsSubject::PLAIN, Plan::default(), 150);
 }
 
 #[test]
 fn what_was_promised_survives_a_failing_device() {
-    assert_no_violation(&FsSubject, Plan { faults: true, ..Plan::default() }, 150);
+    assert_no_violation(&FsSubject::PLAIN, Plan { faults: true, ..Plan::default() }, 150);
 }
 
 #[test]
 fn what_was_promised_survives_without_parent_pointers() {
-    assert_no_violation(&WithoutParentPointers, Plan::default(), 50);
+    assert_no_violation(&FsSubject::WITHOUT_PARENT_POINTERS, Plan::default(), 50);
 }
 
 #[test]
 fn what_was_promised_survives_where_files_are_compressed() {
-    assert_no_violation(&Compressed, Plan::default(), 100);
+    assert_no_violation(&FsSubject::COMPRESSED, Plan::default(), 100);
 }
 
 #[test]
 fn what_was_promised_survives_a_failing_device_where_files_are_compressed() {
-    assert_no_violation(&Compressed, Plan { faults: true, ..Plan::default() }, 50);
+    assert_no_violation(&FsSubject::COMPRESSED, Plan { faults: true, ..Plan::default() }, 50);
 }
 
 #[test]
 fn usage_of_quotas_survives() {
-    assert_no_violation(&WithQuotas, Plan::default(), 60);
+    assert_no_violation(&FsSubject::WITH_QUOTAS, Plan::default(), 60);
 }
 
 #[test]
 fn usage_of_quotas_survives_a_failing_device() {
-    assert_no_violation(&WithQuotas, Plan { faults: true, ..Plan::default() }, 40);
+    assert_no_violation(&FsSubject::WITH_QUOTAS, Plan { faults: true, ..Plan::default() }, 40);
 }
 
 #[test]
 fn everything_at_once_survives() {
-    assert_no_violation(&Everything, Plan::default(), 100);
+    assert_no_violation(&FsSubject::EVERYTHING, Plan::default(), 100);
 }
 
 #[test]
 fn everything_at_once_survives_a_failing_device() {
-    assert_no_violation(&Everything, Plan { faults: true, ..Plan::default() }, 60);
+    assert_no_violation(&FsSubject::EVERYTHING, Plan { faults: true, ..Plan::default() }, 60);
 }
 
 #[test]
 fn a_filesystem_that_grows_in_use_keeps_its_promises() {
-    one_at_a_time(|| assert_no_violation(&Growing, Plan::default(), 20));
+    one_at_a_time(|| assert_no_violation(&FsSubject::GROWING, Plan::default(), 20));
 }
 
 #[test]
 fn a_filesystem_that_grows_in_use_keeps_its_promises_on_a_failing_device() {
-    one_at_a_time(|| assert_no_violation(&Growing, Plan { faults: true, ..Plan::default() }, 12));
+    one_at_a_time(|| assert_no_violation(&FsSubject::GROWING, Plan { faults: true, ..Plan::default() }, 12));
 }
 
 #[test]
 fn one_seed_is_one_run() {
-    repeat_is_identical(&FsSubject);
-    repeat_is_identical(&Everything);
-    repeat_is_identical(&Compressed);
+    repeat_is_identical(&FsSubject::PLAIN);
+    repeat_is_identical(&FsSubject::EVERYTHING);
+    repeat_is_identical(&FsSubject::COMPRESSED);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn ten_thousand() {
-    explore(&FsSubject, Plan::default(), 10_000);
+    explore(&FsSubject::PLAIN, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn quotas_ten_thousand() {
-    explore(&WithQuotas, Plan::default(), 10_000);
+    explore(&FsSubject::WITH_QUOTAS, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn everything_ten_thousand() {
-    explore(&Everything, Plan::default(), 10_000);
+    explore(&FsSubject::EVERYTHING, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn everything_fault_ten_thousand() {
-    explore(&Everything, Plan { faults: true, ..Plan::default() }, 10_000);
+    explore(&FsSubject::EVERYTHING, Plan { faults: true, ..Plan::default() }, 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn growing_ten_thousand() {
-    explore(&Growing, Plan::default(), 10_000);
+    explore(&FsSubject::GROWING, Plan::default(), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn fault_ten_thousand() {
-    explore(&FsSubject, Plan { faults: true, ..Plan::default() }, 10_000);
+    explore(&FsSubject::PLAIN, Plan { faults: true, ..Plan::default() }, 10_000);
 }

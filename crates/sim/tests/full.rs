@@ -8,7 +8,7 @@ use syncline_device::{AlignedBuf, MemoryDevice, block_on};
 use syncline_fs::types::{Caller, FileType, Ino, ROOT, Timestamp, XattrMode};
 use syncline_fs::{AccessTime, Filesystem, FsError, Options};
 use syncline_sim::{Latency, SimDevice, Simulation};
-use syncline_store::{Canary, FormatOptions, Store, StoreError, StoreOptions, format};
+use syncline_store::{Canary, FormatOptions, Lab, Store, StoreError, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const BLOCK: usize = 4096;
@@ -41,7 +41,11 @@ fn open(
 ) -> Result<(Simulation, Arc<Filesystem>), String> {
     let simulation = Simulation::new(seed);
     let device = SimDevice::new(&simulation, memory.clone(), Latency::default());
-    let store_options = StoreOptions { epoch: Some([seed as u8 + 5; 16]), canary, ..StoreOptions::default() };
+    let store_options = StoreOptions {
+        epoch: Some([seed as u8 + 5; 16]),
+        lab: Lab::breaking(canary),
+        ..StoreOptions::default()
+    };
     let options = Options { clock: simulation.clock(), access_time: AccessTime::Never, ..Options::default() };
     let spawn = simulation.spawner();
     let opening = async move {

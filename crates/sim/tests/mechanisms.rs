@@ -8,7 +8,7 @@ use syncline_device::MemoryDevice;
 use syncline_fs::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp, XattrMode};
 use syncline_fs::{Filesystem, FsCounters, Options};
 use syncline_sim::{Latency, SimDevice, Simulation, ThroughDevice};
-use syncline_store::{Ablation, CountersSnapshot, FormatOptions, Store, StoreOptions, format};
+use syncline_store::{Ablation, CountersSnapshot, FormatOptions, Lab, Store, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 /// Writes and syncs of each writer.
@@ -32,8 +32,7 @@ impl Bench {
         let formatting = format(memory.clone(), format_options, root, simulation.spawner());
         simulation.run(formatting).unwrap().unwrap();
         let device = ThroughDevice::new(SimDevice::new(&simulation, memory, Latency::default()));
-        let options =
-            StoreOptions { ablations: without.iter().copied().collect(), ..StoreOptions::default() };
+        let options = StoreOptions { lab: Lab::without(without.iter().copied()), ..StoreOptions::default() };
         let (spawn, clock) = (simulation.spawner(), simulation.clock());
         let opening = async move {
             let (store, _) = Store::open(device, options, spawn.clone()).await.unwrap();

@@ -10,7 +10,9 @@ use syncline_format::Kind;
 use syncline_fs::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
 use syncline_fs::{Call, Failed, Filesystem, FsError, Options, Receipt, Why};
 use syncline_sim::{Fault, FaultDevice, Latency, SimDevice, Simulation};
-use syncline_store::{Ablation, CountersSnapshot, Cover, FormatOptions, Stage, Store, StoreOptions, format};
+use syncline_store::{
+    Ablation, CountersSnapshot, Cover, FormatOptions, Lab, Stage, Store, StoreOptions, format,
+};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
@@ -312,8 +314,8 @@ fn what_is_switched_off_leaves_none_and_ablations_are_told() {
     let off = Bench::with(StoreOptions::default(), Options { receipts_max: 0, ..Options::default() });
     off.run(|fs| async move { fs.fsync(ROOT, false).await.unwrap() });
     assert!(off.fs.receipts().is_empty());
-    let ablations = [Ablation::FlushElide].into_iter().collect();
-    let bench = Bench::with(StoreOptions { ablations, ..StoreOptions::default() }, Options::default());
+    let lab = Lab::without([Ablation::FlushElide]);
+    let bench = Bench::with(StoreOptions { lab, ..StoreOptions::default() }, Options::default());
     let ino = bench.create("file");
     bench.fsync(ino);
     let again = bench.fsync(ino);

@@ -9,7 +9,7 @@ use crate::support::{number_from, show_logs, silently};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use syncline_sim::lab::{Explored, Plan, Subject, run_seed};
-use syncline_sim::{Case, CaseSubject, Everything, FsSubject, StoreSubject};
+use syncline_sim::{Case, CaseSubject, FsSubject, StoreSubject};
 
 fn case_of(seed: u64, plan: Plan) -> Case {
     let subject = match seed % 4 {
@@ -30,8 +30,8 @@ fn explore(case: &Case, tries: usize) -> Result<Explored, String> {
     show_logs();
     let explored = match case.subject {
         CaseSubject::Store => run(&StoreSubject, case),
-        CaseSubject::Fs => run(&FsSubject, case),
-        CaseSubject::Everything => run(&Everything, case),
+        CaseSubject::Fs => run(&FsSubject::PLAIN, case),
+        CaseSubject::Everything => run(&FsSubject::EVERYTHING, case),
     };
     explored.ok_or_else(|| {
         if tries > 50 {

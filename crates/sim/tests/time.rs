@@ -7,7 +7,7 @@
 
 use crate::support::{assert_no_violation, explore};
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
-use syncline_sim::{Everything, FsSubject, StoreSubject};
+use syncline_sim::{FsSubject, StoreSubject};
 
 fn slow(faults: bool) -> Plan {
     let plan = Plan { slow: true, faults, cycles: 1, images: 3, ..Plan::default() };
@@ -26,24 +26,24 @@ fn a_store_at_rest_on_a_failing_device_has_an_owner_for_every_block() {
 
 #[test]
 fn a_filesystem_keeps_its_promises_and_limits_on_a_slow_device() {
-    assert_no_violation(&FsSubject, slow(false), 10);
+    assert_no_violation(&FsSubject::PLAIN, slow(false), 10);
 }
 
 #[test]
 fn everything_at_once_keeps_its_promises_and_limits_on_a_slow_device() {
-    assert_no_violation(&Everything, slow(false), 6);
+    assert_no_violation(&FsSubject::EVERYTHING, slow(false), 6);
 }
 
 #[test]
 fn everything_at_once_on_a_slow_device_that_fails() {
-    assert_no_violation(&Everything, slow(true), 6);
+    assert_no_violation(&FsSubject::EVERYTHING, slow(true), 6);
 }
 
 /// A file was removed while its data was being written to a slow device.
 #[test]
 fn what_was_removed_counts_until_the_device_has_it() {
     for faults in [false, true] {
-        assert_eq!(run_seed(&Everything, 50, slow(faults)).map(drop), Ok(()));
+        assert_eq!(run_seed(&FsSubject::EVERYTHING, 50, slow(faults)).map(drop), Ok(()));
     }
 }
 
@@ -55,7 +55,7 @@ fn one_seed_is_one_run() {
         }
     }
     runs(&StoreSubject, slow(true));
-    runs(&FsSubject, slow(false));
+    runs(&FsSubject::PLAIN, slow(false));
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn failing_store_for_long() {
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn everything_for_long() {
-    explore(&Everything, slow(false), 10_000);
+    explore(&FsSubject::EVERYTHING, slow(false), 10_000);
 }
 
 #[test]
 #[ignore = "takes minutes; prints what it explored"]
 fn failing_everything_for_long() {
-    explore(&Everything, slow(true), 10_000);
+    explore(&FsSubject::EVERYTHING, slow(true), 10_000);
 }

@@ -465,10 +465,11 @@ impl Store {
 
     /// Size of the pending log at which writers wait until it is sealed.
     fn pending_bytes_max(&self) -> usize {
-        // With this ablation little is sealed in the background, so writers wait only at half a
-        // batch or more.
-        let least = if self.ablates(Ablation::DirBulk) { PAYLOAD_BYTES_MAX / 4 * 3 } else { 0 };
-        self.options.pending_bytes.clamp(least, PAYLOAD_BYTES_MAX / 4 * 3)
+        match self.ablates(Ablation::DirBulk) {
+            // Little is sealed in the background, so writers wait only for more than half a batch.
+            true => PAYLOAD_BYTES_MAX / 4 * 3,
+            false => self.options.pending_bytes.min(PAYLOAD_BYTES_MAX / 4 * 3),
+        }
     }
 
     /// How much waits for the device. The two numbers are from two moments, which is good enough

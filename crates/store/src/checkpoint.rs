@@ -14,13 +14,13 @@ use crate::seal::{Cut, Then};
 use crate::slots::write_slot;
 use crate::snapshots::{NewTable, Table, TableChange};
 use crate::tickets::Tickets;
-use crate::trace::{DurableMark, NO_FLUSH};
+use crate::trace::DurableMark;
 use crate::transaction::DataWrites;
 use crate::{Canary, DataWrite, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use syncline_device::{Flushed, WriteHandle};
+use syncline_device::WriteHandle;
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Epoch};
 use syncline_log::Pending;
@@ -392,10 +392,7 @@ impl Store {
         for handle in started.iter() {
             tickets.add(handle.wait().await?, &self.tracker);
         }
-        let flushed = match self.breaks(Canary::SuperblockEarly) {
-            true => NO_FLUSH,
-            false => self.flush_before_superblock(tickets).await?,
-        };
+        let flushed = self.lab_flush_before_superblock(tickets).await?;
         if frozen.new_log.is_none() {
             self.batches_durable(frozen.seq, flushed);
         }
@@ -443,13 +440,6 @@ impl Store {
         Some(BlockRun::new(run.start, whole))
     }
 
-    pub(crate) async fn flush_before_superblock(&self, tickets: Tickets) -> Result<Flushed, StoreError> {
-        let outcome = self.tracker.make_durable(tickets.newest()).await.map_err(StoreError::from);
-        outcome
-            .and_then(|flushed| tickets.confirm(&self.tracker).map(|()| flushed))
-            .inspect_err(|_| self.group.demand_rewrite())
-    }
-
     /// Step 7: the new superblock counts from now on.
     fn adopt(
         &self,
@@ -460,8 +450,7 @@ impl Store {
     ) {
         state.is_open = true;
         if let Some(table) = table {
-            let forget = self.breaks(Canary::ForgetSnapshot);
-            state.table = table.adopt(&state.table, &self.space, &frozen.space, forget);
+            state.table = self.lab_table(table).adopt(&state.table, &self.space, &frozen.space);
         }
         if let Some(new) = frozen.new_log.take() {
             state.epoch = new.epoch;
@@ -501,9 +490,7 @@ impl Store {
             }
             false => self.space.checkpoint_failed(frozen.space),
         }
-        if self.breaks(Canary::ReleaseAfterFailure) {
-            self.space.superblock_durable(frozen.generation);
-        }
+        self.lab_release(frozen.generation);
         let mut log = self.log.lock();
         let mut commit = self.commit.lock();
         log.stalled &= !may_seal;

@@ -1,10 +1,8 @@
 //! Committing: one step makes a transaction visible and adds it to the pending log.
 
 use crate::shown::Show;
-use crate::transaction::{Changes, DataWrites};
-use crate::{Ablation, Canary, DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
-use syncline_format::batch::PAYLOAD_BYTES_MAX;
-use syncline_format::{Key, Kind};
+use crate::transaction::DataWrites;
+use crate::{DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
 use syncline_log::Pending;
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
@@ -25,10 +23,9 @@ impl CommitState {
     /// True when enough is pending to seal it without waiting for an fsync: data stays in memory
     /// until it is sealed and flushed.
     pub(crate) fn is_full(&self, options: &StoreOptions) -> bool {
-        if options.ablations.contains(Ablation::DirBulk) {
-            return self.pending.payload_bytes() >= PAYLOAD_BYTES_MAX / 2;
-        }
-        self.pending.payload_bytes() >= options.seal_bytes || self.writes.bytes >= options.unflushed_bytes / 4
+        let (log, data) = (self.pending.payload_bytes(), self.writes.bytes);
+        let is_full = log >= options.seal_bytes || data >= options.unflushed_bytes / 4;
+        options.lab.is_full(log).unwrap_or(is_full)
     }
 }
 
@@ -91,11 +88,7 @@ impl Store {
     /// Commits and also returns the number of bytes by which the pending log grew: fewer than the
     /// changes have, where they replaced pending ones.
     pub fn commit_measured(&self, transaction: Transaction) -> Result<(OpSeq, u64), StoreError> {
-        let transaction = match self.options.canary {
-            Some(Canary::SplitTransaction) => self.log_half(transaction)?,
-            Some(Canary::CountInOwnTransaction) => self.log_uncounted(transaction)?,
-            _ => transaction,
-        };
+        let transaction = self.lab_split(transaction)?;
         let Transaction { changes, named, freed, objects_delta } = transaction;
         self.give_way();
         let mut state = self.commit.lock();
@@ -116,7 +109,7 @@ impl Store {
         }
         for run in &freed {
             state.pending.free(*run);
-            self.space.unname(*run, self.freed_in(state.generation));
+            self.space.unname(*run, self.lab_freed_in(state.generation));
         }
         state.pending.count_objects(objects_delta);
         state.objects = state.objects.saturating_add_signed(objects_delta);
@@ -138,47 +131,6 @@ impl Store {
             self.wake.notify(usize::MAX);
         }
         Ok((OpSeq(op), log_bytes))
-    }
-
-    /// The generation whose superblock makes a block freed now reusable (rule R2).
-    fn freed_in(&self, generation: u64) -> u64 {
-        if self.breaks(Canary::ReuseEarly) { 0 } else { generation }
-    }
-
-    /// For a canary: puts half of the changes into a batch of their own.
-    fn log_half(&self, mut transaction: Transaction) -> Result<Transaction, StoreError> {
-        let half = transaction.changes.len() / 2;
-        let rest = transaction.changes.drain(half..).collect();
-        let first = std::mem::replace(&mut transaction.changes, rest);
-        self.log_apart(first)?;
-        Ok(transaction)
-    }
-
-    /// For a canary: logs everything but reference counts in a batch of its own, if the transaction
-    /// has counts and names no data; returns the rest.
-    fn log_uncounted(&self, mut transaction: Transaction) -> Result<Transaction, StoreError> {
-        let is_count = |key: &Key| key.kind == Kind::Shared as u8;
-        if transaction.named.is_empty() && transaction.changes.iter().any(|(key, _)| is_count(key)) {
-            let changes = std::mem::take(&mut transaction.changes).into_iter();
-            let (counts, others) = changes.partition(|(key, _)| is_count(key));
-            transaction.changes = counts;
-            self.log_apart(others)?;
-        }
-        Ok(transaction)
-    }
-
-    fn log_apart(&self, changes: Changes) -> Result<(), StoreError> {
-        self.health.writable()?;
-        let mut state = self.commit.lock();
-        for (key, value) in changes {
-            match &value {
-                Some(value) => state.pending.put(key, value),
-                None => state.pending.delete(key),
-            }
-            self.layers.write().active.apply(key, value);
-        }
-        drop(state);
-        self.seal().map(drop)
     }
 
     /// Makes the background start a checkpoint.

@@ -11,7 +11,7 @@
 use crate::inflight::Write;
 use crate::seal::Sealed;
 use crate::tickets::Tickets;
-use crate::trace::{BatchesTrace, Cover, Drive, DurableMark, NO_FLUSH, SyncTrace};
+use crate::trace::{BatchesTrace, Cover, Drive, DurableMark, SyncTrace};
 use crate::{Ablation, Canary, OpSeq, Store, StoreError};
 use futures_lite::future::{or, poll_once};
 use smallvec::SmallVec;
@@ -95,8 +95,8 @@ pub(crate) struct GroupCommit {
     /// R6).
     rewrite: AtomicBool,
     failures: Mutex<Failures>,
-    /// Held by a caller that drives a batch only for itself.
-    alone: syncline_sync::asynchronous::Mutex<()>,
+    /// See [`Store::lab_alone`].
+    pub(crate) alone: syncline_sync::asynchronous::Mutex<()>,
 }
 
 impl Default for GroupCommit {
@@ -142,16 +142,11 @@ impl GroupCommit {
         Some(Lead(self))
     }
 
-    /// Makes the caller the driver of its own batch. No other driver can be active: the caller
-    /// holds `alone`.
-    fn lead_alone(&self) -> Lead<'_> {
-        self.stage.lock().busy = true;
-        Lead(self)
-    }
-
-    /// Closes the current group to new callers.
-    fn close(&self) {
-        self.stage.lock().gathering = Arc::default();
+    /// Closes the current group to new callers, if that is due.
+    fn close_if(&self, due: bool) {
+        if due {
+            self.stage.lock().gathering = Arc::default();
+        }
     }
 
     /// Records how long a batch took.
@@ -196,12 +191,9 @@ impl Store {
             return (SyncTrace::elided(op.0, *self.durable_mark.lock()), Ok(()));
         }
         let asked = Instant::now();
-        let (drove, ended) = if self.ablates(Ablation::FlushGroup) {
-            (true, self.drive_alone().await)
-        } else {
-            let group = self.group.join();
-            self.wait_for(&group).await
-        };
+        let _alone = self.lab_alone().await;
+        let group = self.group.join();
+        let (drove, ended) = self.wait_for(&group).await;
         self.counters.fsync_latency.record(asked.elapsed());
         (ended.drive.trace(op.0, drove, asked, ended.result.is_err()), ended.result)
     }
@@ -224,22 +216,12 @@ impl Store {
         }
     }
 
-    /// For measurements: takes a batch to the device for one caller only, with its own flush.
-    async fn drive_alone(&self) -> Ended {
-        let _alone = self.group.alone.lock().await;
-        let group = Arc::new(Group { members: AtomicU64::new(1), ..Group::default() });
-        let lead = self.group.lead_alone();
-        self.drive(&group, lead).await
-    }
-
     /// Takes a group's batch to the device and answers all its members.
     async fn drive(&self, group: &Arc<Group>, lead: Lead<'_>) -> Ended {
         // If this future is dropped half-way, the group's members must not wait for ever.
         let abandoned = AnswerOnDrop(group);
         let mut drive = Drive::begin();
-        if !self.ablates(Ablation::FlushGroup) {
-            self.gather(group).await;
-        }
+        self.gather(group).await;
         let result = match self.drive_batch(&mut drive).await {
             Err(StoreError::NoSpace) => {
                 // No room for a log segment: the checkpoint makes everything durable instead.
@@ -325,24 +307,19 @@ impl Store {
         drive.gathered = Some(started);
         // Close the group before sealing: every member had committed before it joined, so its
         // changes are pending or sealed.
-        if !self.breaks(Canary::LateJoiner) {
-            self.group.close();
-        }
+        let closes_late = self.breaks(Canary::LateJoiner);
+        self.group.close_if(!closes_late);
         self.give_way();
-        let sealed = self.seal_to_flush();
-        let (seq, through) = match sealed {
+        let (seq, through) = match self.seal_to_flush() {
             Ok((seq, through)) => (Ok(seq), through),
             Err(error) => (Err(error), None),
         };
         drive.batches = seq.as_ref().map_or_else(|_| BatchesTrace::default(), |seq| self.batches_up_to(*seq));
         let tickets = match &seq {
-            Ok(_) if self.breaks(Canary::FlushEarly) => Ok(Tickets::default()),
-            Ok(seq) => self.settle(*seq).await.map_err(StoreError::from),
+            Ok(seq) => self.lab_settle(*seq).await.map_err(StoreError::from),
             Err(error) => Err(error.clone()),
         };
-        if self.breaks(Canary::LateJoiner) {
-            self.group.close();
-        }
+        self.group.close_if(closes_late);
         let written = Instant::now();
         drive.written = Some(written);
         let (seq, tickets) = (seq?, tickets?);
@@ -381,18 +358,24 @@ impl Store {
         {
             return Ok(flushed);
         }
-        match self.options.canary {
-            Some(Canary::SkipFlush) => return Ok(NO_FLUSH),
-            Some(Canary::FlushEarly | Canary::RedeemFailedFlush) => {
-                return Ok(self.tracker.flush_now().await?);
-            }
-            _ => {}
+        match self.lab_flush(&tickets).await {
+            Some(flushed) => flushed,
+            None => self.make_durable(tickets).await,
         }
-        let own = self.ablates(Ablation::FlushElide) || self.ablates(Ablation::FlushGroup);
-        let outcome = match own {
-            true => self.tracker.flush_now().await,
-            false => self.tracker.make_durable(tickets.newest()).await,
-        };
+    }
+
+    /// Makes the writes behind `tickets` durable, with a flush if none has covered them.
+    pub(crate) async fn make_durable(&self, tickets: Tickets) -> Result<Flushed, StoreError> {
+        self.confirmed(self.tracker.make_durable(tickets.newest()).await, &tickets)
+    }
+
+    /// Passes on the outcome of a flush for `tickets`. If that failed, or an earlier one lost some
+    /// of them, everything not durable must be written again (rule R6).
+    pub(crate) fn confirmed(
+        &self,
+        outcome: Result<Flushed, DeviceError>,
+        tickets: &Tickets,
+    ) -> Result<Flushed, StoreError> {
         let outcome = outcome.map_err(StoreError::from);
         outcome
             .and_then(|flushed| tickets.confirm(&self.tracker).map(|()| flushed))
@@ -439,10 +422,8 @@ impl Store {
         match attempt.wait().await {
             Err(error) => {
                 tracing::warn!("{error}; writing the same bytes there again");
-                match self.breaks(Canary::LateRetry) {
-                    true => write.restart_unguarded(&self.tracker),
-                    false => write.retry(&attempt, &self.tracker, &self.space),
-                }
+                self.lab_retry(write);
+                write.retry(&attempt, &self.tracker, &self.space);
                 write.wait().await
             }
             completed => completed,

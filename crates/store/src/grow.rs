@@ -112,7 +112,7 @@ impl Store {
             tickets.add(write.wait().await?, &self.tracker);
         }
         // This also covers the file's new length and the zeros in it.
-        self.flush_before_superblock(tickets).await.map(drop)
+        self.make_durable(tickets).await.map(drop)
     }
 }
 

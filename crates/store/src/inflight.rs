@@ -25,11 +25,11 @@ const SUBMIT_AT_ONCE_BYTES: u64 = 256 << 10;
 pub(crate) struct Write {
     pub(crate) run: BlockRun,
     bufs: Vec<Bytes>,
-    attempts: Mutex<Attempts>,
+    pub(crate) attempts: Mutex<Attempts>,
 }
 
-struct Attempts {
-    newest: WriteHandle,
+pub(crate) struct Attempts {
+    pub(crate) newest: WriteHandle,
     /// The blocks may be released from now on: they are not written again.
     closed: bool,
 }
@@ -88,17 +88,13 @@ impl Write {
             return;
         }
         let pin = space.pin();
-        attempts.newest = tracker.write(self.run.offset_bytes(), self.bufs.clone());
+        attempts.newest = self.submit(tracker);
         attempts.newest.on_end(Box::new(move |_| drop(pin)));
     }
 
-    /// For a canary: writes again whenever no attempt is in flight, whatever has become of the
-    /// blocks.
-    pub(crate) fn restart_unguarded(&self, tracker: &FlushTracker) {
-        let mut attempts = self.attempts.lock();
-        if attempts.newest.outcome().is_some() {
-            attempts.newest = tracker.write(self.run.offset_bytes(), self.bufs.clone());
-        }
+    /// Submits the bytes to the device.
+    pub(crate) fn submit(&self, tracker: &FlushTracker) -> WriteHandle {
+        tracker.write(self.run.offset_bytes(), self.bufs.clone())
     }
 
     /// Allows no further attempt: the next step may release the blocks.

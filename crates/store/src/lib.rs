@@ -5,13 +5,12 @@
 //! pending log (`commit`); `seal` turns the pending log into a batch and starts writing it; `group`
 //! waits for the writes, shares one flush among all callers and acknowledges; `checkpoint` merges
 //! the memtable into the tree in the background; `recovery` reads all of it back after a crash.
+//! Where tests and measurements change something about that, the code asks `lab`.
 #![forbid(unsafe_code)]
 
-mod ablation;
 mod admit;
 mod audit;
 mod background;
-mod canary;
 mod checkpoint;
 mod commit;
 mod counters;
@@ -19,12 +18,12 @@ mod error;
 mod features;
 mod figures;
 mod format;
-mod give_way;
 mod group;
 mod grow;
 mod health;
 mod inflight;
 mod inspect;
+mod lab;
 mod leave_log;
 mod memtable;
 mod newest;
@@ -49,21 +48,18 @@ mod transaction;
 mod trim;
 mod view;
 
-pub use ablation::{Ablation, Ablations};
 #[doc(hidden)]
 pub use admit::Backlog;
 pub use admit::{Admission, Admitted, ChangeSize};
 #[doc(hidden)]
 pub use audit::Held;
-pub use canary::Canary;
 pub use counters::{Counters, CountersSnapshot, LatencySummary};
 pub use error::StoreError;
 pub use figures::{CacheCounters, Distribution, Distributions};
 pub use format::{FormatOptions, format};
-#[doc(hidden)]
-pub use give_way::GiveWay;
 pub use inflight::DataWrite;
 pub use inspect::Reachable;
+pub use lab::{Ablation, Ablations, Canary, GiveWay, Lab};
 pub use leave_log::Relocate;
 pub use options::StoreOptions;
 pub use reads::Chunk;

@@ -1,5 +1,6 @@
 //! All changes since a checkpoint, readable immediately.
 
+use crate::newest::{Newest, take_live};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,6 +102,20 @@ impl Layers {
     pub(crate) fn floor(&self, from: Key, to: Key) -> Option<Key> {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.last_in(from, to));
         self.active.last_in(from, to).max(frozen)
+    }
+
+    /// The first `max` items of a range, both ends included, with the changes in memory put over the
+    /// items of the tree; and whether more follow.
+    pub(crate) fn over(
+        &self,
+        tree: impl IntoIterator<Item = (Key, Bytes)>,
+        (from, to): (Key, Key),
+        max: usize,
+    ) -> (Vec<(Key, Bytes)>, bool) {
+        let active = self.active.range(from, to);
+        let frozen = self.frozen.iter().flat_map(|frozen| frozen.range(from, to));
+        let tree = tree.into_iter().map(|(key, value)| (key, Some(value)));
+        take_live(Newest::new(active, Newest::new(frozen, tree)), max)
     }
 
     /// The newest change of a key in memory.

@@ -1,6 +1,6 @@
 //! The options of an open store.
 
-use crate::{Ablations, Canary, GiveWay};
+use crate::Lab;
 use std::time::Duration;
 use syncline_format::Epoch;
 
@@ -34,14 +34,8 @@ pub struct StoreOptions {
     pub patience: Duration,
     /// Discard blocks that become free, in the background. Default false.
     pub discard: bool,
-    /// Mechanisms switched off for measurements. Default none.
-    pub ablations: Ablations,
-    /// A rule broken on purpose, to test the tests.
-    #[doc(hidden)]
-    pub canary: Option<Canary>,
-    /// Lets a test run other tasks first between two steps.
-    #[doc(hidden)]
-    pub give_way: GiveWay,
+    /// Everything that tests and measurements switch off or break. Default nothing.
+    pub lab: Lab,
     /// The log epoch (rule R3). Random, unless a repeatable simulation sets one that was never used
     /// before.
     #[doc(hidden)]
@@ -62,9 +56,7 @@ impl Default for StoreOptions {
             unflushed_bytes: 64 << 20,
             patience: Duration::from_secs(30),
             discard: false,
-            ablations: Ablations::default(),
-            canary: None,
-            give_way: GiveWay::default(),
+            lab: Lab::default(),
             epoch: None,
         }
     }

@@ -1,7 +1,6 @@
 //! Reading: items from memtable, frozen memtable and tree; data blocks with a check of their
 //! checksums.
 
-use crate::newest::{Newest, take_live};
 use crate::{Canary, Store, StoreError};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
@@ -15,6 +14,14 @@ pub struct Chunk {
     pub items: Vec<(Key, Bytes)>,
     /// True when the requested range has nothing more.
     pub complete: bool,
+}
+
+/// The last key up to which this part of the tree is known, if it was read up to `to`.
+pub(crate) fn reaches(part: &syncline_tree::Chunk, to: Key) -> Key {
+    match part.items.last() {
+        Some((last, _)) if !part.complete => *last,
+        _ => to,
+    }
 }
 
 impl Store {
@@ -64,10 +71,7 @@ impl Store {
             let _pin = self.space.pin();
             let root = self.layers.read().root;
             let below = self.tree.scan_near(root, low, at, to, max_items).await?;
-            let limit = match below.items.last() {
-                Some((last, _)) if !below.complete => *last,
-                _ => to,
-            };
+            let limit = reaches(&below, to);
             let layers = self.layers.read();
             if layers.root != root {
                 // A checkpoint ended meanwhile: the items it merged are in neither of the two
@@ -82,11 +86,8 @@ impl Store {
             };
             let first = before.unwrap_or(at);
             let (items, cut) = if layers.has_any(first, limit) {
-                let active = layers.active.range(first, limit);
-                let frozen = layers.frozen.iter().flat_map(|frozen| frozen.range(first, limit));
-                let tree = below.items.into_iter().map(|(key, value)| (key, Some(value)));
-                let tree = tree.skip_while(|(key, _)| *key < first);
-                take_live(Newest::new(active, Newest::new(frozen, tree)), max_items)
+                let tree = below.items.into_iter().skip_while(|(key, _)| *key < first);
+                layers.over(tree, (first, limit), max_items)
             } else {
                 (below.items, false)
             };

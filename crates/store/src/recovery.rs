@@ -27,7 +27,7 @@ use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockAddr, BlockRun, Epoch, FormatError, Geometry, Key, OBJECTS_END, SharedGeometry};
 use syncline_log::{
-    Believed, Chain, Pending, Reading, ReplayError, Scan, Window, payload_of, scan_believing, verify_named,
+    Chain, Pending, Reading, ReplayError, Scan, Window, payload_of, scan_believing, verify_named,
 };
 use syncline_space::{Class, Space};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -153,7 +153,7 @@ impl Store {
         let (geometry, epoch, log) = (superblock.geometry, superblock.epoch, superblock.log);
         let lenient = options.read_only || options.accept_damaged_log;
         let reading = Reading { clean: superblock.clean, lenient };
-        let found = scan_believing(&device, geometry, epoch, log, reading, believed(&options)).await?;
+        let found = scan_believing(&device, geometry, epoch, log, reading, options.lab.believed()).await?;
         report
             .notes
             .extend(found.unreadable.iter().map(|error| format!("the log can't be read in full: {error}")));
@@ -244,9 +244,8 @@ async fn load_structures(
     report: &mut RecoveryReport,
 ) -> Result<(Arc<Space>, Table), StoreError> {
     let read_only = options.read_only;
-    let without_map = read_only
-        && superblock.geometry.total_blocks <= MAX_BLOCKS
-        && options.canary != Some(Canary::MapToRead);
+    let without_map =
+        read_only && superblock.geometry.total_blocks <= MAX_BLOCKS && !options.lab.breaks(Canary::MapToRead);
     let mut told = |what: &str, error: StoreError| {
         report
             .notes
@@ -288,16 +287,6 @@ pub(crate) async fn load_space(
         return Err(StoreError::Damaged(text.into()));
     }
     Ok(space)
-}
-
-/// Checks that replay skips: none, unless a canary says so.
-fn believed(options: &StoreOptions) -> Believed {
-    Believed {
-        number: options.canary == Some(Canary::UnchainedBatch),
-        epoch: options.canary == Some(Canary::StaleEpoch),
-        records: options.canary == Some(Canary::UncheckedPayload),
-        segment: options.canary == Some(Canary::LeadOnce),
-    }
 }
 
 /// Reports a hole in the log before an acknowledged batch: that is damage, not a torn tail.
@@ -344,7 +333,7 @@ async fn replay(
     for header in &found.batches {
         let payload = payload_of(&mut window, header).await?;
         let doubtful = header.seq > found.durable_seq;
-        if doubtful && options.canary != Some(Canary::SkipDataVerification) {
+        if doubtful && !options.lab.breaks(Canary::SkipDataVerification) {
             report.verified_batches += 1;
             let there = match verify_named(device, geometry, header, &payload).await {
                 Err(ReplayError::Device(error)) if options.read_only || options.accept_damaged_log => {
@@ -508,11 +497,7 @@ pub(crate) fn chain(
     start: LogStart,
     op_seq: u64,
 ) -> Chain {
-    let chain = Chain::new(epoch, segment_blocks, start, op_seq);
-    match options.canary {
-        Some(Canary::LeadOnce | Canary::IdleSegment) => chain.bare(),
-        _ => chain,
-    }
+    options.lab.chain(Chain::new(epoch, segment_blocks, start, op_seq))
 }
 
 /// Builds a store from what replay found, with its own log in a new epoch, beginning with

@@ -1,6 +1,6 @@
 //! Support for scrubbing a running store: items from tree nodes that are read from the device.
 
-use crate::newest::{Newest, take_live};
+use crate::reads::reaches;
 use crate::{Chunk, Store, Unreadable};
 use syncline_format::{BlockAddr, Key};
 
@@ -20,20 +20,14 @@ impl Store {
             let _pin = self.space.pin();
             let root = self.layers.read().root;
             let below = self.tree.scan_device(root, from, to, max_items, visit).await;
-            let limit = match below.items.last() {
-                Some((last, _)) if !below.complete => *last,
-                _ => to,
-            };
+            let limit = reaches(&below, to);
             let layers = self.layers.read();
             if layers.root != root {
                 // A checkpoint ended meanwhile: the items it merged are in neither of the two
                 // halves read.
                 continue;
             }
-            let active = layers.active.range(from, limit);
-            let frozen = layers.frozen.iter().flat_map(|frozen| frozen.range(from, limit));
-            let tree = below.items.into_iter().map(|(key, value)| (key, Some(value)));
-            let (items, cut) = take_live(Newest::new(active, Newest::new(frozen, tree)), max_items);
+            let (items, cut) = layers.over(below.items, (from, limit), max_items);
             drop(layers);
             let complete = !cut && limit == to;
             match limit.next() {

@@ -5,8 +5,7 @@ use crate::inflight::Write;
 use crate::shown::Show;
 use crate::trace::DurableMark;
 use crate::transaction::DataWrites;
-use crate::{Ablation, Canary, DataWrite, Store, StoreError};
-use bytes::Bytes;
+use crate::{Canary, DataWrite, Store, StoreError};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -132,9 +131,7 @@ impl Store {
     /// device supports it, the flush goes with the batch, and the returned `Durability` waits for
     /// it.
     pub(crate) fn seal_to_flush(&self) -> Result<(u64, Option<Durability>), StoreError> {
-        let alone = self.ablates(Ablation::FlushElide) || self.ablates(Ablation::FlushGroup);
-        let then = if alone || self.ablates(Ablation::WriteThrough) { Then::Nothing } else { Then::Flush };
-        self.seal_with(then)
+        self.seal_with(if self.options.lab.flushes_apart() { Then::Nothing } else { Then::Flush })
     }
 
     fn seal_with(&self, then: Then) -> Result<(u64, Option<Durability>), StoreError> {
@@ -167,9 +164,7 @@ impl Store {
         log: &LogState,
         pending: &Pending,
     ) -> Result<Option<NewSegment>, StoreError> {
-        if self.breaks(Canary::UnboundedPending) && pending.payload_bytes() > PAYLOAD_BYTES_MAX {
-            return Err(StoreError::Unusable("the pending log is too long for a batch".into()));
-        }
+        self.lab_refuse(pending)?;
         // A log too long for a batch is handled like one that finds no room: a checkpoint takes it
         // into the tree.
         if log.stalled || pending.payload_bytes() > PAYLOAD_BYTES_MAX {
@@ -196,11 +191,7 @@ impl Store {
         let Cut { pending, data, generation, op_seq, segment } = cut;
         let segment = segment.and_then(NewSegment::take);
         log.segments.extend(segment);
-        let (pending, copies) = if self.ablates(Ablation::DirBulk) {
-            pending.copied_item_by_item(self.geometry())
-        } else {
-            (pending, 1)
-        };
+        let (pending, copies) = self.lab_copy(pending);
         let stamp = Stamp { generation, durable_seq: log.durable_seq, op_seq };
         let batches = log.chain.seal(&pending, stamp, segment);
         self.counters.sealed(&pending, &batches, copies);
@@ -220,7 +211,7 @@ impl Store {
                 Write::start(&self.tracker, BlockRun::new(addr, batch.run.blocks), vec![batch.bytes.clone()])
             });
             let write = if index == last && then == Then::Flush && self.all_written(log, &data) {
-                let (write, durability) = self.start_to_flush(batch.run, batch.bytes);
+                let (write, durability) = Write::start_through(&self.tracker, batch.run, vec![batch.bytes]);
                 flushed = durability;
                 write
             } else {
@@ -234,18 +225,6 @@ impl Store {
             self.ask_for_checkpoint();
         }
         (log.chain.newest_seq(), flushed)
-    }
-
-    /// Starts writing a batch with a flush behind it.
-    fn start_to_flush(&self, run: BlockRun, bytes: Bytes) -> (Arc<Write>, Option<Durability>) {
-        match self.options.canary {
-            Some(Canary::SkipFlush) => (Write::start(&self.tracker, run, vec![bytes]), None),
-            Some(Canary::FlushEarly) => {
-                let write = Write::start(&self.tracker, run, vec![bytes]);
-                (write, Some(self.tracker.flush_now()))
-            }
-            _ => Write::start_through(&self.tracker, run, vec![bytes]),
-        }
     }
 
     /// True when no write that a flush of the next batch must cover is still in flight (rule R1).

@@ -11,7 +11,7 @@
 
 use crate::checkpoint::CheckpointState;
 use crate::slots::{read_superblocks, write_slot};
-use crate::{Canary, RecoveryReport, Store, StoreError, StoreOptions};
+use crate::{RecoveryReport, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Claim, Device, DeviceExt, FlushTracker, WriteHandle};
 use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, decode_block, encode_block};
@@ -106,7 +106,7 @@ pub(crate) enum TableChange {
 /// A table that a checkpoint writes.
 pub(crate) struct NewTable {
     table: Table,
-    change: TableChange,
+    pub(crate) change: TableChange,
 }
 
 impl Table {
@@ -248,12 +248,11 @@ impl NewTable {
     }
 
     /// Makes this table the current one: the superblock that points to it is durable, and the one
-    /// before is not needed any more. (`forget` is for a canary.)
-    pub(crate) fn adopt(self, before: &Table, space: &Space, frozen: &FrozenMap, forget: bool) -> Table {
+    /// before is not needed any more.
+    pub(crate) fn adopt(self, before: &Table, space: &Space, frozen: &FrozenMap) -> Table {
         before.blocks.iter().for_each(|block| space.hold(*block, frozen.generation()));
         match self.change {
             TableChange::Move => {}
-            TableChange::Create { .. } if forget => {}
             TableChange::Create { .. } => space.keep_frozen(frozen),
             TableChange::Delete { rest, .. } => space.keep_only(rest, frozen.generation()),
         }
@@ -310,10 +309,7 @@ impl Store {
 
     async fn delete_claimed(&self, state: &mut CheckpointState, id: u64) -> Result<(), StoreError> {
         let rest = state.table.kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
-        if self.breaks(Canary::DropSnapshotEarly) {
-            self.space.keep_only(rest.clone(), 0);
-            self.space.superblock_durable(0);
-        }
+        self.lab_drop_snapshot(&rest);
         self.run_checkpoint_with(state, false, Some(TableChange::Delete { id, rest })).await
     }
 

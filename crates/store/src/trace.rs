@@ -4,12 +4,9 @@
 use crate::seal::Sealed;
 use serde::{Serialize, Serializer};
 use std::time::Instant;
-use syncline_device::{FlushCover, Flushed, Ticket};
+use syncline_device::{FlushCover, Flushed};
 use syncline_format::Kind;
 use syncline_log::{ITEM_KINDS, PendingCounts};
-
-/// Stands in for the flush that a canary left out.
-pub(crate) const NO_FLUSH: Flushed = Flushed { cover: FlushCover::Elided, flush: 0, through: Ticket(0) };
 
 /// What made a sync's target durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]

@@ -4,7 +4,7 @@
 //! it (rule R2; see `syncline_space`). So after a crash at any time nothing is missing, whatever
 //! the crash made of the discard.
 
-use crate::{Canary, Store, StoreError};
+use crate::{Store, StoreError};
 use futures_lite::future::poll_once;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -82,11 +82,7 @@ impl Store {
     /// the background), until an unmount begins.
     async fn discard_freed(&self, mut over: Option<Sleep>) -> Result<(), StoreError> {
         let mut left = self.discarding.sweep.lock().await;
-        if self.breaks(Canary::DiscardEarly) {
-            for run in self.space.freed_too_early() {
-                self.device().discard_at(run.offset_bytes(), run.len_bytes()).await?;
-            }
-        }
+        self.lab_discard().await?;
         left.extend(self.space.take_freed().into_iter().flat_map(|run| run.pieces(BATCH_BLOCKS)));
         while !left.is_empty() {
             let is_over = match &mut over {

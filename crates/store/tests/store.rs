@@ -10,7 +10,8 @@ use syncline_device::{
 };
 use syncline_format::Key;
 use syncline_store::{
-    Admission, DataWrite, FormatOptions, GiveWay, OpSeq, Store, StoreError, StoreOptions, Transaction, format,
+    Admission, DataWrite, FormatOptions, GiveWay, Lab, OpSeq, Store, StoreError, StoreOptions, Transaction,
+    format,
 };
 
 const SIZE: u64 = 64 << 20;
@@ -218,7 +219,7 @@ fn blocks_that_were_written_anew_are_not_read_from_the_memory_of_what_was_there_
             }
         })
     };
-    let options = StoreOptions { give_way, ..StoreOptions::default() };
+    let options = StoreOptions { lab: Lab::giving_way(give_way), ..StoreOptions::default() };
     let store = block_on(Store::open(formatted(&spawn), options, spawn.clone())).unwrap().0;
     let (first, mut transaction) = write_near(&store, 1, 4, None);
     let (second, _) = write_near(&store, 2, 4, Some(first.run().end()));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{Device, MemoryDevice, Operation, Spawn};
 use syncline_sim::{Effect, Fault, FaultDevice, RecordingDevice, ThroughDevice};
-use syncline_store::{Canary, Store, StoreOptions};
+use syncline_store::{Canary, Lab, Store, StoreOptions};
 
 /// The range of the first superblock copies.
 const SUPERBLOCKS: Range<u64> = 0..64 << 12;
@@ -105,7 +105,7 @@ impl Laboratory {
 pub(super) fn options(setup: Setup, rng: &mut ChaCha8Rng) -> StoreOptions {
     let epoch = Some(rng.random());
     let options = StoreOptions {
-        canary: setup.canary,
+        lab: Lab::breaking(setup.canary),
         epoch,
         discard: setup.discard,
         node_cache_bytes: 1 << 20,

@@ -168,7 +168,7 @@ impl Subject {
 }
 
 fn options(read_only: bool, canary: Option<Canary>) -> ImageOptions {
-    ImageOptions::new().laboratory(|store, _| (store.read_only, store.canary) = (read_only, canary))
+    ImageOptions::new().laboratory(|store, _| (store.read_only, store.lab.canary) = (read_only, canary))
 }
 
 /// Adds the snapshots of an image that can be opened.

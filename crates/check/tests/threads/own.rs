@@ -82,7 +82,7 @@ impl SearchOwn for Own {
 
     fn open_options(self, setup: &Setup, stops: &Stops, store: &mut StoreOptions, fs: &mut Options) {
         fs.clock = PausingClock::new(setup.seed, self.pauses);
-        store.give_way = match self.gives_way {
+        store.lab.give_way = match self.gives_way {
             GivesWay::Never => GiveWay::default(),
             GivesWay::ByChance => giving_way(setup.seed),
             GivesWay::WhereStopped => stops.stopping(),

@@ -179,7 +179,7 @@ impl MountChoices {
             // Several names are joined by colons, since commas separate options.
             "ablate" => {
                 for name in value.split(':') {
-                    self.store.ablations.insert(name.parse()?);
+                    self.store.lab.ablations.insert(name.parse()?);
                 }
             }
             "transport" => {
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(choices.store.checkpoint_interval, Duration::from_secs(5));
         assert_eq!(choices.store.memtable_bytes, 1 << 20);
         let choices = parse("ablate=xattr-skip:flush-elide,ablate=dir-bulk").unwrap();
-        let names: Vec<_> = choices.store.ablations.iter().map(|ablation| ablation.name()).collect();
+        let names: Vec<_> = choices.store.lab.ablations.iter().map(|ablation| ablation.name()).collect();
         assert_eq!(names, ["xattr-skip", "flush-elide", "dir-bulk"]);
     }
 

@@ -17,7 +17,7 @@ use crate::types::{Attributes, Caller, FileType, Ino, ROOT, RenameFlags, Timesta
 use crate::{AccessTime, Filesystem, FsError, ManualClock, Options};
 use std::sync::Arc;
 use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
-use syncline_store::{Ablation, Ablations, FormatOptions, Store, StoreOptions, format};
+use syncline_store::{Ablation, Ablations, FormatOptions, Lab, Store, StoreOptions, format};
 
 pub(super) const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 const SIZE: u64 = 64 << 20;
@@ -77,7 +77,8 @@ impl Mount {
     }
 
     fn open(device: Arc<MemoryDevice>, clock: Arc<ManualClock>, spawn: Arc<dyn Spawn>, setup: Setup) -> Self {
-        let store_options = StoreOptions { ablations: setup.ablations, ..StoreOptions::default() };
+        let store_options =
+            StoreOptions { lab: Lab::without(setup.ablations.iter()), ..StoreOptions::default() };
         let opened = Store::open(device.clone(), store_options, spawn.clone());
         let (store, _) = block_on(opened).unwrap();
         let seed = store.hash_seed();

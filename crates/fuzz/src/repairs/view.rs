@@ -11,7 +11,7 @@ use syncline_format::items::unplaced::PIECES;
 use syncline_format::{BLOCK_BYTES, Crc, Key, Kind, crc};
 use syncline_fs::types::{Attributes, FileFlags, FileType, Ino, ROOT};
 use syncline_fs::{Filesystem, Options};
-use syncline_store::{Canary, Store, StoreOptions};
+use syncline_store::{Canary, Lab, Store, StoreOptions};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Entries of a directory read at a time.
@@ -51,7 +51,7 @@ impl View {
     /// Like `of`, with a store that breaks a rule.
     pub fn of_breaking(device: Arc<MemoryDevice>, canary: Option<Canary>) -> Option<Self> {
         run(|world| async move {
-            let options = StoreOptions { canary, ..store_options(8, true) };
+            let options = StoreOptions { lab: Lab::breaking(canary), ..store_options(8, true) };
             let fs = open(device.clone(), &world, options).await.ok()?;
             let mut view = Self::default();
             view.trees.insert(None, Tree::of(&fs).await);

@@ -29,25 +29,58 @@ use std::time::Duration;
 use syncline_device::{DeviceExt, MemoryDevice, block_on};
 use syncline_fs::types::{Algorithm, ROOT, Timestamp};
 use syncline_fs::{AccessTime, Filesystem, FsError, Options};
-use syncline_store::{FormatOptions, Store, StoreOptions};
+use syncline_store::{FormatOptions, Lab, Store, StoreOptions};
 
 /// Size of the image.
 const IMAGE_BYTES: u64 = 24 << 20;
 
-/// The compression of all files of [`Compressed`].
+/// Largest size the filesystem may grow to. The space map gets another level at 127 MiB, and the
+/// regions of log and data move beyond the original end.
+const GROWN_BYTES: u64 = 320 << 20;
+
+/// The compression of all files of [`FsSubject::COMPRESSED`].
 const COMPRESSION: Option<Algorithm> = Some(Algorithm::Zstd);
 
+/// The image that lives begin with, and its history.
+type Base = (Arc<MemoryDevice>, Arc<FsHistory>);
+
 /// A filesystem and its history; recovery must lead back to a prefix of that.
-pub struct FsSubject;
+pub struct FsSubject {
+    base: fn() -> Base,
+    work: fn(World, Arc<Filesystem>, Arc<FsHistory>) -> Work<()>,
+}
+
+impl FsSubject {
+    /// Names, attributes, data and snapshots, changed by several tasks.
+    pub const PLAIN: Self = Self { base: plain_base, work: plain_work };
+    /// The same on an image without parent pointers.
+    pub const WITHOUT_PARENT_POINTERS: Self = Self { base: base_without_parent_pointers, work: plain_work };
+    /// With a root directory whose files are compressed.
+    pub const COMPRESSED: Self = Self { base: compressed_base, work: plain_work };
+    /// While directories get and lose quotas: whatever a crash leaves, usage must equal a recount.
+    pub const WITH_QUOTAS: Self = Self {
+        base: base_without_parent_pointers,
+        work: |world, fs, model| Box::pin(quotas::work(world, fs, model, Mix::Plain)),
+    };
+    /// Everything at once: snapshots come and go beside quotas, and files are compressed, rewritten
+    /// and defragmented.
+    pub const EVERYTHING: Self = Self {
+        base: large_node_base,
+        work: |world, fs, model| Box::pin(quotas::work(world, fs, model, Mix::Everything)),
+    };
+    /// On a device that is larger than the filesystem at first.
+    pub const GROWING: Self = Self {
+        base: base_on_larger_device,
+        work: |world, fs, model| Box::pin(growing::work(world, fs, model)),
+    };
+}
 
 impl Subject for FsSubject {
     type Model = FsHistory;
     type Handle = Arc<Filesystem>;
 
-    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
-        static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        let image = BASE.get_or_init(|| make_base(4096, true, None)).snapshot();
-        (image, Arc::new(FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), 1)))
+    fn base(&self) -> Base {
+        (self.base)()
     }
 
     fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
@@ -71,166 +104,54 @@ impl Subject for FsSubject {
     }
 
     fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
-        Box::pin(workload::work(world, fs, model, Mix::Plain))
+        (self.work)(world, fs, model)
     }
 }
 
-/// `FsSubject` on an image without parent pointers.
-pub struct WithoutParentPointers;
-
-impl Subject for WithoutParentPointers {
-    type Model = FsHistory;
-    type Handle = Arc<Filesystem>;
-
-    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
-        static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        (BASE.get_or_init(|| make_base(4096, false, None)).snapshot(), FsSubject.base().1)
-    }
-
-    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
-        Box::pin(async move {
-            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
-            Ok(Opened { handle, model, recovered_at })
-        })
-    }
-
-    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
-        watch(world, fs)
-    }
-
-    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
-        FsSubject.work(world, fs, model)
-    }
+fn plain_work(world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
+    Box::pin(workload::work(world, fs, model, Mix::Plain))
 }
 
-/// `FsSubject` with a root directory whose files are compressed.
-pub struct Compressed;
-
-impl Subject for Compressed {
-    type Model = FsHistory;
-    type Handle = Arc<Filesystem>;
-
-    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
-        static BASE: OnceLock<(Arc<MemoryDevice>, u64)> = OnceLock::new();
-        let (image, op) = BASE.get_or_init(|| {
-            let image = make_base(4096, true, COMPRESSION);
-            let op = last_op(image.snapshot());
-            (image, op)
-        });
-        let history = FsHistory::starting_with(tree::Tree::compressing(COMPRESSION), &BTreeMap::new(), *op);
-        (image.snapshot(), Arc::new(history))
-    }
-
-    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
-        Box::pin(async move {
-            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
-            Ok(Opened { handle, model, recovered_at })
-        })
-    }
-
-    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
-        watch(world, fs)
-    }
-
-    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
-        FsSubject.work(world, fs, model)
-    }
+/// The history of an image without files.
+fn empty_history() -> Arc<FsHistory> {
+    Arc::new(FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), 1))
 }
 
-/// `FsSubject` while directories get and lose quotas: whatever a crash leaves, usage must equal a
-/// recount.
-pub struct WithQuotas;
-
-impl Subject for WithQuotas {
-    type Model = FsHistory;
-    type Handle = Arc<Filesystem>;
-
-    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
-        WithoutParentPointers.base()
-    }
-
-    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
-        Box::pin(async move {
-            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
-            Ok(Opened { handle, model, recovered_at })
-        })
-    }
-
-    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
-        watch(world, fs)
-    }
-
-    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
-        Box::pin(quotas::work(world, fs, model, Mix::Plain))
-    }
+fn plain_base() -> Base {
+    static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
+    (BASE.get_or_init(|| make_base(4096, true, None)).snapshot(), empty_history())
 }
 
-/// Everything at once: snapshots come and go beside quotas, and files are compressed, rewritten and
-/// defragmented.
-pub struct Everything;
-
-impl Subject for Everything {
-    type Model = FsHistory;
-    type Handle = Arc<Filesystem>;
-
-    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
-        static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
-        // With nodes of this size, an inode with parent pointers still has room for a quota.
-        let image = BASE.get_or_init(|| make_base(16384, true, None)).snapshot();
-        (image, FsSubject.base().1)
-    }
-
-    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
-        Box::pin(async move {
-            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
-            Ok(Opened { handle, model, recovered_at })
-        })
-    }
-
-    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
-        watch(world, fs)
-    }
-
-    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
-        Box::pin(quotas::work(world, fs, model, Mix::Everything))
-    }
+fn base_without_parent_pointers() -> Base {
+    static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
+    (BASE.get_or_init(|| make_base(4096, false, None)).snapshot(), empty_history())
 }
 
-/// `FsSubject` on a device that is larger than the filesystem at first.
-pub struct Growing;
+fn compressed_base() -> Base {
+    static BASE: OnceLock<(Arc<MemoryDevice>, u64)> = OnceLock::new();
+    let (image, op) = BASE.get_or_init(|| {
+        let image = make_base(4096, true, COMPRESSION);
+        let op = last_op(image.snapshot());
+        (image, op)
+    });
+    let history = FsHistory::starting_with(tree::Tree::compressing(COMPRESSION), &BTreeMap::new(), *op);
+    (image.snapshot(), Arc::new(history))
+}
 
-/// Largest size the filesystem may grow to. The space map gets another level at 127 MiB, and the
-/// regions of log and data move beyond the original end.
-const GROWN_BYTES: u64 = 320 << 20;
+/// With nodes of this size, an inode with parent pointers still has room for a quota.
+fn large_node_base() -> Base {
+    static BASE: OnceLock<Arc<MemoryDevice>> = OnceLock::new();
+    (BASE.get_or_init(|| make_base(16384, true, None)).snapshot(), empty_history())
+}
 
-impl Subject for Growing {
-    type Model = FsHistory;
-    type Handle = Arc<Filesystem>;
-
-    fn base(&self) -> (Arc<MemoryDevice>, Arc<FsHistory>) {
-        let (small, history) = FsSubject.base();
-        let large = MemoryDevice::new(GROWN_BYTES);
-        for (at, piece) in small.image().chunks(1 << 20).enumerate() {
-            let bytes = bytes::Bytes::copy_from_slice(piece);
-            block_on(large.write_at((at as u64) << 20, vec![bytes])).expect("it is large enough");
-        }
-        (large, history)
+fn base_on_larger_device() -> Base {
+    let (small, history) = plain_base();
+    let large = MemoryDevice::new(GROWN_BYTES);
+    for (at, piece) in small.image().chunks(1 << 20).enumerate() {
+        let bytes = bytes::Bytes::copy_from_slice(piece);
+        block_on(large.write_at((at as u64) << 20, vec![bytes])).expect("it is large enough");
     }
-
-    fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
-        Box::pin(async move {
-            let Opened { handle, model, recovered_at } = FsSubject.open(world, model, position).await?;
-            Ok(Opened { handle, model, recovered_at })
-        })
-    }
-
-    fn watch(&self, world: &World, fs: &Arc<Filesystem>, _: &Arc<FsHistory>) -> Arc<dyn Watched> {
-        watch(world, fs)
-    }
-
-    fn work(&self, world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<()> {
-        Box::pin(growing::work(world, fs, model))
-    }
+    (large, history)
 }
 
 /// Checks that all structures of the image agree, as the crash left it.
@@ -281,7 +202,7 @@ fn options(world: &World) -> (StoreOptions, Options) {
         log_bytes: 1 << rng.random_range(16..20),
         seal_bytes: 1 << rng.random_range(9..15),
         unflushed_bytes: 1 << rng.random_range(15..21),
-        canary: world.canary,
+        lab: Lab::breaking(world.canary),
         epoch: Some(rng.random()),
         discard: rng.random(),
         patience: Duration::ZERO,
@@ -358,10 +279,10 @@ mod tests {
     use super::*;
     use syncline_fs::types::{Caller, FileType};
 
-    /// Otherwise the lives of [`Compressed`] would be those of any other filesystem.
+    /// Otherwise the lives of [`FsSubject::COMPRESSED`] would be those of any other filesystem.
     #[test]
     fn what_the_compressed_workload_writes_is_compressed() {
-        let (device, history) = Compressed.base();
+        let (device, history) = FsSubject::COMPRESSED.base();
         let simulation = crate::Simulation::new(0);
         let spawn = simulation.spawner();
         let written = async move {

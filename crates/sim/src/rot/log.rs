@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{BLOCK_BYTES, Device, MemoryDevice, Spawn};
 use syncline_format::{BlockAddr, BlockRun, Key};
-use syncline_store::{Canary, FormatOptions, OpSeq, Store, StoreError, StoreOptions, Transaction, format};
+use syncline_store::{
+    Canary, FormatOptions, Lab, OpSeq, Store, StoreError, StoreOptions, Transaction, format,
+};
 
 /// Size of the image: the smallest there is, with the shortest segments.
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -82,7 +84,7 @@ impl LogLife {
             unflushed_bytes: 1 << rng.random_range(16..20),
             // No checkpoint: everything in the log is at stake.
             checkpoint_interval: Duration::from_secs(3600),
-            canary,
+            lab: Lab::breaking(canary),
             epoch: Some(rng.random()),
             ..StoreOptions::default()
         };
@@ -150,7 +152,7 @@ impl LogLife {
     fn open(&self, device: Arc<MemoryDevice>, options: StoreOptions) -> Result<Opened, String> {
         let simulation = Simulation::new(self.seed);
         // The canary applies to both the writer and the reader of the log.
-        let options = StoreOptions { canary: self.canary, epoch: Some([9; 16]), ..options };
+        let options = StoreOptions { lab: Lab::breaking(self.canary), epoch: Some([9; 16]), ..options };
         let opening = Store::open(device, options, simulation.spawner());
         let history = self.history.clone();
         run(&simulation, async move {

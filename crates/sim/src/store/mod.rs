@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use syncline_device::MemoryDevice;
 use syncline_format::{BlockRun, Crc, Key};
-use syncline_store::{FormatOptions, Store, StoreOptions, Transaction};
+use syncline_store::{FormatOptions, Lab, Store, StoreOptions, Transaction};
 
 /// Lowest object number that the workload uses.
 const FIRST_OBJECT: u64 = 100;
@@ -97,7 +97,7 @@ fn options(world: &World) -> StoreOptions {
         log_bytes: 1 << rng.random_range(15..20),
         seal_bytes: 1 << rng.random_range(9..15),
         unflushed_bytes: 1 << rng.random_range(14..20),
-        canary: world.canary,
+        lab: Lab::breaking(world.canary),
         epoch: Some(rng.random()),
         discard: rng.random(),
         patience: Duration::ZERO,
@@ -116,7 +116,7 @@ pub(crate) fn slow_options(world: &World, rng: &mut ChaCha8Rng) -> StoreOptions 
         pending_bytes: 1 << rng.random_range(14..18),
         // It is measured in real time.
         patience: Duration::ZERO,
-        canary: world.canary,
+        lab: Lab::breaking(world.canary),
         epoch: Some(rng.random()),
         discard: rng.random(),
         ..StoreOptions::default()

@@ -19,7 +19,7 @@ use std::time::Duration;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, Spawn};
 use syncline_fs::types::{Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
 use syncline_fs::{AccessTime, Allocation, Clock, Filesystem, FsError, Options};
-use syncline_store::{Canary, Store, StoreOptions};
+use syncline_store::{Canary, Lab, Store, StoreOptions};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -110,7 +110,7 @@ pub(super) fn options(
 ) -> (StoreOptions, Options) {
     let store = StoreOptions {
         node_cache_bytes: 1 << 20,
-        canary,
+        lab: Lab::breaking(canary),
         epoch: Some(epoch),
         discard: true,
         patience: Duration::ZERO,

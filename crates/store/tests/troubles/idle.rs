@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{Spawn, block_on};
-use syncline_store::{Canary, StoreOptions};
+use syncline_store::{Canary, Lab, StoreOptions};
 
 /// Ends short sleeps at once, so that a few milliseconds have the ticks of a long idle time.
 struct Hasty(Arc<dyn Spawn>);
@@ -26,7 +26,7 @@ fn lost_while_idle(canary: Option<Canary>) -> u64 {
     let spawn: Arc<dyn Spawn> = Arc::new(Hasty(background()));
     // Segments have 128 blocks, so this reaches the end of several, but no checkpoint.
     let device = image(32, &spawn);
-    let store = open(device, StoreOptions { canary, ..quiet() }, &spawn);
+    let store = open(device, StoreOptions { lab: Lab::breaking(canary), ..quiet() }, &spawn);
     let mut lost = 0;
     for n in 0..400 {
         block_on(store.sync(put(&store, 100 + n, "value"))).unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Mutex, Weak};
 use syncline_device::{MemoryDevice, Spawn, block_on};
 use syncline_format::BlockRun;
 use syncline_format::snapshots::SNAPSHOTS_MAX;
-use syncline_store::{GiveWay, Store, StoreError, StoreOptions, Transaction};
+use syncline_store::{GiveWay, Lab, Store, StoreError, StoreOptions, Transaction};
 
 /// Items this far apart lie in different leaves.
 const APART: u64 = 6;
@@ -134,7 +134,7 @@ fn a_checkpoint_does_not_count_on_what_is_freed_behind_it() {
                 }
             })
         };
-        let store = open(image.clone(), StoreOptions { give_way, ..quiet() }, &spawn);
+        let store = open(image.clone(), StoreOptions { lab: Lab::giving_way(give_way), ..quiet() }, &spawn);
         *target.lock().unwrap() = Arc::downgrade(&store);
         let mut change = Transaction::new();
         (0..leaves).for_each(|n| change.put(key(1000 + n * APART), vec![8; 3000]));

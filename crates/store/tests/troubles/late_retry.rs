@@ -4,11 +4,12 @@ use crate::late::{LateSync, SlowLog};
 use crate::support::{allocate, bench, give_up, name, write};
 use std::sync::atomic::Ordering;
 use syncline_device::block_on;
-use syncline_store::{Canary, StoreOptions};
+use syncline_store::{Canary, Lab, StoreOptions};
 
 /// True if the block that the late thread wrote before still holds what others wrote there since.
 fn the_block_of_others_survives(canary: Option<Canary>) -> bool {
-    let (_spawn, device, store) = bench(StoreOptions { canary, ..StoreOptions::default() });
+    let (_spawn, device, store) =
+        bench(StoreOptions { lab: Lab::breaking(canary), ..StoreOptions::default() });
     let run = allocate(&store, 1);
     device.fail_once_at.store(run.offset_bytes(), Ordering::SeqCst);
     name(&store, 100, run, &write(&store, run, 1));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use syncline_device::block_on;
-use syncline_store::{Admission, Canary, Store, StoreOptions, Transaction};
+use syncline_store::{Admission, Canary, Lab, Store, StoreOptions, Transaction};
 
 const PENDING_BYTES: usize = 1 << 20;
 
@@ -31,7 +31,7 @@ fn run(canary: Option<Canary>) -> (usize, Arc<Store>) {
     let spawn = background();
     let device = Unruly::new(image(1024, &spawn));
     let options = StoreOptions {
-        canary,
+        lab: Lab::breaking(canary),
         pending_bytes: PENDING_BYTES,
         seal_bytes: 64 << 10,
         unflushed_bytes: 4 << 20,

@@ -4,7 +4,7 @@ use crate::support::{Unruly, allocate, background, image, key, open, write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_device::block_on;
-use syncline_store::{Canary, Store, StoreError, StoreOptions, Transaction};
+use syncline_store::{Canary, Lab, Store, StoreError, StoreOptions, Transaction};
 
 /// The log finds no room, so a checkpoint takes the pending changes; its superblock is written, but
 /// the device reports a failure. Returns the result of a sync after that, and whether the image can
@@ -15,7 +15,7 @@ fn after_a_doubtful_superblock(canary: Option<Canary>) -> (Result<(), StoreError
     let device = Unruly::new(memory.clone());
     let store = open(
         device.clone(),
-        StoreOptions { canary, patience: Duration::ZERO, ..StoreOptions::default() },
+        StoreOptions { lab: Lab::breaking(canary), patience: Duration::ZERO, ..StoreOptions::default() },
         &spawn,
     );
     let run = allocate(&store, 1);

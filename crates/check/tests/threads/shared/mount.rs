@@ -9,7 +9,7 @@ use syncline_device::{MemoryDevice, Spawn, block_on};
 use syncline_fs::types::Timestamp;
 use syncline_fs::{Filesystem, Options};
 use syncline_sim::RecordingDevice;
-use syncline_store::{FormatOptions, Store, StoreOptions, format};
+use syncline_store::{FormatOptions, Lab, Store, StoreOptions, format};
 
 /// Seed of the name hash, with known collisions.
 const HASH_SEED: [u8; 16] = [7; 16];
@@ -46,8 +46,11 @@ impl Mount {
     pub fn open(setup: Setup, device: Arc<MemoryDevice>, spawn: Arc<dyn Spawn>) -> Self {
         let (base, kept) = (device.snapshot(), Default::default());
         let (recording, above) = setup.own.devices(setup.seed, device.clone(), &spawn);
-        let mut store_options =
-            StoreOptions { discard: setup.discard, canary: setup.canary, ..StoreOptions::default() };
+        let mut store_options = StoreOptions {
+            discard: setup.discard,
+            lab: Lab::breaking(setup.canary),
+            ..StoreOptions::default()
+        };
         let mut options = Options {
             cached_inodes_max: setup.cached_inodes_max,
             // Mostly as few as such short lives log.

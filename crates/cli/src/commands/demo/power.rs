@@ -118,7 +118,7 @@ pub fn run(plan: &Plan, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Outc
     let checkpoint_interval = Duration::from_millis(300);
     let options = ImageOptions::new()
         .checkpoint_interval(checkpoint_interval)
-        .laboratory(|store, _| store.canary = plan.canary);
+        .laboratory(|store, _| store.lab.canary = plan.canary);
     let fs = Filesystem::open_device(recording.clone(), options)?;
     let start = recording.position();
     bar.set_message("cuts (writing)");

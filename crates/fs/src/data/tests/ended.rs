@@ -5,7 +5,7 @@ use super::*;
 use crate::data::{BLOCK, dirty_queue, submit, writeback};
 use crate::inode::InodeState;
 use crate::receipt::Submitted;
-use syncline_store::Canary;
+use syncline_store::{Canary, Lab};
 
 const SIZE: u64 = 20 * BLOCK;
 
@@ -208,7 +208,8 @@ fn a_submission_that_leaves_the_size_behind_is_counted() {
         ("of many", |fs, ino| block_on(fs.sync_many(&[ino], 0)).unwrap()),
     ];
     for (what, way) in ways {
-        let store_options = StoreOptions { canary: Some(Canary::SizeBehind), ..StoreOptions::default() };
+        let store_options =
+            StoreOptions { lab: Lab::breaking(Some(Canary::SizeBehind)), ..StoreOptions::default() };
         let opening = Store::open(made.device.snapshot(), store_options, made.spawn.clone());
         let (store, _) = block_on(opening).unwrap();
         let fs = block_on(Filesystem::open(store, made.spawn.clone(), options())).unwrap();

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
 use syncline_format::BLOCK_BYTES;
-use syncline_store::Canary;
+use syncline_store::{Canary, Lab};
 
 /// A device whose writes can be made to fail or to wait, and whose reads can be made to fail.
 pub(super) struct Moody {
@@ -123,7 +123,7 @@ pub(super) fn moody_breaking(canary: Option<Canary>, options: Options) -> (Arc<M
         hold_bytes_min: AtomicUsize::new(usize::MAX),
         held: Mutex::default(),
     });
-    let store_options = StoreOptions { canary, ..StoreOptions::default() };
+    let store_options = StoreOptions { lab: Lab::breaking(canary), ..StoreOptions::default() };
     let (store, _) = block_on(Store::open(wrapper.clone(), store_options, spawn.clone())).unwrap();
     let fs = block_on(Filesystem::open(store, spawn.clone(), options.clone())).unwrap();
     (wrapper, Mount { fs, device, spawn, options })

@@ -1,7 +1,6 @@
 //! Points at which a test can let other tasks run first: between two steps so close together that
 //! another task hardly ever gets in between.
 
-use crate::Store;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -19,21 +18,18 @@ impl GiveWay {
     pub fn calling(call: impl Fn(&'static Location<'static>) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(call)))
     }
+
+    /// Calls the function, if there is one.
+    #[track_caller]
+    pub(crate) fn now(&self) {
+        if let Some(call) = &self.0 {
+            call(Location::caller());
+        }
+    }
 }
 
 impl fmt::Debug for GiveWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "GiveWay" } else { "None" })
-    }
-}
-
-impl Store {
-    /// Lets a test run other tasks first.
-    #[doc(hidden)]
-    #[track_caller]
-    pub fn give_way(&self) {
-        if let Some(call) = &self.options.give_way.0 {
-            call(Location::caller());
-        }
     }
 }

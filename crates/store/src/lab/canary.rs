@@ -1,11 +1,5 @@
 //! Rules that a test may break on purpose, to check that the crash laboratory notices.
-//!
-//! They are part of every build: each costs one comparison on paths that lead to the device. A
-//! cargo feature would not separate them: the program itself depends on the laboratory (`syncline
-//! demo`), so cargo would turn the feature on for everything that is built together. Also, what is
-//! tested should be what is shipped.
 
-use crate::Store;
 use std::fmt;
 use std::str::FromStr;
 
@@ -180,14 +174,6 @@ impl FromStr for Canary {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|canary| canary.name() == text);
         found.ok_or_else(|| format!("no canary is called '{text}'"))
-    }
-}
-
-impl Store {
-    /// True when this rule is to be broken.
-    #[doc(hidden)]
-    pub fn breaks(&self, rule: Canary) -> bool {
-        self.options.canary == Some(rule)
     }
 }
 

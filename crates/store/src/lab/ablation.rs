@@ -1,7 +1,6 @@
 //! Mechanisms that can be switched off to measure what each one saves. For measurement only:
 //! without a mechanism the store is just as safe, only slower.
 
-use crate::Store;
 use std::fmt;
 use std::str::FromStr;
 
@@ -103,13 +102,6 @@ impl FromIterator<Ablation> for Ablations {
         let mut set = Self::default();
         ablations.into_iter().for_each(|ablation| set.insert(ablation));
         set
-    }
-}
-
-impl Store {
-    /// True when the mechanism is switched off.
-    pub fn ablates(&self, ablation: Ablation) -> bool {
-        self.options.ablations.contains(ablation)
     }
 }
 
