@@ -16,6 +16,10 @@ lint:
     cargo fmt --all -- --check
     cargo clippy --workspace --all-targets -- -D warnings
 
+# Writes crates/syncline/api.txt anew, which CI compares with the crate's public interface (`.ci/api install` gets the tools)
+api:
+    .ci/api write
+
 # Ten thousand seeded power cuts
 crash:
     cargo test --profile dist -p syncline-sim --test laboratory crash:: -- --ignored --nocapture
