@@ -16,6 +16,10 @@ lint:
     cargo fmt --all -- --check
     cargo clippy --workspace --all-targets -- -D warnings
 
+# Writes crates/syncline/api.txt anew, which CI compares with the crate's public interface (`.ci/api install` gets the tools)
+api:
+    .ci/api write
+
 # Ten thousand seeded power cuts
 crash:
     cargo test --profile dist -p syncline-sim --test laboratory crash:: -- --ignored --nocapture
@@ -128,7 +132,7 @@ install prefix="/usr/local" helpers="/sbin":
     test "$(id -u)" != 0 || ! command -v ldconfig >/dev/null || ldconfig
     find examples -type f -printf '%P\n' | while read -r file; do install -D -m 644 "examples/$file" "{{prefix}}/share/doc/syncline/examples/$file"; done
 
-# A package for Debian, in target/debian (needs cargo-deb: cargo install cargo-deb)
+# A package for Debian, in target/debian (needs Python, and cargo-deb: cargo install cargo-deb)
 deb:
     cargo build --profile dist
     mkdir -p target/completions
@@ -141,7 +145,12 @@ deb:
     ln -sfn libsyncline.so.0 target/development/libsyncline.so
     install -m 644 target/dist/libsyncline_c.a target/development/libsyncline.a
     crates/capi/pkg-config /usr > target/development/libsyncline.pc
+    .ci/notices Cargo.toml syncline-cli syncline-c > target/THIRD-PARTY.txt
     mkdir -p target/helpers/bin target/helpers/sbin
     ln -f target/dist/syncline target/helpers/bin/syncline
     for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline target/helpers/sbin/$name; done
-    cargo deb -p syncline-cli --no-build
+    cargo deb -p syncline-cli --profile dist --strip --no-build
+
+# The files of a release, in target/release-VERSION (needs Python 3.11 with venv; installs other tools below target/); `just release deb` for one kind
+release *steps:
+    .ci/release {{steps}}

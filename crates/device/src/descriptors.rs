@@ -40,7 +40,7 @@ impl Descriptors {
         polled.push(libc::pollfd { fd: event_fd, events: libc::POLLIN, revents: 0 });
         polled.extend(self.watched.iter().map(|w| libc::pollfd { fd: w.fd, events: w.events, revents: 0 }));
         let time = time.map(|time| libc::timespec {
-            tv_sec: time.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_sec: time.as_secs().min(i32::MAX as u64) as _,
             tv_nsec: time.subsec_nanos() as libc::c_long,
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -25,8 +25,8 @@ const NEXT_SEGMENT: usize = 96;
 const PREV: usize = 112;
 const PAYLOAD_BYTES: usize = 116;
 const OBJECTS_DELTA: usize = 120;
-const RESERVED: usize = 128;
-const _: () = assert!(RESERVED + 16 == HEADER_BYTES && HEADER_BYTES <= 512);
+// Sixteen bytes are reserved.
+const _: () = assert!(OBJECTS_DELTA + 8 + 16 == HEADER_BYTES && HEADER_BYTES <= 512);
 
 /// The block in a segment for the second copy of its lead, the batch that leads to the next
 /// segment.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, FlushTracker, WriteHandle};
-use syncline_format::space::{Entry, PageId, encode_bitmap, encode_index};
+use syncline_format::space::{Entry, PageId, WORDS, encode_bitmap, encode_index};
 use syncline_format::superblock::SpaceRoot;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun};
 
@@ -107,7 +107,7 @@ impl Space {
             let entry = if id.level == 0 {
                 match &frozen.pages()[&id.index] {
                     Some(page) => encode_bitmap(block, id.index, addr, page.words()),
-                    None => encode_bitmap(block, id.index, addr, &[0; _]),
+                    None => encode_bitmap(block, id.index, addr, &[0; WORDS]),
                 }
             } else {
                 let children = self.lock().table.children(id).to_vec();

@@ -121,10 +121,10 @@ pub(super) fn is_at(path: &Path, file: &File) -> bool {
 /// Size in bytes, rounded down to whole blocks.
 pub(super) fn size_bytes(opened: &OpenFile) -> io::Result<u64> {
     let size = if opened.block_device {
-        const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+        const BLKGETSIZE64: u32 = 0x8008_1272;
         let mut size = 0u64;
         // SAFETY: the kernel writes one u64 to `size`.
-        if unsafe { libc::ioctl(opened.file.as_raw_fd(), BLKGETSIZE64, &raw mut size) } != 0 {
+        if unsafe { libc::ioctl(opened.file.as_raw_fd(), BLKGETSIZE64 as _, &raw mut size) } != 0 {
             return Err(io::Error::last_os_error());
         }
         size

@@ -56,10 +56,12 @@ impl Area {
         let from = addresses.start & !(CHUNK_BYTES - 1);
         let len_bytes = addresses.end.next_multiple_of(CHUNK_BYTES) - from;
         let start = self.start.as_ptr().with_addr(from).cast();
+        // The crate libc has it for glibc alone.
+        const MADV_COLLAPSE: libc::c_int = 25;
         // SAFETY: chunks of this mapping, whose contents stay.
         unsafe {
             libc::madvise(start, len_bytes, libc::MADV_HUGEPAGE);
-            libc::madvise(start, len_bytes, libc::MADV_COLLAPSE);
+            libc::madvise(start, len_bytes, MADV_COLLAPSE);
         }
     }
 }
