@@ -13,8 +13,8 @@
 use super::block::Block;
 use super::lookup;
 use super::place::{self, Naming, Placement};
+use super::ranges::number_ranges;
 use super::reflink;
-use super::submit::{self, number_ranges};
 use super::transact::{self, FileChange, SizeChange};
 use super::writeback;
 use crate::FsError;
@@ -179,7 +179,7 @@ impl Task {
         }
         let taken = inode.state.lock().data.dirty.take_each(numbers);
         let size = SizeChange::Submitted { all: false, reach: 0 };
-        let mut change = FileChange { size, ..submit::unchanged(inode) };
+        let mut change = FileChange { size, ..FileChange::nothing(inode) };
         change.name(&old, naming);
         fs.store.give_way();
         if let Err(error) = transact::commit_noting(fs, smallvec![change], shares, &mut Submitted::default())

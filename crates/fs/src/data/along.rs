@@ -6,7 +6,8 @@
 //! nothing. After `echo aaa >f1; echo aaa >f2; fsync f2`, fsync of f1 is free.
 
 use super::DataState;
-use super::submit::{self, Aim, Submission};
+use super::submission::Aim;
+use super::submit::{self, Submission};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
@@ -50,17 +51,6 @@ impl SmallDirty {
     }
 }
 
-impl DataState {
-    /// True when the whole file lies, or will lie, in its inode item, provided that it is small
-    /// enough. To submit it needs no look at extents, no room, and no waiting.
-    fn lies_in_item(&self) -> bool {
-        let only_first = self.dirty.len() == 1 && self.dirty.contains(0);
-        let no_extents = self.extent_end == Some(0) && self.disk_blocks == 0;
-        let no_room = !self.preallocated.has_first();
-        only_first && no_extents && no_room && self.in_flight.is_empty() && self.reservation_deficit() == 0
-    }
-}
-
 /// Submits the pending changes of small files. Nothing is waited for: a file whose `writeback` or
 /// lease is held stays behind.
 pub(super) async fn submit_along(fs: &Filesystem) {
@@ -74,12 +64,12 @@ pub(super) async fn submit_along(fs: &Filesystem) {
         let mut state = inode.state.lock();
         state.data.small_noted = false;
         let small = state.data.lies_in_item() && state.attr.size <= fs.limits.inline_bytes as u64;
-        if !small || state.attr.nlink == 0 || submit::is_clean(&state, Aim::Place) {
+        if !small || state.attr.nlink == 0 || state.is_clean(Aim::Place) {
             continue;
         }
         let (writeback, lease) = (state.data.writeback.try_lock_arc(), inode.lease.try_write());
         if let (Some(writeback), Some(lease)) = (writeback, lease) {
-            submit::begin(&mut state);
+            state.begin_submission();
             held.push((writeback, lease));
             files.push(Submission { inode, blocks: 0..1, aim: Aim::Place });
         }

@@ -5,14 +5,14 @@
 //! extents that were read. If a writer was faster, its data stays and the copy is given back.
 //! Contents, size and times never change.
 
-use super::join::join_all;
 use super::place::{self, Naming, Placement};
-use super::transact;
+use super::transact::{self, FileChange};
 use super::writeback::PLACES_MAX;
-use super::{BLOCK, lookup, plan, reflink, submit, unplaced};
+use super::{BLOCK, lookup, plan, reflink, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::join::join_all;
 use crate::receipt::Submitted;
 use crate::types::Ino;
 use bytes::Bytes;
@@ -281,7 +281,7 @@ impl Copy<'_> {
         self.placements.iter().for_each(|placement| {
             placement.name(&mut naming, |_| true);
         });
-        let mut change = submit::unchanged(inode);
+        let mut change = FileChange::nothing(inode);
         change.name(old, naming);
         // Only addresses change: logged contents of these blocks, which are newer, stay.
         change.extents.cleared.clear();

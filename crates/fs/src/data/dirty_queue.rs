@@ -7,20 +7,20 @@ use super::block::Block;
 use super::gauge::Gauge;
 use super::kept::Total;
 use super::preallocated::Room;
-use super::submit::{self, Aim};
+use super::submission::Aim;
 use super::units::Units;
 use super::{DataState, writeback};
 use crate::FsError;
+use crate::clock::age;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::join::join_all;
 use crate::types::{Ino, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use syncline_sync::atomic::{AtomicBool, Ordering};
 use syncline_sync::{Event, EventListener, Mutex};
-
-use super::join::join_all;
 
 /// Inodes written back at the same time.
 const INODES_AT_ONCE: usize = 16;
@@ -176,7 +176,7 @@ impl DirtyQueue {
         // transaction names yet; a sync of everything has to find the inode here and wait for that.
         // An inode without dirty blocks whose size or mtime is not logged is written back as well,
         // or the cache would lose that change.
-        let settled = submit::is_settled(&state, Aim::Place);
+        let settled = state.is_settled(Aim::Place);
         if !settled && !state.removing {
             first = queue.waiting.is_empty();
             queue.waiting.push_back((fs.now(), inode.clone()));
@@ -254,12 +254,6 @@ impl Drop for DirtyQueue {
         // Wakes the background task, which finds the filesystem gone and ends.
         self.wake.notify(usize::MAX);
     }
-}
-
-/// Time from `since` to `now`; zero if the clock was set back.
-pub(crate) fn age(since: Timestamp, now: Timestamp) -> Duration {
-    let ns = |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
-    Duration::from_nanos(u64::try_from((ns(now) - ns(since)).max(0)).unwrap_or(u64::MAX))
 }
 
 /// Starts the background task. Called once by `Filesystem::open`.

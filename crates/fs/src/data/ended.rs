@@ -8,27 +8,16 @@
 //! short looks again. Should that fail, this check tells so at the place where it happens and not
 //! after the crash: it is counted and reported, and tests and laboratories fail.
 
-use super::DataState;
+use super::submission::may_be_short;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use syncline_store::Canary;
-
-/// True when a submission that has just ended has logged less than it had to.
-pub(super) fn is_short(data: &DataState, size: u64) -> bool {
-    data.disk_size < data.promised.min(size)
-}
-
-/// True when a submission may end short, because that rule is broken on purpose.
-pub(super) fn may_be_short(fs: &Filesystem) -> bool {
-    [Canary::SizeBehind, Canary::TruncateBehind].into_iter().any(|rule| fs.store.breaks(rule))
-}
 
 /// Checks an inode whose submission has just ended well. Its `writeback` is held.
 pub(super) fn require_size(fs: &Filesystem, inode: &Inode) {
     let state = inode.state.lock();
     let (logged, promised, size) = (state.data.disk_size, state.data.promised, state.attr.size);
     // The removal of an inode takes its data away.
-    if state.removing || !is_short(&state.data, size) {
+    if state.removing || !state.data.is_short(size) {
         return;
     }
     drop(state);

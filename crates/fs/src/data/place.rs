@@ -2,7 +2,7 @@
 
 use super::BLOCK;
 use super::block::{Block, gather};
-use super::submit::number_ranges;
+use super::ranges::number_ranges;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::receipt::Submitted;

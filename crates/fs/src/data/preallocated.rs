@@ -10,9 +10,7 @@
 //! at mount.
 
 use super::ranges::{Ranges, count};
-use super::write;
 use crate::FsError;
-use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::ops::Range;
@@ -208,15 +206,6 @@ struct Inner {
 /// `blocks` and the cost of naming each of them by itself.
 pub(crate) fn with_share(blocks: u64) -> u64 {
     blocks + blocks.div_ceil(16)
-}
-
-/// Sets aside room for blocks that are about to be preallocated, including their share. The caller
-/// may hold leases.
-pub(crate) async fn set_aside(fs: &Filesystem, blocks: u64) -> Result<Reservation, FsError> {
-    // This succeeds only if there is room for the share too.
-    let mut room = write::reserve(fs, blocks).await?.unwrap_or_default();
-    room.merge(fs.store.reserve_again(with_share(blocks) - blocks));
-    Ok(room)
 }
 
 impl Inner {

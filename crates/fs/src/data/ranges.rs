@@ -1,5 +1,6 @@
 //! A set of file blocks, kept as ranges.
 
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -88,6 +89,18 @@ impl Ranges {
             self.blocks -= part.end - part.start;
         }
     }
+}
+
+/// Joins ascending numbers into ranges.
+pub(crate) fn number_ranges(numbers: impl Iterator<Item = u64>) -> SmallVec<[Range<u64>; 2]> {
+    let mut ranges: SmallVec<[Range<u64>; 2]> = SmallVec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some(last) if last.end == number => last.end += 1,
+            _ => ranges.push(number..number + 1),
+        }
+    }
+    ranges
 }
 
 /// Number of blocks in these ranges.

@@ -1,10 +1,10 @@
 //! Reading: memory first, then extents; holes are zeros.
 
-use super::join::join_all;
 use super::{BLOCK, DataState, MemoryBlock, lookup, units, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::join::join_all;
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_device::Room;

@@ -2,8 +2,7 @@
 //! that.
 
 use super::block::Block;
-use super::submit::make_up_reservation;
-use super::write::reserve;
+use super::room::{make_up_reservation, reserve};
 use super::{BLOCK, lookup, read, throttle, writeback};
 use crate::FsError;
 use crate::filesystem::Filesystem;

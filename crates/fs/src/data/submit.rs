@@ -6,35 +6,26 @@
 //! flush.
 
 use super::block::Block;
-use super::dirty::Logged;
 use super::place::{self, Naming, Placement};
+use super::ranges::number_ranges;
 use super::reflink::{self, Shares};
+use super::room::make_up_reservation;
+use super::submission::Aim;
 use super::transact::{self, FileChange, InlineChange, SizeChange};
-use super::write::reserve;
 use super::writeback::{self, Way};
-use super::{BLOCK, DataState, MemoryBlock, ahead, ended, lookup, plan, unplaced};
+use super::{DataState, ahead, ended, lookup, unplaced};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
 use crate::types::FileType;
-use bytes::Bytes;
 use smallvec::SmallVec;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
 use syncline_format::items::inode::compression_of;
-use syncline_store::{Admission, Canary, Reservation, StoreError};
-
-/// The purpose of a submission.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Aim {
-    /// A transaction that names the data or contains it: a small amount may be logged whole.
-    Log,
-    /// Every block gets a place on the device.
-    Place,
-}
+use syncline_store::{Admission, Canary};
 
 /// Commits a transaction that names the file's dirty data, whose writes it starts, or that contains
 /// the data. Does not wait for durability (P3). Takes the inode's lease itself; the caller holds
@@ -49,7 +40,7 @@ pub(crate) async fn submit_noting(
     inode: &Arc<Inode>,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    if inode.file_type != FileType::Regular || is_settled(&inode.state.lock(), Aim::Log) {
+    if inode.file_type != FileType::Regular || inode.state.lock().is_settled(Aim::Log) {
         return Ok(());
     }
     if fs.store.breaks(Canary::OverlookWriteback) && inode.state.lock().data.dirty.is_empty() {
@@ -60,7 +51,7 @@ pub(crate) async fn submit_noting(
     let _writeback = writeback.lock().await;
     loop {
         submit_once(fs, inode, Aim::Log, note).await?;
-        if !has_missed(fs, &mut inode.state.lock()) {
+        if !inode.state.lock().has_missed(fs) {
             ended::require_size(fs, inode);
             return Ok(());
         }
@@ -86,12 +77,12 @@ pub(crate) async fn submit_once(
     aim: Aim,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    let (mut first, end) = (0, begin(&mut inode.state.lock()));
+    let (mut first, end) = (0, inode.state.lock().begin_submission());
     fs.store.give_way();
     loop {
         let room = fs.store.admit(Admission::Finish).await?;
         let lease = inode.lease.write().await;
-        if is_clean(&inode.state.lock(), aim) {
+        if inode.state.lock().is_clean(aim) {
             return Ok(());
         }
         let Some(split) = ahead_end(fs, &inode.state.lock(), first, end) else {
@@ -100,44 +91,6 @@ pub(crate) async fn submit_once(
         drop((lease, room));
         first = writeback::round(fs, inode, first..split, Way::Ahead, note).await?;
     }
-}
-
-/// Begins a submission and returns the end of the blocks that are dirty now. Blocks that become
-/// dirty later are not part of it, so a busy writer can't keep it going forever. Its size is the
-/// current one, so an append can't hold it back. The inode's `writeback` is held.
-pub(crate) fn begin(state: &mut InodeState) -> u64 {
-    state.data.floor = state.attr.size;
-    state.data.promised = state.attr.size;
-    state.data.recalled = None;
-    state.data.dirty.last().map_or(0, |last| last + 1)
-}
-
-/// True when a truncation has left work for a submission that has just ended well. Either a block
-/// was in flight when the file was cut within it, and is dirty again; or the logged size, which the
-/// truncation put back to that block's beginning, has not advanced far enough since.
-pub(crate) fn has_missed(fs: &Filesystem, state: &mut InodeState) -> bool {
-    let InodeState { data, attr, .. } = state;
-    let waiting = data.recalled.take().and_then(|first| data.dirty.next(*first));
-    let waits = waiting.is_some_and(|block| block * BLOCK < data.promised);
-    waits || ended::is_short(data, attr.size) && !state.removing && !ended::may_be_short(fs)
-}
-
-/// True when the inode item would say nothing new, and no data waits for a submission with this
-/// aim.
-pub(crate) fn is_clean(state: &InodeState, aim: Aim) -> bool {
-    let waits = match aim {
-        Aim::Log => state.data.has_unlogged(),
-        Aim::Place => state.data.has_dirty(),
-    };
-    // The item of an inode that is being removed must not be put again.
-    state.removing || (!waits && state.is_logged())
-}
-
-/// True when the inode is clean and no submission is under way. For callers that do not hold its
-/// `writeback`: the holder may have taken blocks out of the dirty map that no transaction names
-/// yet, and an fsync must wait for that transaction (P1).
-pub(crate) fn is_settled(state: &InodeState, aim: Aim) -> bool {
-    is_clean(state, aim) && state.data.writeback.try_lock().is_some()
 }
 
 /// The beginning of the last `parallel` dirty blocks of the range, if it has more than that.
@@ -180,12 +133,6 @@ fn whole_units_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
         }
     }
     None
-}
-
-/// True when a file of this size keeps its contents in the inode item. A file whose first block is
-/// preallocated does not: a write there uses that room and needs no other.
-pub(crate) fn inlines(data: &DataState, limit: u64, size: u64) -> bool {
-    size <= limit && data.disk_blocks == 0 && data.in_flight.is_empty() && !data.preallocated.has_first()
 }
 
 /// The part of a file to submit in one transaction. The file's `writeback` and its lease (for
@@ -247,8 +194,10 @@ fn finish(
     shares: Shares<'_>,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    let changes =
-        started.iter_mut().map(|file| std::mem::replace(&mut file.change, unchanged(file.inode))).collect();
+    let changes = started
+        .iter_mut()
+        .map(|file| std::mem::replace(&mut file.change, FileChange::nothing(file.inode)))
+        .collect();
     fs.store.give_way();
     let result = transact::commit_noting(fs, changes, shares, note);
     fs.store.give_way();
@@ -264,34 +213,6 @@ fn finish(
     result.map(|_| ())
 }
 
-/// An empty change, to start from.
-pub(super) fn unchanged<'a>(inode: &'a Arc<Inode>) -> FileChange<'a> {
-    FileChange {
-        inode,
-        extents: plan::ExtentChanges::default(),
-        named: Vec::new(),
-        inline: InlineChange::Keep,
-        logged: Logged::new(),
-        size: SizeChange::Keep,
-    }
-}
-
-/// Reserves blocks for dirty data that lost its reservation to a failed write.
-pub(crate) async fn make_up_reservation(fs: &Filesystem, inode: &Inode) -> Result<(), FsError> {
-    let deficit = inode.state.lock().data.reservation_deficit();
-    let reservation = match reserve(fs, deficit).await {
-        // The room was promised once, and others may have taken it since: this may draw on the
-        // reserve.
-        Err(FsError::Store(StoreError::NoSpace)) => {
-            let of_reserve = fs.store.try_reserve_to_shrink(deficit);
-            Some(of_reserve.ok_or(FsError::Store(StoreError::NoSpace))?)
-        }
-        reserved => reserved?,
-    };
-    inode.state.lock().data.add_reservation(reservation);
-    Ok(())
-}
-
 /// The extents that the file's dirty blocks will replace.
 async fn overlapped(fs: &Filesystem, file: &Submission<'_>) -> Result<Vec<Extent>, FsError> {
     let ranges = {
@@ -303,32 +224,21 @@ async fn overlapped(fs: &Filesystem, file: &Submission<'_>) -> Result<Vec<Extent
     lookup::overlapping(&fs.store, file.inode.ino, &ranges).await
 }
 
-/// Joins ascending numbers into ranges.
-pub(crate) fn number_ranges(numbers: impl Iterator<Item = u64>) -> SmallVec<[Range<u64>; 2]> {
-    let mut ranges: SmallVec<[Range<u64>; 2]> = SmallVec::new();
-    for number in numbers {
-        match ranges.last_mut() {
-            Some(last) if last.end == number => last.end += 1,
-            _ => ranges.push(number..number + 1),
-        }
-    }
-    ranges
-}
-
 /// Takes the blocks, starts their writes and works out what the transaction says about them.
 fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<Started<'a>, FsError> {
     let inode = file.inode;
     let mut state = inode.state.lock();
     let size = state.attr.size;
     let data = &mut state.data;
-    let mut change = FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..unchanged(inode) };
-    if inlines(data, fs.limits.inline_bytes as u64, size) {
-        change.inline = InlineChange::Set(inline_contents(data, size));
+    let mut change =
+        FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..FileChange::nothing(inode) };
+    if data.inlines(fs.limits.inline_bytes as u64, size) {
+        change.inline = InlineChange::Set(data.inline_contents(size));
         let taken = data.dirty.take(0, 1, 1);
         return Ok(Started { inode, taken, logged: SmallVec::new(), placements: Vec::new(), change });
     }
     let near = data.near.map(NonZeroU64::get);
-    let (taken, mut reservation) = take(data, size, &file.blocks, u64::MAX);
+    let (taken, mut reservation) = data.take_dirty(size, &file.blocks, u64::MAX);
     drop(state);
     let placements = match place::place(fs, &mut reservation, &taken, near) {
         Ok(placements) => placements,
@@ -348,61 +258,11 @@ fn start<'a>(fs: &Filesystem, file: &Submission<'a>, old: &[Extent]) -> Result<S
 /// Marks the dirty blocks as logged, and puts their contents into the transaction.
 fn start_logging<'a>(file: &Submission<'a>) -> Started<'a> {
     let inode = file.inode;
-    let mut change = FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..unchanged(inode) };
+    let mut change =
+        FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..FileChange::nothing(inode) };
     change.logged = inode.state.lock().data.dirty.log();
     let logged = change.logged.iter().map(|(number, _)| *number).collect();
     Started { inode, taken: Vec::new(), logged, placements: Vec::new(), change }
-}
-
-/// Takes dirty blocks of a file of `size` bytes out together with their part of the reservation.
-pub(crate) fn take(
-    data: &mut DataState,
-    size: u64,
-    blocks: &Range<u64>,
-    max: u64,
-) -> (Vec<(u64, Block)>, Reservation) {
-    let taken = data.dirty.take(blocks.start, blocks.end, max);
-    // If an append has written into the block in which the file ended when the submission began,
-    // the block is named with the appended bytes. The floor rises, so that the logged size covers
-    // them.
-    let last = data.floor / BLOCK;
-    if !data.floor.is_multiple_of(BLOCK) && taken.binary_search_by_key(&last, |(number, _)| *number).is_ok() {
-        data.floor = data.floor.max(named_end(last, size));
-    }
-    let reservation = data.reservation.as_mut().map(|mine| mine.split(taken.len() as u64));
-    (taken, reservation.unwrap_or_default())
-}
-
-/// The end of the contents of a block that was taken when the file had `size` bytes.
-pub(crate) fn named_end(block: u64, size: u64) -> u64 {
-    size.min((block + 1) * BLOCK)
-}
-
-/// The contents for a small file's inode item; `None` for an empty file, or if block 0 is not in
-/// memory.
-pub(crate) fn inline_contents(data: &DataState, size: u64) -> Option<Bytes> {
-    let size = size as usize;
-    let mut contents = vec![0; size];
-    let known = match data.block_in_memory(0)? {
-        MemoryBlock::Whole(block) => block.as_slice(),
-        MemoryBlock::Beginning(bytes) => bytes,
-    };
-    let len = known.len().min(size);
-    contents[..len].copy_from_slice(&known[..len]);
-    (!contents.is_empty()).then(|| contents.into())
-}
-
-impl FileChange<'_> {
-    /// Adds new extents, which replace those in `old`.
-    pub(crate) fn name(&mut self, old: &[Extent], naming: Naming) {
-        if naming.extents.first().is_some_and(|extent| extent.file_block == 0) {
-            // Block 0 has left the inode item, in the same transaction.
-            self.inline = InlineChange::Set(None);
-        }
-        let cleared = plan::ranges(&naming.extents);
-        self.extents = plan::replace(old, &cleared, naming.extents);
-        self.named = naming.named;
-    }
 }
 
 impl Started<'_> {

@@ -1,6 +1,7 @@
 //! fsync, fdatasync, sync of many files, barriers, syncfs.
 
-use super::submit::{self, Aim, Submission, submit_dirty, submit_noting};
+use super::submission::Aim;
+use super::submit::{self, Submission, submit_dirty, submit_noting};
 use super::{along, dirty_queue, ended, why, writeback};
 use crate::FsError;
 use crate::change::lease_all;
@@ -199,7 +200,7 @@ fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
     let mut size = ChangeSize { items: 0, bytes: 0 };
     for inode in files {
         let state = inode.state.lock();
-        if !submit::is_clean(&state, Aim::Log) {
+        if !state.is_clean(Aim::Log) {
             // Its inode item, and the items beside it that name its blocks.
             let blocks = state.data.dirty.len();
             size.items += 2;
@@ -248,9 +249,9 @@ pub(crate) async fn submit_leased(
 ) -> Result<(), FsError> {
     let dirty: Vec<Submission<'_>> = files
         .iter()
-        .filter(|inode| !submit::is_clean(&inode.state.lock(), aim))
+        .filter(|inode| !inode.state.lock().is_clean(aim))
         .map(|inode| {
-            submit::begin(&mut inode.state.lock());
+            inode.state.lock().begin_submission();
             Submission { inode, blocks: 0..u64::MAX, aim }
         })
         .collect();

@@ -2,7 +2,8 @@
 
 use super::charge;
 use super::dirty::Logged;
-use super::plan::ExtentChanges;
+use super::place::Naming;
+use super::plan::{self, ExtentChanges};
 use super::reflink::Shares;
 use super::{preallocated, unplaced};
 use crate::FsError;
@@ -17,6 +18,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BlockRun;
+use syncline_format::items::extent::Extent;
 use syncline_store::{Canary, DataWrite, OpSeq, Transaction};
 
 /// The change that a transaction makes to the data of one file, whose lease is held for writing.
@@ -164,7 +166,30 @@ fn restore(changes: &[FileChange<'_>], saved: SmallVec<[Saved; 1]>) {
     changes.iter().zip(saved).for_each(|(change, saved)| saved.restore(&mut change.inode.state.lock()));
 }
 
-impl FileChange<'_> {
+impl<'a> FileChange<'a> {
+    /// A change of nothing, to start from.
+    pub(crate) fn nothing(inode: &'a Arc<Inode>) -> Self {
+        Self {
+            inode,
+            extents: ExtentChanges::default(),
+            named: Vec::new(),
+            inline: InlineChange::Keep,
+            logged: Logged::new(),
+            size: SizeChange::Keep,
+        }
+    }
+
+    /// Adds new extents, which replace those in `old`.
+    pub(crate) fn name(&mut self, old: &[Extent], naming: Naming) {
+        if naming.extents.first().is_some_and(|extent| extent.file_block == 0) {
+            // Block 0 has left the inode item, in the same transaction.
+            self.inline = InlineChange::Set(None);
+        }
+        let cleared = plan::ranges(&naming.extents);
+        self.extents = plan::replace(old, &cleared, naming.extents);
+        self.named = naming.named;
+    }
+
     /// The blocks whose logged contents are no longer valid: those that are cleared and, for a
     /// truncation, all behind the new end, even if only later transactions clear the extents.
     fn cut(&self, old_size: u64) -> SmallVec<[Range<u64>; 2]> {

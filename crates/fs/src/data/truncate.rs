@@ -12,9 +12,8 @@ use super::place::{self, Naming, Placement};
 use super::plan::{self, ExtentChanges};
 use super::read;
 use super::reflink::{self, Shares};
-use super::submit::make_up_reservation;
+use super::room::{make_up_reservation, reserve};
 use super::transact::{self, FileChange, InlineChange, SizeChange};
-use super::write::{patch, reserve};
 use super::{BLOCK, DataState, lookup};
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -193,7 +192,7 @@ async fn make_up_for(fs: &Filesystem, inode: &Arc<Inode>, block: u64) -> Result<
     if in_flight_only {
         let reservation = reserve_edge(fs).await?;
         let mut state = inode.state.lock();
-        patch(&mut state.data, block, 0, &[], None);
+        state.data.patch(block, 0, &[], None);
         state.data.add_reservation(reservation);
     }
     Ok(())

@@ -16,7 +16,7 @@
 
 use super::block::Block;
 use super::numbers::Numbers;
-use super::submit::Aim;
+use super::submission::Aim;
 use super::writeback;
 use crate::FsError;
 use crate::filesystem::Filesystem;

@@ -2,18 +2,18 @@
 
 use super::charge::{self, Accepted};
 use super::ranges::count;
-use super::{BLOCK, DataState, overwrite, read, throttle, truncate};
+use super::room::reserve;
+use super::{BLOCK, overwrite, read, throttle, truncate};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
 use crate::inode::Inode;
-use crate::patience::Patience;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::inode::{FLAG_CAPABILITY, SIZE_MAX};
-use syncline_store::{Admission, Admitted, Reservation, StoreError};
+use syncline_store::{Admission, Admitted, Reservation};
 
 /// Set-user-id and set-group-id.
 const SETID: u16 = 0o6000;
@@ -138,7 +138,7 @@ async fn write_leased(
     // Preallocated blocks have their room already.
     let blocks = plan.new_blocks.saturating_sub(plan.preallocated);
     // Room for names is promised first, so that the check for the blocks counts it too.
-    let names = (!has_names(inode)).then(|| Reservation::of_names(&fs.store));
+    let names = (!inode.state.lock().data.has_room_for_names()).then(|| Reservation::of_names(&fs.store));
     let mut reservation = match reserve(fs, blocks).await {
         full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &plan.ranges(), blocks).await?,
         reserved => reserved?,
@@ -153,28 +153,6 @@ async fn write_leased(
     fs.store.give_way();
     fs.counters.written_bytes.add(data.len() as u64);
     Ok(())
-}
-
-/// True when the file's reservation has room for names already.
-fn has_names(inode: &Inode) -> bool {
-    inode.state.lock().data.reservation.as_ref().is_some_and(|mine| mine.has_names())
-}
-
-/// Reserves blocks; the caller may hold leases. Before it gives up, it forces a checkpoint and
-/// waits for unlinked files to give their blocks back.
-pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reservation>, FsError> {
-    if blocks == 0 {
-        return Ok(None);
-    }
-    if let Some(reservation) = fs.store.try_reserve(blocks) {
-        return Ok(Some(reservation));
-    }
-    let mut patience = Patience::default();
-    let mut reserved = fs.store.reserve(blocks).await;
-    while matches!(reserved, Err(StoreError::NoSpace)) && patience.wait(fs, |_| true).await {
-        reserved = fs.store.reserve_now(blocks).await;
-    }
-    Ok(Some(reserved?))
 }
 
 /// The range and the needs of a write, worked out before it is applied. Valid as long as the lease
@@ -258,7 +236,7 @@ fn apply(
     let mut state = inode.state.lock();
     let state = &mut *state;
     if plan.spill_inline {
-        patch(&mut state.data, 0, 0, &[], None);
+        state.data.patch(0, 0, &[], None);
     }
     let mut at = plan.offset;
     while at < plan.end {
@@ -272,7 +250,7 @@ fn apply(
             let within = span(block, at, plan.end);
             let base =
                 bases.iter().find(|(read, _)| *read == block).and_then(|(_, contents)| contents.as_deref());
-            patch(&mut state.data, block, within.start, &rest[..within.len()], base);
+            state.data.patch(block, within.start, &rest[..within.len()], base);
             at += within.len() as u64;
         }
     }
@@ -288,14 +266,4 @@ fn apply(
     accepted.apply(fs, state);
     state.attr.blocks = state.data.visible_units(state.attr.size);
     fs.data.note_dirty(fs, inode, &mut state.data);
-}
-
-/// Changes part of a block; a block that is not dirty yet starts from its newest contents.
-pub(crate) fn patch(data: &mut DataState, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
-    if !data.dirty.contains(block) {
-        let start = data.block_in_memory(block).map(|known| known.to_bytes());
-        data.dirty.patch(block, at, bytes, start.as_deref().or(base));
-    } else {
-        data.dirty.patch(block, at, bytes, None);
-    }
 }

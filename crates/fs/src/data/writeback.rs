@@ -11,10 +11,12 @@
 
 use super::block::Block;
 use super::place::{self, Naming, Placement};
+use super::ranges::number_ranges;
 use super::reflink::{self, Shares};
-use super::submit::{self, Aim, make_up_reservation, number_ranges};
+use super::room::make_up_reservation;
+use super::submission::{self, Aim};
 use super::transact::{self, FileChange, SizeChange};
-use super::{BLOCK, DataState, ended, lookup, pack};
+use super::{BLOCK, DataState, ended, lookup, pack, submit};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -49,7 +51,7 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
 }
 
 pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    if submit::is_settled(&inode.state.lock(), Aim::Place) {
+    if inode.state.lock().is_settled(Aim::Place) {
         return Ok(());
     }
     let writeback = inode.state.lock().data.writeback.clone();
@@ -58,7 +60,7 @@ pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Resu
         let (mut first, end, small) = {
             let mut state = inode.state.lock();
             let small = state.attr.size <= fs.limits.inline_bytes as u64;
-            (0, submit::begin(&mut state), small)
+            (0, state.begin_submission(), small)
         };
         fs.store.give_way();
         if small || end == 0 {
@@ -69,7 +71,7 @@ pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Resu
         while first < end {
             first = round(fs, inode, first..end, Way::WriteBack, &mut Submitted::default()).await?;
         }
-        if !submit::has_missed(fs, &mut inode.state.lock()) {
+        if !inode.state.lock().has_missed(fs) {
             ended::require_size(fs, inode);
             return Ok(());
         }
@@ -80,7 +82,7 @@ pub(super) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Resu
 async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let _room = fs.store.admit(Admission::Finish).await?;
     let _lease = inode.lease.write().await;
-    if submit::is_clean(&inode.state.lock(), Aim::Place) {
+    if inode.state.lock().is_clean(Aim::Place) {
         return Ok(());
     }
     // If the file has grown meanwhile, the rest is due again soon enough.
@@ -195,7 +197,7 @@ fn take<'a>(fs: &'a Filesystem, inode: &'a Arc<Inode>, blocks: Range<u64>) -> (F
     let mut state = inode.state.lock();
     let most = fs.options.round_blocks.clamp(1, PACKED_ROUND_BLOCKS);
     let size = state.attr.size;
-    let (waiting, reservation) = submit::take(&mut state.data, size, &blocks, most);
+    let (waiting, reservation) = state.data.take_dirty(size, &blocks, most);
     let next = next_after(&waiting, most, blocks.end);
     state.data.in_flight.restore(waiting.iter().map(|(number, block)| (*number, block.share())));
     state.data.flying_blocks = state.data.in_flight.memory_blocks();
@@ -215,7 +217,7 @@ fn take_off<'a>(
         let mut state = inode.state.lock();
         let size = state.attr.size;
         let near = state.data.near.map(NonZeroU64::get);
-        let (taken, reservation) = submit::take(&mut state.data, size, &blocks, most);
+        let (taken, reservation) = state.data.take_dirty(size, &blocks, most);
         (taken, reservation, size, near)
     };
     let next = next_after(&taken, most, blocks.end);
@@ -340,9 +342,9 @@ impl Flight<'_> {
         };
         if short || !naming.extents.is_empty() {
             let named = landed.iter().any(|(number, _)| *number == tail);
-            let reach = if named { submit::named_end(tail, self.size) } else { 0 };
+            let reach = if named { submission::named_end(tail, self.size) } else { 0 };
             let size = SizeChange::Submitted { all, reach };
-            let mut change = FileChange { size, ..submit::unchanged(self.inode) };
+            let mut change = FileChange { size, ..FileChange::nothing(self.inode) };
             change.name(old, naming);
             if let Err(error) = transact::commit_noting(self.fs, smallvec![change], shares, note) {
                 // Back into flight, where `drop` finds them.

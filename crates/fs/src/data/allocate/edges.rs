@@ -2,7 +2,7 @@
 
 use crate::FsError;
 use crate::data::block::Block;
-use crate::data::{BLOCK, DataState, read, submit, truncate};
+use crate::data::{BLOCK, DataState, read, truncate};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use bytes::Bytes;
@@ -110,12 +110,12 @@ impl Edge {
     /// The new inline data if block 0 lies in the inode item and stays there; for a small file, it
     /// includes dirty data.
     fn inline(&self, data: &DataState, limit: usize, size: u64) -> Option<Option<Bytes>> {
-        let small = submit::inlines(data, limit as u64, size);
+        let small = data.inlines(limit as u64, size);
         if !small && (!data.has_inline() || data.dirty.contains(0)) {
             return None;
         }
         let contents = match small {
-            true => submit::inline_contents(data, size),
+            true => data.inline_contents(size),
             false => data.inline.clone(),
         };
         let mut contents = contents.map_or_else(Vec::new, |bytes| bytes.to_vec());

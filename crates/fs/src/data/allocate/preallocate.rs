@@ -5,9 +5,11 @@
 
 use crate::FsError;
 use crate::data::dirty::Logged;
-use crate::data::preallocated::{set_aside, with_share};
-use crate::data::ranges::Ranges;
-use crate::data::submit::{self, Aim, Submission};
+use crate::data::preallocated::with_share;
+use crate::data::ranges::{Ranges, number_ranges};
+use crate::data::room::set_aside;
+use crate::data::submission::Aim;
+use crate::data::submit::{self, Submission};
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::{BLOCK, charge, lookup, plan, reflink, truncate};
 use crate::filesystem::Filesystem;
@@ -101,11 +103,11 @@ pub(super) async fn preallocate(
 async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let small = {
         let state = inode.state.lock();
-        let small = submit::inlines(&state.data, fs.limits.inline_bytes as u64, state.attr.size);
-        small && !submit::is_clean(&state, Aim::Place)
+        let small = state.data.inlines(fs.limits.inline_bytes as u64, state.attr.size);
+        small && !state.is_clean(Aim::Place)
     };
     if small {
-        submit::begin(&mut inode.state.lock());
+        inode.state.lock().begin_submission();
         submit::submit_leased(
             fs,
             &[Submission { inode, blocks: 0..1, aim: Aim::Place }],
@@ -136,7 +138,7 @@ async fn holes(fs: &Filesystem, inode: &Arc<Inode>, blocks: Range<u64>) -> Resul
     }
     let state = inode.state.lock();
     state.data.preallocated.ranges().iter().for_each(|range| holes.remove(&range));
-    let dirty = submit::number_ranges(state.data.dirty.numbers(blocks));
+    let dirty = number_ranges(state.data.dirty.numbers(blocks));
     dirty.iter().for_each(|range| holes.remove(range));
     Ok(holes)
 }

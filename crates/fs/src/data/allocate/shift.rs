@@ -10,9 +10,10 @@ use crate::data::dirty::Logged;
 use crate::data::place::{self, Naming, Placement};
 use crate::data::plan::{self, ExtentChanges};
 use crate::data::ranges::{Ranges, count};
-use crate::data::submit::Aim;
+use crate::data::room::reserve;
+use crate::data::submission::Aim;
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
-use crate::data::{BLOCK, charge, lookup, reflink, submit, sync, truncate, unplaced, write};
+use crate::data::{BLOCK, charge, lookup, reflink, submit, sync, truncate, unplaced};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
@@ -142,7 +143,7 @@ impl First {
         let Some(contents) = inline else { return Ok(first) };
         first.inline = InlineChange::Set(None);
         if removed.is_empty() {
-            first.reservation = write::reserve(fs, 1).await?.unwrap_or_default();
+            first.reservation = reserve(fs, 1).await?.unwrap_or_default();
             first.moved = Some((to, Block::whole(AlignedBuf::copy_from(&contents)).freeze()));
         }
         Ok(first)

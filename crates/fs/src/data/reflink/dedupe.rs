@@ -2,8 +2,8 @@
 
 use super::take_over::{Blocks, Span, names_of};
 use crate::FsError;
+use crate::data::room::reserve;
 use crate::data::transact::SizeChange;
-use crate::data::write::reserve;
 use crate::data::{BLOCK, lookup, read, unplaced};
 use crate::filesystem::Filesystem;
 use crate::types::Ino;

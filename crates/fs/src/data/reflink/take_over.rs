@@ -4,8 +4,9 @@ use super::hold::{Shares, hold};
 use crate::FsError;
 use crate::change::{Leases, lease_all};
 use crate::data::dirty::Logged;
+use crate::data::room::reserve;
+use crate::data::submission::Aim;
 use crate::data::transact::{self, FileChange, InlineChange, SizeChange};
-use crate::data::write::reserve;
 use crate::data::{BLOCK, charge, lookup, plan, submit, sync, truncate};
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
@@ -75,7 +76,7 @@ impl<'a> Span<'a> {
         drop(fs.admit_growth().await?);
         let writebacks = submit::hold_writebacks(&files).await;
         for inode in &files {
-            submit::submit_once(fs, inode, submit::Aim::Place, &mut Submitted::default()).await?;
+            submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
         }
         let leases = lease_all(&files).await;
         for inode in &files {
@@ -83,7 +84,7 @@ impl<'a> Span<'a> {
         }
         require_writable(self.to, self.to_offset)?;
         // Data that was written since.
-        sync::submit_leased(fs, &files, submit::Aim::Place, &mut Submitted::default()).await?;
+        sync::submit_leased(fs, &files, Aim::Place, &mut Submitted::default()).await?;
         Ok(Settled { _writebacks: writebacks, _leases: leases })
     }
 

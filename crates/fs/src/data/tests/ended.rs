@@ -2,7 +2,7 @@
 
 use super::faults::{Moody, moody_breaking};
 use super::*;
-use crate::data::{BLOCK, dirty_queue, submit, writeback};
+use crate::data::{BLOCK, dirty_queue, writeback};
 use crate::inode::InodeState;
 use crate::receipt::Submitted;
 use syncline_store::Canary;
@@ -31,7 +31,7 @@ fn a_last_round_that_finds_nothing_to_name_logs_the_size() {
     block_on(async {
         let writeback = inode.state.lock().data.writeback.clone();
         let _writeback = writeback.lock().await;
-        submit::begin(&mut inode.state.lock());
+        inode.state.lock().begin_submission();
         let mut note = Submitted::default();
         // A truncation has removed the blocks of this round.
         writeback::round(&mount.fs, &inode, 20..30, writeback::Way::WriteBack, &mut note).await.unwrap();
