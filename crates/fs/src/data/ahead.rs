@@ -195,7 +195,7 @@ impl Task {
             fs.counters.stale_bytes.add(run.len_bytes());
             fs.store.abandon(&write, run);
         }
-        fs.data.keep(fs, inode, &taken);
+        fs.data.cached.add(fs, inode, &taken);
         let mut state = inode.state.lock();
         state.data.add_reservation(None);
         fs.data.account(&mut state.data);

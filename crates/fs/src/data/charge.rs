@@ -27,7 +27,7 @@ pub(crate) struct Charge {
 
 /// The values to restore if a change of a charge is not committed.
 #[derive(Default)]
-pub(crate) struct Before {
+pub(crate) struct ChargeBefore {
     holes: Vec<Range<u64>>,
     units: u64,
 }
@@ -77,9 +77,9 @@ impl DataState {
 
     /// Adjusts the reservation to the pending blocks, after the blocks `cleared` have been named or
     /// are gone. Returns the values before.
-    pub(crate) fn recharge(&mut self, size: u64, inline_max: u64, cleared: &[Range<u64>]) -> Before {
-        let Some(mut charge) = self.charge.take() else { return Before::default() };
-        let mut before = Before { holes: Vec::new(), units: charge.units };
+    pub(crate) fn recharge(&mut self, size: u64, inline_max: u64, cleared: &[Range<u64>]) -> ChargeBefore {
+        let Some(mut charge) = self.charge.take() else { return ChargeBefore::default() };
+        let mut before = ChargeBefore { holes: Vec::new(), units: charge.units };
         // If block 0 is not pending, it went into the inode item.
         let first = if self.dirty.contains(0) || self.in_flight.contains(0) { 0..0 } else { 0..1 };
         for range in cleared.iter().chain([&first]) {
@@ -92,12 +92,12 @@ impl DataState {
     }
 
     /// The difference that a change of the charge has made to the reserved units.
-    pub(crate) fn charged_since(&self, before: &Before) -> i64 {
+    pub(crate) fn charged_since(&self, before: &ChargeBefore) -> i64 {
         self.charge.as_ref().map_or(0, |charge| charge.units as i64 - before.units as i64)
     }
 
     /// Undoes a change of the charge.
-    pub(crate) fn restore_charge(&mut self, before: Before) {
+    pub(crate) fn restore_charge(&mut self, before: ChargeBefore) {
         if let Some(charge) = &mut self.charge {
             before.holes.into_iter().for_each(|range| charge.holes.insert(range));
             charge.units = before.units;

@@ -3,9 +3,8 @@
 
 use super::ahead::Ahead;
 use super::along::SmallDirty;
-use super::block::Block;
+use super::cached::CachedFiles;
 use super::gauge::Gauge;
-use super::kept::Total;
 use super::preallocated::Room;
 use super::submission::Aim;
 use super::units::Units;
@@ -28,8 +27,6 @@ const INODES_AT_ONCE: usize = 16;
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time for which a failing device is left alone.
 const PAUSE_MAX: Duration = Duration::from_secs(8);
-/// When too many blocks are kept, they are reduced to this many eighths of the limit.
-const KEPT_EIGHTHS: u64 = 7;
 
 /// The queue of dirty inodes, and everything else that file data has in common.
 #[derive(Default)]
@@ -43,10 +40,8 @@ pub(crate) struct DirtyQueue {
     /// inode to write back.
     progress: Event,
     stopping: AtomicBool,
-    /// Inodes that keep placed blocks in memory, or did, oldest first.
-    keepers: Mutex<VecDeque<Weak<Inode>>>,
-    /// Number of blocks that they keep.
-    kept: Total,
+    /// Files that cache placed blocks.
+    pub(crate) cached: CachedFiles,
     /// Inodes that were removed while their data was in flight; its memory counts until the writes
     /// have ended.
     removed: Mutex<Vec<Weak<Inode>>>,
@@ -204,48 +199,6 @@ impl DirtyQueue {
         let pressed = self.dirty_bytes.get() >= fs.options.writeback_start_bytes;
         let now = fs.now();
         self.take(|since| pressed || age(since, now) >= fs.options.writeback_age, INODES_AT_ONCE)
-    }
-
-    /// Number of blocks that all files keep.
-    #[cfg(test)]
-    pub(crate) fn kept_blocks(&self) -> u64 {
-        self.kept.get()
-    }
-
-    /// Keeps those of a file's freshly placed blocks that were written in parts. If too many blocks
-    /// are kept then, the oldest files' are dropped.
-    pub(crate) fn keep(&self, fs: &Filesystem, inode: &Arc<Inode>, blocks: &[(u64, Block)]) {
-        if !blocks.iter().any(|(_, block)| block.is_in_parts()) {
-            return;
-        }
-        let max = fs.options.kept_bytes_max / super::BLOCK;
-        if inode.state.lock().data.kept.placed(blocks, &self.kept, max) {
-            self.keepers.lock().push_back(Arc::downgrade(inode));
-        }
-        // Files that no longer exist stay in the list until it is trimmed here.
-        let listed = self.keepers.lock().len() as u64;
-        if self.kept.get() < max && listed <= max {
-            return;
-        }
-        for _ in 0..listed {
-            if self.kept.get() <= max / 8 * KEPT_EIGHTHS && self.keepers.lock().len() as u64 <= max {
-                break;
-            }
-            self.forget_oldest();
-        }
-    }
-
-    /// Makes the file that has kept blocks for longest drop them.
-    fn forget_oldest(&self) {
-        let oldest = self.keepers.lock().pop_front();
-        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
-            // An operation that holds the lease may count on a kept block and not have read it from
-            // the device: without it, the block would lose its beginning.
-            match oldest.lease.try_write() {
-                Some(_lease) => oldest.state.lock().data.kept.give_up(),
-                None => self.keepers.lock().push_back(Arc::downgrade(&oldest)),
-            }
-        }
     }
 }
 

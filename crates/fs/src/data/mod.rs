@@ -3,8 +3,8 @@
 //! The newest contents of a block are in the first of these places that has it: the dirty map
 //! (written by a program, not yet taken for placing), the map of blocks in flight (background
 //! write-back is writing them and no transaction names them yet), the inline data of the inode item
-//! (block 0 of a small file), the blocks that are kept because they were written in parts, the
-//! extents. Blocks whose contents are in the log (`unplaced`) are in the dirty map too.
+//! (block 0 of a small file), the blocks that are cached because they were written in parts,
+//! the extents. Blocks whose contents are in the log (`unplaced`) are in the dirty map too.
 //!
 //! Lock order: `writeback` of an inode (one submission of its data at a time), the inode's lease,
 //! the counts of shared blocks, the inode's state. Extents of an inode change only under its lease
@@ -15,6 +15,7 @@ mod allocate;
 mod along;
 mod api;
 mod block;
+mod cached;
 mod charge;
 mod defragment;
 mod dirty;
@@ -22,7 +23,6 @@ mod dirty_queue;
 mod ended;
 mod failures;
 mod gauge;
-mod kept;
 mod lookup;
 mod numbers;
 mod overwrite;

@@ -39,7 +39,7 @@ struct Blocks {
 
 /// The change that a transaction makes to a file's preallocated blocks.
 #[derive(Default)]
-pub(crate) struct Change {
+pub(crate) struct PreallocatedChange {
     gone: Vec<Range<u64>>,
     gone_taken: Vec<Range<u64>>,
     added: Vec<Range<u64>>,
@@ -47,7 +47,7 @@ pub(crate) struct Change {
     items: BTreeMap<u64, Option<u64>>,
 }
 
-impl Change {
+impl PreallocatedChange {
     /// True when no item changes, as for every file without preallocated blocks.
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
@@ -85,22 +85,22 @@ impl Preallocated {
     }
 
     /// Clears blocks, then adds others.
-    pub(crate) fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> Change {
+    pub(crate) fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> PreallocatedChange {
         if self.ranges().is_empty() && added.is_empty() {
-            return Change::default();
+            return PreallocatedChange::default();
         }
         self.0.get_or_insert_default().change(cleared, added)
     }
 
     /// Undoes a change that was not committed.
-    pub(crate) fn undo(&mut self, change: Change) {
+    pub(crate) fn undo(&mut self, change: PreallocatedChange) {
         if let Some(blocks) = &mut self.0 {
             blocks.undo(change);
         }
     }
 
     /// Puts a change into a transaction.
-    pub(crate) fn put(&self, ino: Ino, change: &Change, transaction: &mut Transaction) {
+    pub(crate) fn put(&self, ino: Ino, change: &PreallocatedChange, transaction: &mut Transaction) {
         for (&file_block, &item) in &change.items {
             let key = Key::new(ino, Kind::Preallocation, file_block);
             match item {
@@ -131,8 +131,8 @@ impl Blocks {
         number
     }
 
-    fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> Change {
-        let mut change = Change::default();
+    fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> PreallocatedChange {
+        let mut change = PreallocatedChange::default();
         for range in cleared {
             self.note(
                 range,
@@ -162,9 +162,9 @@ impl Blocks {
     fn note(
         &mut self,
         range: &Range<u64>,
-        change: &mut Change,
+        change: &mut PreallocatedChange,
         make: impl FnOnce(&mut Ranges),
-        before: impl FnOnce(&Self, &mut Change),
+        before: impl FnOnce(&Self, &mut PreallocatedChange),
     ) {
         before(self, change);
         let old = self.ranges.around(range);
@@ -178,7 +178,7 @@ impl Blocks {
         }
     }
 
-    fn undo(&mut self, change: Change) {
+    fn undo(&mut self, change: PreallocatedChange) {
         change.added.iter().for_each(|range| self.ranges.remove(range));
         change.gone.into_iter().for_each(|range| self.ranges.insert(range));
         change.gone_taken.into_iter().for_each(|range| self.taken.insert(range));
@@ -308,7 +308,7 @@ impl Room {
 
     /// Gives back the room of the blocks that a committed change, which is not empty, cleared. (The
     /// room of added blocks came before, with [`Room::put_back`].)
-    pub(crate) fn committed(&self, ino: Ino, now: &Preallocated, change: &Change) {
+    pub(crate) fn committed(&self, ino: Ino, now: &Preallocated, change: &PreallocatedChange) {
         let mut inner = self.inner.lock();
         let untaken = count(&change.gone) - count(&change.gone_taken);
         inner.blocks = inner.blocks.saturating_sub(untaken);

@@ -69,7 +69,7 @@ async fn past_extents(fs: &Filesystem, inode: &Arc<Inode>, block: u64, end: u64)
 }
 
 /// The first block from `block` on whose newest contents are in memory (dirty, in flight or
-/// inline), or that can't be read. Kept blocks do not count: they are on the device too.
+/// inline), or that can't be read. Cached blocks do not count: they are on the device too.
 fn next_in_memory(data: &super::DataState, block: u64) -> Option<u64> {
     let inline = (block == 0 && data.has_inline()).then_some(0);
     let broken = data.unplaced.broken(block..u64::MAX).next();

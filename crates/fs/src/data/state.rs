@@ -1,10 +1,10 @@
 //! The state of a file's data in memory: what is dirty, in flight, logged and reserved.
 
 use super::block;
+use super::cached::CachedBlocks;
 use super::charge::Charge;
 use super::dirty::BlockMap;
 use super::failures::Failures;
-use super::kept::Kept;
 use super::preallocated::Preallocated;
 use super::unplaced::Unplaced;
 use super::{BLOCK, UNITS};
@@ -48,7 +48,7 @@ pub(crate) struct DataState {
     /// The device address at which the next block would best be placed.
     pub(in crate::data) near: Option<NonZeroU64>,
     /// Contents of placed blocks that were written in parts.
-    pub(in crate::data) kept: Kept,
+    pub(in crate::data) cached: CachedBlocks,
     /// The size that the current submission must log at least: the file size when it began, because
     /// it submits everything that was dirty below that. A truncation meanwhile lowers it.
     pub(in crate::data) floor: u64,
@@ -106,7 +106,7 @@ impl DataState {
             reservation: None,
             extent_end: None,
             near: None,
-            kept: Kept::default(),
+            cached: CachedBlocks::default(),
             submitted: false,
             floor: 0,
             promised: 0,
@@ -220,7 +220,7 @@ impl DataState {
         {
             return Some(MemoryBlock::Beginning(inline));
         }
-        self.kept.get(block).map(MemoryBlock::Beginning)
+        self.cached.get(block).map(MemoryBlock::Beginning)
     }
 
     /// Number of dirty blocks that the reservation does not cover.

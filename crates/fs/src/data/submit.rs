@@ -278,7 +278,7 @@ impl Started<'_> {
         counters.submitted_bytes.add(placed);
         counters.blocks_in_log.add(self.logged.len() as u64);
         if !in_item {
-            fs.data.keep(fs, self.inode, &self.taken);
+            fs.data.cached.add(fs, self.inode, &self.taken);
         }
         let mut state = self.inode.state.lock();
         let size = state.attr.size;

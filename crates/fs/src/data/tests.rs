@@ -2,13 +2,13 @@
 
 mod ahead;
 mod allocate;
+mod cached;
 mod compress;
 mod crash;
 mod defragment;
 mod ended;
 mod faults;
 mod history;
-mod kept;
 mod lookup;
 mod model;
 mod quota;

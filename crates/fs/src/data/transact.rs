@@ -1,11 +1,12 @@
 //! Committing changes of file data: extents, logged size and inline data in one transaction.
 
-use super::charge;
+use super::charge::ChargeBefore;
 use super::dirty::Logged;
 use super::place::Naming;
 use super::plan::{self, ExtentChanges};
+use super::preallocated::PreallocatedChange;
 use super::reflink::Shares;
-use super::{preallocated, unplaced};
+use super::unplaced::UnplacedChange;
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
@@ -78,9 +79,9 @@ struct Saved {
     disk_mtime: Timestamp,
     disk_blocks: u64,
     inline: Option<Bytes>,
-    preallocated: preallocated::Change,
-    unplaced: unplaced::Change,
-    charge: charge::Before,
+    preallocated: PreallocatedChange,
+    unplaced: UnplacedChange,
+    charge: ChargeBefore,
 }
 
 /// Commits one transaction with these changes, each of a different file. `shares` has the counts of
@@ -215,12 +216,12 @@ impl<'a> FileChange<'a> {
             inline: data.inline.clone(),
             preallocated: data.preallocated.change(&self.extents.cleared, &self.extents.preallocated),
             unplaced: data.unplaced.change(&self.cut(state.attr.size), &self.logged),
-            charge: charge::Before::default(),
+            charge: ChargeBefore::default(),
         };
         // In a damaged image, the count may be too small.
         data.disk_blocks =
             (data.disk_blocks + self.extents.added_blocks).saturating_sub(self.extents.freed_blocks);
-        self.extents.cleared.iter().for_each(|range| data.kept.remove(range));
+        self.extents.cleared.iter().for_each(|range| data.cached.remove(range));
         if let InlineChange::Set(inline) = &self.inline {
             data.inline.clone_from(inline);
         }
@@ -242,7 +243,7 @@ impl<'a> FileChange<'a> {
                     data.promised = data.promised.min(size);
                 }
                 data.disk_mtime = now;
-                data.kept.clear();
+                data.cached.clear();
                 state.attr.size = size;
                 state.attr.mtime = now;
                 state.attr.ctime = now;
@@ -251,7 +252,7 @@ impl<'a> FileChange<'a> {
                 state.attr.size = state.attr.size.max(size);
                 data.disk_size = data.next_disk_size(state.attr.size);
                 data.disk_mtime = now;
-                data.kept.clear();
+                data.cached.clear();
                 state.attr.mtime = now;
                 state.attr.ctime = now;
             }

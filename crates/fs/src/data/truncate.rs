@@ -387,7 +387,7 @@ fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     let data = &mut state.data;
     data.dirty.truncate(0);
     data.in_flight.truncate(0);
-    data.kept.clear();
+    data.cached.clear();
     data.failures.forget();
     data.add_reservation(None);
     fs.data.account(data);

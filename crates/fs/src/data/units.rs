@@ -1,7 +1,7 @@
-//! Reading compressed units: decoding them, and keeping a few decoded.
+//! Reading compressed units: decoding them, and a few decoded ones that stay.
 //!
 //! A unit is decoded as a whole, and a program that reads a file in small steps needs it again at
-//! once. A kept unit is found by the inode, the address and the newest operation that changed the
+//! once. A decoded unit is found by the inode, the address and the newest operation that changed the
 //! inode's extents: as long as that operation is the same, the address means the same, so nothing
 //! has to be dropped when blocks are freed and reused.
 
@@ -18,16 +18,16 @@ use syncline_format::items::extent::{Extent, Packed};
 use syncline_format::{BLOCK_BYTES, BlockAddr};
 use syncline_store::OpSeq;
 
-/// Decoded units kept: 4 MiB at most.
-const KEPT_UNITS: usize = 32;
-const KEPT_BYTES: u64 = 4 << 20;
+/// Decoded units that stay in memory: 4 MiB at most.
+const DECODED_UNITS: usize = 32;
+const DECODED_BYTES: u64 = 4 << 20;
 
 type UnitKey = (Ino, BlockAddr, OpSeq);
 
-/// Decoded units. The hash is the same in every process, so that the units that are kept depend
+/// Decoded units. The hash is the same in every process, so that the units that stay depend
 /// only on what was read.
 pub(crate) struct Units {
-    kept: Cache<UnitKey, Bytes, Weight, FixedState>,
+    decoded: Cache<UnitKey, Bytes, Weight, FixedState>,
 }
 
 #[derive(Clone)]
@@ -42,7 +42,7 @@ impl Weighter<UnitKey, Bytes> for Weight {
 impl Default for Units {
     fn default() -> Self {
         let (hash, lifecycle) = (FixedState::default(), DefaultLifecycle::default());
-        Self { kept: Cache::with(KEPT_UNITS, KEPT_BYTES, Weight, hash, lifecycle) }
+        Self { decoded: Cache::with(DECODED_UNITS, DECODED_BYTES, Weight, hash, lifecycle) }
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn read(
     let key = (inode.ino, extent.addr, inode.state.lock().data.data_op);
     let from = packed.skip as usize * BLOCK_BYTES;
     let part = from..from + packed.blocks as usize * BLOCK_BYTES;
-    if let Some(unit) = fs.data.units.kept.get(&key).filter(|unit| part.end <= unit.len()) {
+    if let Some(unit) = fs.data.units.decoded.get(&key).filter(|unit| part.end <= unit.len()) {
         return Ok(cut(&unit, part));
     }
     let stored = fs.store.read_data(extent.run(), &extent.checksums).await?;
@@ -69,7 +69,7 @@ pub(super) async fn read(
     let unit = Bytes::from(unit);
     if part.end < unit.len() {
         // A sequential reader will ask for the rest.
-        fs.data.units.kept.insert(key, unit.clone());
+        fs.data.units.decoded.insert(key, unit.clone());
     }
     Ok(cut(&unit, part))
 }

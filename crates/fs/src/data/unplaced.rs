@@ -61,7 +61,7 @@ pub(crate) struct Unplaced {
 
 /// The change that a transaction makes to a file's unplaced blocks.
 #[derive(Default)]
-pub(crate) struct Change {
+pub(crate) struct UnplacedChange {
     gone: Vec<u64>,
     /// Blocks that were broken, and get new contents or are removed.
     whole: Vec<u64>,
@@ -98,8 +98,8 @@ impl Unplaced {
     }
 
     /// Clears blocks, then adds others.
-    pub(crate) fn change(&mut self, cleared: &[Range<u64>], logged: &[(u64, Bytes)]) -> Change {
-        let mut change = Change::default();
+    pub(crate) fn change(&mut self, cleared: &[Range<u64>], logged: &[(u64, Bytes)]) -> UnplacedChange {
+        let mut change = UnplacedChange::default();
         if !self.blocks.is_empty() {
             for range in cleared.iter().filter(|range| !range.is_empty()) {
                 change.gone.extend(self.blocks.within(range.clone()));
@@ -119,7 +119,7 @@ impl Unplaced {
     }
 
     /// Undoes a change that was not committed.
-    pub(crate) fn undo(&mut self, change: Change) {
+    pub(crate) fn undo(&mut self, change: UnplacedChange) {
         change.added.into_iter().for_each(|block| self.blocks.remove(block));
         for block in change.gone {
             self.blocks.insert(block);
@@ -135,7 +135,7 @@ impl Unplaced {
     }
 }
 
-impl Change {
+impl UnplacedChange {
     /// Puts the change, and the new contents, into the transaction.
     pub(crate) fn put(&self, ino: Ino, logged: &[(u64, Bytes)], transaction: &mut Transaction) {
         for piece in self.gone.iter().flat_map(|&block| Piece::of(block)) {

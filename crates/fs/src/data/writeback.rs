@@ -359,7 +359,7 @@ impl Flight<'_> {
             self.fs.counters.stale_bytes.add(run.len_bytes());
             self.fs.store.abandon(&write, run);
         }
-        self.fs.data.keep(self.fs, self.inode, &landed);
+        self.fs.data.cached.add(self.fs, self.inode, &landed);
         let mut state = self.inode.state.lock();
         state.data.add_reservation(None);
         self.fs.data.account(&mut state.data);

@@ -5,7 +5,7 @@
 //! transactions follow only for a range with more extents. A crash between them leaves each block
 //! as it was or as zeros. Dirty data in the range is dropped with the transaction that clears it.
 
-use super::edges::{Kept, Parts};
+use super::edges::{NewEdges, Parts};
 use super::preallocate::enable;
 use crate::FsError;
 use crate::data::block::Block;
@@ -60,7 +60,7 @@ pub(super) async fn clear(
         truncate::forget_stale_extents(fs, inode).await?;
     }
     let parts = Parts::new(&bytes, size);
-    let kept = parts.keep(fs, inode, new_size).await?;
+    let edges = parts.prepare(fs, inode, new_size).await?;
     let mut room = match clearing {
         Clearing::Punch => None,
         Clearing::Zero { .. } => Some(set_aside(fs, parts.blocks()).await?),
@@ -73,7 +73,7 @@ pub(super) async fn clear(
         }
     };
     fs.drop_privileges(inode, kill_privileges).await?;
-    let first = clear_first(fs, inode, &parts, kept, new_size, &mut room).await?;
+    let first = clear_first(fs, inode, &parts, edges, new_size, &mut room).await?;
     clear_rest(fs, inode, first..parts.whole.end, &mut room).await
 }
 
@@ -83,12 +83,12 @@ async fn clear_first(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     parts: &Parts,
-    mut kept: Kept,
+    mut edges: NewEdges,
     size: u64,
     room: &mut Option<Reservation>,
 ) -> Result<u64, FsError> {
-    let kept_blocks = || kept.blocks.iter().map(|(block, _)| *block).chain(kept.empty.iter().copied());
-    let first = kept_blocks().chain([parts.whole.start]).min().unwrap_or(parts.whole.start);
+    let edge_blocks = || edges.blocks.iter().map(|(block, _)| *block).chain(edges.empty.iter().copied());
+    let first = edge_blocks().chain([parts.whole.start]).min().unwrap_or(parts.whole.start);
     let found = extents(fs, inode, first..parts.whole.end).await?;
     let end = end_of(&found, parts.whole.end);
     let mut old = found.extents;
@@ -96,33 +96,33 @@ async fn clear_first(
         let known_to = old.last().map_or(0, Extent::end);
         old.extend(lookup::all(&fs.store, inode.ino, tail.max(known_to), tail + 1).await?);
     }
-    let mut cleared: Vec<Range<u64>> = kept_blocks().map(|block| block..block + 1).collect();
+    let mut cleared: Vec<Range<u64>> = edge_blocks().map(|block| block..block + 1).collect();
     cleared.extend((parts.whole.start < end).then_some(parts.whole.start..end));
     cleared.sort_unstable_by_key(|range| range.start);
     let shares = reflink::hold(fs, &old).await?;
     // From here to the commit nothing waits.
     let near = inode.state.lock().data.near.map(NonZeroU64::get);
-    let placements = place::place(fs, &mut kept.reservation, &kept.blocks, near)?;
+    let placements = place::place(fs, &mut edges.reservation, &edges.blocks, near)?;
     let mut naming = Naming::default();
     placements.iter().for_each(|placement| drop(placement.name(&mut naming, |_| true)));
-    let in_item = kept.inline.is_some();
+    let in_item = edges.inline.is_some();
     let replaces_inline = naming.extents.first().is_some_and(|extent| extent.file_block == 0);
-    let inline = match kept.inline {
+    let inline = match edges.inline {
         Some(inline) => InlineChange::Set(inline),
         None if replaces_inline => InlineChange::Set(None),
         None => InlineChange::Keep,
     };
     let mut extents = plan::replace(&old, &cleared, naming.extents);
     if room.is_some() {
-        let kept_blocks = kept.blocks.iter().map(|(block, _)| *block);
+        let edge_blocks = edges.blocks.iter().map(|(block, _)| *block);
         let mut empty = Ranges::default();
         cleared.iter().for_each(|range| empty.insert(range.clone()));
         // An edge block that is a hole is preallocated, unless it is already.
         let state = inode.state.lock();
         let preallocated = state.data.preallocated.ranges();
-        let holes = kept.holes.iter().flat_map(|&block| preallocated.gaps(&(block..block + 1)));
+        let holes = edges.holes.iter().flat_map(|&block| preallocated.gaps(&(block..block + 1)));
         holes.for_each(|hole| empty.insert(hole));
-        kept_blocks.for_each(|block| empty.remove(&(block..block + 1)));
+        edge_blocks.for_each(|block| empty.remove(&(block..block + 1)));
         extents.preallocated = empty.iter().collect();
     }
     let change = FileChange {

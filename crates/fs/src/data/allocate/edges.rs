@@ -27,7 +27,7 @@ pub(super) struct Parts {
 
 /// The new state of the edge blocks and of the inline data.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct NewEdges {
     /// New contents of edge blocks, in order, to be placed.
     pub blocks: Vec<(u64, Block)>,
     pub reservation: Reservation,
@@ -61,38 +61,43 @@ impl Parts {
     /// Reads and reserves what the edges need, before anything changes. `size` is the size of the
     /// file afterwards. Its `writeback` and its lease are held, so that nothing of it changes or is
     /// in flight.
-    pub(super) async fn keep(&self, fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<Kept, FsError> {
-        let mut kept = Kept::default();
+    pub(super) async fn prepare(
+        &self,
+        fs: &Filesystem,
+        inode: &Arc<Inode>,
+        size: u64,
+    ) -> Result<NewEdges, FsError> {
+        let mut new = NewEdges::default();
         if self.whole.contains(&0) && inode.state.lock().data.has_inline() {
-            kept.inline = Some(None);
+            new.inline = Some(None);
         }
         for edge in &self.edges {
             if edge.block == 0
                 && let Some(inline) = edge.inline(&inode.state.lock().data, fs.limits.inline_bytes, size)
             {
-                kept.inline = Some(inline);
+                new.inline = Some(inline);
                 continue;
             }
             let Some(contents) = edge.contents(fs, inode).await? else {
-                kept.holes.push(edge.block);
+                new.holes.push(edge.block);
                 continue;
             };
             match contents {
                 Some(contents) => {
-                    kept.reservation.merge(truncate::room_for_edge(fs, inode, edge.block).await?);
-                    kept.blocks.push((edge.block, contents));
+                    new.reservation.merge(truncate::room_for_edge(fs, inode, edge.block).await?);
+                    new.blocks.push((edge.block, contents));
                 }
                 None => {
-                    kept.empty.push(edge.block);
+                    new.empty.push(edge.block);
                     if edge.block == 0 && inode.state.lock().data.has_inline() {
                         // Otherwise the old inline data, which the dirty block has replaced, would
                         // show again.
-                        kept.inline = Some(None);
+                        new.inline = Some(None);
                     }
                 }
             }
         }
-        Ok(kept)
+        Ok(new)
     }
 
     /// The largest number of blocks that can be empty afterwards.

@@ -184,7 +184,7 @@ impl First {
             return Err(error);
         }
         let mut state = inode.state.lock();
-        state.data.kept.clear();
+        state.data.cached.clear();
         state.attr.blocks = state.data.visible_units(state.attr.size);
         Ok(())
     }

@@ -50,9 +50,9 @@ fn a_log_that_comes_round_reads_nothing() {
     assert!(mount.read(ino, 0, contents.len()) == contents);
 }
 
-/// After any change of a kept block, the next partial write finds the block as it is then.
+/// After any change of a cached block, the next partial write finds the block as it is then.
 #[test]
-fn a_kept_block_is_forgotten_when_it_changes() {
+fn a_cached_block_is_forgotten_when_it_changes() {
     type Change = fn(&Mount, Ino, &mut Vec<u8>);
     let changes: [(&str, Change); 6] = [
         ("a hole", |mount, ino, contents| {
@@ -129,25 +129,25 @@ fn what_was_written_in_parts_is_read_from_memory() {
     }
     assert!(mount.read(small, 2 * BLOCK, BLOCK_BYTES) == contents[2 * BLOCK_BYTES..9000]);
     assert_eq!(device_reads(), before);
-    // Whole blocks are in the kernel's page cache and are not kept.
+    // Whole blocks are in the kernel's page cache and are not cached here.
     assert!(mount.read(archive, 0, 4096) == contents[..4096]);
     assert!(device_reads() > before);
     // A removed file keeps no blocks.
-    assert_eq!(mount.fs.data.kept_blocks(), 50 + 1);
+    assert_eq!(mount.fs.data.cached.blocks(), 50 + 1);
     mount.unlink("archive");
     mount.fs.forget(archive, 1);
     while !mount.fs.orphans_settled() {
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(mount.fs.data.kept_blocks(), 1);
+    assert_eq!(mount.fs.data.cached.blocks(), 1);
 }
 
 #[test]
-fn only_so_many_blocks_are_kept() {
+fn only_so_many_blocks_are_cached() {
     const MAX: u64 = 16;
     let mount = Mount::formatted(64 << 20, 16384, Options { kept_bytes_max: MAX * BLOCK, ..options() });
     let inos: Vec<Ino> = (0..40).map(|file| mount.create(&format!("{file}"))).collect();
-    let is_kept = |ino: Ino| {
+    let is_cached = |ino: Ino| {
         let before = mount.fs.store().counters().device_reads;
         assert!(mount.read(ino, 8 * BLOCK, 100) == pattern(ino, 8 * BLOCK_BYTES + 100)[8 * BLOCK_BYTES..]);
         mount.fs.store().counters().device_reads == before
@@ -155,20 +155,20 @@ fn only_so_many_blocks_are_kept() {
     for &ino in &inos {
         mount.write(ino, 0, &pattern(ino, 8 * BLOCK_BYTES + 100));
         mount.fsync_placed(ino);
-        assert!(mount.fs.data.kept_blocks() <= MAX);
+        assert!(mount.fs.data.cached.blocks() <= MAX);
     }
-    assert!(is_kept(inos[39]) && is_kept(inos[30]) && !is_kept(inos[0]) && !is_kept(inos[20]));
+    assert!(is_cached(inos[39]) && is_cached(inos[30]) && !is_cached(inos[0]) && !is_cached(inos[20]));
     // A single file cannot exceed the limit either.
     let ino = mount.create("large");
     for block in 0..100 {
         mount.write(ino, block * BLOCK + 7, &pattern(block, 3000));
     }
     mount.fsync_placed(ino);
-    assert!(mount.fs.data.kept_blocks() <= MAX);
+    assert!(mount.fs.data.cached.blocks() <= MAX);
     let unwanted = Mount::formatted(64 << 20, 16384, Options { kept_bytes_max: 0, ..options() });
     let ino = unwanted.create("file");
     unwanted.write(ino, 0, &pattern(1, 9000));
     unwanted.fsync_placed(ino);
-    assert_eq!(unwanted.fs.data.kept_blocks(), 0);
+    assert_eq!(unwanted.fs.data.cached.blocks(), 0);
     assert!(unwanted.read(ino, 0, 9000) == pattern(1, 9000));
 }
