@@ -102,7 +102,7 @@ impl Filesystem {
         drop(state);
         let len = self.accessed.add(now, inode.clone(), false);
         if len == 1 || len == WAITING_MANY {
-            self.data.wake();
+            self.data.queue.wake();
         }
     }
 

@@ -1,5 +1,12 @@
 //! File data: dirty buffers, extents, write-back, fsync.
 //!
+//! Four layers, of which none uses one above it:
+//!
+//! - `calls`: reading, writing, syncing, truncating, allocating, sharing;
+//! - `flush`: the ways of dirty data to the device and into the log;
+//! - `extents`: where blocks lie on the device;
+//! - `memory`: dirty blocks, and everything else that is in memory only.
+//!
 //! The newest contents of a block are in the first of these places that has it: the dirty map
 //! (written by a program, not yet taken for placing), the map of blocks in flight (background
 //! write-back is writing them and no transaction names them yet), the inline data of the inode item
@@ -10,67 +17,52 @@
 //! the counts of shared blocks, the inode's state. Extents of an inode change only under its lease
 //! for writing, so a lookup stays valid while the lease is held.
 
-mod ahead;
-mod allocate;
-mod along;
-mod api;
-mod block;
-mod cached;
-mod charge;
-mod defragment;
-mod dirty;
-mod dirty_queue;
-mod ended;
-mod failures;
-mod gauge;
-mod lookup;
-mod numbers;
-mod overwrite;
-mod pack;
-mod place;
-mod plan;
-mod preallocated;
-mod ranges;
-mod read;
-mod reflink;
-mod relocate;
-mod rewrite;
-mod room;
-mod seek;
-mod state;
-mod submission;
-mod submit;
-mod sync;
-mod throttle;
-mod transact;
-mod truncate;
-mod units;
-pub(crate) mod unplaced;
-mod why;
-mod write;
-mod writeback;
+mod calls;
+mod extents;
+mod flush;
+mod memory;
 
 #[cfg(test)]
 mod tests;
 
-pub use allocate::Allocation;
-pub use defragment::{Defragmented, Fragments};
-pub(crate) use dirty_queue::{DirtyQueue, start, stop};
-pub(crate) use read::ends_in_zeros;
-pub use read::is_hole;
-pub use reflink::{Deduplicated, LoggedBlock, Usage};
-pub(crate) use relocate::Relocation;
-pub use rewrite::Rewritten;
-pub(crate) use submit::submit_dirty;
-pub(crate) use sync::{submit_held, submit_leased_of as submit_leased};
-pub(crate) use truncate::{remove_all, truncate};
-pub(crate) use unplaced::{Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded};
+pub use calls::allocate::Allocation;
+pub use calls::defragment::{Defragmented, Fragments};
+pub(crate) use calls::read::ends_in_zeros;
+pub use calls::read::is_hole;
+pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};
+pub(crate) use calls::relocate::Relocation;
+pub use calls::rewrite::Rewritten;
+pub(crate) use calls::truncate::{remove_all, truncate};
+pub(crate) use flush::background::{start, stop};
+pub(crate) use flush::many::{submit_held, submit_leased_of as submit_leased};
+pub(crate) use flush::submit::submit_dirty;
+pub(crate) use memory::DataState;
+pub(crate) use memory::unplaced::{
+    Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded,
+};
 
-pub(crate) use state::DataState;
-use state::{MemoryBlock, inline_units};
-use syncline_format::BLOCK_BYTES;
+use extents::units::Units;
+use flush::ahead::Ahead;
+use memory::cached::CachedFiles;
+use memory::preallocated::Room;
+use memory::queue::DirtyQueue;
+use memory::small::SmallDirty;
 
-/// Size of a block as a file offset.
-const BLOCK: u64 = BLOCK_BYTES as u64;
-/// 512-byte units of a block, for `st_blocks`.
-const UNITS: u64 = BLOCK / 512;
+/// What the data of all files has in common.
+#[derive(Default)]
+pub(crate) struct FileData {
+    /// Dirty inodes.
+    pub(crate) queue: DirtyQueue,
+    /// Dirty inodes whose contents lie in their inode items.
+    small: SmallDirty,
+    /// Files that cache placed blocks.
+    cached: CachedFiles,
+    /// Tasks that place the blocks that syncs have logged.
+    ahead: Ahead,
+    /// Room set aside for preallocated blocks.
+    pub(crate) room: Room,
+    /// Compressed units that were decoded recently.
+    units: Units,
+    /// Held while reference counts of shared blocks are read and changed.
+    shared_counts: syncline_sync::asynchronous::Mutex<()>,
+}

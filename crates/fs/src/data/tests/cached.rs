@@ -1,7 +1,7 @@
 //! Partial writes of blocks over existing contents.
 
-use super::super::BLOCK;
 use super::*;
+use crate::data::memory::BLOCK;
 use std::time::Duration;
 use syncline_format::BLOCK_BYTES;
 

@@ -2,7 +2,8 @@
 
 use super::faults::{Moody, moody_breaking};
 use super::*;
-use crate::data::{BLOCK, dirty_queue, writeback};
+use crate::data::flush::{background, writeback};
+use crate::data::memory::BLOCK;
 use crate::inode::InodeState;
 use crate::receipt::Submitted;
 use syncline_store::Canary;
@@ -47,12 +48,15 @@ fn what_is_behind_is_neither_forgotten_nor_taken_for_written_back() {
     let inode = behind(&mount);
     assert!(!inode.is_idle(), "the cache would forget {SIZE} bytes");
     // As at the end of a write-back.
-    let taken = mount.fs.data.take_oldest().expect("it was written to");
-    mount.fs.data.finish(&mount.fs, &taken);
-    assert_eq!(mount.fs.data.all_dirty().iter().map(|dirty| dirty.ino).collect::<Vec<_>>(), [inode.ino]);
-    block_on(dirty_queue::write_back_everything(&mount.fs)).unwrap();
+    let taken = mount.fs.data.queue.take_oldest().expect("it was written to");
+    mount.fs.data.queue.finish(&mount.fs, &taken);
+    assert_eq!(
+        mount.fs.data.queue.all_dirty().iter().map(|dirty| dirty.ino).collect::<Vec<_>>(),
+        [inode.ino]
+    );
+    block_on(background::write_back_everything(&mount.fs)).unwrap();
     assert_eq!(logged_size(&inode), SIZE);
-    mount.fs.data.finish(&mount.fs, &inode);
+    mount.fs.data.queue.finish(&mount.fs, &inode);
     block_on(mount.fs.store().sync(mount.fs.store().last_op())).unwrap();
     assert_eq!(mount.crash().size(inode.ino), SIZE);
 }
