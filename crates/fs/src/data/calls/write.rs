@@ -141,7 +141,8 @@ async fn write_leased(
     // Preallocated blocks have their room already.
     let blocks = plan.new_blocks.saturating_sub(plan.preallocated);
     // Room for names is promised first, so that the check for the blocks counts it too.
-    let names = (!inode.state.lock().data.has_room_for_names()).then(|| Reservation::of_names(&fs.store));
+    let named = inode.state.lock().data.has_room_for_names();
+    let names = (!named).then(|| Reservation::of_names(&fs.store));
     let mut reservation = match reserve(fs, blocks).await {
         full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &plan.ranges(), blocks).await?,
         reserved => reserved?,

@@ -5,7 +5,7 @@
 //! small files. The fsync of such a file that follows finds it covered by the same flush and does
 //! nothing. After `echo aaa >f1; echo aaa >f2; fsync f2`, fsync of f1 is free.
 
-use super::submit::{self, Submission};
+use super::start::{self, Submission};
 use crate::data::memory::submission::Aim;
 use crate::filesystem::Filesystem;
 use crate::receipt::Submitted;
@@ -47,7 +47,7 @@ pub(in crate::data) async fn submit_along(fs: &Filesystem) {
         return;
     }
     fs.counters.taken_along.add(files.len() as u64);
-    if let Err(error) = submit::submit_leased(fs, &files, &mut Submitted::default()).await {
+    if let Err(error) = start::submit(fs, &files, &mut Submitted::default()).await {
         // The files are dirty as before, and their own syncs get the error.
         tracing::debug!(%error, "small files stay behind");
     }

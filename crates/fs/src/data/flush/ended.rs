@@ -12,6 +12,16 @@ use crate::data::memory::submission::may_be_short;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 
+/// True when a submission that has just ended well has done all that it had to, which is checked
+/// then. Otherwise it has to look again. The inode's `writeback` is held.
+pub(super) fn has_ended(fs: &Filesystem, inode: &Inode) -> bool {
+    let missed = inode.state.lock().has_missed(fs);
+    if !missed {
+        require_size(fs, inode);
+    }
+    !missed
+}
+
 /// Checks an inode whose submission has just ended well. Its `writeback` is held.
 pub(in crate::data) fn require_size(fs: &Filesystem, inode: &Inode) {
     let state = inode.state.lock();

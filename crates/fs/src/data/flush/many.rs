@@ -1,7 +1,7 @@
 //! Submitting several files in one transaction.
 
-use super::submit::{self, Submission};
-use super::{ended, writeback};
+use super::start::{self, Submission};
+use super::{ended, submit, writeback};
 use crate::FsError;
 use crate::change::lease_all;
 use crate::data::memory::submission::Aim;
@@ -88,7 +88,7 @@ pub(crate) async fn submit_leased(
     if dirty.is_empty() {
         return Ok(());
     }
-    submit::submit_leased(fs, &dirty, note).await?;
+    start::submit(fs, &dirty, note).await?;
     dirty.iter().for_each(|file| ended::require_size(fs, file.inode));
     Ok(())
 }

@@ -10,7 +10,7 @@
 //! them, with nothing locked.
 
 use super::transact::{self, FileChange, SizeChange};
-use super::{ended, submit};
+use super::{ended, start};
 use crate::FsError;
 use crate::data::extents::place::{self, Naming, Placement};
 use crate::data::extents::room::make_up_reservation;
@@ -75,8 +75,7 @@ pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>
         while first < end {
             first = round(fs, inode, first..end, Way::WriteBack, &mut Submitted::default()).await?;
         }
-        if !inode.state.lock().has_missed(fs) {
-            ended::require_size(fs, inode);
+        if ended::has_ended(fs, inode) {
             return Ok(());
         }
     }
@@ -98,12 +97,8 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     }
     // If the file has grown meanwhile, the rest is due again soon enough.
     let blocks = 0..fs.options.parallel_blocks.max(1);
-    submit::submit_leased(
-        fs,
-        &[submit::Submission { inode, blocks, aim: Aim::Place }],
-        &mut Submitted::default(),
-    )
-    .await
+    start::submit(fs, &[start::Submission { inode, blocks, aim: Aim::Place }], &mut Submitted::default())
+        .await
 }
 
 /// The kind of submission that a round belongs to.
@@ -114,7 +109,7 @@ pub(crate) enum Way {
     /// A submission that a caller waits for: blocks past the end of the range go in parallel with
     /// the batch. Only whole units are compressed, so that a small sync never waits for
     /// compression.
-    Ahead,
+    BeforeLog,
 }
 
 /// Writes back the first dirty blocks of a range and returns the block to continue with. The
@@ -163,7 +158,7 @@ async fn round_once(
     let _names = fs.store.promise(names_of(flight.placements.len() + flight.waiting.len()));
     drop(room);
     if let Some(algorithm) = algorithm {
-        flight.pack(algorithm, way == Way::Ahead).await?;
+        flight.pack(algorithm, way == Way::BeforeLog).await?;
     }
     let all = way == Way::WriteBack;
     let written = flight.wait().await;

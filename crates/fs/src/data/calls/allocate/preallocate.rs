@@ -1,7 +1,7 @@
 //! Preallocation: room for blocks that a file does not have yet.
 //!
 //! Nothing is allocated: a copy-on-write filesystem places data when it is written. Preallocation
-//! promises room, which `data/preallocated.rs` keeps, and records it in items.
+//! promises room, which `data/memory/preallocated.rs` keeps, and records it in items.
 
 use crate::FsError;
 use crate::data::calls::truncate;
@@ -9,7 +9,7 @@ use crate::data::extents::quota;
 use crate::data::extents::room::set_aside;
 use crate::data::extents::shares;
 use crate::data::extents::{lookup, plan};
-use crate::data::flush::submit::{self, Submission};
+use crate::data::flush::start::{self, Submission};
 use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::memory::BLOCK;
 use crate::data::memory::dirty::Logged;
@@ -112,12 +112,8 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     };
     if small {
         inode.state.lock().begin_submission();
-        submit::submit_leased(
-            fs,
-            &[Submission { inode, blocks: 0..1, aim: Aim::Place }],
-            &mut Submitted::default(),
-        )
-        .await?;
+        start::submit(fs, &[Submission { inode, blocks: 0..1, aim: Aim::Place }], &mut Submitted::default())
+            .await?;
     }
     Ok(())
 }
