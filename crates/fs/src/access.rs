@@ -7,6 +7,7 @@
 
 use crate::FsError;
 use crate::change::Changes;
+use crate::clock::age;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::options::AccessTime;
@@ -101,7 +102,7 @@ impl Filesystem {
         drop(state);
         let len = self.accessed.add(now, inode.clone(), false);
         if len == 1 || len == WAITING_MANY {
-            self.data.wake();
+            self.data.queue.wake();
         }
     }
 
@@ -132,7 +133,7 @@ impl Filesystem {
     pub(crate) async fn log_access_due(&self) -> Result<(), FsError> {
         let many = self.accessed.len() >= WAITING_MANY;
         let now = self.now();
-        let due = |since| many || crate::data::age(since, now) >= self.options.writeback_age;
+        let due = |since| many || age(since, now) >= self.options.writeback_age;
         while self.store.has_room_to_spare()
             && let Some(inode) = self.accessed.take(due)
         {

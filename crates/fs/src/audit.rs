@@ -14,10 +14,10 @@ impl Filesystem {
     #[doc(hidden)]
     pub fn dirty_held(&self) -> Result<u64, String> {
         let mut inodes = self.inodes.matching(|_| true);
-        inodes.extend(self.data.removed_in_flight());
+        inodes.extend(self.data.queue.removed_in_flight());
         let blocks = |inode: &Arc<Inode>| u64::from(inode.state.lock().data.memory_blocks());
         let held = inodes.iter().map(blocks).sum::<u64>() * BLOCK_BYTES as u64;
-        let counted = self.data.dirty_bytes();
+        let counted = self.data.queue.dirty_bytes();
         if held == counted { Ok(held) } else { Err(format!("{held} bytes are dirty, {counted} are counted")) }
     }
 

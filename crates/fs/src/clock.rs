@@ -2,12 +2,18 @@
 
 use crate::types::Timestamp;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells the time.
 pub trait Clock: Send + Sync + 'static {
     /// The current time.
     fn now(&self) -> Timestamp;
+}
+
+/// Time from `since` to `now`; zero if the clock was set back.
+pub(crate) fn age(since: Timestamp, now: Timestamp) -> Duration {
+    let ns = |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+    Duration::from_nanos(u64::try_from((ns(now) - ns(since)).max(0)).unwrap_or(u64::MAX))
 }
 
 /// The system's clock.

@@ -3,7 +3,7 @@
 use crate::access::Accessed;
 use crate::cache::{Claim, InodeCache, References};
 use crate::counters::{Counters, FsCounters};
-use crate::data::{self, DirtyQueue};
+use crate::data::{self, FileData};
 use crate::hash::NameHasher;
 use crate::inode::{Inode, InodeState};
 use crate::orphan::OrphanQueue;
@@ -42,7 +42,7 @@ pub struct Filesystem {
     /// Receipts of the last syncs.
     pub(crate) receipts: Receipts,
     /// State of file data: dirty list, budgets, background tasks.
-    pub(crate) data: DirtyQueue,
+    pub(crate) data: FileData,
     /// A reference to itself, for background tasks.
     me: Weak<Filesystem>,
 }
@@ -142,7 +142,7 @@ impl Filesystem {
             rename_lease: syncline_sync::asynchronous::Mutex::new(()),
             counters: Counters::default(),
             receipts: Receipts::new(options.receipts_max),
-            data: DirtyQueue::default(),
+            data: FileData::default(),
             me: me.clone(),
             options,
         });
@@ -219,7 +219,7 @@ impl Filesystem {
     /// Figures since the mount.
     pub fn counters(&self) -> FsCounters {
         FsCounters {
-            dirty_bytes: self.data.dirty_bytes(),
+            dirty_bytes: self.data.queue.dirty_bytes(),
             inodes_cached: self.inodes.len() as u64,
             inodes_referenced: self.references.len() as u64,
             ..self.counters.snapshot()

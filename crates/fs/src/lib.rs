@@ -25,6 +25,7 @@ mod flags;
 mod hash;
 mod identity;
 mod inode;
+mod join;
 mod options;
 mod orphan;
 mod parents;

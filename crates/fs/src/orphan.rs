@@ -200,7 +200,7 @@ impl Filesystem {
             let mut state = inode.state.lock();
             state.removing = false;
             if state.data.has_dirty() {
-                self.data.note_dirty(self, &inode, &mut state.data);
+                self.data.queue.note_dirty(self, &inode, &mut state.data);
             }
         }
         removed
@@ -242,7 +242,7 @@ impl Filesystem {
         self.quotas.commit(&self.store, transaction, &[counted])?;
         self.store.give_way();
         self.inodes.remove(ino);
-        self.data.note_removed(inode);
+        self.data.queue.note_removed(inode);
         self.counters.orphans_removed.add(1);
         Ok(())
     }
@@ -308,7 +308,7 @@ impl Filesystem {
     /// tree nodes that will name its blocks. Returns false if nothing is dirty. The caller holds no
     /// lease.
     pub(crate) async fn give_back_by_sync(&self) -> bool {
-        let dirty = self.data.dirty_bytes() > 0;
+        let dirty = self.data.queue.dirty_bytes() > 0;
         if dirty {
             // Errors are reported to those who own the data.
             self.syncfs().await.ok();

@@ -24,7 +24,9 @@ impl Filesystem {
             match self.store.create_snapshot(name, created_ns).await {
                 // Data that others have written meanwhile needs room beside the snapshot: write it
                 // back and try again.
-                Err(StoreError::NoSpace) if tries < TRIES_MAX && self.data.dirty_bytes() > 0 => tries += 1,
+                Err(StoreError::NoSpace) if tries < TRIES_MAX && self.data.queue.dirty_bytes() > 0 => {
+                    tries += 1
+                }
                 made => return Ok(made?),
             }
         }

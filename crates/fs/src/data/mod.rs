@@ -1,336 +1,68 @@
 //! File data: dirty buffers, extents, write-back, fsync.
 //!
+//! Four layers, of which none uses one above it:
+//!
+//! - `calls`: reading, writing, syncing, truncating, allocating, sharing;
+//! - `flush`: the ways of dirty data to the device and into the log;
+//! - `extents`: where blocks lie on the device;
+//! - `memory`: dirty blocks, and everything else that is in memory only.
+//!
 //! The newest contents of a block are in the first of these places that has it: the dirty map
 //! (written by a program, not yet taken for placing), the map of blocks in flight (background
 //! write-back is writing them and no transaction names them yet), the inline data of the inode item
-//! (block 0 of a small file), the blocks that are kept because they were written in parts, the
-//! extents. Blocks whose contents are in the log (`unplaced`) are in the dirty map too.
+//! (block 0 of a small file), the blocks that are cached because they were written in parts,
+//! the extents. Blocks whose contents are in the log (`unplaced`) are in the dirty map too.
 //!
 //! Lock order: `writeback` of an inode (one submission of its data at a time), the inode's lease,
 //! the counts of shared blocks, the inode's state. Extents of an inode change only under its lease
 //! for writing, so a lookup stays valid while the lease is held.
 
-mod ahead;
-mod allocate;
-mod along;
-mod api;
-mod block;
-mod charge;
-mod defragment;
-mod dirty;
-mod dirty_queue;
-mod ended;
-mod failures;
-mod gauge;
-mod join;
-mod kept;
-mod lookup;
-mod numbers;
-mod overwrite;
-mod pack;
-mod place;
-mod plan;
-mod preallocated;
-mod ranges;
-mod read;
-mod reflink;
-mod relocate;
-mod rewrite;
-mod seek;
-mod submit;
-mod sync;
-mod throttle;
-mod transact;
-mod truncate;
-mod units;
-pub(crate) mod unplaced;
-mod why;
-mod write;
-mod writeback;
+mod calls;
+mod extents;
+mod flush;
+mod memory;
 
 #[cfg(test)]
 mod tests;
 
-pub use allocate::Allocation;
-pub use defragment::{Defragmented, Fragments};
-pub(crate) use dirty_queue::{DirtyQueue, age, start, stop};
-pub(crate) use read::ends_in_zeros;
-pub use read::is_hole;
-pub use reflink::{Deduplicated, LoggedBlock, Usage};
-pub(crate) use relocate::Relocation;
-pub use rewrite::Rewritten;
-pub(crate) use submit::submit_dirty;
-pub(crate) use sync::{submit_held, submit_leased_of as submit_leased};
-pub(crate) use truncate::{remove_all, truncate};
-pub(crate) use unplaced::{Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded};
+pub use calls::allocate::Allocation;
+pub use calls::defragment::{Defragmented, Fragments};
+pub(crate) use calls::read::ends_in_zeros;
+pub use calls::read::is_hole;
+pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};
+pub(crate) use calls::relocate::Relocation;
+pub use calls::rewrite::Rewritten;
+pub(crate) use calls::truncate::{remove_all, truncate};
+pub(crate) use flush::background::{start, stop};
+pub(crate) use flush::many::{submit_held, submit_leased_of as submit_leased};
+pub(crate) use flush::submit::submit_dirty;
+pub(crate) use memory::DataState;
+pub(crate) use memory::unplaced::{
+    Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded,
+};
 
-use crate::inode::DiskView;
-use crate::types::{Attributes, Timestamp};
-use bytes::Bytes;
-use charge::Charge;
-use dirty::BlockMap;
-use failures::Failures;
-use kept::Kept;
-use preallocated::Preallocated;
-use std::num::NonZeroU64;
-use std::sync::Arc;
-use syncline_format::BLOCK_BYTES;
-use syncline_store::{OpSeq, Reservation};
+use extents::units::Units;
+use flush::ahead::Ahead;
+use memory::cached::CachedFiles;
+use memory::preallocated::Room;
+use memory::queue::DirtyQueue;
+use memory::small::SmallDirty;
 
-/// Size of a block as a file offset.
-const BLOCK: u64 = BLOCK_BYTES as u64;
-/// 512-byte units of a block, for `st_blocks`.
-const UNITS: u64 = BLOCK / 512;
-
-/// The in-memory state of an inode's file data.
-pub(crate) struct DataState {
-    /// The logged size. Apart from a truncation that grows the file, it never passes a block that
-    /// no transaction has named or logged.
-    pub disk_size: u64,
-    /// The mtime that belongs to the last logged write.
-    pub disk_mtime: Timestamp,
-    /// Number of blocks that the logged extents are charged for.
-    disk_blocks: u64,
-    /// Inline contents as logged: the beginning of block 0, zeros follow.
-    pub inline: Option<Bytes>,
-    /// Preallocated blocks.
-    preallocated: Preallocated,
-    /// Blocks whose contents are in the log and that have no place yet.
-    pub(crate) unplaced: Unplaced,
-    /// Pending blocks and what they reserve in the quota; `None` for a file that counts in no
-    /// quota.
-    pub(crate) charge: Option<Box<Charge>>,
-    /// Blocks that a program has written and no submission has taken for placing, including logged
-    /// blocks without a place.
-    dirty: BlockMap,
-    /// Blocks that background write-back is writing and no transaction names yet. If a block is in
-    /// `dirty` too, that copy is newer.
-    in_flight: BlockMap,
-    /// One reserved block for each dirty block. A failed write leaves a deficit, which the next
-    /// submission makes up.
-    reservation: Option<Box<Reservation>>,
-    /// No extent lies at or past this block. Unknown after loading: a crash may have left extents
-    /// past the end.
-    extent_end: Option<u64>,
-    /// The device address at which the next block would best be placed.
-    near: Option<NonZeroU64>,
-    /// Contents of placed blocks that were written in parts.
-    kept: Kept,
-    /// The size that the current submission must log at least: the file size when it began, because
-    /// it submits everything that was dirty below that. A truncation meanwhile lowers it.
-    floor: u64,
-    /// The size that must be logged when the submission has ended. It starts equal to `floor`, but
-    /// a truncation lowers it to the new size and no further. The check in `ended` uses it.
-    promised: u64,
-    /// The first block that was in flight when a truncation ended the file within it. Such a block
-    /// becomes dirty again, and the submission is not complete without it. Rare, so it is boxed.
-    recalled: Option<Box<u64>>,
-    /// Newest operation that changed size or extents; fdatasync needs it to be durable.
-    data_op: OpSeq,
-    failures: Failures,
-    /// Data of this inode has been submitted before, since it came into the cache.
-    submitted: bool,
-    /// Units in a row that compression did not make smaller.
-    unshrunk: u32,
-    /// A task is placing this file's logged blocks.
-    placing: bool,
-    /// After such a task has failed: the number of logged blocks at which the next one may start.
-    place_from: u64,
-    /// The inode is in the list of dirty inodes.
-    queued: bool,
-    /// The inode is in the list of small files that an fsync may take along, or was dropped from
-    /// that list because it was full.
-    small_noted: bool,
-    /// Blocks of memory that write-back holds: those it took, until their writes have ended, even
-    /// if a truncation cuts some of them off meanwhile.
-    flying_blocks: u32,
-    /// Blocks of memory of this inode that the gauge of dirty bytes counts.
-    accounted_blocks: u32,
-    /// Held while data of this inode is submitted: one submission at a time.
-    pub(crate) writeback: Arc<syncline_sync::asynchronous::Mutex<()>>,
-}
-
-impl DataState {
-    /// The state of a newly created inode.
-    pub(crate) fn new(attr: &Attributes) -> Self {
-        Self { extent_end: Some(0), ..Self::load(attr, None, OpSeq::default()) }
-    }
-
-    /// The state of an inode whose item was read; `data_op` starts at `last_op`.
-    pub(crate) fn load(attr: &Attributes, inline: Option<Bytes>, last_op: OpSeq) -> Self {
-        // Copied, so that it does not keep the tree node in memory. The item bounds its length.
-        let inline = inline.filter(|data| !data.is_empty()).map(|data| Bytes::copy_from_slice(&data));
-        Self {
-            disk_size: attr.size,
-            disk_mtime: attr.mtime,
-            disk_blocks: attr.blocks.saturating_sub(inline_units(inline.as_deref())) / UNITS,
-            inline,
-            preallocated: Preallocated::default(),
-            unplaced: Unplaced::default(),
-            charge: None,
-            dirty: BlockMap::default(),
-            in_flight: BlockMap::default(),
-            reservation: None,
-            extent_end: None,
-            near: None,
-            kept: Kept::default(),
-            submitted: false,
-            floor: 0,
-            promised: 0,
-            recalled: None,
-            data_op: last_op,
-            failures: Failures::default(),
-            unshrunk: 0,
-            placing: false,
-            place_from: 0,
-            queued: false,
-            small_noted: false,
-            flying_blocks: 0,
-            accounted_blocks: 0,
-            writeback: Arc::default(),
-        }
-    }
-
-    /// Sets the preallocated blocks of a loaded inode and takes them out of `disk_blocks`: the
-    /// item's count of blocks includes them.
-    pub(crate) fn with_preallocated(mut self, preallocated: Preallocated) -> Self {
-        self.disk_blocks = self.disk_blocks.saturating_sub(preallocated.blocks());
-        self.preallocated = preallocated;
-        self
-    }
-
-    /// The values that the inode item must carry now.
-    pub(crate) fn disk_view(&self, _attr: &Attributes) -> DiskView<'_> {
-        DiskView {
-            size: self.disk_size,
-            mtime: self.disk_mtime,
-            blocks: self.disk_units(),
-            inline: self.inline.as_deref(),
-            unplaced: self.unplaced.is_marked(),
-        }
-    }
-
-    /// For utimes: the new mtime is an attribute change of its own and is logged with the next
-    /// inode item, whatever data is dirty.
-    pub(crate) fn set_disk_mtime(&mut self, mtime: Timestamp) {
-        self.disk_mtime = mtime;
-    }
-
-    /// True when the cache may evict the inode: no dirty block is missing in the log, nothing is in
-    /// flight, and no error waits to be reported.
-    pub(crate) fn is_idle(&self) -> bool {
-        !self.has_unlogged() && !self.failures.any()
-    }
-
-    /// True when blocks are dirty or in flight.
-    pub(crate) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty() || !self.in_flight.is_empty()
-    }
-
-    /// Blocks of memory that dirty and in-flight data takes; they count towards the limit of dirty
-    /// bytes.
-    pub(crate) fn memory_blocks(&self) -> u32 {
-        self.dirty.memory_blocks() + self.in_flight.memory_blocks().max(self.flying_blocks)
-    }
-
-    /// True when a dirty block is not in the log, or blocks are in flight.
-    pub(crate) fn has_unlogged(&self) -> bool {
-        self.dirty.unlogged() > 0 || !self.in_flight.is_empty()
-    }
-
-    /// 512-byte units that the inode item shows.
-    fn disk_units(&self) -> u64 {
-        let blocks = self.disk_blocks.saturating_add(self.preallocated.blocks());
-        (blocks * UNITS).saturating_add(inline_units(self.inline.as_deref()))
-    }
-
-    /// 512-byte units that stat shows: those on disk and those to come. How many of the waiting
-    /// blocks replace others is known only when they are placed, so the sum is capped: a file
-    /// without holes never shows more than its size needs.
-    fn visible_units(&self, size: u64) -> u64 {
-        let disk = self.disk_units();
-        let waiting = self.dirty.len() + self.in_flight.len();
-        // Waiting blocks that have taken preallocated room are counted already.
-        let waiting = waiting.saturating_sub(self.preallocated.taken_blocks()) * UNITS;
-        (disk + waiting).min(disk.max(size.div_ceil(BLOCK) * UNITS))
-    }
-
-    /// True when block 0 lies in the inode item.
-    fn has_inline(&self) -> bool {
-        self.inline.is_some()
-    }
-
-    /// The first block that is written but neither named nor logged, at or after the block in which
-    /// the logged size ends.
-    fn first_unnamed(&self) -> Option<u64> {
-        let from = self.disk_size / BLOCK;
-        match (self.dirty.next_unlogged(from), self.in_flight.next(from)) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
-
-    /// The logged size that the next inode item may carry: not past a block that is neither named
-    /// nor logged, and never less than before.
-    fn next_disk_size(&self, size: u64) -> u64 {
-        let limit = self.first_unnamed().map_or(size, |block| size.min(block * BLOCK));
-        self.disk_size.max(limit)
-    }
-
-    /// The newest contents of a block, if they are in memory.
-    fn block_in_memory(&self, block: u64) -> Option<MemoryBlock<'_>> {
-        if let Some(contents) = self.dirty.get(block).or_else(|| self.in_flight.get(block)) {
-            return Some(MemoryBlock::Whole(contents));
-        }
-        if block == 0
-            && let Some(inline) = &self.inline
-        {
-            return Some(MemoryBlock::Beginning(inline));
-        }
-        self.kept.get(block).map(MemoryBlock::Beginning)
-    }
-
-    /// Number of dirty blocks that the reservation does not cover.
-    fn reservation_deficit(&self) -> u64 {
-        self.dirty.len().saturating_sub(self.reservation.as_ref().map_or(0, |mine| mine.blocks()))
-    }
-
-    /// Adds `more` to the reservation and gives back what exceeds the number of dirty blocks.
-    fn add_reservation(&mut self, more: Option<Reservation>) {
-        match (&mut self.reservation, more) {
-            (Some(mine), Some(more)) => mine.merge(more),
-            (mine @ None, more) => *mine = more.map(Box::new),
-            (Some(_), None) => {}
-        }
-        let wanted = self.dirty.len();
-        if wanted == 0 {
-            self.reservation = None;
-        } else if let Some(mine) = &mut self.reservation
-            && mine.blocks() > wanted
-        {
-            let excess = mine.blocks() - wanted;
-            drop(mine.split(excess));
-        }
-    }
-}
-
-/// A block that is in memory.
-enum MemoryBlock<'a> {
-    Whole(&'a block::Block),
-    /// These bytes, then zeros.
-    Beginning(&'a Bytes),
-}
-
-impl MemoryBlock<'_> {
-    /// The known bytes; zeros follow.
-    fn to_bytes(&self) -> Bytes {
-        match self {
-            Self::Whole(contents) => contents.to_bytes(),
-            Self::Beginning(bytes) => (*bytes).clone(),
-        }
-    }
-}
-
-fn inline_units(inline: Option<&[u8]>) -> u64 {
-    inline.map_or(0, |data| data.len().div_ceil(512) as u64)
+/// What the data of all files has in common.
+#[derive(Default)]
+pub(crate) struct FileData {
+    /// Dirty inodes.
+    pub(crate) queue: DirtyQueue,
+    /// Dirty inodes whose contents lie in their inode items.
+    small: SmallDirty,
+    /// Files that cache placed blocks.
+    cached: CachedFiles,
+    /// Tasks that place the blocks that syncs have logged.
+    ahead: Ahead,
+    /// Room set aside for preallocated blocks.
+    pub(crate) room: Room,
+    /// Compressed units that were decoded recently.
+    units: Units,
+    /// Held while reference counts of shared blocks are read and changed.
+    shared_counts: syncline_sync::asynchronous::Mutex<()>,
 }

@@ -2,13 +2,13 @@
 
 mod ahead;
 mod allocate;
+mod cached;
 mod compress;
 mod crash;
 mod defragment;
 mod ended;
 mod faults;
 mod history;
-mod kept;
 mod lookup;
 mod model;
 mod quota;
@@ -122,7 +122,7 @@ impl Mount {
     }
 
     fn read(&self, ino: Ino, offset: u64, len: usize) -> Vec<u8> {
-        super::read::concat(&block_on(self.fs.read(ino, offset, len)).unwrap())
+        crate::data::calls::read::concat(&block_on(self.fs.read(ino, offset, len)).unwrap())
     }
 
     fn truncate(&self, ino: Ino, size: u64) -> Result<(), FsError> {
@@ -146,7 +146,7 @@ impl Mount {
     fn fsync_placed(&self, ino: Ino) {
         self.fsync(ino);
         let inode = block_on(self.fs.inode(ino)).unwrap();
-        block_on(super::writeback::write_back(&self.fs, &inode)).unwrap();
+        block_on(crate::data::flush::writeback::write_back(&self.fs, &inode)).unwrap();
         self.fsync(ino);
     }
 
@@ -189,7 +189,7 @@ impl Mount {
         let inode = block_on(self.fs.inode(ino)).unwrap();
         // Otherwise write-back could commit between the two looks.
         let _lease = block_on(inode.lease.read());
-        let extents = block_on(super::lookup::all(store, ino, 0, u64::MAX)).unwrap();
+        let extents = block_on(crate::data::extents::lookup::all(store, ino, 0, u64::MAX)).unwrap();
         let blocks: u64 = extents.iter().map(|extent| extent.charged_blocks()).sum();
         let mut runs: Vec<_> =
             extents.iter().filter(|extent| !extent.shared).map(|extent| extent.run()).collect();
@@ -237,7 +237,9 @@ impl Mount {
         for &ino in inos {
             let inode = block_on(self.fs.inode(ino)).unwrap();
             let _lease = block_on(inode.lease.read());
-            for extent in block_on(super::lookup::all(self.fs.store(), ino, 0, u64::MAX)).unwrap() {
+            for extent in
+                block_on(crate::data::extents::lookup::all(self.fs.store(), ino, 0, u64::MAX)).unwrap()
+            {
                 for block in extent.run().start..extent.run().end() {
                     let (count, marked) = references.entry(block).or_insert((0, true));
                     *count += 1;

@@ -7,8 +7,8 @@
 //!
 //! A number whose quota is gone means nothing, so deleting a quota's item removes the quota.
 //!
-//! Data that waits in memory counts before it has blocks: `data/charge.rs` reserves quota when the
-//! data is accepted, so that write-back never lacks quota.
+//! Data that waits in memory counts before it has blocks: `data/extents/quota.rs` reserves quota
+//! when the data is accepted, so that write-back never lacks quota.
 
 mod members;
 mod set;

@@ -1,8 +1,8 @@
 //! Placing logged blocks while syncs continue.
 
-use super::super::BLOCK;
 use super::faults::{Moody, moody};
 use super::*;
+use crate::data::memory::BLOCK;
 use syncline_format::BLOCK_BYTES;
 
 /// `Options::place_ahead_blocks`.

@@ -1,8 +1,8 @@
 //! Compression: what it saves, what it never touches, and how units are changed in part.
 
-use super::super::writeback::write_back;
 use super::faults::moody;
 use super::*;
+use crate::data::flush::writeback::write_back;
 use std::sync::atomic::Ordering;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::{Extent, Packed};
@@ -19,7 +19,7 @@ fn text(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn extents(mount: &Mount, ino: Ino) -> Vec<Extent> {
-    block_on(super::super::lookup::all(mount.fs.store(), ino, 0, u64::MAX)).unwrap()
+    block_on(crate::data::extents::lookup::all(mount.fs.store(), ino, 0, u64::MAX)).unwrap()
 }
 
 fn back(mount: &Mount, ino: Ino) {

@@ -2,7 +2,8 @@
 
 use super::faults::{Moody, moody_breaking};
 use super::*;
-use crate::data::{BLOCK, dirty_queue, submit, writeback};
+use crate::data::flush::{background, writeback};
+use crate::data::memory::BLOCK;
 use crate::inode::InodeState;
 use crate::receipt::Submitted;
 use syncline_store::{Canary, Lab};
@@ -31,7 +32,7 @@ fn a_last_round_that_finds_nothing_to_name_logs_the_size() {
     block_on(async {
         let writeback = inode.state.lock().data.writeback.clone();
         let _writeback = writeback.lock().await;
-        submit::begin(&mut inode.state.lock());
+        inode.state.lock().begin_submission();
         let mut note = Submitted::default();
         // A truncation has removed the blocks of this round.
         writeback::round(&mount.fs, &inode, 20..30, writeback::Way::WriteBack, &mut note).await.unwrap();
@@ -47,12 +48,15 @@ fn what_is_behind_is_neither_forgotten_nor_taken_for_written_back() {
     let inode = behind(&mount);
     assert!(!inode.is_idle(), "the cache would forget {SIZE} bytes");
     // As at the end of a write-back.
-    let taken = mount.fs.data.take_oldest().expect("it was written to");
-    mount.fs.data.finish(&mount.fs, &taken);
-    assert_eq!(mount.fs.data.all_dirty().iter().map(|dirty| dirty.ino).collect::<Vec<_>>(), [inode.ino]);
-    block_on(dirty_queue::write_back_everything(&mount.fs)).unwrap();
+    let taken = mount.fs.data.queue.take_oldest().expect("it was written to");
+    mount.fs.data.queue.finish(&mount.fs, &taken);
+    assert_eq!(
+        mount.fs.data.queue.all_dirty().iter().map(|dirty| dirty.ino).collect::<Vec<_>>(),
+        [inode.ino]
+    );
+    block_on(background::write_back_everything(&mount.fs)).unwrap();
     assert_eq!(logged_size(&inode), SIZE);
-    mount.fs.data.finish(&mount.fs, &inode);
+    mount.fs.data.queue.finish(&mount.fs, &inode);
     block_on(mount.fs.store().sync(mount.fs.store().last_op())).unwrap();
     assert_eq!(mount.crash().size(inode.ino), SIZE);
 }

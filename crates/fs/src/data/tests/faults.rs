@@ -1,7 +1,7 @@
 //! Writes that fail, writes that take long, callers that give up.
 
-use super::super::writeback::write_back;
 use super::*;
+use crate::data::flush::writeback::write_back;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};

@@ -1,7 +1,7 @@
 //! Finding the extents that dirty blocks will replace.
 
 use super::*;
-use crate::data::lookup;
+use crate::data::extents::lookup;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::ops::Range;

@@ -165,7 +165,7 @@ impl Pair {
             Step::SyncAll => block_on(self.mount.fs.sync_many(&self.inos, 0)).unwrap(),
             Step::WriteBack { file } => {
                 let inode = block_on(self.mount.fs.inode(self.inos[file])).unwrap();
-                block_on(super::super::writeback::write_back(&self.mount.fs, &inode)).unwrap();
+                block_on(crate::data::flush::writeback::write_back(&self.mount.fs, &inode)).unwrap();
                 drop(inode);
                 self.mount.check_items(self.inos[file]);
             }

@@ -425,7 +425,7 @@ fn limited(pair: &mut Pair, step: &Step) {
         }
         Step::WriteBack { file } => {
             let inode = block_on(mount.fs.inode(pair.inos[file])).unwrap();
-            block_on(super::super::writeback::write_back(&mount.fs, &inode)).unwrap();
+            block_on(crate::data::flush::writeback::write_back(&mount.fs, &inode)).unwrap();
             None
         }
         _ => None,

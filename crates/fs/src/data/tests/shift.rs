@@ -2,7 +2,7 @@
 //! copied, what a crash leaves, what is refused.
 
 use super::*;
-use crate::data::allocate::SHIFTED_EXTENTS_MAX;
+use crate::data::calls::allocate::SHIFTED_EXTENTS_MAX;
 use crate::types::FileFlags;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::EXTENT_BLOCKS_MAX;

@@ -73,7 +73,7 @@ fn dirty_data_stays_below_its_limit() {
                 let ino = mount.create(&format!("file{task}"));
                 for index in 0..80u64 {
                     mount.write(ino, index * 100_000, &pattern(task + index, 100_000));
-                    let dirty = mount.fs.data.dirty_bytes();
+                    let dirty = mount.fs.data.queue.dirty_bytes();
                     assert!(dirty <= (4 << 20) + 3 * 110_000, "{dirty} bytes are dirty");
                 }
             });
@@ -97,7 +97,7 @@ fn old_dirty_data_is_written_back_by_itself() {
     mount.write(ino, 0, &pattern(7, 100_000));
     clock.advance(6_000_000_000);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while mount.fs.data.dirty_bytes() > 0 {
+    while mount.fs.data.queue.dirty_bytes() > 0 {
         assert!(std::time::Instant::now() < deadline, "nobody wrote it back");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -3,7 +3,8 @@
 
 use super::faults::{Moody, moody_breaking};
 use super::*;
-use crate::data::{BLOCK, writeback};
+use crate::data::flush::writeback;
+use crate::data::memory::BLOCK;
 use syncline_format::BLOCK_BYTES;
 
 const ROUND: u64 = 64;

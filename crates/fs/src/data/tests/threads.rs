@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::Clock;
-use crate::data::{BLOCK, dirty_queue, throttle};
+use crate::data::flush::{background, throttle};
+use crate::data::memory::BLOCK;
 use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,15 +80,18 @@ fn a_sync_of_everything_finds_what_another_sync_has_begun_with() {
     let ino = mount.create("file");
     mount.write(ino, 0, &pattern(1, 10_000));
     let fs = &mount.fs;
-    let inode = fs.data.take_oldest().expect("it is dirty");
+    let inode = fs.data.queue.take_oldest().expect("it is dirty");
     // Between its first look at the file and its transaction, an fsync has taken the dirty blocks
     // out of the map.
     let writeback = inode.state.lock().data.writeback.clone();
     let begun = block_on(writeback.lock());
     let taken = inode.state.lock().data.dirty.take(0, u64::MAX, u64::MAX);
     // An earlier write-back of the file ends.
-    fs.data.finish(fs, &inode);
-    assert!(fs.data.all_dirty().iter().any(|dirty| dirty.ino == ino), "nobody would wait for the fsync");
+    fs.data.queue.finish(fs, &inode);
+    assert!(
+        fs.data.queue.all_dirty().iter().any(|dirty| dirty.ino == ino),
+        "nobody would wait for the fsync"
+    );
     inode.state.lock().data.dirty.restore(taken);
     drop(begun);
     block_on(fs.syncfs()).unwrap();
@@ -121,7 +125,7 @@ fn who_waits_for_room_is_called_when_there_is_something_to_write_back() {
     const LIMIT: u64 = 1 << 20;
     let limits = Options { dirty_bytes_max: LIMIT, writeback_start_bytes: LIMIT, ..options() };
     let mount = Mount::sized(64 << 20, limits);
-    let data = &mount.fs.data;
+    let data = &mount.fs.data.queue;
     let (one, other) = (mount.create("one"), mount.create("other"));
     mount.write(one, 0, &pattern(1, 8192));
     // The file is taken for write-back, so that a writer can only wait.
@@ -132,7 +136,7 @@ fn who_waits_for_room_is_called_when_there_is_something_to_write_back() {
     assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     mount.write(other, 0, &pattern(2, 8192));
     assert!(called.0.load(Ordering::Relaxed), "nobody writes the other file back");
-    block_on(dirty_queue::write_back_taken(&mount.fs, &taken)).unwrap();
+    block_on(background::write_back_taken(&mount.fs, &taken)).unwrap();
     block_on(waiting).unwrap();
     assert_eq!(data.dirty_bytes(), 0);
 }
@@ -141,7 +145,7 @@ fn who_waits_for_room_is_called_when_there_is_something_to_write_back() {
 fn what_became_dirty_again_is_written_back_when_it_is_old_enough() {
     let soon = Options { writeback_age: Duration::from_millis(500), ..Options::default() };
     let mount = Mount::sized(64 << 20, soon);
-    let data = &mount.fs.data;
+    let data = &mount.fs.data.queue;
     mount.write(mount.create("file"), 0, &pattern(1, 8192));
     let taken = data.take_oldest().expect("it is not old enough for the background task");
     // The list is empty now, and the background task finds that out.

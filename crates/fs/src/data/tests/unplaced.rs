@@ -1,7 +1,7 @@
 //! Small synced writes whose contents are in the log.
 
-use super::super::BLOCK;
 use super::*;
+use crate::data::memory::BLOCK;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::superblock::FEATURE_UNPLACED;
 

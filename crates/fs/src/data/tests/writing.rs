@@ -1,7 +1,7 @@
 //! Written data is read back from memory, after write-back, and after a remount.
 
 use super::*;
-use crate::data::dirty_queue;
+use crate::data::flush::background;
 use syncline_store::StoreError;
 
 #[test]
@@ -392,7 +392,7 @@ fn removing_a_file_gives_its_blocks_back() {
     block_on(mount.fs.syncfs()).unwrap();
     let after = mount.fs.store().space().named;
     assert!(after <= before + 64, "used before {before}, after {after}");
-    assert_eq!(mount.fs.data.dirty_bytes(), 0);
+    assert_eq!(mount.fs.data.queue.dirty_bytes(), 0);
 }
 
 /// If it did, the background task would do nothing else, and the removal might need its thread.
@@ -403,15 +403,15 @@ fn write_back_does_not_try_what_is_being_removed_again_and_again() {
     mount.write(ino, 0, &pattern(1, 1 << 20));
     let inode = block_on(mount.fs.inode(ino)).unwrap();
     inode.state.lock().removing = true;
-    let taken = mount.fs.data.take_oldest().unwrap();
-    block_on(dirty_queue::write_back_taken(&mount.fs, &taken)).unwrap();
-    assert!(mount.fs.data.take_oldest().is_none());
+    let taken = mount.fs.data.queue.take_oldest().unwrap();
+    block_on(background::write_back_taken(&mount.fs, &taken)).unwrap();
+    assert!(mount.fs.data.queue.take_oldest().is_none());
     let mut state = inode.state.lock();
     state.removing = false;
-    mount.fs.data.note_dirty(&mount.fs, &inode, &mut state.data);
+    mount.fs.data.queue.note_dirty(&mount.fs, &inode, &mut state.data);
     drop(state);
     mount.fsync(ino);
-    assert_eq!(mount.fs.data.dirty_bytes(), 0);
+    assert_eq!(mount.fs.data.queue.dirty_bytes(), 0);
     assert_eq!(mount.read(ino, 0, 1 << 20), pattern(1, 1 << 20));
 }
 
@@ -423,7 +423,7 @@ fn a_rotten_block_is_an_error_for_its_readers_only() {
     block_on(mount.fs.syncfs()).unwrap();
     let mount = mount.reopen();
     let ino = mount.find("rotten");
-    let extents = block_on(super::super::lookup::all(mount.fs.store(), ino, 0, 16)).unwrap();
+    let extents = block_on(crate::data::extents::lookup::all(mount.fs.store(), ino, 0, 16)).unwrap();
     let victim = extents.iter().find_map(|extent| extent.slice(5, 6)).unwrap();
     let mut bytes = pattern(5, 64 << 10)[5 * 4096..6 * 4096].to_vec();
     bytes[77] ^= 1;

@@ -1,0 +1,94 @@
+//! Submitting several files in one transaction.
+
+use super::start::{self, Submission};
+use super::{ended, submit, writeback};
+use crate::FsError;
+use crate::change::lease_all;
+use crate::data::memory::submission::Aim;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::receipt::Submitted;
+use crate::types::FileType;
+use std::sync::Arc;
+use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
+use syncline_store::{Admission, ChangeSize};
+
+/// Most dirty blocks that one `sync_many` takes: 64 MiB. They are written in parallel with one
+/// batch that holds all their extents.
+pub(crate) const MANY_BLOCKS_MAX: u64 = 16384;
+
+/// Submits the files (in the order of their numbers) in one transaction.
+pub(crate) async fn submit_many(
+    fs: &Filesystem,
+    files: &[&Arc<Inode>],
+    note: &mut Submitted,
+) -> Result<(), FsError> {
+    let _room = match files {
+        [] | [_] => fs.store.admit(Admission::Finish).await?,
+        _ => fs.store.admit_together(size_of(files)).await?,
+    };
+    let _writebacks = submit::hold_writebacks(files).await;
+    let _leases = lease_all(files).await;
+    submit_leased(fs, files, Aim::Log, note).await
+}
+
+/// The memory that a transaction with all dirty data of these files takes.
+fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
+    let mut size = ChangeSize { items: 0, bytes: 0 };
+    for inode in files {
+        let state = inode.state.lock();
+        if !state.is_clean(Aim::Log) {
+            // Its inode item, and the items beside it that name its blocks.
+            let blocks = state.data.dirty.len();
+            size.items += 2;
+            size.bytes += writeback::NAME_BYTES * (1 + blocks.div_ceil(EXTENT_BLOCKS_MAX));
+        }
+    }
+    size
+}
+
+/// Submits the dirty data of a regular file, whose `writeback` is held and whose lease is not;
+/// ignores other inodes. Leaves little for `submit_leased_of`.
+pub(crate) async fn submit_held(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    if inode.file_type != FileType::Regular {
+        return Ok(());
+    }
+    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await
+}
+
+/// Submits the data that was written since `submit_held`; ignores inodes that are not regular
+/// files. The inode's `writeback` and its lease are held.
+pub(crate) async fn submit_leased_of(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    if inode.file_type != FileType::Regular {
+        return Ok(());
+    }
+    submit_leased(fs, &[inode], Aim::Place, &mut Submitted::default()).await
+}
+
+/// Submits all dirty data of these files in one transaction. Their `writeback`s and leases are
+/// held.
+pub(crate) async fn submit_leased(
+    fs: &Filesystem,
+    files: &[&Arc<Inode>],
+    aim: Aim,
+    note: &mut Submitted,
+) -> Result<(), FsError> {
+    let dirty: Vec<Submission<'_>> = files
+        .iter()
+        .filter(|inode| !inode.state.lock().is_clean(aim))
+        .map(|inode| {
+            inode.state.lock().begin_submission();
+            Submission { inode, blocks: 0..u64::MAX, aim }
+        })
+        .collect();
+    let blocks: u64 = dirty.iter().map(|file| file.inode.state.lock().data.dirty.len()).sum();
+    if blocks > MANY_BLOCKS_MAX {
+        return Err(FsError::TooLarge);
+    }
+    if dirty.is_empty() {
+        return Ok(());
+    }
+    start::submit(fs, &dirty, note).await?;
+    dirty.iter().for_each(|file| ended::require_size(fs, file.inode));
+    Ok(())
+}

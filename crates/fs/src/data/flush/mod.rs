@@ -1,0 +1,20 @@
+//! The ways of dirty data out of memory.
+//!
+//! A sync submits. Read it in this order: `submit`, `choose` (the way of each block), `start` (the
+//! writes), `finish` (the commit), `transact` (the one transaction that every change of a file's
+//! data ends with) and `ended` (the check). `many` submits several files at once, and `along` small
+//! files with somebody else's sync. `writeback` is the background way: `background` is the task,
+//! and `throttle` makes a writer help. `ahead` gives logged blocks their places.
+
+pub(in crate::data) mod ahead;
+pub(in crate::data) mod along;
+pub(in crate::data) mod background;
+pub(in crate::data) mod choose;
+pub(in crate::data) mod ended;
+pub(in crate::data) mod finish;
+pub(in crate::data) mod many;
+pub(in crate::data) mod start;
+pub(in crate::data) mod submit;
+pub(in crate::data) mod throttle;
+pub(in crate::data) mod transact;
+pub(in crate::data) mod writeback;

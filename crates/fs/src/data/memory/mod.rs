@@ -1,0 +1,32 @@
+//! What is in memory of a file's data. Nothing here looks an extent up or starts a write.
+//!
+//! Read `state` first: the parts of a file's state, and where its newest contents are. Its parts
+//! are the blocks (`block`, `dirty`), the blocks that are logged, preallocated or cached
+//! (`unplaced`, `preallocated`, `cached`), what a quota has reserved for them (`charge`) and the
+//! failures to report (`failures`). `submission` says what waits to be submitted and what a
+//! submission takes. The lists of all files are `queue` and `small`. `ranges`, `numbers` and
+//! `gauge` are the sets and the counter that the others use.
+
+pub(in crate::data) mod block;
+pub(in crate::data) mod cached;
+pub(in crate::data) mod charge;
+pub(in crate::data) mod dirty;
+pub(in crate::data) mod failures;
+pub(in crate::data) mod gauge;
+pub(in crate::data) mod numbers;
+pub(in crate::data) mod preallocated;
+pub(in crate::data) mod queue;
+pub(in crate::data) mod ranges;
+pub(in crate::data) mod small;
+pub(in crate::data) mod state;
+pub(in crate::data) mod submission;
+pub(in crate::data) mod unplaced;
+
+pub(crate) use state::DataState;
+pub(in crate::data) use state::{MemoryBlock, inline_units};
+use syncline_format::BLOCK_BYTES;
+
+/// Size of a block as a file offset.
+pub(in crate::data) const BLOCK: u64 = BLOCK_BYTES as u64;
+/// 512-byte units of a block, for `st_blocks`.
+pub(in crate::data) const UNITS: u64 = BLOCK / 512;

@@ -1,0 +1,198 @@
+//! The queue of dirty inodes: which of them are due for write-back, and how much memory their data
+//! takes.
+
+use super::gauge::Gauge;
+use super::submission::Aim;
+use super::{BLOCK, DataState};
+use crate::clock::age;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{Ino, Timestamp};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+use syncline_sync::atomic::{AtomicBool, Ordering};
+use syncline_sync::{Event, EventListener, Mutex};
+
+/// The queue of dirty inodes.
+#[derive(Default)]
+pub(crate) struct DirtyQueue {
+    /// Memory that the dirty data of all inodes takes.
+    dirty_bytes: Gauge,
+    queue: Mutex<Queue>,
+    /// Wakes the background task.
+    wake: Event,
+    /// Notified when write-back of an inode has ended, dirty bytes went down, or there is another
+    /// inode to write back.
+    progress: Event,
+    stopping: AtomicBool,
+    /// Inodes that were removed while their data was in flight; its memory counts until the writes
+    /// have ended.
+    removed: Mutex<Vec<Weak<Inode>>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Dirty inodes, each with the time since when, oldest first. An fsync may have cleaned some of
+    /// them meanwhile.
+    waiting: VecDeque<(Timestamp, Arc<Inode>)>,
+    /// Inodes that are being written back now.
+    active: BTreeMap<Ino, Arc<Inode>>,
+}
+
+impl DirtyQueue {
+    /// Puts an inode with dirty data into the list. The caller holds the lock of its state, hence
+    /// `data`.
+    pub(crate) fn note_dirty(&self, fs: &Filesystem, inode: &Arc<Inode>, data: &mut DataState) {
+        self.account(data);
+        fs.data.small.note(inode, data);
+        let mut first = false;
+        if !data.queued {
+            data.queued = true;
+            let mut queue = self.queue.lock();
+            first = queue.waiting.is_empty();
+            queue.waiting.push_back((fs.now(), inode.clone()));
+            drop(queue);
+            // A writer that waits for room, and had nothing to write back, has something now.
+            self.progress.notify(usize::MAX);
+        }
+        if first || self.dirty_bytes.get() >= fs.options.writeback_start_bytes {
+            self.wake.notify(1);
+        }
+    }
+
+    /// Updates the gauge of dirty bytes for one inode.
+    pub(crate) fn account(&self, data: &mut DataState) {
+        let blocks = data.memory_blocks();
+        let bytes = |blocks: u32| u64::from(blocks) * BLOCK;
+        if self.dirty_bytes.replace(bytes(data.accounted_blocks), bytes(blocks)) {
+            self.progress.notify(usize::MAX);
+        }
+        data.accounted_blocks = blocks;
+    }
+
+    /// Notes an inode that can no longer be found, if its data still takes memory.
+    pub(crate) fn note_removed(&self, inode: &Arc<Inode>) {
+        if inode.state.lock().data.memory_blocks() > 0 {
+            let mut removed = self.removed.lock();
+            removed.retain(|inode| inode.strong_count() > 0);
+            removed.push(Arc::downgrade(inode));
+        }
+    }
+
+    /// Removed inodes whose data is still being written.
+    pub(crate) fn removed_in_flight(&self) -> Vec<Arc<Inode>> {
+        self.removed.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Memory that dirty data takes now.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.get()
+    }
+
+    /// A listener for the background task: there is something to do.
+    pub(in crate::data) fn woken(&self) -> EventListener {
+        self.wake.listen()
+    }
+
+    /// True when no inode waits for write-back.
+    pub(in crate::data) fn is_empty(&self) -> bool {
+        self.queue.lock().waiting.is_empty()
+    }
+
+    /// Ends the background tasks.
+    pub(in crate::data) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.wake.notify(usize::MAX);
+    }
+
+    /// A listener for less dirty data, or for another inode to write back.
+    pub(crate) fn progress(&self) -> EventListener {
+        self.progress.listen()
+    }
+
+    /// True once the background tasks are to end.
+    pub(in crate::data) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Tells those who wait for progress that there is some.
+    pub(in crate::data) fn note_progress(&self) {
+        self.progress.notify(usize::MAX);
+    }
+
+    /// Wakes the background task.
+    pub(crate) fn wake(&self) {
+        self.wake.notify(1);
+    }
+
+    /// Takes the inode that has been dirty longest. The caller gives it to [`DirtyQueue::finish`]
+    /// after its write-back.
+    pub(crate) fn take_oldest(&self) -> Option<Arc<Inode>> {
+        self.take(|_| true, 1).pop()
+    }
+
+    /// Takes at most `max` inodes from the front of the list, up to the first whose time does not
+    /// satisfy `wanted`.
+    fn take(&self, wanted: impl Fn(Timestamp) -> bool, max: usize) -> Vec<Arc<Inode>> {
+        let mut queue = self.queue.lock();
+        let mut taken = Vec::new();
+        while taken.len() < max
+            && let Some((since, _)) = queue.waiting.front()
+            && wanted(*since)
+            && let Some((_, inode)) = queue.waiting.pop_front()
+        {
+            queue.active.insert(inode.ino, inode.clone());
+            taken.push(inode);
+        }
+        taken
+    }
+
+    /// Notes that write-back of an inode has ended, successfully or not. If something is left to
+    /// write, the inode goes back to the list, unless it is being removed: its data goes with it,
+    /// and retries would spin, since nothing in them waits for the removal.
+    pub(crate) fn finish(&self, fs: &Filesystem, inode: &Arc<Inode>) {
+        let mut state = inode.state.lock();
+        let mut queue = self.queue.lock();
+        queue.active.remove(&inode.ino);
+        let mut first = false;
+        // A submission that holds `writeback` may have taken blocks out of the dirty map that no
+        // transaction names yet; a sync of everything has to find the inode here and wait for that.
+        // An inode without dirty blocks whose size or mtime is not logged is written back as well,
+        // or the cache would lose that change.
+        let settled = state.is_settled(Aim::Place);
+        if !settled && !state.removing {
+            first = queue.waiting.is_empty();
+            queue.waiting.push_back((fs.now(), inode.clone()));
+        } else {
+            state.data.queued = false;
+            state.data.small_noted = false;
+        }
+        drop(queue);
+        drop(state);
+        if first {
+            // While the list is empty, the background task sets no timer.
+            self.wake.notify(1);
+        }
+        self.progress.notify(usize::MAX);
+    }
+
+    /// Every inode that may have dirty data.
+    pub(crate) fn all_dirty(&self) -> Vec<Arc<Inode>> {
+        let queue = self.queue.lock();
+        queue.waiting.iter().map(|(_, inode)| inode).chain(queue.active.values()).cloned().collect()
+    }
+
+    /// Takes at most `max` inodes that are due for write-back.
+    pub(in crate::data) fn due(&self, fs: &Filesystem, max: usize) -> Vec<Arc<Inode>> {
+        let pressed = self.dirty_bytes.get() >= fs.options.writeback_start_bytes;
+        let now = fs.now();
+        self.take(|since| pressed || age(since, now) >= fs.options.writeback_age, max)
+    }
+}
+
+impl Drop for DirtyQueue {
+    fn drop(&mut self) {
+        // Wakes the background task, which finds the filesystem gone and ends.
+        self.wake.notify(usize::MAX);
+    }
+}

@@ -1,0 +1,313 @@
+//! The state of a file's data in memory: what is dirty, in flight, logged and reserved.
+
+use super::cached::CachedBlocks;
+use super::charge::Charge;
+use super::dirty::BlockMap;
+use super::failures::Failures;
+use super::preallocated::Preallocated;
+use super::unplaced::Unplaced;
+use super::{BLOCK, UNITS, block};
+use crate::inode::DiskView;
+use crate::types::{Attributes, Timestamp};
+use bytes::Bytes;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use syncline_store::{OpSeq, Reservation};
+
+/// The in-memory state of an inode's file data.
+pub(crate) struct DataState {
+    /// The logged size. Apart from a truncation that grows the file, it never passes a block that
+    /// no transaction has named or logged.
+    pub disk_size: u64,
+    /// The mtime that belongs to the last logged write.
+    pub disk_mtime: Timestamp,
+    /// Number of blocks that the logged extents are charged for.
+    pub(in crate::data) disk_blocks: u64,
+    /// Inline contents as logged: the beginning of block 0, zeros follow.
+    pub inline: Option<Bytes>,
+    /// Preallocated blocks.
+    pub(in crate::data) preallocated: Preallocated,
+    /// Blocks whose contents are in the log and that have no place yet.
+    pub(crate) unplaced: Unplaced,
+    /// Pending blocks and what they reserve in the quota; `None` for a file that counts in no
+    /// quota.
+    pub(crate) charge: Option<Box<Charge>>,
+    /// Blocks that a program has written and no submission has taken for placing, including logged
+    /// blocks without a place.
+    pub(in crate::data) dirty: BlockMap,
+    /// Blocks that background write-back is writing and no transaction names yet. If a block is in
+    /// `dirty` too, that copy is newer.
+    pub(in crate::data) in_flight: BlockMap,
+    /// One reserved block for each dirty block. A failed write leaves a deficit, which the next
+    /// submission makes up.
+    pub(in crate::data) reservation: Option<Box<Reservation>>,
+    /// No extent lies at or past this block. Unknown after loading: a crash may have left extents
+    /// past the end.
+    pub(in crate::data) extent_end: Option<u64>,
+    /// The device address at which the next block would best be placed.
+    pub(in crate::data) near: Option<NonZeroU64>,
+    /// Contents of placed blocks that were written in parts.
+    pub(in crate::data) cached: CachedBlocks,
+    /// The size that the current submission must log at least: the file size when it began, because
+    /// it submits everything that was dirty below that. A truncation meanwhile lowers it.
+    pub(in crate::data) floor: u64,
+    /// The size that must be logged when the submission has ended. It starts equal to `floor`, but
+    /// a truncation lowers it to the new size and no further. The check in `ended` uses it.
+    pub(in crate::data) promised: u64,
+    /// The first block that was in flight when a truncation ended the file within it. Such a block
+    /// becomes dirty again, and the submission is not complete without it. Rare, so it is boxed.
+    pub(in crate::data) recalled: Option<Box<u64>>,
+    /// Newest operation that changed size or extents; fdatasync needs it to be durable.
+    pub(in crate::data) data_op: OpSeq,
+    pub(in crate::data) failures: Failures,
+    /// Data of this inode has been submitted before, since it came into the cache.
+    pub(in crate::data) submitted: bool,
+    /// Units in a row that compression did not make smaller.
+    pub(in crate::data) unshrunk: u32,
+    /// A task is placing this file's logged blocks.
+    pub(in crate::data) placing: bool,
+    /// After such a task has failed: the number of logged blocks at which the next one may start.
+    pub(in crate::data) place_from: u64,
+    /// The inode is in the list of dirty inodes.
+    pub(in crate::data) queued: bool,
+    /// The inode is in the list of small files that an fsync may take along, or was dropped from
+    /// that list because it was full.
+    pub(in crate::data) small_noted: bool,
+    /// Blocks of memory that write-back holds: those it took, until their writes have ended, even
+    /// if a truncation cuts some of them off meanwhile.
+    pub(in crate::data) flying_blocks: u32,
+    /// Blocks of memory of this inode that the gauge of dirty bytes counts.
+    pub(in crate::data) accounted_blocks: u32,
+    /// Held while data of this inode is submitted: one submission at a time.
+    pub(crate) writeback: Arc<syncline_sync::asynchronous::Mutex<()>>,
+}
+
+impl DataState {
+    /// The state of a newly created inode.
+    pub(crate) fn new(attr: &Attributes) -> Self {
+        Self { extent_end: Some(0), ..Self::load(attr, None, OpSeq::default()) }
+    }
+
+    /// The state of an inode whose item was read; `data_op` starts at `last_op`.
+    pub(crate) fn load(attr: &Attributes, inline: Option<Bytes>, last_op: OpSeq) -> Self {
+        // Copied, so that it does not keep the tree node in memory. The item bounds its length.
+        let inline = inline.filter(|data| !data.is_empty()).map(|data| Bytes::copy_from_slice(&data));
+        Self {
+            disk_size: attr.size,
+            disk_mtime: attr.mtime,
+            disk_blocks: attr.blocks.saturating_sub(inline_units(inline.as_deref())) / UNITS,
+            inline,
+            preallocated: Preallocated::default(),
+            unplaced: Unplaced::default(),
+            charge: None,
+            dirty: BlockMap::default(),
+            in_flight: BlockMap::default(),
+            reservation: None,
+            extent_end: None,
+            near: None,
+            cached: CachedBlocks::default(),
+            submitted: false,
+            floor: 0,
+            promised: 0,
+            recalled: None,
+            data_op: last_op,
+            failures: Failures::default(),
+            unshrunk: 0,
+            placing: false,
+            place_from: 0,
+            queued: false,
+            small_noted: false,
+            flying_blocks: 0,
+            accounted_blocks: 0,
+            writeback: Arc::default(),
+        }
+    }
+
+    /// Sets the preallocated blocks of a loaded inode and takes them out of `disk_blocks`: the
+    /// item's count of blocks includes them.
+    pub(crate) fn with_preallocated(mut self, preallocated: Preallocated) -> Self {
+        self.disk_blocks = self.disk_blocks.saturating_sub(preallocated.blocks());
+        self.preallocated = preallocated;
+        self
+    }
+
+    /// The values that the inode item must carry now.
+    pub(crate) fn disk_view(&self, _attr: &Attributes) -> DiskView<'_> {
+        DiskView {
+            size: self.disk_size,
+            mtime: self.disk_mtime,
+            blocks: self.disk_units(),
+            inline: self.inline.as_deref(),
+            unplaced: self.unplaced.is_marked(),
+        }
+    }
+
+    /// For utimes: the new mtime is an attribute change of its own and is logged with the next
+    /// inode item, whatever data is dirty.
+    pub(crate) fn set_disk_mtime(&mut self, mtime: Timestamp) {
+        self.disk_mtime = mtime;
+    }
+
+    /// True when the cache may evict the inode: no dirty block is missing in the log, nothing is in
+    /// flight, and no error waits to be reported.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.has_unlogged() && !self.failures.any()
+    }
+
+    /// True when blocks are dirty or in flight.
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty() || !self.in_flight.is_empty()
+    }
+
+    /// Blocks of memory that dirty and in-flight data takes; they count towards the limit of dirty
+    /// bytes.
+    pub(crate) fn memory_blocks(&self) -> u32 {
+        self.dirty.memory_blocks() + self.in_flight.memory_blocks().max(self.flying_blocks)
+    }
+
+    /// True when a dirty block is not in the log, or blocks are in flight.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        self.dirty.unlogged() > 0 || !self.in_flight.is_empty()
+    }
+
+    /// 512-byte units that the inode item shows.
+    pub(in crate::data) fn disk_units(&self) -> u64 {
+        let blocks = self.disk_blocks.saturating_add(self.preallocated.blocks());
+        (blocks * UNITS).saturating_add(inline_units(self.inline.as_deref()))
+    }
+
+    /// 512-byte units that stat shows: those on disk and those to come. How many of the waiting
+    /// blocks replace others is known only when they are placed, so the sum is capped: a file
+    /// without holes never shows more than its size needs.
+    pub(in crate::data) fn visible_units(&self, size: u64) -> u64 {
+        let disk = self.disk_units();
+        let waiting = self.dirty.len() + self.in_flight.len();
+        // Waiting blocks that have taken preallocated room are counted already.
+        let waiting = waiting.saturating_sub(self.preallocated.taken_blocks()) * UNITS;
+        (disk + waiting).min(disk.max(size.div_ceil(BLOCK) * UNITS))
+    }
+
+    /// True when block 0 lies in the inode item.
+    pub(in crate::data) fn has_inline(&self) -> bool {
+        self.inline.is_some()
+    }
+
+    /// The first block that is written but neither named nor logged, at or after the block in which
+    /// the logged size ends.
+    pub(in crate::data) fn first_unnamed(&self) -> Option<u64> {
+        let from = self.disk_size / BLOCK;
+        match (self.dirty.next_unlogged(from), self.in_flight.next(from)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The logged size that the next inode item may carry: not past a block that is neither named
+    /// nor logged, and never less than before.
+    pub(in crate::data) fn next_disk_size(&self, size: u64) -> u64 {
+        let limit = self.first_unnamed().map_or(size, |block| size.min(block * BLOCK));
+        self.disk_size.max(limit)
+    }
+
+    /// The newest contents of a block, if they are in memory.
+    pub(in crate::data) fn block_in_memory(&self, block: u64) -> Option<MemoryBlock<'_>> {
+        if let Some(contents) = self.dirty.get(block).or_else(|| self.in_flight.get(block)) {
+            return Some(MemoryBlock::Whole(contents));
+        }
+        if block == 0
+            && let Some(inline) = &self.inline
+        {
+            return Some(MemoryBlock::Beginning(inline));
+        }
+        self.cached.get(block).map(MemoryBlock::Beginning)
+    }
+
+    /// Number of dirty blocks that the reservation does not cover.
+    pub(in crate::data) fn reservation_deficit(&self) -> u64 {
+        self.dirty.len().saturating_sub(self.reservation.as_ref().map_or(0, |mine| mine.blocks()))
+    }
+
+    /// Adds `more` to the reservation and gives back what exceeds the number of dirty blocks.
+    pub(in crate::data) fn add_reservation(&mut self, more: Option<Reservation>) {
+        match (&mut self.reservation, more) {
+            (Some(mine), Some(more)) => mine.merge(more),
+            (mine @ None, more) => *mine = more.map(Box::new),
+            (Some(_), None) => {}
+        }
+        let wanted = self.dirty.len();
+        if wanted == 0 {
+            self.reservation = None;
+        } else if let Some(mine) = &mut self.reservation
+            && mine.blocks() > wanted
+        {
+            let excess = mine.blocks() - wanted;
+            drop(mine.split(excess));
+        }
+    }
+
+    /// True when a file of this size keeps its contents in the inode item. A file whose first block
+    /// is preallocated does not: a write there uses that room and needs no other.
+    pub(in crate::data) fn inlines(&self, limit: u64, size: u64) -> bool {
+        size <= limit && self.disk_blocks == 0 && self.in_flight.is_empty() && !self.preallocated.has_first()
+    }
+
+    /// The contents for a small file's inode item; `None` for an empty file, or if block 0 is not
+    /// in memory.
+    pub(in crate::data) fn inline_contents(&self, size: u64) -> Option<Bytes> {
+        let size = size as usize;
+        let mut contents = vec![0; size];
+        let known = match self.block_in_memory(0)? {
+            MemoryBlock::Whole(block) => block.as_slice(),
+            MemoryBlock::Beginning(bytes) => bytes,
+        };
+        let len = known.len().min(size);
+        contents[..len].copy_from_slice(&known[..len]);
+        (!contents.is_empty()).then(|| contents.into())
+    }
+
+    /// Changes part of a block; a block that is not dirty yet starts from its newest contents.
+    pub(in crate::data) fn patch(&mut self, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
+        if !self.dirty.contains(block) {
+            let start = self.block_in_memory(block).map(|known| known.to_bytes());
+            self.dirty.patch(block, at, bytes, start.as_deref().or(base));
+        } else {
+            self.dirty.patch(block, at, bytes, None);
+        }
+    }
+
+    /// True when the reservation has room for names already.
+    pub(in crate::data) fn has_room_for_names(&self) -> bool {
+        self.reservation.as_ref().is_some_and(|mine| mine.has_names())
+    }
+
+    /// True when the whole file lies, or will lie, in its inode item, provided that it is small
+    /// enough. To submit it needs no look at extents, no room, and no waiting.
+    pub(in crate::data) fn lies_in_item(&self) -> bool {
+        let only_first = self.dirty.len() == 1 && self.dirty.contains(0);
+        let no_extents = self.extent_end == Some(0) && self.disk_blocks == 0;
+        let no_room = !self.preallocated.has_first();
+        only_first && no_extents && no_room && self.in_flight.is_empty() && self.reservation_deficit() == 0
+    }
+}
+
+/// A block that is in memory.
+pub(in crate::data) enum MemoryBlock<'a> {
+    Whole(&'a block::Block),
+    /// These bytes, then zeros.
+    Beginning(&'a Bytes),
+}
+
+impl MemoryBlock<'_> {
+    /// The known bytes; zeros follow.
+    pub(in crate::data) fn to_bytes(&self) -> Bytes {
+        match self {
+            Self::Whole(contents) => contents.to_bytes(),
+            Self::Beginning(bytes) => (*bytes).clone(),
+        }
+    }
+}
+
+/// 512-byte units of inline data.
+pub(in crate::data) fn inline_units(inline: Option<&[u8]>) -> u64 {
+    inline.map_or(0, |data| data.len().div_ceil(512) as u64)
+}
