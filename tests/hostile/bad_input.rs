@@ -106,6 +106,13 @@ const REFUSED: &str = "
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
     1  | snapshot mount image none empty           | there is no snapshot; snapshot list
     1  | path image 999                            | there is no inode 999
+    5  | cp missing:file new                       | missing; No such file; check the path
+    1  | cp image:none new                         | image:/none; no such file
+    1  | cp image: new                             | image:/; directory; add -r
+    2  | cp image new                              | image: no path in an image; IMAGE:PATH
+    2  | cp text image:                            | nothing is copied into an image; mount it
+    6  | cp -r image:a image:b text                | text is not a directory; name a directory
+    1  | cp -a image: text                         | text is no directory; another place
     6  | mount image missing                       | missing; does not exist; mkdir
     6  | mount image full                          | full; not empty
     6  | mount image text                          | text; not a directory
@@ -126,7 +133,7 @@ const REFUSED_MOUNTED: &str = "
     3  | trim used                                 | used is in use; unmount
     3  | snapshot create used name                 | used is in use; unmount
     3  | crashlab record used empty -- true        | used is in use; unmount
-    3  | info mount                                | mount is a mounted filesystem; /used); syncline stats
+    3  | cp -a used: new                           | used is in use; IMAGE@SNAPSHOT:PATH
     8  | check mount                               | mount is a mounted filesystem; /used); syncline scrub
     8  | check --repair mount                      | mount is a mounted filesystem; /used); syncline scrub
     3  | inspect mount                             | mount is a mounted filesystem; /used); syncline umount
