@@ -162,6 +162,9 @@ fn without_numbers(text: &str) -> String {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
+        if daemon_has_gone(&error) {
+            return Self::of(Cause::MountPoint, error).next(DAEMON_HAS_GONE);
+        }
         let cause = match error.kind() {
             io::ErrorKind::PermissionDenied => Cause::Permission,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::NoSpace,
@@ -179,7 +182,7 @@ impl From<rustix::io::Errno> for Failure {
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 /// The next step for a mount that its daemon has left behind.
-const DAEMON_HAS_GONE: &str =
+pub const DAEMON_HAS_GONE: &str =
     "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
 
 impl From<DeviceError> for Failure {
