@@ -182,7 +182,7 @@ impl From<rustix::io::Errno> for Failure {
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 /// The next step for a mount that its daemon has left behind.
-pub const DAEMON_HAS_GONE: &str =
+const DAEMON_HAS_GONE: &str =
     "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
 
 impl From<DeviceError> for Failure {

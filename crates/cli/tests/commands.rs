@@ -134,7 +134,6 @@ fn a_mount_is_for_reading_goes_lazily_and_tells_what_it_is() {
     // What is open stays usable, and is written when it is closed.
     let open = fs::File::create(directory.join("open")).unwrap();
     call(&["umount", "-l"]).ok();
-    drop(mount);
     assert!(!directory.join("file").exists());
     std::io::Write::write_all(&mut &open, b"late").unwrap();
     drop(open);

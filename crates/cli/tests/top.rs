@@ -226,7 +226,7 @@ fn a_killed_daemon_ends_it_with_a_word() {
     mount.kill();
     let (code, text) = top.end();
     assert_eq!(code, 6, "{text}");
-    assert!(text.contains("its daemon has gone: remove the mount"), "{text}");
+    assert!(text.contains("it was unmounted, or its daemon has ended"), "{text}");
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! A daemon's figures at one moment.
 
 use crate::commands::figures::DISTRIBUTIONS;
-use crate::failure::{Cause, DAEMON_HAS_GONE, Failure};
+use crate::failure::{Cause, Failure};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use syncline_fuse::control::{self, ControlError};
-use syncline_fuse::daemon_has_gone;
 use syncline_store::Distribution;
 
 /// All counters and distributions of a mount.
@@ -76,13 +74,10 @@ fn is_dead(error: &std::io::Error) -> bool {
 }
 
 fn gone(path: &Path) -> Failure {
-    // A daemon that was killed leaves its mount behind; one that was unmounted does not.
-    if File::open(path).is_err_and(|error| daemon_has_gone(&error)) {
-        let text = format!("{}: nobody answers", path.display());
-        return Failure::of(Cause::MountPoint, text).next(DAEMON_HAS_GONE);
-    }
     let text = format!("{}: it was unmounted, or its daemon has ended", path.display());
-    Failure::of(Cause::MountPoint, text).next("mount it again, and begin anew")
+    Failure::of(Cause::MountPoint, text).next(
+        "remove what is left of the mount with 'syncline umount', mount the image again, and begin anew",
+    )
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Failure> {

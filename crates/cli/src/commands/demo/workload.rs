@@ -28,7 +28,7 @@ pub struct Workload {
 pub const WORKLOADS: &[Workload] = &[
     Workload { name: "64 KiB append + fsync", jobs: 1, pattern: Pattern::Append },
     Workload { name: "64 KiB append + fsync", jobs: 8, pattern: Pattern::Append },
-    Workload { name: "64 KiB overwrite + fsync, one xattr", jobs: 8, pattern: Pattern::Random },
+    Workload { name: "64 KiB random overwrite, xattr+fsync", jobs: 8, pattern: Pattern::Random },
 ];
 
 /// The result of one workload.
