@@ -117,6 +117,7 @@ install prefix="/usr/local" helpers="/sbin":
     for unit in examples/systemd/*.service; do sed 's#/usr/bin/syncline#{{prefix}}/bin/syncline#' $unit | install -D -m 644 /dev/stdin {{prefix}}/lib/systemd/system/$(basename $unit); done
     install -D -m 644 examples/boot/modprobe.conf {{prefix}}/lib/modprobe.d/syncline.conf
     install -D -m 644 examples/boot/tmpfiles.conf {{prefix}}/lib/tmpfiles.d/syncline.conf
+    install -D -m 644 examples/magic {{prefix}}/share/file/magic/syncline
     for page in docs/man/*.1; do install -D -m 644 $page {{prefix}}/share/man/man1/$(basename $page); done
     install -d {{prefix}}/share/bash-completion/completions {{prefix}}/share/zsh/site-functions {{prefix}}/share/fish/vendor_completions.d
     target/dist/syncline completions bash > {{prefix}}/share/bash-completion/completions/syncline

@@ -53,7 +53,7 @@ const REFUSED: &str = "
     1  | mkfs missing/image --size 16MiB           | missing/image; No such file; create the folder
     5  | info text/image                           | text/image; Not a directory; check the path
 
-    5  | info empty                                | empty; neither a regular file nor a block device; name an image
+    6  | info empty                                | empty is not on a mounted Syncline filesystem; findmnt
     8  | check empty                               | empty; neither a regular file nor a block device; name an image
     8  | check --repair empty                      | empty; neither a regular file nor a block device; name an image
     5  | mkfs empty                                | empty; neither a regular file nor a block device; name an image
@@ -106,17 +106,26 @@ const REFUSED: &str = "
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
     1  | snapshot mount image none empty           | there is no snapshot; snapshot list
     1  | path image 999                            | there is no inode 999
+    5  | cp missing:file new                       | missing; No such file; check the path
+    1  | cp image:none new                         | image:/none; no such file
+    1  | cp image: new                             | image:/; directory; add -r
+    2  | cp image new                              | image: no path in an image; IMAGE:PATH
+    2  | cp text image:                            | nothing is copied into an image; mount it
+    6  | cp -r image:a image:b text                | text is not a directory; name a directory
+    1  | cp -a image: text                         | text is no directory; another place
     6  | mount image missing                       | missing; does not exist; mkdir
     6  | mount image full                          | full; not empty
     6  | mount image text                          | text; not a directory
     2  | mount image empty -o nonsense             | nonsense; unknown option; --help
+    2  | inspect image                             | no command came on standard input; -c
 ";
 
 /// Commands while `used` is mounted at `mount`.
 const REFUSED_MOUNTED: &str = "
-    3  | info used                                 | used is in use; unmount
+    3  | info used                                 | used is in use; unmount; or name; /mount
     8  | check used                                | used is in use; unmount
     8  | check --repair used                       | used is in use; unmount
+    3  | mkfs used                                 | used is in use; mounted at; unmount
     3  | mkfs used --force                         | used is in use; unmount
     3  | mount used empty                          | used is in use; unmount
     3  | mount image mount                         | mount; already mounted; umount
@@ -126,7 +135,7 @@ const REFUSED_MOUNTED: &str = "
     3  | trim used                                 | used is in use; unmount
     3  | snapshot create used name                 | used is in use; unmount
     3  | crashlab record used empty -- true        | used is in use; unmount
-    3  | info mount                                | mount is a mounted filesystem; /used); syncline stats
+    3  | cp -a used: new                           | used is in use; IMAGE@SNAPSHOT:PATH
     8  | check mount                               | mount is a mounted filesystem; /used); syncline scrub
     8  | check --repair mount                      | mount is a mounted filesystem; /used); syncline scrub
     3  | inspect mount                             | mount is a mounted filesystem; /used); syncline umount
@@ -168,7 +177,8 @@ const REFUSED_HELPERS: &str = "
     8  | fsck.syncline -y -f used                  | in use; unmount
     8  | fsck.fuse.syncline -n used                | in use; unmount
     1  | mkfs.syncline junk                        | junk holds data of an unknown kind; --force
-    1  | mkfs.syncline used                        | used holds a Syncline filesystem; --force
+    1  | mkfs.syncline used                        | used is in use; unmount
+    1  | mkfs.syncline -L data image               | image holds a Syncline filesystem; --force
 ";
 
 /// Commands run by the user nobody, on files that belong to root.

@@ -155,8 +155,24 @@ fn a_daemon_that_has_died_is_told_by_every_question() {
     let place = Place::with_image("32MiB");
     let mut mount = place.mount("mount");
     mount.kill();
-    for words in [&["stats", "mount"][..], &["scrub", "mount"], &["trim", "mount"], &["explain", "mount"]] {
-        refused(words, place.path()).fails(6, &["daemon has gone", "syncline umount"]);
+    for words in [
+        "stats mount",
+        "scrub mount",
+        "trim mount",
+        "explain mount",
+        "du mount",
+        "clone mount/a mount/b",
+        "compress mount",
+        "info mount",
+        "check mount",
+        "inspect mount",
+        "mount image mount",
+        "top mount --once",
+    ] {
+        let code = if words.starts_with("check") { 8 } else { 6 };
+        let words: Vec<&str> = words.split(' ').collect();
+        let step = "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
+        refused(&words, place.path()).fails(code, &[step]);
     }
     syncline([OsStr::new("umount"), mount.path.as_ref()]).ok();
 }

@@ -212,7 +212,7 @@ fn rotten_data_is_an_error_for_its_reader_and_for_nobody_else() {
     mount.unmount().ok();
     let answer = with_image("check", &place.image());
     assert_eq!(answer.code, 4, "{answer:?}");
-    assert!(answer.out.contains("SL0023 data-damaged"), "{answer:?}");
+    assert!(answer.out.contains("SL0023 data-damaged") && answer.out.contains(" (/rotten), "), "{answer:?}");
 }
 
 #[test]

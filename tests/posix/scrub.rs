@@ -87,7 +87,10 @@ fn damage_under_a_mount_is_found_and_the_file_is_named() {
     let answer = scrub(&ground, &["--rate", "0"]);
     assert_eq!(answer.code, 4, "{answer:?}");
     let found = answer.out.lines().next().unwrap_or_default();
-    assert!(found.starts_with("SL0023 data-damaged, /below/damaged, block "), "{answer:?}");
+    assert!(
+        found.starts_with("SL0023 data-damaged, inode ") && found.contains(" (/below/damaged), block "),
+        "{answer:?}"
+    );
     assert!(found.contains("block 3 of the file"), "{answer:?}");
     // A node that the daemon has cached, and continues to serve from the cache.
     fs::metadata(ground.path("sound")).unwrap();

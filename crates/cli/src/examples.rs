@@ -36,12 +36,21 @@ Examples:
   syncline ls disk.img
   syncline ls -l disk.img:/home/alice
   syncline ls disk.img@monday:/home              a snapshot, also while the image is mounted
-Whole trees: 'syncline mount -o ro', or 'syncline snapshot mount', and cp.";
+Whole trees: 'syncline cp -a'.";
 
 pub const CAT: &str = "\
 Examples:
   syncline cat disk.img:/etc/fstab
   syncline cat disk.img@monday:/notes.txt        as it was on monday";
+
+pub const CP: &str = "\
+Examples:
+  syncline cp disk.img:/etc/fstab .
+  syncline cp -a disk.img:/home/alice /srv/alice
+  syncline cp -a disk.img@monday:/home disk.img@monday:/etc saved    both into the directory 'saved'
+  syncline cp -a disk.img: saved                 everything in it
+Nothing needs to be mounted, and nothing is written to the image. What can't be read or made is told, and the rest is copied. \
+Without -r and -a a link is followed, inside of the image. Into an image: mount it, and use cp.";
 
 pub const CHECK: &str = "\
 Examples:

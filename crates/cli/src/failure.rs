@@ -162,6 +162,9 @@ fn without_numbers(text: &str) -> String {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
+        if daemon_has_gone(&error) {
+            return Self::of(Cause::MountPoint, error).next(DAEMON_HAS_GONE);
+        }
         let cause = match error.kind() {
             io::ErrorKind::PermissionDenied => Cause::Permission,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::NoSpace,

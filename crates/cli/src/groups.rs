@@ -1,5 +1,6 @@
 //! The commands in groups, as `syncline --help` shows them.
 
+use crate::printed::fold;
 use clap::Command;
 use std::fmt::Write;
 
@@ -10,12 +11,11 @@ const GROUPS: [(&str, &[&str]); 4] = [
         "Maintain",
         &["check", "scrub", "resize", "trim", "label", "uuid", "quota", "compress", "dedupe", "defragment"],
     ),
-    ("Observe", &["stats", "top", "explain", "metrics", "info", "ls", "cat", "du", "path", "inspect"]),
+    ("Observe", &["stats", "top", "explain", "metrics", "info", "ls", "cat", "cp", "du", "path", "inspect"]),
     ("Laboratory", &["demo", "crashlab", "bench"]),
 ];
 /// Width of the names.
 const NAME: usize = 14;
-const COLUMNS: usize = 80;
 
 /// The program's definition, with help that shows its commands in groups.
 pub fn grouped(command: Command) -> Command {
@@ -26,7 +26,7 @@ pub fn grouped(command: Command) -> Command {
             let about = command.find_subcommand(name).and_then(Command::get_about);
             let about = about.map(ToString::to_string).unwrap_or_default();
             let _ = write!(text, "  {name:NAME$}");
-            wrap(&about, &mut text);
+            fold(&about, NAME + 2, &mut text);
         }
         text.push('\n');
     }
@@ -36,26 +36,10 @@ pub fn grouped(command: Command) -> Command {
     ))
 }
 
-/// Wraps words into lines that end at column 80 and begin to the right of the names.
-fn wrap(words: &str, text: &mut String) {
-    let mut column = NAME + 2;
-    for (index, word) in words.split(' ').enumerate() {
-        if index > 0 && column + 1 + word.len() > COLUMNS {
-            let _ = write!(text, "\n{:1$}", "", NAME + 2);
-            column = NAME + 2;
-        } else if index > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += word.len();
-    }
-    text.push('\n');
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::printed::COLUMNS;
 
     #[test]
     fn every_command_is_in_one_group_and_on_one_line() {

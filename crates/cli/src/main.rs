@@ -141,6 +141,9 @@ enum Command {
     /// Print a file of an image or a snapshot that is not mounted
     #[command(after_help = examples::CAT)]
     Cat(commands::look::CatArgs),
+    /// Copy files out of an image or a snapshot that is not mounted
+    #[command(after_help = examples::CP)]
+    Cp(commands::cp::Args),
     /// Show every path of an inode, without searching
     #[command(after_help = examples::PATH)]
     Path(commands::path::Args),
@@ -215,6 +218,7 @@ fn run(command: Command) -> Outcome {
         Command::Path(args) => commands::path::run(args).map_err(Failure::or_its_directory),
         Command::Ls(args) => commands::look::ls(args),
         Command::Cat(args) => commands::look::cat(args),
+        Command::Cp(args) => commands::cp::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Metrics(args) => commands::metrics::run(args),
         Command::Top(args) => commands::top::run(args),

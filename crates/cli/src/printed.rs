@@ -58,6 +58,28 @@ pub fn several(number: u64, one: &str, more: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { more })
 }
 
+/// Width of the narrowest terminal that output is made for.
+pub const COLUMNS: usize = 80;
+
+/// Appends words that begin at column `indent`, and go on below it where a line would be longer than
+/// a terminal is wide.
+pub fn fold(words: &str, indent: usize, text: &mut String) {
+    let mut column = indent;
+    for (index, word) in words.split(' ').enumerate() {
+        let width = word.chars().count();
+        if index > 0 && column + 1 + width > COLUMNS {
+            let _ = write!(text, "\n{:indent$}", "");
+            column = indent;
+        } else if index > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
+    }
+    text.push('\n');
+}
+
 /// The message about log batches that recovery leaves out.
 pub fn left_out(batches: u64) -> String {
     let batches = several(batches, "batch is", "batches are");

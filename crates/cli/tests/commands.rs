@@ -61,13 +61,94 @@ fn a_report_is_printed_for_people_and_for_programs() {
     let place = Place::with_image("16MiB");
     let mut command = program();
     command.arg("check").arg(place.image());
-    assert!(run(command).ok().out.contains("clean (1 inodes, 0 names"));
+    assert!(run(command).ok().out.contains("clean (1 inode, 0 names"));
     let mut command = program();
     command.arg("check").arg(place.image()).arg("--json");
     let report = json(run(command));
     assert_eq!(report["findings"].as_array().map(Vec::len), Some(0));
     assert_eq!(report["inodes"], 1);
     assert_eq!(report["clean_unmount"], true);
+}
+
+#[test]
+fn flags_of_other_filesystems_tools_are_taken() {
+    let place = Place::new();
+    let image = place.image();
+    let call = |words: &[&str]| {
+        let mut command = program();
+        command.args(words).arg(&image);
+        run(command)
+    };
+    let mut command = program();
+    command.args(["mkfs", "-L", "data"]).arg(&image).arg("24MiB");
+    run(command).ok();
+    assert_eq!(fs::metadata(&image).unwrap().len(), 24 << 20);
+    // A size without a unit would be in blocks elsewhere.
+    let mut command = program();
+    command.arg("mkfs").arg(place.path().join("new")).arg("24000000");
+    let answer = run(command);
+    assert!(answer.code == 2 && answer.err.contains("24000000MiB"), "{answer:?}");
+    assert!(!place.path().join("new").exists());
+    for flags in [&["-n"][..], &["-f"], &["-nf"], &["-y"], &["-p"], &["-fp"], &["-a"]] {
+        let answer = call(&[&["check"], flags].concat()).ok();
+        assert!(answer.out.contains("clean"), "{flags:?}: {answer:?}");
+    }
+    assert_eq!(call(&["check", "-n", "-y"]).code, 16, "they contradict each other");
+    // A rotten copy of a superblock: -n leaves it as it is, -p mends it.
+    support::edit(&image, 65536, 4096, |block| block[8] ^= 1);
+    assert_eq!(call(&["check", "-n"]).code, 4);
+    assert_eq!(call(&["check", "-p"]).code, 1);
+    assert_eq!(call(&["check", "-n"]).code, 0);
+}
+
+#[test]
+fn a_mount_is_for_reading_goes_lazily_and_tells_what_it_is() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let directory = place.directory("mount");
+    let call = |words: &[&str]| {
+        let mut command = program();
+        command.args(words).arg(&directory);
+        run(command)
+    };
+    let image = place.image();
+    let leave = ["-o", "uring_switch=leave"];
+    call(&[&["mount"][..], &leave, &[image.to_str().unwrap()]].concat()).ok();
+    let mount = support::Mount::of(&directory);
+    let pid = mount.pid();
+    fs::write(directory.join("file"), vec![7; 1 << 20]).unwrap();
+    fs::File::open(directory.join("file")).unwrap().sync_all().unwrap();
+    let usage = call(&["du", "-sh"]).ok().out;
+    assert_eq!((usage.lines().count(), usage.contains("1.00 MiB")), (2, true), "{usage}");
+    let mut command = program();
+    command.args(["info", "--json"]).arg(&directory);
+    let info = json(run(command));
+    assert_eq!((&info["size_bytes"], &info["mounted"]), (&(32 << 20).into(), &true.into()));
+    assert_eq!(info["image"].as_str(), image.canonicalize().unwrap().to_str());
+    let text = call(&["info"]).ok().out;
+    for words in
+        [image.to_str().unwrap(), info["uuid"].as_str().unwrap(), "32.00 MiB", "state         mounted;"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // What is open stays usable, and is written when it is closed.
+    let open = fs::File::create(directory.join("open")).unwrap();
+    call(&["umount", "-l"]).ok();
+    assert!(!directory.join("file").exists());
+    std::io::Write::write_all(&mut &open, b"late").unwrap();
+    drop(open);
+    support::wait_for_end(pid);
+    let mut command = program();
+    command.arg("cat").arg(format!("{}:open", image.display()));
+    assert_eq!(run(command).ok().out, "late");
+    for flag in ["-r", "--ro", "--read-only"] {
+        call(&[&["mount", flag][..], &leave, &[image.to_str().unwrap()]].concat()).ok();
+        let mount = support::Mount::of(&directory);
+        let refused = fs::write(directory.join("new"), "").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{flag}");
+        mount.unmount().ok();
+    }
+    place.check_clean();
 }
 
 /// The log of a daemon that is mounted with these options, and unmounted.

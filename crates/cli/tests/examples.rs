@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{Place, no_fuse, program, run, tool, wait};
+use support::{Place, edit, no_fuse, program, run, tool, wait};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
@@ -104,6 +104,33 @@ fn a_volume_for_postgresql_is_made_and_kept() {
     assert!(directory.join("data").is_dir() || answer.err.contains("initdb"), "{answer:?}");
     mount.unmount().ok();
     assert!(is_clean(&place.image()));
+}
+
+#[test]
+fn file_knows_an_image_by_its_label_even_without_its_first_superblock() {
+    if tool("file", &["--version".as_ref()]).is_none() {
+        eprintln!("skipped: file is not installed");
+        return;
+    }
+    let place = Place::new();
+    let uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+    let mut command = program();
+    command.arg("mkfs").arg(place.image()).args(["--size", "16MiB", "-L", "backups", "--uuid", uuid]);
+    run(command).ok();
+    let told = || {
+        let mut command = Command::new("file");
+        command.arg("-b").arg("-m").arg(example("magic")).arg(place.image());
+        run(command).ok().out
+    };
+    let text = told();
+    for words in ["Syncline filesystem", "label \"backups\"", uuid] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    edit(&place.image(), 65536, 4096, |block| block.fill(0));
+    let text = told();
+    assert!(text.contains("first superblock lost") && text.contains("label \"backups\""), "{text}");
+    edit(&place.image(), 131072, 4096, |block| block.fill(0));
+    assert!(!told().contains("Syncline"));
 }
 
 #[test]

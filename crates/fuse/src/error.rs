@@ -37,7 +37,7 @@ pub enum MountError {
     },
     /// There is a FUSE mount whose daemon has gone.
     #[error(
-        "{path} is a mount whose daemon has gone: remove it with `umount {path}` or `fusermount3 -u {path}`",
+        "{path} is a mount, and its daemon has gone: remove the mount with 'syncline umount', and mount the image again",
         path = .path.display()
     )]
     DeadMount {

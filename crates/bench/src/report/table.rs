@@ -7,6 +7,8 @@ use std::fmt::Write;
 
 /// Width of the column of names.
 const NAME_WIDTH: usize = 22;
+/// Width of the narrowest terminal.
+const COLUMNS: usize = 80;
 
 /// Everything that was measured, as text.
 pub fn table(report: &Report) -> String {
@@ -16,13 +18,31 @@ pub fn table(report: &Report) -> String {
     }
     if !report.rows.is_empty() {
         let counted = if report.conditions.counted_by_daemon { DAEMON_NOTE } else { WRITES_NOTE };
-        let _ = writeln!(text, "{counted}\n{CPU_NOTE}");
+        fold(&mut text, counted);
+        fold(&mut text, CPU_NOTE);
     }
     micro(&mut text, &report.micro);
     for line in report.conditions.notes.iter().chain(&report.conditions.warnings()) {
-        let _ = writeln!(text, "{line}");
+        fold(&mut text, line);
     }
     text
+}
+
+/// Appends words in lines that are as long as a terminal is wide.
+fn fold(text: &mut String, words: &str) {
+    let mut column = 0;
+    for word in words.split(' ') {
+        let width = word.chars().count();
+        let (before, start) = match column {
+            0 => ("", 0),
+            column if column + 1 + width > COLUMNS => ("\n", 0),
+            column => (" ", column + 1),
+        };
+        text.push_str(before);
+        text.push_str(word);
+        column = start + width;
+    }
+    text.push('\n');
 }
 
 fn workload(text: &mut String, row: &Row) {
@@ -32,34 +52,44 @@ fn workload(text: &mut String, row: &Row) {
     let against = row.yardstick().map_or("", |column| column.name.as_str());
     let _ = writeln!(
         text,
-        "  {:NAME_WIDTH$} {:>10} {:>17} {:>9} {:>11} {:>9} {:>9} {:>9} {:>15} {:>8} {:>8}",
+        "  {:NAME_WIDTH$} {:>10} {:>17} {:>9} {:>11}",
         "",
         row.unit.text(),
         "min..max",
         format!("×{against}"),
-        "95 %",
-        "p50 µs",
-        "p99 µs",
-        "flushes",
-        "writes",
-        "bytes/B",
-        "CPU µs"
+        "95 %"
     );
-    for column in &row.columns {
-        if let Some(figures) = row.figures(column) {
-            let _ = writeln!(text, "  {:NAME_WIDTH$} {}", column.name, cells(&figures));
-        }
+    let measured: Vec<_> =
+        row.columns.iter().filter_map(|column| Some((&column.name, row.figures(column)?))).collect();
+    for (name, figures) in &measured {
+        let _ = writeln!(text, "  {name:NAME_WIDTH$} {}", rates(figures));
+    }
+    let _ = writeln!(
+        text,
+        "  {:NAME_WIDTH$} {:>7} {:>8} {:>7} {:>14} {:>7} {:>7}",
+        "each", "p50 µs", "p99 µs", "flushes", "writes", "bytes/B", "CPU µs"
+    );
+    for (name, figures) in &measured {
+        let _ = writeln!(text, "  {name:NAME_WIDTH$} {}", costs(figures));
     }
     text.push('\n');
 }
 
-fn cells(figures: &Figures) -> String {
+/// How many there were, and how that compares.
+fn rates(figures: &Figures) -> String {
     let spread = format!("{}..{}", number(figures.value.min), number(figures.value.max));
     format!(
-        "{:>10} {spread:>17} {:>9} {:>11} {:>9} {:>9} {:>9} {:>15} {:>8} {:>8}",
+        "{:>10} {spread:>17} {:>9} {:>11}",
         number(figures.value.median),
         figures.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}")),
-        interval(figures.ratio_interval),
+        interval(figures.ratio_interval)
+    )
+}
+
+/// The costs of each.
+fn costs(figures: &Figures) -> String {
+    format!(
+        "{:>7} {:>8} {:>7} {:>14} {:>7} {:>7}",
         optional(figures.p50_us),
         optional(figures.p99_us),
         count(figures.flushes_per_operation),
@@ -106,14 +136,10 @@ mod tests {
         let text = table(&report);
         assert!(text.contains("K5: writing <fast>, 8 jobs"), "{text}");
         assert!(text.contains("×xfs"), "{text}");
-        let line = text.lines().find(|line| line.trim().starts_with("syncline")).unwrap();
-        let words: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(
-            words,
-            [
-                "syncline", "200", "100..300", "2.00", "–", "1.00", "5.00", "1.00", "3.00", "(2.00)", "2.00",
-                "5.00"
-            ]
-        );
+        let lines: Vec<_> = text.lines().filter(|line| line.trim().starts_with("syncline")).collect();
+        let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words(0), ["syncline", "200", "100..300", "2.00", "–"]);
+        assert_eq!(words(1), ["syncline", "1.00", "5.00", "1.00", "3.00", "(2.00)", "2.00", "5.00"]);
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
     }
 }

@@ -54,7 +54,7 @@ fn silent(directory: &Path, patience: Duration) -> Failure {
         patience.as_secs()
     );
     Failure::new(text).next(
-        "'kill -CONT' lets one go on that was stopped; 'umount -l' takes the mount away and 'kill -9' ends the daemon, then what was not synced is lost",
+        "'kill -CONT' lets one go on that was stopped; 'syncline umount -l' takes the mount away and 'kill -9' ends the daemon, then what was not synced is lost",
     )
 }
 

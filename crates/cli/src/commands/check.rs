@@ -1,6 +1,7 @@
 //! `syncline check`: reads everything and reports what is wrong; with `--repair` mends what it can,
 //! and with `--take-back` undoes that.
 
+use super::found::{self, Paths};
 use super::image;
 use super::mounted::refuse_mounted;
 use crate::failure::{Failure, Outcome};
@@ -30,9 +31,15 @@ const BLOCK_BYTES: u64 = syncline_format::BLOCK_BYTES as u64;
 pub struct Args {
     /// Image file or block device that is not mounted
     image: PathBuf,
-    /// Mend what can be mended, and check again
-    #[arg(long)]
+    /// Mend what can be mended, and check again; nothing is asked
+    #[arg(long, short = 'y', visible_short_alias = 'p', short_alias = 'a')]
     repair: bool,
+    /// Only look, as without --repair
+    #[arg(short = 'n', conflicts_with_all = ["repair", "take_back"])]
+    _only_look: bool,
+    /// Check it even if it was unmounted cleanly, as is done in any case
+    #[arg(short = 'f')]
+    _force: bool,
     /// With --repair: go on where a large part of what the image holds has to be given up
     #[arg(long, requires = "repair")]
     accept_loss: bool,
@@ -70,10 +77,11 @@ fn examine(args: &Args) -> Result<u8, Failure> {
     let report = block_on(syncline_check::check(device, spawn, &mut |progress| show(&bar, progress)));
     bar.finish_and_clear();
     let report = report.map_err(|error| not_checked(error, &args.image))?;
+    let paths = found::paths(&args.image, &report.findings);
     if args.json {
-        say_text!("{:#}\n", serde_json::to_value(&report).expect("numbers and texts are JSON"));
+        print_json(&report, &paths);
     } else {
-        print_report(&args.image, &report);
+        print_report(&args.image, &report, &paths);
     }
     Ok(if report.is_clean() { 0 } else { ERRORS_FOUND })
 }
@@ -104,10 +112,12 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         }
         failure.next("the image reads as it did; 'mount -o ro' saves what can be read")
     })?;
+    let left = repair.after.iter().flat_map(|after| &after.findings);
+    let paths = found::paths(&args.image, repair.before.findings.iter().chain(&repair.changes).chain(left));
     if args.json {
-        say_text!("{:#}\n", serde_json::to_value(&repair).expect("numbers and texts are JSON"));
+        print_json(&repair, &paths);
     } else {
-        print_repair(&args.image, &repair);
+        print_repair(&args.image, &repair, &paths);
     }
     // Otherwise there is no such file.
     if let Some(undo) = args.undo.as_ref().filter(|_| repair.after.is_some()) {
@@ -156,7 +166,8 @@ fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
     if args.json {
         say!("{:#}", serde_json::json!({ "blocks": blocks }));
     } else {
-        say!("{}: {blocks} blocks were put back; it is what it was before the repair", args.image.display());
+        let put_back = several(blocks, "block was", "blocks were");
+        say!("{}: {put_back} put back; it is what it was before the repair", args.image.display());
     }
     Ok(0)
 }
@@ -171,8 +182,14 @@ fn show(bar: &ProgressBar, progress: Progress) {
     });
 }
 
-fn print_report(image: &Path, report: &Report) {
-    print_findings(&report.findings, report.findings_dropped);
+fn print_json(report: &impl serde::Serialize, paths: &Paths) {
+    let mut report = serde_json::to_value(report).expect("numbers and texts are JSON");
+    report["paths"] = serde_json::json!(paths);
+    say_text!("{report:#}\n");
+}
+
+fn print_report(image: &Path, report: &Report, paths: &Paths) {
+    print_findings(&report.findings, report.findings_dropped, paths);
     print_summary(image, report);
     if !report.is_clean() {
         let readable = image::what_can_be_read(image);
@@ -190,9 +207,9 @@ fn print_report(image: &Path, report: &Report) {
     }
 }
 
-fn print_findings(findings: &[Finding], dropped: u64) {
+fn print_findings(findings: &[Finding], dropped: u64, paths: &Paths) {
     for finding in findings {
-        say!("{finding}");
+        say!("{}", found::of_finding(finding, paths));
     }
     if dropped > 0 {
         say!("... and {dropped} more than the {FINDINGS_MAX} shown");
@@ -202,8 +219,11 @@ fn print_findings(findings: &[Finding], dropped: u64) {
 fn print_summary(image: &Path, report: &Report) {
     let image = image.display();
     let read = format!(
-        "{} inodes, {} names, {} tree nodes, {} data blocks read",
-        report.inodes, report.names, report.nodes, report.data_blocks
+        "{}, {}, {}, {} read",
+        several(report.inodes, "inode", "inodes"),
+        several(report.names, "name", "names"),
+        several(report.nodes, "tree node", "tree nodes"),
+        several(report.data_blocks, "data block", "data blocks")
     );
     if report.is_clean() {
         say!("{image}: clean ({read})");
@@ -227,10 +247,10 @@ fn print_summary(image: &Path, report: &Report) {
 }
 
 /// Prints each change in a line, and what is left.
-fn print_repair(path: &Path, repair: &Repair) {
+fn print_repair(path: &Path, repair: &Repair, paths: &Paths) {
     let image = path.display();
     let shown = if repair.refused.is_some() { &repair.before.findings } else { &repair.changes };
-    print_findings(shown, repair.changes_dropped);
+    print_findings(shown, repair.changes_dropped, paths);
     let changes = repair.changes.len() as u64 + repair.changes_dropped;
     if let Some(reason) = &repair.refused {
         say!("{image}: the repair is refused, and nothing was changed: {reason}");
@@ -247,7 +267,7 @@ fn print_repair(path: &Path, repair: &Repair) {
     }
     if !last.is_clean() {
         say!("{image}: what is left:");
-        print_findings(&last.findings, last.findings_dropped);
+        print_findings(&last.findings, last.findings_dropped, paths);
     }
     print_summary(path, last);
     if !last.is_clean() {
@@ -279,7 +299,7 @@ fn next_step(left: &Report, readable: &Readable) -> String {
         return "every superblock is damaged, and nothing can be mended without one: restore the image from a backup".to_owned();
     }
     if left.findings.iter().all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable)) {
-        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them; 'syncline path IMAGE INODE' tells the paths of an inode".to_owned();
+        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them".to_owned();
     }
     if left.findings.iter().all(|finding| finding.kind == SnapshotDamaged) {
         return "only snapshots are damaged: save what can be read of them ('mount --snapshot NAME'), and delete them ('syncline snapshot delete')".to_owned();
@@ -289,7 +309,7 @@ fn next_step(left: &Report, readable: &Readable) -> String {
         .iter()
         .all(|finding| matches!(finding.kind, DataDamaged | DataUnreadable | SnapshotDamaged))
     {
-        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them ('syncline path IMAGE INODE' tells the paths of an inode); delete the damaged snapshots ('syncline snapshot delete')".to_owned();
+        return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them; delete the damaged snapshots ('syncline snapshot delete')".to_owned();
     }
     after_refusal(false, readable)
 }

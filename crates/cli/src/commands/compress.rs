@@ -4,6 +4,7 @@
 use super::image::progress_bar;
 use super::{cannot_open, not_walked, require_syncline, settle};
 use crate::failure::{Cause, Failure, Outcome};
+use crate::printed::several;
 use crate::size;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -192,7 +193,9 @@ fn print(report: &Report, args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     let what = args.algorithm.name();
-    say!("{} files and {} directories: {what}, from now on", report.files, report.directories);
+    let files = several(report.files, "file", "files");
+    let directories = several(report.directories, "directory", "directories");
+    say!("{files} and {directories}: {what}, from now on");
     if args.now {
         let (before, after) = (size::show(report.before_bytes), size::show(report.after_bytes));
         say!("{} written anew; the files took {before}, take {after}", size::show(report.rewritten_bytes));

@@ -4,6 +4,7 @@
 use super::image::progress_bar;
 use super::{cannot_open, files_below, settle};
 use crate::failure::{Cause, Failure, Outcome};
+use crate::printed::several;
 use crate::size;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -195,7 +196,8 @@ fn print(report: &Report, json: bool) {
         say_text!("{}\n", serde_json::to_string_pretty(report).expect("numbers"));
         return;
     }
-    say!("{} files, {} looked at", report.files, size::show(report.looked_at_bytes));
+    let files = several(report.files, "file", "files");
+    say!("{files}, {} looked at", size::show(report.looked_at_bytes));
     say!("{} share their blocks now", size::show(report.shared_bytes));
     say!("{} shared them before", size::show(report.already_shared_bytes));
     if report.different_bytes > 0 {

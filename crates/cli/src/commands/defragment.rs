@@ -3,6 +3,7 @@
 use super::image::progress_bar;
 use super::{cannot_open, files_below, missing, settle};
 use crate::failure::{Cause, Failure, Outcome};
+use crate::printed::several;
 use crate::size;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -113,13 +114,14 @@ fn print(lines: &[Line], json: bool) {
     }
     for line in lines.iter().filter(|line| line.moved_bytes > 0) {
         let (path, before, after) = (line.path.display(), line.fragments_before, line.fragments_after);
-        say!("{path}: {before} fragments before, {after} now, {} moved", size::show(line.moved_bytes));
+        let before = several(before, "fragment", "fragments");
+        say!("{path}: {before} before, {after} now, {} moved", size::show(line.moved_bytes));
     }
     let sum = |number: fn(&Line) -> u64| lines.iter().map(number).sum::<u64>();
     say!(
-        "{} files, {} fragments before, {} now, {} moved",
-        lines.len(),
-        sum(|line| line.fragments_before),
+        "{}, {} before, {} now, {} moved",
+        several(lines.len() as u64, "file", "files"),
+        several(sum(|line| line.fragments_before), "fragment", "fragments"),
         sum(|line| line.fragments_after),
         size::show(sum(|line| line.moved_bytes))
     );

@@ -14,6 +14,7 @@ use syncline_fuse::control::{self, ControlError, Usage};
 
 /// Arguments of `du`.
 #[derive(clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Args {
     /// Files and directories of a mounted filesystem; of a directory, all files below it together
     #[arg(required = true, value_name = "PATH")]
@@ -21,6 +22,15 @@ pub struct Args {
     /// Print a line for each file
     #[arg(long, short)]
     all: bool,
+    /// Print a line for each PATH only, as without --all
+    #[arg(long = "summarize", short = 's', conflicts_with = "all")]
+    _summarize: bool,
+    /// Print sizes for people, as is done in any case; --json has bytes
+    #[arg(long = "human-readable", short = 'h')]
+    _human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use syncline_check::Scrub;
+use syncline_format::BLOCK_BYTES;
 use syncline_fs::Filesystem;
 use syncline_fuse::Session;
 use syncline_store::{RecoveryReport, Store};
@@ -13,7 +14,7 @@ use syncline_store::{RecoveryReport, Store};
 /// The text with the distributions behind the summaries of `stats`.
 pub const DISTRIBUTIONS: &str = "distributions";
 
-/// The text with the filesystem's label and UUID.
+/// The text with the filesystem's label, UUID and size.
 pub const IDENTITY: &str = "identity";
 
 /// The kernel's name for the pid namespace in which this process has its pid.
@@ -48,7 +49,8 @@ pub fn register(
     control.register(IDENTITY, move || {
         named.upgrade().map_or("{}".into(), |fs| {
             let uuid = uuid::Uuid::from_bytes(fs.uuid());
-            json!({ "uuid": uuid.to_string(), "label": fs.label() }).to_string()
+            let size_bytes = fs.store().geometry().total_blocks * BLOCK_BYTES as u64;
+            json!({ "uuid": uuid.to_string(), "label": fs.label(), "size_bytes": size_bytes }).to_string()
         })
     });
     let distributed = Arc::downgrade(fs);

@@ -53,10 +53,12 @@ impl FromStr for NewUuid {
     }
 }
 
-/// Label and UUID.
-struct Identity {
-    label: String,
-    uuid: Uuid,
+/// Label, UUID and size.
+pub struct Identity {
+    pub label: String,
+    pub uuid: Uuid,
+    /// The size of the filesystem, if its daemon tells it.
+    pub size_bytes: Option<u64>,
 }
 
 /// Runs `label`.
@@ -110,17 +112,20 @@ fn identity(source: &Path) -> Result<Identity, Failure> {
     let device: Arc<dyn Device> = image::open_read_only(source)?;
     let slots = block_on(syncline_store::read_superblocks(&device))
         .map_err(|error| Failure::from(error).about(source))?;
-    Ok(Identity { label: slots.superblock.label_text(), uuid: Uuid::from_bytes(slots.superblock.uuid) })
+    let superblock = slots.superblock;
+    let size_bytes = Some(superblock.geometry.total_blocks * syncline_format::BLOCK_BYTES as u64);
+    Ok(Identity { label: superblock.label_text(), uuid: Uuid::from_bytes(superblock.uuid), size_bytes })
 }
 
-fn identity_of_mount(source: &Path) -> Result<Identity, Failure> {
+/// Asks the daemon of a mount.
+pub fn identity_of_mount(source: &Path) -> Result<Identity, Failure> {
     let text = control::text(source, IDENTITY)?;
     let strange = |_| Failure::new(format!("{}: the daemon's answer makes no sense", source.display()));
     let answer: serde_json::Value = serde_json::from_str(&text).map_err(strange)?;
     let field = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
     let uuid = Uuid::parse_str(&field("uuid"))
         .map_err(|_| Failure::new(format!("{}: the daemon ends just now", source.display())))?;
-    Ok(Identity { label: field("label"), uuid })
+    Ok(Identity { label: field("label"), uuid, size_bytes: answer["size_bytes"].as_u64() })
 }
 
 /// Opens an image as a mount would, changes it and leaves it clean.

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline::FormatOptions;
 use syncline_check::Readable;
-use syncline_device::{Background, Device, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on};
+use syncline_device::{
+    Background, Device, DeviceError, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on,
+};
 use syncline_fs::Filesystem;
 use syncline_store::read_superblocks;
 
@@ -127,8 +129,20 @@ fn refuse_known(path: &Path) -> Result<(), Failure> {
         || has_superblock_at_its_end(path).then(|| "a Syncline filesystem whose start is gone".to_owned());
     match known_contents(path).or_else(ours) {
         None => Ok(()),
-        Some(what) => Err(Failure::new(format!("{} holds {what}", path.display()))
-            .next("add --force if it is not needed any more")),
+        Some(what) => {
+            refuse_used(path)?;
+            Err(Failure::new(format!("{} holds {what}", path.display()))
+                .next("add --force if it is not needed any more"))
+        }
+    }
+}
+
+/// Refuses a place that somebody has, which no force would overwrite.
+fn refuse_used(path: &Path) -> Result<(), Failure> {
+    match FileDevice::open(path, OpenOptions::default()) {
+        Err(error @ DeviceError::InUse { .. }) => Err(error.into()),
+        // Creating it reports what else is wrong.
+        _ => Ok(()),
     }
 }
 

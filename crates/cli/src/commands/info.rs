@@ -1,21 +1,25 @@
-//! `syncline info`: the information in an image's superblock.
+//! `syncline info`: the information in an image's superblock, or what a mount's daemon knows of it.
 
-use super::image;
-use super::mounted::refuse_mounted;
+use super::identity::identity_of_mount;
+use super::{ask, image};
 use crate::failure::{Failure, Outcome};
+use crate::live::Sample;
 use crate::printed::several;
 use crate::size;
+use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use syncline_check::Info;
 use syncline_device::{Device, block_on};
+use syncline_format::BLOCK_BYTES;
 
 /// Arguments of `info`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Image file or block device that is not mounted
-    image: PathBuf,
+    /// Image file or block device that is not mounted, or any directory of a mounted filesystem
+    #[arg(value_name = "IMAGE|DIR")]
+    source: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -23,14 +27,46 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    refuse_mounted(&args.image, "ask it with 'syncline stats', or unmount it and name the image")?;
-    let device: Arc<dyn Device> = image::open_read_only(&args.image)?;
+    if args.source.is_dir() {
+        return of_mount(&args);
+    }
+    let opened = image::open_read_only(&args.source);
+    let device: Arc<dyn Device> = opened.map_err(Failure::or_its_directory)?;
     let info =
-        block_on(syncline_check::info(&device)).map_err(|error| Failure::from(error).about(&args.image))?;
+        block_on(syncline_check::info(&device)).map_err(|error| Failure::from(error).about(&args.source))?;
     if args.json {
         say_text!("{:#}\n", serde_json::to_value(&info).expect("numbers and texts are JSON"));
     } else {
         print(&info);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks the daemon of a mounted filesystem, whose superblock is behind what it has in memory.
+fn of_mount(args: &Args) -> Outcome {
+    ask::require_answer(&args.source, ask::PATIENCE)?;
+    let identity = identity_of_mount(&args.source)?;
+    let sample = Sample::take(&args.source)?;
+    let bytes = |name: &str| sample.number(&format!("/space/{name}_blocks")) * BLOCK_BYTES as u64;
+    let read_only = sample.stats["read_only"].as_str();
+    // An older daemon tells only of the room that it can hand out.
+    let size_bytes = identity.size_bytes.unwrap_or(bytes("total"));
+    let (image, label, uuid) = (sample.text("/daemon/image"), identity.label, identity.uuid.to_string());
+    if args.json {
+        let answer = json!({ "image": image, "uuid": uuid, "label": label, "size_bytes": size_bytes,
+            "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "clean": false, "mounted": true,
+            "read_only": read_only });
+        say_text!("{answer:#}\n");
+        return Ok(ExitCode::SUCCESS);
+    }
+    say!("image         {image}");
+    say!("uuid          {uuid}");
+    say!("label         {label}");
+    say!("size          {}", size::show(size_bytes));
+    say!("in use        {}", size::show(bytes("named")));
+    match read_only {
+        Some(reason) => say!("state         mounted, read-only: {reason}"),
+        None => say!("state         mounted; 'syncline stats' tells what it does"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -42,9 +78,10 @@ fn print(info: &Info) {
     say!("size          {}", size::show(info.size_bytes));
     say!("in use        {} (as of the last checkpoint)", size::show(info.used_bytes));
     say!("objects       {}", info.objects);
-    say!("tree          {} nodes of {}", info.tree_nodes, size::show(u64::from(info.node_bytes)));
+    let nodes = several(info.tree_nodes, "node", "nodes");
+    say!("tree          {nodes} of {}", size::show(u64::from(info.node_bytes)));
     say!("checkpoint    generation {}, transaction {}", info.generation, info.transactions);
-    say!("log           {} batches to replay", info.log_batches);
+    say!("log           {} to replay", several(info.log_batches, "batch", "batches"));
     let clean = "clean: it was unmounted";
     let dirty = "not unmounted: the next mount replays the log";
     say!("parents       {}", if info.parent_pointers { "every inode knows its names" } else { "off" });

@@ -1,16 +1,17 @@
 //! `syncline ls` and `syncline cat`: show the contents of an image or a snapshot without mounting
 //! it. Nothing is written.
 
+use super::place::Place;
 use crate::failure::{Failure, Outcome};
 use crate::printed;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
-use syncline::{FileType, Filesystem, ImageOptions, Metadata};
+use syncline::{FileType, Filesystem, Metadata};
 
 /// The most bytes of a file in memory at a time.
 const PIECE: usize = 1 << 20;
@@ -34,55 +35,9 @@ pub struct CatArgs {
     place: OsString,
 }
 
-/// An image, perhaps a snapshot of it, and a path in it.
-#[derive(PartialEq, Eq, Debug)]
-struct Place {
-    image: PathBuf,
-    snapshot: Option<String>,
-    path: PathBuf,
-}
-
-impl Place {
-    /// Image and snapshot end at the first colon before which there is a file of that name. (So a
-    /// snapshot whose own name has a colon can't be named here.)
-    fn parse(text: &OsString, exists: impl Fn(&Path) -> bool) -> Self {
-        let bytes = text.as_bytes();
-        let path_of = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
-        let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
-        for end in colons.chain([bytes.len()]) {
-            let (whole, path) = (&bytes[..end], path_of(bytes.get(end + 1..).unwrap_or_default()));
-            if exists(&path_of(whole)) {
-                return Self { image: path_of(whole), snapshot: None, path };
-            }
-            for at in (0..end).filter(|at| bytes[*at] == b'@') {
-                let name = std::str::from_utf8(&whole[at + 1..]).ok().filter(|name| !name.is_empty());
-                if let Some(name) = name.filter(|_| exists(&path_of(&whole[..at]))) {
-                    return Self { image: path_of(&whole[..at]), snapshot: Some(name.to_owned()), path };
-                }
-            }
-        }
-        // No such file: opening it will report the error.
-        let end = bytes.iter().position(|byte| *byte == b':').unwrap_or(bytes.len());
-        Self { image: path_of(&bytes[..end]), snapshot: None, path: PathBuf::new() }
-    }
-
-    fn open(&self) -> Result<Filesystem, Failure> {
-        let opened = match &self.snapshot {
-            Some(name) => Filesystem::open_snapshot(&self.image, name, ImageOptions::read_only()),
-            None => Filesystem::open(&self.image, ImageOptions::read_only()),
-        };
-        opened.map_err(|error| Failure::from(error).about(&self.image).of_reading_only())
-    }
-
-    /// The path in the image, starting at its root.
-    fn inside(&self) -> PathBuf {
-        Path::new("/").join(&self.path)
-    }
-}
-
 /// Lists a directory, or names a file.
 pub fn ls(args: LsArgs) -> Outcome {
-    let place = Place::parse(&args.place, Path::exists);
+    let place = Place::of(&args.place);
     let fs = place.open()?;
     let path = place.inside();
     let metadata = fs.symlink_metadata(&path)?;
@@ -156,7 +111,7 @@ fn details(metadata: &Metadata) -> String {
 
 /// Writes a file's contents to standard output, as they are.
 pub fn cat(args: CatArgs) -> Outcome {
-    let place = Place::parse(&args.place, Path::exists);
+    let place = Place::of(&args.place);
     if place.path.as_os_str().is_empty() {
         return Err(Failure::usage(format!("{}: no path", Path::new(&args.place).display()))
             .next("name a file in the image: IMAGE:PATH"));
@@ -181,30 +136,4 @@ pub fn cat(args: CatArgs) -> Outcome {
     drop(file);
     fs.close()?;
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn place(text: &str, there: &[&str]) -> (String, Option<String>, String) {
-        let place = Place::parse(&text.into(), |path| there.iter().any(|name| Path::new(name) == path));
-        let text = |path: PathBuf| path.display().to_string();
-        (text(place.image), place.snapshot, text(place.path))
-    }
-
-    #[test]
-    fn a_place_is_an_image_a_snapshot_and_a_path() {
-        let told = |image: &str, snapshot: Option<&str>, path: &str| {
-            (image.to_owned(), snapshot.map(str::to_owned), path.to_owned())
-        };
-        assert_eq!(place("a.img", &["a.img"]), told("a.img", None, ""));
-        assert_eq!(place("a.img:/b:c", &["a.img"]), told("a.img", None, "/b:c"));
-        assert_eq!(place("a.img@monday:b@c", &["a.img"]), told("a.img", Some("monday"), "b@c"));
-        assert_eq!(place("a@b.img:c", &["a@b.img"]), told("a@b.img", None, "c"));
-        assert_eq!(place("a@b.img@monday", &["a@b.img"]), told("a@b.img", Some("monday"), ""));
-        assert_eq!(place("a.img@b@c:d", &["a.img"]), told("a.img", Some("b@c"), "d"));
-        assert_eq!(place("x:y.img:c", &["x:y.img"]), told("x:y.img", None, "c"));
-        assert_eq!(place("none.img:c", &[]), told("none.img", None, ""));
-    }
 }

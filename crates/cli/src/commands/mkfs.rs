@@ -15,6 +15,9 @@ use syncline_device::{Device, OpenOptions, block_on};
 pub struct Args {
     /// Image file to make, or block device to use
     image: PathBuf,
+    /// The size, as --size has it, with its unit
+    #[arg(value_name = "SIZE", value_parser = with_unit, conflicts_with = "size")]
+    with_unit: Option<u64>,
     /// Size of the image file; a block device is used whole. A new file needs it; the default for
     /// an existing one is its length
     #[arg(long, value_parser = size::parse)]
@@ -48,6 +51,14 @@ pub struct Args {
     uuid: Option<uuid::Uuid>,
 }
 
+/// A size whose unit is told. Other programs under mkfs(8) count in blocks of their own.
+fn with_unit(text: &str) -> Result<u64, String> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => Err(format!("give it a unit, such as {text}MiB")),
+        false => size::parse(text),
+    }
+}
+
 fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
@@ -57,7 +68,8 @@ fn switch(text: &str) -> Result<bool, String> {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(mut args: Args) -> Outcome {
+    args.size = args.size.or(args.with_unit);
     if !args.node_size.is_power_of_two() || !(4096..=65536).contains(&args.node_size) {
         return Err(Failure::usage("--node-size is 4KiB, 8KiB, 16KiB, 32KiB or 64KiB"));
     }

@@ -39,6 +39,9 @@ pub struct Args {
     /// Stay in the foreground and serve until it is unmounted
     #[arg(long, short)]
     foreground: bool,
+    /// Only for reading: the same as -o ro
+    #[arg(long, short, alias = "ro")]
+    read_only: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other,
     /// no_allow_other, noatime, nodiratime, relatime, strictatime, sync, dirsync, discard,
     /// discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
@@ -68,12 +71,14 @@ impl Args {
         // Looking at a snapshot must not change the machine's settings.
         let options = vec!["uring_switch=leave".to_owned()];
         let (create, transport, log) = (None, None, None);
-        Self { image, directory, create, snapshot, foreground: false, options, transport, log, daemon: false }
+        let (foreground, read_only, daemon) = (false, false, false);
+        Self { image, directory, create, foreground, read_only, options, snapshot, transport, log, daemon }
     }
 }
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Outcome {
+    args.options.extend(args.read_only.then(|| "ro".to_owned()));
     if args.options.iter().flat_map(|list| list.split(',')).any(|option| option == "remount") {
         let ended = remount(&args.directory, &args.options)?;
         let left = left_by_remount(&args.options).join(", ");
@@ -155,7 +160,7 @@ pub(super) fn start_daemon(mut command: Command) -> Outcome {
     let status = daemon.wait()?;
     if let Some(signal) = status.signal() {
         let text = format!("the daemon was ended by signal {signal} before the mount was usable");
-        return Err(Failure::new(text).next("'umount' takes away what may be left of the mount"));
+        return Err(Failure::new(text).next("'syncline umount' removes what may be left of the mount"));
     }
     Err(Failure::told(status.code().unwrap_or(1).clamp(1, 255) as u8))
 }

@@ -1,7 +1,7 @@
 //! `syncline scrub`: the daemon verifies what it serves, in the background; this program starts
 //! that and shows its progress.
 
-use super::{ask, image};
+use super::{ask, found, image};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::printed::several;
 use crate::size;
@@ -141,16 +141,8 @@ fn findings(report: &Value) -> impl Iterator<Item = &Value> {
 fn print(directory: &Path, report: &Value) {
     for finding in findings(report) {
         let path = finding["object"].as_u64().and_then(|object| report["paths"][object.to_string()].as_str());
-        let mut line = format!("{} {}", text(&finding["id"]), text(&finding["name"]));
-        if let Some(path) = path {
-            line.push_str(&format!(", {path}"));
-        } else if let Some(object) = finding["object"].as_u64() {
-            line.push_str(&format!(", inode {object}"));
-        }
-        if let Some(block) = finding["block"].as_u64() {
-            line.push_str(&format!(", block {block}"));
-        }
-        say!("{line}: {}", text(&finding["text"]));
+        let words = ["id", "name", "text"].map(|field| text(&finding[field]));
+        say!("{}", found::line(words, finding["object"].as_u64(), finding["block"].as_u64(), path));
     }
     let number = |name: &str| report[name].as_u64().unwrap_or(0);
     let directory = directory.display();
@@ -159,9 +151,9 @@ fn print(directory: &Path, report: &Value) {
     let what =
         if damaged == 0 { "nothing is damaged".to_owned() } else { several(damaged, "error", "errors") };
     say!(
-        "{directory}: {how}{what} ({} tree nodes, {} data blocks, {} read in {:.1} s)",
-        number("nodes"),
-        number("data_blocks"),
+        "{directory}: {how}{what} ({}, {}, {} read in {:.1} s)",
+        several(number("nodes"), "tree node", "tree nodes"),
+        several(number("data_blocks"), "data block", "data blocks"),
         size::show(number("bytes")),
         number("milliseconds") as f64 / 1000.0
     );

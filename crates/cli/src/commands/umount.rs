@@ -41,10 +41,20 @@ pub struct Args {
     /// Seconds to wait for the daemon and its last checkpoint
     #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_SECONDS, value_parser = size::seconds)]
     timeout: u64,
+    /// Take the mount out of sight at once, and wait for nothing: the daemon writes what is left and
+    /// ends when what is open there is closed
+    #[arg(long, short, conflicts_with = "timeout")]
+    lazy: bool,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    if args.lazy {
+        let directory = resolve(&args.directory)?;
+        require_mounted(&directory)?;
+        unmount(&directory, LEAST_PATIENCE, Detach::Lazily)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     unmount_and_wait(&args.directory, Duration::from_secs(args.timeout), OtherMounts::AreAFailure)
 }
 
@@ -80,13 +90,7 @@ impl OtherMounts {
 
 fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) -> Outcome {
     let directory = resolve(directory)?;
-    let mounted = mounts()?.into_iter().rfind(|entry| entry.mount_point == directory);
-    let Some(mounted) = mounted.filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE) else {
-        let text = format!("no Syncline filesystem is mounted at {}", directory.display());
-        return Err(
-            Failure::of(Cause::MountPoint, text).next("'findmnt -t fuse.syncline' lists those that are")
-        );
-    };
+    let mounted = require_mounted(&directory)?;
     let started = Instant::now();
     let left = || timeout.saturating_sub(started.elapsed());
     let _waiting = tell_of_waiting(mounted.clone(), timeout);
@@ -103,7 +107,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     let is_device =
         |image: &&Path| image.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     let _kept = written.as_deref().filter(is_device).and_then(|image| File::open(image).ok());
-    unmount(&directory, left().max(LEAST_PATIENCE))?;
+    unmount(&directory, left().max(LEAST_PATIENCE), Detach::WhenUnused)?;
     // A pid of another pid namespace belongs to some other process here.
     let here = daemon["pid_namespace"].as_str() == namespace_of_processes().as_deref();
     let ended = match daemon["pid"].as_i64().filter(|_| here) {
@@ -181,16 +185,38 @@ fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
+/// The mount at a directory, which must be of ours.
+fn require_mounted(directory: &Path) -> Result<MountEntry, Failure> {
+    let mounted = mounts()?.into_iter().rfind(|entry| entry.mount_point == directory);
+    mounted.filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE).ok_or_else(|| {
+        let text = format!("no Syncline filesystem is mounted at {}", directory.display());
+        Failure::of(Cause::MountPoint, text).next("'findmnt -t fuse.syncline' lists those that are")
+    })
+}
+
+/// When the mount goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detach {
+    /// Not as long as something is open there.
+    WhenUnused,
+    /// At once.
+    Lazily,
+}
+
 /// Unmounts as root, or through fusermount3. Programs such as `syncline top`, which query the
 /// daemon now and then, hold the mount for a moment each time, so a busy mount is retried before it
 /// counts as busy.
-fn unmount(directory: &Path, patience: Duration) -> Result<(), Failure> {
+fn unmount(directory: &Path, patience: Duration, when: Detach) -> Result<(), Failure> {
     let program = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3" };
     let started = Instant::now();
     loop {
         let mut command = Command::new(program);
         // umount(8)'s helper would be this command again.
-        command.arg(if program == "fusermount3" { "-u" } else { "-i" });
+        let as_user = program == "fusermount3";
+        command.arg(if as_user { "-u" } else { "-i" });
+        if when == Detach::Lazily {
+            command.arg(if as_user { "-z" } else { "-l" });
+        }
         // Its messages are parsed here, and repeated within this program's own English text.
         command.arg("--").arg(directory).env("LC_ALL", "C");
         let output = ask::output_within(command, patience)

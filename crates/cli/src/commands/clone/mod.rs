@@ -6,6 +6,7 @@ mod tree;
 use super::image::spinner;
 use super::missing;
 use crate::failure::{Failure, Outcome};
+use crate::printed::several;
 use crate::size;
 use indicatif::ProgressStyle;
 use serde::Serialize;
@@ -143,8 +144,10 @@ fn unfinished(args: &Args, report: &Report, At { path, source }: At) -> Failure 
     }
     match args.destination.symlink_metadata() {
         Ok(_) => {
-            text +=
-                &format!("; {to} is left unfinished, with {made} files and directories: remove it ('rm -r')")
+            text += &format!(
+                "; {to} is left unfinished, with {}: remove it ('rm -r')",
+                several(made, "entry", "entries")
+            )
         }
         Err(_) => text += "; nothing is left of the copy",
     }
@@ -157,15 +160,20 @@ fn print(report: &Report, json: bool) {
         return;
     }
     let Report { files, directories, symlinks, links, specials, bytes, left_out } = report;
-    let mut parts =
-        vec![format!("{files} files of {}", size::show(*bytes)), format!("{directories} directories")];
-    let others =
-        [(symlinks, "symbolic links"), (links, "hard links"), (specials, "device nodes, FIFOs and sockets")];
-    parts.extend(
-        others.iter().filter(|(count, _)| **count > 0).map(|(count, what)| format!("{count} {what}")),
-    );
+    let mut parts = vec![
+        format!("{} of {}", several(*files, "file", "files"), size::show(*bytes)),
+        several(*directories, "directory", "directories"),
+    ];
+    let others = [
+        (symlinks, "symbolic link", "symbolic links"),
+        (links, "hard link", "hard links"),
+        (specials, "device node, FIFO or socket", "device nodes, FIFOs and sockets"),
+    ];
+    let there = others.iter().filter(|(count, ..)| **count > 0);
+    parts.extend(there.map(|(count, one, more)| several(**count, one, more)));
     say!("cloned {}", parts.join(", "));
     if *left_out > 0 {
-        say!("{left_out} owners or attributes were left out: only root may give them");
+        let what = several(*left_out, "owner or attribute was", "owners or attributes were");
+        say!("{what} left out: only root may give them");
     }
 }

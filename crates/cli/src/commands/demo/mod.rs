@@ -79,7 +79,7 @@ fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Result<Value, Fail
     let path = folder.join("image");
     let bytes = image_bytes(folder)?;
     args.say(format_args!(
-        "Making an image of {} in {}, every block of it written",
+        "Making an image of {}, every block of it written, in\n{}",
         size::show(bytes),
         folder.display()
     ));
@@ -136,8 +136,9 @@ fn measure(args: &Args, target: &Target, interrupt: &Interrupt) -> Result<Vec<Ro
 fn explain(args: &Args, rows: &[Row]) {
     let fsyncs: u64 = rows.iter().map(Row::fsyncs).sum();
     args.say(format_args!(
-        "\n{} fsyncs. Each waits for its data and its log, written side by side, and for one flush; those that come\n\
-         together share both. A kernel filesystem needs two flushes for the first line.",
+        "\n{} fsyncs. Each waits for its data and its log, written side by side, and\n\
+         for one flush; those that come together share both. A kernel filesystem needs\n\
+         two flushes for the first line.",
         HumanCount(fsyncs)
     ));
 }
@@ -151,7 +152,7 @@ fn check_image(args: &Args, path: &Path) -> Result<Value, Failure> {
     }
     let blocks = report.data_blocks;
     args.say(format_args!(
-        "Unmounted and checked: {} blocks of data and {} tree nodes, all as their checksums say.\n",
+        "Unmounted and checked: {} blocks of data and {} tree nodes,\nall as their checksums say.\n",
         HumanCount(blocks),
         report.nodes
     ));
@@ -162,7 +163,8 @@ fn cut_the_power(args: &Args, interrupt: &Interrupt) -> Result<Value, Failure> {
     let seed = args.seed.unwrap_or_else(rand::random);
     let cuts = (10 * args.seconds).clamp(10, 100);
     args.say(format_args!(
-        "Cutting the power {cuts} times under load (seed {seed}): what no flush covered is dropped, reordered or torn"
+        "Cutting the power {cuts} times under load (seed {seed}):\n\
+         what no flush covered is dropped, reordered or torn"
     ));
     let bar = bar(cuts, "cuts");
     let plan = power::Plan { seed, cuts, load: POWER_LOAD, canary: None };

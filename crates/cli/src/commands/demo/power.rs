@@ -99,7 +99,7 @@ impl fmt::Display for Outcome {
         )?;
         writeln!(
             f,
-            "Compared:  {} acknowledged fsyncs, {} of data and {} files by name, byte for byte",
+            "Compared:  {} acknowledged fsyncs, {} of data and {} files\n           by name, byte for byte",
             HumanCount(self.compared.fsyncs),
             HumanBytes(self.compared.bytes),
             HumanCount(self.compared.files)

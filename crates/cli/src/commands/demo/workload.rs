@@ -28,7 +28,7 @@ pub struct Workload {
 pub const WORKLOADS: &[Workload] = &[
     Workload { name: "64 KiB append + fsync", jobs: 1, pattern: Pattern::Append },
     Workload { name: "64 KiB append + fsync", jobs: 8, pattern: Pattern::Append },
-    Workload { name: "64 KiB random overwrite + fsync, one xattr", jobs: 8, pattern: Pattern::Random },
+    Workload { name: "64 KiB random overwrite, xattr+fsync", jobs: 8, pattern: Pattern::Random },
 ];
 
 /// The result of one workload.
@@ -41,7 +41,9 @@ pub struct Row {
 
 impl Row {
     /// The heading above the rows.
-    pub const HEADING: &'static str = "workload                                     jobs  fsyncs/s  flushes/fsync  writes/fsync  bytes written/byte";
+    pub const HEADING: &'static str = "\
+\x20                                                            each fsync    bytes
+workload                             jobs  fsyncs/s    flushes   writes    /byte";
 
     /// Acknowledged fsyncs.
     pub fn fsyncs(&self) -> u64 {
@@ -69,7 +71,7 @@ impl fmt::Display for Row {
         let fsyncs = self.fsyncs().max(1) as f64;
         write!(
             f,
-            "{:44} {:>4} {:>9.0} {:>14.2} {:>13.2} {:>19.2}",
+            "{:36} {:>4} {:>9.0} {:>10.2} {:>8.2} {:>8.2}",
             self.name,
             self.jobs,
             self.fsyncs() as f64 / self.sample.seconds,

@@ -8,12 +8,14 @@ pub use busiest::{Busiest, BusyFile};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::printed;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use syncline_fs::Filesystem;
 use syncline_fuse::control::{self, Control, ControlError};
+use text::Names;
 
 /// The text on the control channel. Its argument is whose receipts, a colon, and how many.
 const TEXT: &str = "explain";
@@ -77,14 +79,24 @@ pub fn run(args: Args) -> Outcome {
         if receipts.is_empty() {
             return Err(none(&args.file, all));
         }
-        let name = (!all).then(|| printed::one_line(args.file.display()));
-        output.write_all(text::explain(receipts, name.as_deref()).as_bytes())
+        let names = match all {
+            true => Names::Known(names(&args.file, receipts)),
+            false => Names::One(printed::one_line(args.file.display())),
+        };
+        output.write_all(text::explain(receipts, &names).as_bytes())
     };
     match written {
         // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         written => Ok(written.map(|()| ExitCode::SUCCESS)?),
     }
+}
+
+/// The first path of each inode that has one, asked of the daemon.
+fn names(directory: &Path, receipts: &[Value]) -> BTreeMap<u64, String> {
+    let path = |inode| control::paths(directory, inode).ok()?.into_iter().next();
+    let named = |inode| Some((inode, printed::one_line(String::from_utf8_lossy(&path(inode)?))));
+    text::inodes(receipts).into_iter().filter_map(named).collect()
 }
 
 fn ask(path: &Path, whose: &str, count: u32) -> Result<Value, Failure> {

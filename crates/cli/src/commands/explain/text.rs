@@ -1,15 +1,20 @@
 //! Receipts in words.
 
+use crate::printed::fold;
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Explains the stages; printed once, below.
 const STAGES: &str = "\
-submit: own data placed, checksummed and on its way, and what names it put into the log in memory
-wait: for the batch before   gather: for others to join   write: until data and batch were written, side by side
+submit: own data placed, checksummed and on its way, and what names it put into
+        the log in memory
+wait: for the batch before   gather: for others to come into the group
+write: until data and batch were written, side by side
 flush: of the device's cache   answer: until the caller went on
-A batch is one write to the log, as a transaction of a journal is; no flush comes between data and log.
+A batch is one write to the log, as a transaction of a journal is; no flush
+comes between data and log.
 ";
 
 /// Each reason and its meaning, in the order in which they are printed.
@@ -27,12 +32,43 @@ const REASONS: [(&str, &str); 11] = [
     ("switched_off", "everything was durable, but eliding flushes is switched off"),
 ];
 
-/// Explains all receipts, with the file's name if they are about one.
-pub fn explain(receipts: &[Value], name: Option<&str>) -> String {
+/// The names of the files that receipts are about.
+pub enum Names {
+    /// All receipts are about this file.
+    One(String),
+    /// The names of inodes, as far as they are known.
+    Known(BTreeMap<u64, String>),
+}
+
+impl Names {
+    fn one(&self) -> Option<&str> {
+        match self {
+            Self::One(name) => Some(name),
+            Self::Known(_) => None,
+        }
+    }
+
+    /// `notes (inode 14)`
+    fn of(&self, inode: u64) -> String {
+        let name = match self {
+            Self::One(name) => Some(name),
+            Self::Known(names) => names.get(&inode),
+        };
+        name.map_or_else(|| format!("inode {inode}"), |name| format!("{name} (inode {inode})"))
+    }
+}
+
+/// The first inode of each receipt, which its line names.
+pub fn inodes(receipts: &[Value]) -> BTreeSet<u64> {
+    receipts.iter().map(|receipt| Receipt(receipt).number("/inodes/0")).collect()
+}
+
+/// Explains all receipts.
+pub fn explain(receipts: &[Value], names: &Names) -> String {
     let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
     let mut out = String::new();
     for receipt in receipts {
-        out.push_str(&one(&Receipt(receipt), name, now_ns));
+        out.push_str(&one(&Receipt(receipt), names, now_ns));
         out.push('\n');
     }
     out + STAGES
@@ -60,11 +96,13 @@ impl Receipt<'_> {
     }
 }
 
-fn one(receipt: &Receipt<'_>, name: Option<&str>, now_ns: i64) -> String {
-    let mut out = head(receipt, name, now_ns);
+fn one(receipt: &Receipt<'_>, names: &Names, now_ns: i64) -> String {
+    let mut out = String::new();
+    fold(&head(receipt, names, now_ns), 4, &mut out);
     let mut line = |label: &str, text: String| {
         if !text.is_empty() {
-            let _ = writeln!(out, "  {label:7}{text}");
+            let _ = write!(out, "  {label:7}");
+            fold(&text, 9, &mut out);
         }
     };
     line("why", why(receipt));
@@ -77,20 +115,21 @@ fn one(receipt: &Receipt<'_>, name: Option<&str>, now_ns: i64) -> String {
 }
 
 /// `#12 fsync of notes (inode 14), 2.1 s ago: durable after 412 µs`
-fn head(receipt: &Receipt<'_>, name: Option<&str>, now_ns: i64) -> String {
+fn head(receipt: &Receipt<'_>, names: &Names, now_ns: i64) -> String {
     let call = match receipt.text("/call") {
         "fsyncdir" => "fsync",
         "sync_many" => "fsync2",
         call => call,
     };
     let (files, first) = (receipt.number("/files"), receipt.number("/inodes/0"));
-    let what = match (receipt.text("/call"), name) {
+    let what = match (receipt.text("/call"), names.one()) {
         ("syncfs", _) => format!("the filesystem, {} with unwritten data", count(files, "file")),
         ("sync_many", Some(name)) => format!("{}, among them {name}", count(files, "file")),
-        ("sync_many", None) => format!("{}, the first of them inode {first}", count(files, "file")),
-        ("fsyncdir", _) => format!("directory inode {first}"),
-        (_, Some(name)) => format!("{name} (inode {first})"),
-        _ => format!("inode {first}"),
+        ("sync_many", None) => {
+            format!("{}, the first of them {}", count(files, "file"), names.of(first))
+        }
+        ("fsyncdir", _) => format!("directory {}", names.of(first)),
+        _ => names.of(first),
     };
     let ago = receipt.0["time_ns"].as_i64().map_or(0, |then| now_ns.saturating_sub(then)).max(0);
     let total = micros(receipt.number("/times_ns/total"));
@@ -104,7 +143,7 @@ fn head(receipt: &Receipt<'_>, name: Option<&str>, now_ns: i64) -> String {
     } else {
         format!("durable after {total} µs")
     };
-    format!("#{} {call} of {what}, {:.1} s ago: {end}\n", receipt.number("/serial"), ago as f64 / 1e9)
+    format!("#{} {call} of {what}, {:.1} s ago: {end}", receipt.number("/serial"), ago as f64 / 1e9)
 }
 
 fn why(receipt: &Receipt<'_>) -> String {
@@ -211,7 +250,8 @@ fn flush(receipt: &Receipt<'_>) -> String {
             format!("elided: everything up to operation {}{batch} was durable {by}", durable("op"))
         }
         "joined" if drove => format!("joined: somebody outside the group had asked; durable {by}"),
-        "joined" => format!("joined: issued once for the group; durable {by}"),
+        // Only a group can join: its members wait for the flush that its driver waits for.
+        "joined" => format!("the group's: durable {by}"),
         "issued" => format!("issued: durable {by}"),
         "checkpoint" => format!("a checkpoint: {by}"),
         _ => String::new(),
@@ -244,7 +284,12 @@ mod tests {
 
     /// Converts a receipt as the daemon sends it into the printed text.
     fn told(receipt: Made, name: Option<&str>) -> String {
-        explain(&[serde_json::json!([receipt])[0].clone()], name)
+        let known = || Names::Known([(14, "/mail/inbox".to_owned())].into());
+        let names = name.map_or_else(known, |name| Names::One(name.to_owned()));
+        let text = explain(&[serde_json::json!([receipt])[0].clone()], &names);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        // As if it were not folded.
+        text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
     }
 
     fn issued() -> Made {
@@ -268,7 +313,7 @@ mod tests {
         let text = told(issued(), Some("notes"));
         let expected = [
             "#12 fsync of notes (inode 14), ",
-            ": durable after 135 µs\n",
+            ": durable after 135 µs ",
             "why    it had data that was only in memory; its size had changed; changes made elsewhere before",
             "data   64 KiB in 1 device write, 1 extent, beside the log",
             "log    2 items of its own, 0 bytes more in memory; batch 57, 4 KiB, had in all 6 items (2 extent, 4 inode)",
@@ -289,7 +334,8 @@ mod tests {
         let words = "elided: everything up to operation 40, which is batch 57 and all before it, was durable by flush 33";
         assert!(elided.contains(words) && elided.contains("nothing was left to do"), "{elided}");
         let joined = told(Made { cover: Cover::Joined, drove: false, ..issued() }, None);
-        assert!(joined.contains("joined: issued once for the group; durable by flush 33"), "{joined}");
+        assert!(joined.contains("flush  the group's: durable by flush 33"), "{joined}");
+        assert!(joined.contains("fsync of /mail/inbox (inode 14), "), "{joined}");
         assert!(joined.contains("another call took the batch to the device, for 8 in all"), "{joined}");
     }
 

@@ -59,7 +59,14 @@ pub fn run(args: Args) -> Outcome {
         converse(&image, args.json)?;
         false
     } else {
-        lines(&image, std::io::stdin().lock().lines(), args.json)?
+        let mut given = false;
+        let each = std::io::stdin().lock().lines().inspect(|_| given = true);
+        let refused = lines(&image, each, args.json)?;
+        if !given {
+            let text = "there is no terminal to ask, and no command came on standard input";
+            return Err(Failure::usage(text).next("name one with -c; '-c help' lists them"));
+        }
+        refused
     };
     Ok(ExitCode::from(u8::from(refused)))
 }

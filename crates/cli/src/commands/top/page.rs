@@ -25,7 +25,7 @@ s          sort files by syncs, time, longest sync, bytes
 h, ?       this help
 
 issued     flushes that reached the device
-joined     fsyncs that waited for another batch's flush
+joined     batches that shared another batch's flush
 elided     fsyncs that needed none any more
 a flush    syncs for each flush that was issued
 group size fsyncs that shared one log batch

@@ -1,0 +1,170 @@
+//! `syncline cp`: copies files and trees out of an image or a snapshot that is not mounted.
+//!
+//! Names, links and types meet what is there already as with cp(1). An entry that can't be copied
+//! is told, and the others are copied: so a damaged image gives what can still be read.
+
+mod attributes;
+mod tree;
+
+use super::image::spinner;
+use super::missing;
+use super::place::Place;
+use crate::failure::{Cause, Failure, Outcome};
+use crate::printed::several;
+use indicatif::ProgressBar;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use syncline::{Error, Filesystem};
+use tree::Copier;
+
+/// Arguments of `cp`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Image, perhaps a snapshot of it, and the path in it of what is copied
+    #[arg(required = true, value_name = "IMAGE[@SNAPSHOT]:PATH")]
+    sources: Vec<OsString>,
+    /// Directory to copy into, or what the copy of one source is called
+    #[arg(value_name = "DEST")]
+    destination: PathBuf,
+    /// Directories too, with everything below them
+    #[arg(long, short, short_alias = 'R')]
+    recursive: bool,
+    /// The same, with owners, permissions, times, extended attributes, access control lists and
+    /// hard links; without it as a new file has them
+    #[arg(long, short)]
+    archive: bool,
+}
+
+/// An open image, and what identifies it.
+struct Source {
+    image: PathBuf,
+    snapshot: Option<String>,
+    fs: Filesystem,
+}
+
+/// The failures that were told, and what was left out.
+struct Told {
+    bar: ProgressBar,
+    code: u8,
+    left_out: u64,
+}
+
+impl Told {
+    /// Tells a failure. The first one decides the exit code.
+    fn failure(&mut self, failure: &Failure) {
+        self.bar.suspend(|| note!("syncline: {failure}"));
+        if self.code == 0 {
+            self.code = failure.code();
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let places = args.sources.iter().map(Place::of).collect::<Vec<_>>();
+    refuse_impossible(&args, &places)?;
+    let mut sources: Vec<Source> = Vec::new();
+    for place in &places {
+        if !sources.iter().any(|source| source.is_of(place)) {
+            let fs = place.open()?;
+            sources.push(Source { image: place.image.clone(), snapshot: place.snapshot.clone(), fs });
+        }
+    }
+    let images = sources.iter().filter_map(|source| source.image.metadata().ok());
+    let images = images.map(|metadata| (metadata.dev(), metadata.ino())).collect::<Vec<_>>();
+    let into = args.destination.is_dir();
+    let mut told = Told { bar: spinner("copying"), code: 0, left_out: 0 };
+    for source in &sources {
+        let mut copier = Copier::new(&source.fs, &source.image, &images, args.archive, &mut told);
+        for place in places.iter().filter(|place| source.is_of(place)) {
+            if let Err(failure) = copy_one(&args, place, into, &mut copier) {
+                copier.told.failure(&failure);
+            }
+        }
+    }
+    told.bar.finish_and_clear();
+    if told.left_out > 0 {
+        let what = several(told.left_out, "owner or attribute was", "owners or attributes were");
+        note!(
+            "syncline: {what} left out: only root may give them, or there is no room for them at {}",
+            args.destination.display()
+        );
+    }
+    sources.into_iter().try_for_each(|source| source.fs.close())?;
+    Ok(ExitCode::from(told.code))
+}
+
+impl Source {
+    fn is_of(&self, place: &Place) -> bool {
+        (&self.image, &self.snapshot) == (&place.image, &place.snapshot)
+    }
+}
+
+/// Refuses what can't be meant, before any image is opened.
+fn refuse_impossible(args: &Args, places: &[Place]) -> Result<(), Failure> {
+    let destination = args.destination.display();
+    let no_path = |(text, place): &(&OsString, &Place)| {
+        place.path.as_os_str().is_empty() && !text.as_bytes().ends_with(b":")
+    };
+    if let Some((text, _)) = args.sources.iter().zip(places).find(no_path) {
+        let into = Place::of(&args.destination.clone().into_os_string());
+        if into.image != args.destination && into.image.is_file() {
+            let failure = Failure::usage(format!("{destination}: nothing is copied into an image"));
+            return Err(failure.next("mount it, and copy with cp"));
+        }
+        // For a missing one, opening it reports that.
+        if Path::new(text).exists() {
+            let text = format!("{}: no path in an image", Path::new(text).display());
+            return Err(Failure::usage(text).next("name one: IMAGE:PATH, or 'IMAGE:' for everything"));
+        }
+    }
+    if places.len() > 1 && !args.destination.is_dir() {
+        let text = format!("{destination} is not a directory, and takes one copy only");
+        return Err(Failure::of(Cause::MountPoint, text).next("name a directory"));
+    }
+    Ok(())
+}
+
+/// Copies what one word of the command line names.
+fn copy_one(args: &Args, place: &Place, into: bool, copier: &mut Copier) -> Result<(), Failure> {
+    let (path, recursive) = (place.inside(), args.recursive || args.archive);
+    let found = if recursive { copier.fs.symlink_metadata(&path) } else { copier.fs.metadata(&path) };
+    let metadata = found.map_err(|error| copier.failure(&path, error))?;
+    if metadata.is_dir() && !recursive {
+        let text = format!("{}: it is a directory", copier.shown(&path));
+        return Err(Failure::new(text).next("add -r, or -a"));
+    }
+    let target = match path.file_name() {
+        // The contents of the root directory, and of a path that ends in `..`, go right there.
+        Some(name) if into => args.destination.join(name),
+        _ => followed(&args.destination)?,
+    };
+    copier.entry(&path, &metadata, &target);
+    Ok(())
+}
+
+/// A destination that is a link to a file means the file. (Names below are never followed.)
+fn followed(destination: &Path) -> Result<PathBuf, Failure> {
+    match destination.symlink_metadata() {
+        Ok(metadata) if metadata.is_symlink() => {
+            let resolved = destination.canonicalize();
+            resolved.map_err(|error| missing(destination, error).next("it is a link that leads nowhere"))
+        }
+        Ok(_) => Ok(destination.to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(destination.to_owned()),
+        Err(error) => Err(missing(destination, error)),
+    }
+}
+
+/// The failure of reading in an image.
+fn cannot_read(shown: &str, error: Error) -> Failure {
+    let error = match error {
+        Error::At { cause, .. } => *cause,
+        error => error,
+    };
+    Failure::from(error).about(Path::new(shown)).of_reading_only()
+}

@@ -1,0 +1,181 @@
+//! `syncline cp`: what comes out of an image is what was in it, and meets what is there already as
+//! with cp(1).
+
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+use support::{Answer, Place, edit, is_root, program, run};
+use syncline::{Filesystem, ImageOptions};
+
+/// A file of 20 MiB with 8 KiB of data at both ends.
+const SPARSE: u64 = 20 << 20;
+
+/// An image with a tree of everything but device nodes, and a snapshot `before` of it.
+fn ground() -> (Place, PathBuf) {
+    let place = Place::with_image("64MiB");
+    let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
+    fs.create_dir_all("/tree/below/empty").unwrap();
+    fs.write("/tree/file", "first").unwrap();
+    fs.set_permissions("/tree/file", 0o4640).unwrap();
+    fs.set_xattr("/tree/file", "user.colour", b"blue").unwrap();
+    fs.hard_link("/tree/file", "/tree/below/name").unwrap();
+    fs.symlink("../file", "/tree/below/link").unwrap();
+    let sparse = fs.create_file("/tree/sparse").unwrap();
+    sparse.write_all_at(&[7; 8192], 0).unwrap();
+    sparse.write_all_at(&[8; 8192], SPARSE - 8192).unwrap();
+    drop(sparse);
+    let times = |seconds| UNIX_EPOCH + Duration::new(seconds, 123_456_789);
+    fs.set_permissions("/tree/below/empty", 0o555).unwrap();
+    for path in ["/tree/file", "/tree/below/empty", "/tree/below", "/tree"] {
+        fs.set_times(path, Some(times(1_000_000)), Some(times(2_000_000))).unwrap();
+    }
+    fs.create_snapshot("before").unwrap();
+    fs.write("/tree/file", "second").unwrap();
+    fs.close().unwrap();
+    let to = place.directory("to");
+    (place, to)
+}
+
+fn cp(place: &Place, options: &[&str], sources: &[&str], to: &Path) -> Answer {
+    let mut command = program();
+    command.arg("cp").args(options);
+    for source in sources {
+        command.arg(format!("{}{source}", place.image().display()));
+    }
+    command.arg(to);
+    run(command)
+}
+
+#[test]
+fn an_archive_is_the_tree_with_all_its_attributes() {
+    let (place, to) = ground();
+    cp(&place, &["-a"], &["@before:tree"], &to.join("copy")).ok();
+    let copy = to.join("copy");
+    assert_eq!(fs::read(copy.join("file")).unwrap(), b"first");
+    let file = fs::metadata(copy.join("file")).unwrap();
+    assert_eq!(file.mode() & 0o7777, 0o4640);
+    assert_eq!((file.mtime(), file.mtime_nsec()), (2_000_000, 123_456_789));
+    assert_eq!((file.nlink(), file.ino()), (2, fs::metadata(copy.join("below/name")).unwrap().ino()));
+    let mut room = [0; 16];
+    match rustix::fs::getxattr(copy.join("file"), "user.colour", &mut room[..]) {
+        Ok(len) => assert_eq!(&room[..len], b"blue"),
+        // The host's filesystem has none.
+        Err(error) => assert_eq!(error, rustix::io::Errno::OPNOTSUPP),
+    }
+    assert_eq!(fs::read_link(copy.join("below/link")).unwrap(), Path::new("../file"));
+    for (directory, mode) in [("", 0o755), ("below", 0o755), ("below/empty", 0o555)] {
+        let told = fs::metadata(copy.join(directory)).unwrap();
+        assert_eq!((told.mode() & 0o7777, told.mtime()), (mode, 2_000_000), "{directory}");
+    }
+    let sparse = fs::read(copy.join("sparse")).unwrap();
+    assert_eq!(sparse.len() as u64, SPARSE);
+    assert!(sparse[..8192] == [7; 8192] && sparse[sparse.len() - 8192..] == [8; 8192]);
+    assert!(sparse[8192..sparse.len() - 8192].iter().all(|byte| *byte == 0));
+    assert!(fs::metadata(copy.join("sparse")).unwrap().blocks() < 2048, "holes became data");
+    place.check_clean();
+}
+
+#[test]
+fn names_go_where_cp_puts_them() {
+    let (place, to) = ground();
+    cp(&place, &[], &[":tree/file"], &to).ok();
+    let file = fs::metadata(to.join("file")).unwrap();
+    assert_eq!((fs::read(to.join("file")).unwrap(), file.mode() & 0o7777), (b"second".to_vec(), 0o640));
+    assert!(file.mtime() > 2_000_000, "a plain copy is new");
+    // A link is followed inside of the image, and copied with -r.
+    cp(&place, &[], &[":tree/below/link"], &to.join("followed")).ok();
+    assert_eq!(fs::read(to.join("followed")).unwrap(), b"second");
+    cp(&place, &["-r"], &[":tree/below/link"], &to).ok();
+    assert!(fs::symlink_metadata(to.join("link")).unwrap().is_symlink());
+    cp(&place, &["-r"], &[":tree", "@before:tree/file"], &to).ok();
+    assert_eq!(fs::read(to.join("tree/file")).unwrap(), b"second");
+    assert_eq!(fs::read(to.join("file")).unwrap(), b"first", "the second source overwrote the copy");
+    assert_eq!(fs::metadata(to.join("tree/file")).unwrap().nlink(), 1, "hard links are for -a");
+    // Everything, into a directory that is there, and into one that is not.
+    for name in ["all", "anew"] {
+        cp(&place, &["-R"], &[":"], &to.join(name)).ok();
+        assert_eq!(fs::read(to.join(name).join("tree/file")).unwrap(), b"second");
+    }
+    cp(&place, &["-r"], &[":tree"], &to).ok();
+}
+
+#[test]
+fn nothing_takes_the_place_of_another_kind() {
+    let (place, to) = ground();
+    fs::create_dir(to.join("file")).unwrap();
+    cp(&place, &[], &[":tree/file"], &to).fails(1, &["file is a directory", "another place"]);
+    fs::write(to.join("tree"), "mine").unwrap();
+    cp(&place, &["-a"], &[":tree"], &to).fails(1, &["tree is no directory", "another place"]);
+    assert_eq!(fs::read(to.join("tree")).unwrap(), b"mine");
+    fs::remove_file(to.join("tree")).unwrap();
+    // A link below the destination is replaced, so that nothing is written elsewhere.
+    let outside = place.path().join("outside");
+    fs::write(&outside, "mine").unwrap();
+    fs::create_dir(to.join("tree")).unwrap();
+    symlink(&outside, to.join("tree/file")).unwrap();
+    symlink(place.directory("elsewhere"), to.join("tree/below")).unwrap();
+    let answer = cp(&place, &["-r"], &[":tree"], &to);
+    answer.fails(1, &["tree/below is no directory"]);
+    assert_eq!(fs::read(&outside).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(place.path().join("elsewhere")).unwrap().count(), 0);
+    assert_eq!(fs::read(to.join("tree/file")).unwrap(), b"second");
+    assert!(to.join("tree/sparse").exists(), "the rest was copied");
+    // A link that is named itself means its file.
+    symlink(&outside, to.join("named")).unwrap();
+    cp(&place, &[], &[":tree/file"], &to.join("named")).ok();
+    assert_eq!(fs::read(&outside).unwrap(), b"second");
+    cp(&place, &[], &[":tree/file"], &place.image()).fails(2, &["the image that is copied from"]);
+    cp(&place, &[], &[":tree/file"], Path::new("/dev/null")).fails(1, &["/dev/null", "syncline cat"]);
+    assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+    place.check_clean();
+}
+
+#[test]
+fn what_can_be_read_of_a_damaged_image_is_copied() {
+    let place = Place::with_image("32MiB");
+    let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
+    let rotten = "a pattern that is nowhere else ".repeat(500);
+    fs.create_dir("/tree").unwrap();
+    for (name, contents) in [("a", "whole".repeat(3000)), ("b", rotten.clone()), ("c", "whole".repeat(3000))]
+    {
+        fs.write(format!("/tree/{name}"), contents).unwrap();
+    }
+    fs.close().unwrap();
+    let image = fs::read(place.image()).unwrap();
+    let at = image.windows(40).position(|part| part == &rotten.as_bytes()[..40]).unwrap();
+    edit(&place.image(), at as u64, 4096, |block| block[17] ^= 1);
+    let to = place.path().join("to");
+    let answer = cp(&place, &["-a"], &[":tree"], &to);
+    answer.fails(4, &[":/tree/b", "b is incomplete"]);
+    for name in ["a", "c"] {
+        assert_eq!(fs::read_to_string(to.join(name)).unwrap(), "whole".repeat(3000));
+    }
+}
+
+#[test]
+fn a_user_keeps_what_only_root_may_give() {
+    if !is_root() {
+        return;
+    }
+    let (place, to) = ground();
+    let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
+    fs.set_owner("/tree/file", Some(1), Some(1)).unwrap();
+    fs.set_permissions("/tree/file", 0o4755).unwrap();
+    fs.close().unwrap();
+    for path in [place.path(), &to, &place.image()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let mut command = program();
+    command.args(["cp", "-a"]).arg(format!("{}:tree/file", place.image().display())).arg(&to);
+    let answer = run(support::as_nobody(command));
+    assert_eq!((answer.code, answer.err.contains("left out")), (0, true), "{answer:?}");
+    let file = fs::metadata(to.join("file")).unwrap();
+    assert_eq!((file.uid(), file.mode() & 0o7777), (65534, 0o755), "setuid went to another owner");
+    cp(&place, &["-a"], &[":tree/file"], &to.join("roots")).ok();
+    let file = fs::metadata(to.join("roots")).unwrap();
+    assert_eq!((file.uid(), file.mode() & 0o7777), (1, 0o4755));
+}
