@@ -245,7 +245,7 @@ impl InodeState {
     /// The 512-byte units that the inode item claims.
     pub(crate) fn logged_units(&self) -> u64 {
         let units = match self.attr.file_type {
-            FileType::Regular => self.data.disk_view(&self.attr).blocks,
+            FileType::Regular => self.data.disk_view().blocks,
             _ => self.attr.blocks,
         };
         units.saturating_add(self.meta.xattr_units.into())
@@ -291,7 +291,7 @@ fn check_limits(item: &InodeItem<'_>, limits: Limits) -> Result<(), FormatError>
 /// data.
 pub(crate) fn encode(attr: &Attributes, meta: &Meta, data: &DataState) -> Bytes {
     let disk = match attr.file_type {
-        FileType::Regular => data.disk_view(attr),
+        FileType::Regular => data.disk_view(),
         _ => DiskView {
             size: attr.size,
             mtime: attr.mtime,

@@ -132,7 +132,7 @@ impl DataState {
     }
 
     /// The values that the inode item must carry now.
-    pub(crate) fn disk_view(&self, _attr: &Attributes) -> DiskView<'_> {
+    pub(crate) fn disk_view(&self) -> DiskView<'_> {
         DiskView {
             size: self.disk_size,
             mtime: self.disk_mtime,
