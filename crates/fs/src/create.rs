@@ -4,7 +4,7 @@ use crate::FsError;
 use crate::change::{Changes, lease_all};
 use crate::directory::{Entry, check_name, put_entry, require_alive};
 use crate::filesystem::Filesystem;
-use crate::flags::{handed_down, require_changeable, require_growable};
+use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
 use crate::types::{Attributes, Caller, FileType, Ino, NewMode, ROOT, Timestamp};
 use syncline_store::{Canary, Transaction};
@@ -91,6 +91,7 @@ impl Filesystem {
         mut transaction: Transaction,
     ) -> Result<Attributes, FsError> {
         check_name(name)?;
+        self.prepare_compression(new.file_type).await?;
         let _room = self.admit_growth().await?;
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.write().await;
@@ -105,7 +106,7 @@ impl Filesystem {
         let file_type = new.file_type;
         let lists = self.inherit_acls(&mut new, &dir).await?;
         let now = self.now();
-        let mut state = new.inherit(&dir).state(ino, parent, caller, now);
+        let mut state = new.inherit(self, &dir).state(ino, parent, caller, now);
         self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);
         let held = self.hold_new(&state).await?;
 
@@ -201,9 +202,9 @@ impl NewInode {
 
     /// Applies what a directory passes on: some of its flags, its quota, and its group if it is
     /// setgid; new directories become setgid too.
-    pub(crate) fn inherit(mut self, dir: &Inode) -> Inheriting {
+    pub(crate) fn inherit(mut self, fs: &Filesystem, dir: &Inode) -> Inheriting {
         let state = dir.state.lock();
-        self.meta.flags |= handed_down(state.meta.flags, self.file_type);
+        self.meta.flags |= fs.flags_of_new(state.meta.flags, self.file_type);
         self.meta.quota = state.meta.quota;
         let setgid = state.attr.permissions & SETGID != 0;
         if setgid && self.file_type == FileType::Directory {

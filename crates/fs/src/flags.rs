@@ -91,6 +91,30 @@ impl Filesystem {
     }
 }
 
+impl Filesystem {
+    /// Makes sure, before a file is created, that the image may have compressed data if the mount
+    /// asks for it. The caller holds no lease.
+    pub(crate) async fn prepare_compression(&self, file_type: FileType) -> Result<(), FsError> {
+        let asks = file_type == FileType::Regular && self.options.compression.is_some();
+        if asks && !self.store.has_features(FEATURE_COMPRESSION) {
+            self.store.add_features(FEATURE_COMPRESSION).await?;
+        }
+        Ok(())
+    }
+
+    /// The flags of a new inode in a directory with these `flags`: those that it hands down, and
+    /// the compression that the mount asks for.
+    pub(crate) fn flags_of_new(&self, flags: u32, file_type: FileType) -> u32 {
+        let handed_down = handed_down(flags, file_type);
+        match self.options.compression {
+            compression @ Some(_) if file_type == FileType::Regular && compression_of(flags).is_none() => {
+                handed_down | FileFlags { compression, ..FileFlags::default() }.bits()
+            }
+            _ => handed_down,
+        }
+    }
+}
+
 fn has(inode: &Inode, flags: u32) -> bool {
     inode.state.lock().meta.flags & flags != 0
 }
@@ -121,7 +145,7 @@ pub(crate) fn require_writable(inode: &Inode, offset: u64) -> Result<(), FsError
 }
 
 /// The flags among a directory's `flags` that a new inode of type `to` inherits.
-pub(crate) fn handed_down(flags: u32, to: FileType) -> u32 {
+fn handed_down(flags: u32, to: FileType) -> u32 {
     let all = match to {
         FileType::Symlink => 0,
         FileType::Regular | FileType::Directory => FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD,

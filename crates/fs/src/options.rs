@@ -3,6 +3,7 @@
 use crate::clock::{Clock, SystemClock};
 use std::sync::Arc;
 use std::time::Duration;
+use syncline_format::items::extent::Algorithm;
 
 /// When reads change the access time. The new time is logged like dirty data: when it is
 /// `writeback_age` old, with an fsync of the inode, and at unmount.
@@ -51,6 +52,8 @@ pub struct Options {
     pub access_time: AccessTime,
     /// Whether directories have access times, too. Default: yes.
     pub directory_access_time: bool,
+    /// Compression of new files whose directory does not ask for any. Default: none.
+    pub compression: Option<Algorithm>,
     /// Number of receipts kept. Default 4096, about 2 MiB when full; 0 for none.
     pub receipts_max: usize,
 }
@@ -70,6 +73,7 @@ impl Default for Options {
             clock: Arc::new(SystemClock),
             access_time: AccessTime::default(),
             directory_access_time: true,
+            compression: None,
             receipts_max: 4096,
         }
     }

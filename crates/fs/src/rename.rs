@@ -327,7 +327,7 @@ impl Filesystem {
             meta: Meta::default(),
         };
         let ino = self.store.new_object();
-        let mut state = new.inherit(from).state(ino, from.ino, owner, self.now());
+        let mut state = new.inherit(self, from).state(ino, from.ino, owner, self.now());
         let entry = Entry { offset: concerned.source_entry.offset, ino, file_type: FileType::CharDevice };
         put_entry(transaction, from.ino, entry, request.name);
         self.put_first_parent(&mut state.meta, transaction, ino, (from.ino, request.name));

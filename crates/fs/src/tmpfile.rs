@@ -23,6 +23,7 @@ impl Filesystem {
         permissions: impl Into<NewMode>,
         linkable: bool,
     ) -> Result<Attributes, FsError> {
+        self.prepare_compression(FileType::Regular).await?;
         let _room = self.admit_growth().await?;
         let dir = self.directory(parent).await?;
         let _lease = dir.lease.read().await;
@@ -41,7 +42,7 @@ impl Filesystem {
         }
         self.admit_inode(&dir).await?;
         let lists = self.inherit_acls(&mut new, &dir).await?;
-        let mut state = new.inherit(&dir).state(ino, parent, caller, self.now());
+        let mut state = new.inherit(self, &dir).state(ino, parent, caller, self.now());
         state.attr.nlink = 0;
         state.linkable = linkable;
         state.opens = 1;

@@ -44,7 +44,7 @@ pub struct Args {
     read_only: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other,
     /// no_allow_other, noatime, nodiratime, relatime, strictatime, sync, dirsync, discard,
-    /// discard=punch, nodiscard, commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
+    /// discard=punch, nodiscard, compress[=lz4|zstd], commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
     /// direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME,
     /// transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]

@@ -5,6 +5,7 @@ use crate::size;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use syncline_fs::AccessTime;
+use syncline_fs::types::Algorithm;
 use syncline_fuse::{DirectIo, MountOptions, Synchronous, Transport};
 use syncline_store::{Snapshot, StoreOptions};
 
@@ -21,7 +22,7 @@ const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
 /// Options without a value that a mount keeps for its whole life.
-const FIXED_WORDS: [&str; 11] = [
+const FIXED_WORDS: [&str; 13] = [
     "noatime",
     "relatime",
     "atime",
@@ -33,6 +34,8 @@ const FIXED_WORDS: [&str; 11] = [
     "discard",
     "nodiscard",
     "check_opens",
+    "compress",
+    "nocompress",
 ];
 
 /// The options that a remount leaves unchanged: all with a value, and some words.
@@ -158,6 +161,15 @@ impl MountChoices {
                 // Data that was written back stays in memory too, until a flush.
                 self.store.unflushed_bytes = self.fs.dirty_bytes_max.min(self.store.unflushed_bytes);
             }
+            "compress" => {
+                self.fs.compression = match value {
+                    "" | "zstd" => Some(Algorithm::Zstd),
+                    "lz4" => Some(Algorithm::Lz4),
+                    "no" => None,
+                    _ => return Err("choose compress, compress=lz4, compress=zstd or compress=no".into()),
+                }
+            }
+            "nocompress" => self.fs.compression = None,
             "kept" => self.fs.kept_bytes_max = at_least(value, 0)? as u64,
             "direct_io" => {
                 self.direct_io = match value {
@@ -279,6 +291,16 @@ mod tests {
         );
         assert_eq!(synchronous("sync,async"), Synchronous::Never);
         assert_eq!(parse("strictatime").unwrap().fs.access_time, AccessTime::Always);
+    }
+
+    #[test]
+    fn compress_is_zstandard_unless_it_says_otherwise() {
+        let compression = |text: &str| parse(text).unwrap().fs.compression;
+        assert_eq!((compression("noatime"), compression("compress,nocompress")), (None, None));
+        assert_eq!(compression("compress"), Some(Algorithm::Zstd));
+        assert_eq!(compression("compress=lz4"), Some(Algorithm::Lz4));
+        assert!(parse("compress=gzip").is_err_and(|failure| failure.to_string().contains("lz4")));
+        assert_eq!(left_by_remount(&["remount,compress,compress=lz4".into()]), ["compress", "compress=lz4"]);
     }
 
     #[test]

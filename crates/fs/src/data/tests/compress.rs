@@ -6,6 +6,7 @@ use crate::data::flush::writeback::write_back;
 use std::sync::atomic::Ordering;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::{Extent, Packed};
+use syncline_format::superblock::FEATURE_COMPRESSION;
 use syncline_store::Transaction;
 
 const KIB: usize = 1024;
@@ -347,4 +348,31 @@ fn what_was_written_before_is_compressed_when_it_is_written_anew() {
     let ino = mount.find("file");
     assert!(mount.read(ino, 0, 4_000_000) == contents);
     mount.check_items(ino);
+}
+
+#[test]
+fn a_mount_may_ask_for_the_compression_of_new_files() {
+    let mut mount = Mount::new();
+    let old = mount.create("old");
+    mount.options.compression = Some(Algorithm::Lz4);
+    let mount = mount.reopen();
+    assert!(!mount.fs.store().has_features(FEATURE_COMPRESSION));
+    let contents = text(1, 500 * KIB);
+    let compression = |mount: &Mount, ino| block_on(mount.fs.file_flags(ino)).unwrap().compression;
+    let (new, old_again) = (mount.create("new"), mount.find("old"));
+    assert_eq!((old, compression(&mount, old)), (old_again, None));
+    assert_eq!(compression(&mount, new), Some(Algorithm::Lz4));
+    assert!(mount.fs.store().has_features(FEATURE_COMPRESSION));
+    for ino in [new, old] {
+        mount.write(ino, 0, &contents);
+        back(&mount, ino);
+    }
+    assert!(mount.blocks(new) * 2 < mount.blocks(old));
+    // A directory's own choice counts, and directories themselves ask for nothing.
+    assert_eq!(compression(&mount, ROOT), None);
+    mount.compress(ROOT, Some(Algorithm::Zstd));
+    assert_eq!(compression(&mount, mount.create("third")), Some(Algorithm::Zstd));
+    let mount = mount.reopen();
+    assert_eq!(compression(&mount, mount.find("new")), Some(Algorithm::Lz4));
+    assert!(mount.read(mount.find("new"), 0, 500 * KIB) == contents);
 }
