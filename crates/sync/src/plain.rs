@@ -4,7 +4,8 @@ pub use futures_lite::future::block_on;
 pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use std::sync::OnceLock;
 
-/// An event of `event-listener` that takes no memory before somebody listens: notifying one that nobody waits for is what most syncs do.
+/// An event of `event-listener` that takes no memory before somebody listens. Most syncs notify
+/// events that nobody waits for.
 #[derive(Debug, Default)]
 pub struct Event {
     listened: std::sync::atomic::AtomicBool,
