@@ -32,7 +32,6 @@ fn the_lines_of_the_documents_run_as_they_stand() {
     skip_if!(no_fuse());
     skip_if!(not_root());
     skip_if!(tool("sqlite3", &[OsStr::new("--version")]).is_none().then_some("sqlite3 is not installed"));
-    skip_if!((!Path::new("/usr/include/linux/fuse.h").exists()).then_some("there is no /usr/include/linux"));
     for documents in SEQUENCES {
         paste(documents);
     }

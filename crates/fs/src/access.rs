@@ -6,10 +6,10 @@
 //! memory, since otherwise its access time would be lost without a crash.
 
 use crate::FsError;
-use crate::change::Changes;
 use crate::clock::age;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::inode_change::InodeChanges;
 use crate::options::AccessTime;
 use crate::types::{FileType, Timestamp};
 use std::collections::VecDeque;
@@ -188,7 +188,7 @@ impl Filesystem {
             return Ok(None);
         }
         drop(state);
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         changes.of(inode);
         changes.commit(self, Transaction::new()).map(Some)
     }

@@ -5,11 +5,11 @@
 //! directory's default list. Each of these is one transaction with the change it belongs to.
 
 use crate::FsError;
-use crate::change::{Change, Changes};
 use crate::create::NewInode;
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::{Inode, Meta};
+use crate::inode_change::{InodeChange, InodeChanges};
 use crate::types::{FileType, Ino, NewMode};
 use crate::xattr::size_of;
 use crate::xattr_place::{Place, XattrSearch};
@@ -220,7 +220,7 @@ impl Filesystem {
     /// Puts the change of an access list into a transaction.
     pub(crate) fn change_acl(
         &self,
-        change: &mut Change<'_>,
+        change: &mut InodeChange<'_>,
         transaction: &mut Transaction,
         acl: Option<AclChange>,
     ) -> Result<(), FsError> {
@@ -255,7 +255,7 @@ impl Filesystem {
         let (kept, encoded) = (name == DEFAULT || !list.is_minimal(), list.encode());
         let held = if kept { self.hold_xattr(&inode, (name, &encoded), &search).await? } else { None };
 
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let mut transaction = Transaction::new();
         let change = changes.of(&inode);
         if name == ACCESS {

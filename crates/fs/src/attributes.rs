@@ -1,11 +1,11 @@
 //! Reading and changing attributes.
 
 use crate::FsError;
-use crate::change::{Change, Changes};
 use crate::data;
 use crate::filesystem::Filesystem;
 use crate::flags::{require_changeable, require_growable};
 use crate::inode::Inode;
+use crate::inode_change::{InodeChange, InodeChanges};
 use crate::privileges::without_privileges;
 use crate::types::{Attributes, Caller, FileType, Ino, SetAttributes, SetTime, Timestamp};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Filesystem {
             None => None,
         };
         let now = self.now();
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let mut transaction = Transaction::new();
         let change = changes.of(inode);
         set_owner_and_mode(change, set, chown);
@@ -109,7 +109,7 @@ fn require_settable(inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
 
 /// Sets owner, group and permissions. A change of owner clears setuid and setgid of everything but
 /// directories, for every caller; an explicit mode in the same request is applied unchanged.
-fn set_owner_and_mode(change: &mut Change<'_>, set: SetAttributes, chown: bool) {
+fn set_owner_and_mode(change: &mut InodeChange<'_>, set: SetAttributes, chown: bool) {
     let attr = &mut change.attr;
     let kill = (chown || set.kill_privileges) && attr.file_type != FileType::Directory;
     if kill {
@@ -122,7 +122,7 @@ fn set_owner_and_mode(change: &mut Change<'_>, set: SetAttributes, chown: bool) 
     attr.gid = set.gid.unwrap_or(attr.gid);
 }
 
-fn set_times(change: &mut Change<'_>, set: SetAttributes, now: Timestamp) {
+fn set_times(change: &mut InodeChange<'_>, set: SetAttributes, now: Timestamp) {
     let moment = |time| match time {
         SetTime::Now => now,
         SetTime::To(time) => time,

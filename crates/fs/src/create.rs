@@ -1,11 +1,11 @@
 //! New inodes and new names.
 
 use crate::FsError;
-use crate::change::{Changes, lease_all};
 use crate::directory::{Entry, check_name, put_entry, require_alive};
 use crate::filesystem::Filesystem;
 use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
+use crate::inode_change::{InodeChanges, lease_all};
 use crate::types::{Attributes, Caller, FileType, Ino, NewMode, ROOT, Timestamp};
 use syncline_store::{Canary, Transaction};
 
@@ -111,7 +111,7 @@ impl Filesystem {
         let held = self.hold_new(&state).await?;
 
         // Nothing waits from here to the commit.
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         changes.spend(held);
         changes.count(self.inherit_quota(&mut state));
         let change = changes.of(&dir);
@@ -160,7 +160,7 @@ impl Filesystem {
         let plan = self.plan_parents(&inode, None, Some((new_parent, new_name))).await?;
         let now = self.now();
 
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let mut transaction = Transaction::new();
         let change = changes.of(&inode);
         let nameless = change.attr.nlink == 0;

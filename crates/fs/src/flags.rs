@@ -4,9 +4,9 @@
 //! their effects are decided here, under the lease of the inode that has them.
 
 use crate::FsError;
-use crate::change::Changes;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::inode_change::InodeChanges;
 use crate::types::{FileFlags, FileType, Ino};
 use syncline_format::items::extent::Algorithm;
 use syncline_format::items::inode::{
@@ -81,7 +81,7 @@ impl Filesystem {
         }
         let _lease = inode.lease.write().await;
         self.require_present(&inode)?;
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let change = changes.of(&inode);
         // The change time moves even if the flags stay the same, as on other filesystems.
         change.meta.flags = change_of(change.meta.flags);

@@ -7,9 +7,9 @@
 //! transaction is made.
 
 use crate::FsError;
-use crate::change::Change;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, Meta};
+use crate::inode_change::InodeChange;
 use crate::types::Ino;
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -246,7 +246,12 @@ impl Filesystem {
 
 impl ParentsPlan {
     /// Puts the plan into a transaction and its change of the inode.
-    pub(crate) fn carry_out(self, fs: &Filesystem, change: &mut Change<'_>, transaction: &mut Transaction) {
+    pub(crate) fn carry_out(
+        self,
+        fs: &Filesystem,
+        change: &mut InodeChange<'_>,
+        transaction: &mut Transaction,
+    ) {
         let key = |offset| Key::new(change.attr.ino, Kind::Parent, offset);
         // A deleted item and a new one may have the same offset, so deletions come first.
         self.deleted.iter().for_each(|&offset| transaction.delete(key(offset)));

@@ -2,10 +2,10 @@
 //! capabilities.
 
 use crate::FsError;
-use crate::change::{Change, Changes};
 use crate::filesystem::Filesystem;
 use crate::flags::require_growable;
 use crate::inode::Inode;
+use crate::inode_change::{InodeChange, InodeChanges};
 use crate::types::{FileType, Ino};
 use crate::xattr_place::Place;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Filesystem {
             return Ok(());
         }
         let capability = self.find_capability(inode).await?;
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let mut transaction = Transaction::new();
         let change = changes.of(inode);
         if clear_mode {
@@ -67,7 +67,7 @@ impl Filesystem {
         if !has || inode.file_type == FileType::Directory || require_growable(&inode).is_err() {
             return Ok(());
         }
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let change = changes.of(&inode);
         change.attr.permissions &= !SETGID;
         change.touch(self.now());
@@ -85,7 +85,7 @@ impl Filesystem {
     /// Removes the capabilities.
     pub(crate) fn drop_capability(
         &self,
-        change: &mut Change<'_>,
+        change: &mut InodeChange<'_>,
         transaction: &mut Transaction,
         place: Option<Place>,
     ) {

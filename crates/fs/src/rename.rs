@@ -1,13 +1,13 @@
 //! Renaming: one transaction, whether it replaces, moves or exchanges.
 
 use crate::FsError;
-use crate::change::{Changes, Leases, lease_all};
 use crate::create::{NewInode, more_links};
 use crate::data;
 use crate::directory::{Entry, check_name, delete_entry, put_entry, require_alive};
 use crate::filesystem::Filesystem;
 use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
+use crate::inode_change::{InodeChanges, Leases, lease_all};
 use crate::parents::{NameIn, ParentsPlan};
 use crate::quota::Delta;
 use crate::types::{Caller, FileType, Ino, ROOT, RenameFlags};
@@ -259,7 +259,7 @@ impl Filesystem {
         let Concerned { from, to, source, source_entry, .. } = concerned;
         let now = self.now();
         let directory = source.file_type == FileType::Directory;
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let mut transaction = Transaction::new();
         let whiteout =
             request.flags.whiteout.map(|owner| self.whiteout(&mut transaction, concerned, request, owner));
@@ -347,7 +347,7 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         let Concerned { from, to, source, source_entry, .. } = concerned;
         let now = self.now();
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let mut transaction = Transaction::new();
         let (there, here) = (target_entry.offset, source_entry.offset);
         put_entry(&mut transaction, to.ino, Entry { offset: there, ..*source_entry }, request.new_name);

@@ -1,11 +1,11 @@
 //! Removing names.
 
 use crate::FsError;
-use crate::change::{Changes, lease_all};
 use crate::directory::{check_name, delete_entry};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
+use crate::inode_change::{InodeChanges, lease_all};
 use crate::parents::ParentsPlan;
 use crate::types::{FileType, Ino};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Filesystem {
             let plan = self.plan_parents(&child, Some((parent, name)), None).await?;
             let now = self.now();
 
-            let mut changes = Changes::new();
+            let mut changes = InodeChanges::new();
             let mut transaction = Transaction::new();
             delete_entry(&mut transaction, parent, entry);
             let change = changes.of(&dir);
@@ -81,7 +81,7 @@ impl Filesystem {
     /// inode's parent pointers.
     pub(crate) fn drop_link<'a>(
         &self,
-        changes: &mut Changes<'a>,
+        changes: &mut InodeChanges<'a>,
         (inode, plan): (&'a Arc<Inode>, ParentsPlan),
         transaction: &mut Transaction,
         now: crate::types::Timestamp,

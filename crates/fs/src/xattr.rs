@@ -2,10 +2,10 @@
 
 use crate::FsError;
 use crate::acl::is_acl;
-use crate::change::{Change, Changes};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
+use crate::inode_change::{InodeChange, InodeChanges};
 use crate::privileges::CAPABILITY;
 use crate::quota::Held;
 use crate::types::{Ino, XattrMode};
@@ -112,7 +112,7 @@ impl Filesystem {
         search: XattrSearch,
     ) -> Result<(), FsError> {
         let held = self.hold_xattr(inode, (name, value), &search).await?;
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         changes.spend(held);
         let mut transaction = Transaction::new();
         let change = changes.of(inode);
@@ -140,7 +140,7 @@ impl Filesystem {
         }
         // Tried on a copy: no state of the inode may be read before a wait and used after it.
         let more = {
-            let mut change = Change::of(inode);
+            let mut change = InodeChange::of(inode);
             let before = change.meta.xattr_units;
             self.replace_xattr(&mut change, &mut Transaction::new(), (name, value), search)?;
             change.meta.xattr_units.saturating_sub(before)
@@ -173,7 +173,7 @@ impl Filesystem {
             }
         }
         // The small ones are part of the inode item.
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         changes.of(inode);
         changes.commit(self, transaction)?;
         self.counters.xattrs_logged.add(count);
@@ -194,7 +194,7 @@ impl Filesystem {
             None if is_acl(name) => return Ok(()),
             None => return Err(FsError::NoAttribute),
         };
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         let mut transaction = Transaction::new();
         let change = changes.of(&inode);
         self.delete_xattr(&mut change.meta, (&mut transaction, ino), name, &place);

@@ -2,9 +2,9 @@
 //! of their own, with the longest values in chunks.
 
 use crate::FsError;
-use crate::change::Change;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, Meta};
+use crate::inode_change::InodeChange;
 use crate::types::Ino;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
@@ -153,7 +153,7 @@ impl Filesystem {
     /// Puts an extended attribute in place of its old value, or at `free`.
     pub(crate) fn replace_xattr(
         &self,
-        change: &mut Change<'_>,
+        change: &mut InodeChange<'_>,
         transaction: &mut Transaction,
         (name, value): (&[u8], &Bytes),
         search: &XattrSearch,

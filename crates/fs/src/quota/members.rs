@@ -6,11 +6,11 @@
 
 use super::Delta;
 use crate::FsError;
-use crate::change::Changes;
 use crate::data;
 use crate::directory::decode_entry;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::inode_change::InodeChanges;
 use crate::types::{FileType, Ino};
 use std::sync::Arc;
 use syncline_format::{Key, Kind};
@@ -80,7 +80,7 @@ impl Filesystem {
             }
             state.logged_units() as i64
         };
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         changes.of(&inode).meta.quota = number;
         changes.count(Delta { number, units, inodes: 1, ..Delta::default() });
         changes.commit(self, Transaction::new())?;

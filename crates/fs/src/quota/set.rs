@@ -10,9 +10,9 @@
 
 use super::{Tree, UNIT_BYTES, key};
 use crate::FsError;
-use crate::change::Changes;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::inode_change::InodeChanges;
 use crate::types::{Ino, Statfs};
 use std::sync::Arc;
 use syncline_format::items::inode::has_room_for_quota;
@@ -173,7 +173,7 @@ impl Filesystem {
         };
         // The quota gets its item from the transaction that counts its root.
         self.quotas.trees.lock().insert(number, Tree { quota, reserved_units: 0 });
-        let mut changes = Changes::new();
+        let mut changes = InodeChanges::new();
         changes.of(dir).meta.quota = number;
         let units = dir.state.lock().logged_units() as i64;
         changes.count(super::Delta { number, units, inodes: 1, ..super::Delta::default() });

@@ -3,10 +3,10 @@
 use super::start::{self, Submission};
 use super::{ended, submit, writeback};
 use crate::FsError;
-use crate::change::lease_all;
 use crate::data::memory::submission::Aim;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::inode_change::lease_all;
 use crate::receipt::Submitted;
 use crate::types::FileType;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Taking over blocks of a file into another file, or to another place in the same.
 
 use crate::FsError;
-use crate::change::{Leases, lease_all};
 use crate::data::calls::truncate;
 use crate::data::extents::quota;
 use crate::data::extents::room::reserve;
@@ -16,6 +15,7 @@ use crate::data::memory::submission::Aim;
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
 use crate::inode::Inode;
+use crate::inode_change::{Leases, lease_all};
 use crate::quota::Held;
 use crate::receipt::Submitted;
 use smallvec::smallvec;

@@ -12,7 +12,7 @@ use syncline_store::{OpSeq, Transaction};
 use syncline_sync::asynchronous::RwLockWriteGuard;
 
 /// One inode as a transaction will leave it. Its lease is held for writing.
-pub(crate) struct Change<'a> {
+pub(crate) struct InodeChange<'a> {
     inode: &'a Arc<Inode>,
     pub attr: Attributes,
     pub meta: Meta,
@@ -24,7 +24,7 @@ pub(crate) struct Change<'a> {
     pub name_changed: bool,
 }
 
-impl<'a> Change<'a> {
+impl<'a> InodeChange<'a> {
     /// The inode as it is.
     pub(crate) fn of(inode: &'a Arc<Inode>) -> Self {
         let state = inode.state.lock();
@@ -112,24 +112,24 @@ impl<'a> Change<'a> {
 }
 
 /// The inodes that one transaction changes, each once.
-pub(crate) struct Changes<'a> {
-    changes: SmallVec<[Change<'a>; 4]>,
+pub(crate) struct InodeChanges<'a> {
+    changes: SmallVec<[InodeChange<'a>; 4]>,
     /// The effects of the changes on the usage of trees with quotas.
     quotas: SmallVec<[Delta; 1]>,
     /// The quota reservation that the transaction uses.
     held: Option<Held<'a>>,
 }
 
-impl<'a> Changes<'a> {
+impl<'a> InodeChanges<'a> {
     pub(crate) fn new() -> Self {
         Self { changes: SmallVec::new(), quotas: SmallVec::new(), held: None }
     }
 
     /// The change of this inode.
-    pub(crate) fn of(&mut self, inode: &'a Arc<Inode>) -> &mut Change<'a> {
+    pub(crate) fn of(&mut self, inode: &'a Arc<Inode>) -> &mut InodeChange<'a> {
         let index = self.changes.iter().position(|change| change.inode.ino == inode.ino);
         let index = index.unwrap_or_else(|| {
-            self.changes.push(Change::of(inode));
+            self.changes.push(InodeChange::of(inode));
             self.changes.len() - 1
         });
         &mut self.changes[index]
