@@ -114,7 +114,8 @@ impl NbdDevice {
     /// Connects to the server, once: one that can't be reached now is an error.
     pub fn open(location: &NbdLocation, options: NbdOptions) -> Result<Arc<Self>, DeviceError> {
         let name = location.to_string();
-        let failed = |source: io::Error| DeviceError::Open { path: location.to_string(), source: Arc::new(source) };
+        let failed =
+            |source: io::Error| DeviceError::Open { path: location.to_string(), source: Arc::new(source) };
         let counters = Arc::<Counters>::default();
         let shared = Arc::new(Shared {
             location: location.clone(),
@@ -130,7 +131,12 @@ impl NbdDevice {
         let (link, size_bytes) = manager::attempt(&shared, ATTEMPT_MAX).map_err(|failure| match failure {
             Failure::Again(error) | Failure::Final(error) => failed(error),
         })?;
-        tracing::debug!(server = shared.name, size_bytes, connections = link.connections.len(), "device opened");
+        tracing::debug!(
+            server = shared.name,
+            size_bytes,
+            connections = link.connections.len(),
+            "device opened"
+        );
         shared.size_bytes.store(size_bytes, Ordering::Release);
         shared.flags.store(link.export.flags, Ordering::Release);
         let started = link.clone();
@@ -195,7 +201,12 @@ impl NbdDevice {
             return Ok(());
         }
         let reason = "the range is not made of whole blocks inside the device";
-        Err(DeviceError::io(operation, offset, len_bytes, io::Error::new(io::ErrorKind::InvalidInput, reason)))
+        Err(DeviceError::io(
+            operation,
+            offset,
+            len_bytes,
+            io::Error::new(io::ErrorKind::InvalidInput, reason),
+        ))
     }
 
     fn check_writable(&self, operation: Operation, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {

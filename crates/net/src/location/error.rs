@@ -49,7 +49,9 @@ pub enum LocationError {
     #[error("{0}: a host must follow '//', as in nbd://storage.example/EXPORT or nbd://[::1]/EXPORT")]
     Host(String),
     /// `USER@HOST`.
-    #[error("{0}: users are not supported; a client is told by its certificate (nbds, certfile= and keyfile=)")]
+    #[error(
+        "{0}: users are not supported; a client is told by its certificate (nbds, certfile= and keyfile=)"
+    )]
     User(String),
     /// Something else than a port.
     #[error("{text}: '{port}' is no port; give a number from 1 to 65535")]
@@ -60,7 +62,9 @@ pub enum LocationError {
         port: String,
     },
     /// A host, though the server is on this one.
-    #[error("{text}: nbd+unix takes no host ('{host}'); write nbd+unix:///EXPORT?socket=PATH with three slashes")]
+    #[error(
+        "{text}: nbd+unix takes no host ('{host}'); write nbd+unix:///EXPORT?socket=PATH with three slashes"
+    )]
     HostAndSocket {
         /// The location.
         text: String,

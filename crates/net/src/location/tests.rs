@@ -18,9 +18,19 @@ fn nbd(text: &str) -> NbdLocation {
 
 #[test]
 fn what_names_no_storage_is_a_path() {
-    for text in
-        ["image", "./nbd:x", "/dev/sda", "a:b", "disk 1:2", "", ":", "1nbd://x/y", "dir/nbd://x", "c:/windows", "-:x"]
-    {
+    for text in [
+        "image",
+        "./nbd:x",
+        "/dev/sda",
+        "a:b",
+        "disk 1:2",
+        "",
+        ":",
+        "1nbd://x/y",
+        "dir/nbd://x",
+        "c:/windows",
+        "-:x",
+    ] {
         assert_eq!(parse(text), Ok(Location::Path(text.into())), "{text}");
     }
     let strange = OsStr::from_bytes(b"\xff:image");
@@ -64,8 +74,14 @@ fn rbd() {
     let Ok(Location::Rbd(full)) = parse("rbd:pool/space/image?conf=/etc/ceph.conf&id=me&wait=forever") else {
         panic!("refused");
     };
-    assert_eq!((full.pool.as_str(), full.namespace.as_deref(), full.image.as_str()), ("pool", Some("space"), "image"));
-    assert_eq!((full.conf, full.id.as_deref(), full.wait), (Some("/etc/ceph.conf".into()), Some("me"), Some(Wait::Forever)));
+    assert_eq!(
+        (full.pool.as_str(), full.namespace.as_deref(), full.image.as_str()),
+        ("pool", Some("space"), "image")
+    );
+    assert_eq!(
+        (full.conf, full.id.as_deref(), full.wait),
+        (Some("/etc/ceph.conf".into()), Some("me"), Some(Wait::Forever))
+    );
     let Ok(Location::Rbd(short)) = parse("rbd:a%2Fb/c") else { panic!("refused") };
     assert_eq!((short.pool.as_str(), short.namespace, short.image.as_str()), ("a/b", None, "c"));
 }
@@ -123,7 +139,11 @@ fn each_mistake_is_named_with_what_to_write() {
 }
 
 fn any_wait() -> impl Strategy<Value = Option<Wait>> {
-    prop_oneof![Just(None), Just(Some(Wait::Forever)), (1u32..).prop_map(|seconds| Some(Wait::Seconds(seconds)))]
+    prop_oneof![
+        Just(None),
+        Just(Some(Wait::Forever)),
+        (1u32..).prop_map(|seconds| Some(Wait::Seconds(seconds)))
+    ]
 }
 
 fn path() -> impl Strategy<Value = PathBuf> {
@@ -146,8 +166,22 @@ fn any_nbd() -> impl Strategy<Value = NbdLocation> {
 
 fn any_rbd() -> impl Strategy<Value = RbdLocation> {
     let name = || "[^\0]{1,8}";
-    (name(), proptest::option::of(name()), name(), proptest::option::of(path()), proptest::option::of(name()), any_wait())
-        .prop_map(|(pool, namespace, image, conf, id, wait)| RbdLocation { pool, namespace, image, conf, id, wait })
+    (
+        name(),
+        proptest::option::of(name()),
+        name(),
+        proptest::option::of(path()),
+        proptest::option::of(name()),
+        any_wait(),
+    )
+        .prop_map(|(pool, namespace, image, conf, id, wait)| RbdLocation {
+            pool,
+            namespace,
+            image,
+            conf,
+            id,
+            wait,
+        })
 }
 
 proptest! {

@@ -9,8 +9,17 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// What stands encoded in a name or in a value.
-const ENCODED: &AsciiSet =
-    &CONTROLS.add(b' ').add(b'%').add(b'&').add(b'#').add(b'?').add(b'+').add(b'=').add(b'/').add(b'@').add(b':');
+const ENCODED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'%')
+    .add(b'&')
+    .add(b'#')
+    .add(b'?')
+    .add(b'+')
+    .add(b'=')
+    .add(b'/')
+    .add(b'@')
+    .add(b':');
 /// The same in values that are paths, and in an export's name.
 const ENCODED_BUT_SLASH: &AsciiSet = &ENCODED.remove(b'/').remove(b':');
 
@@ -36,7 +45,11 @@ pub(super) struct Rest<'a> {
 impl<'a> Rest<'a> {
     pub(super) fn new(text: &'a str, rest: &'a str) -> Result<Self, LocationError> {
         if rest.contains('#') {
-            return Err(LocationError::Forbidden { text: text.to_owned(), what: "#", next: "; write it as %23" });
+            return Err(LocationError::Forbidden {
+                text: text.to_owned(),
+                what: "#",
+                next: "; write it as %23",
+            });
         }
         let (path, query) = match rest.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -66,10 +79,8 @@ impl<'a> Rest<'a> {
     }
 
     fn bytes(&self, part: &str) -> Result<Vec<u8>, LocationError> {
-        let bytes = decode(part).ok_or_else(|| LocationError::Encoding {
-            text: self.text.to_owned(),
-            part: part.to_owned(),
-        })?;
+        let bytes = decode(part)
+            .ok_or_else(|| LocationError::Encoding { text: self.text.to_owned(), part: part.to_owned() })?;
         if bytes.contains(&0) {
             return Err(LocationError::Forbidden {
                 text: self.text.to_owned(),
@@ -84,7 +95,8 @@ impl<'a> Rest<'a> {
     pub(super) fn query(&self, known: &[&'static str]) -> Result<Query, LocationError> {
         let text = || self.text.to_owned();
         let mut values = BTreeMap::new();
-        for pair in self.query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
+        for pair in self.query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty())
+        {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let Some(&known) = known.iter().find(|&&known| known == key) else {
                 let known = known.iter().map(|key| format!("{key}=")).collect::<Vec<_>>().join(", ");
@@ -105,7 +117,8 @@ impl<'a> Rest<'a> {
 pub(super) fn decode(part: &str) -> Option<Vec<u8>> {
     let mut pieces = part.split('%');
     pieces.next();
-    let is_code = |piece: &str| piece.len() >= 2 && piece.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    let is_code =
+        |piece: &str| piece.len() >= 2 && piece.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
     pieces.all(is_code).then(|| percent_decode_str(part).collect())
 }
 

@@ -85,7 +85,11 @@ impl Channel {
     }
 
     /// Agrees on TLS; everything from here on goes through it.
-    pub(super) fn start_tls(mut self, config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<Self> {
+    pub(super) fn start_tls(
+        mut self,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> io::Result<Self> {
         let mut connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
         connection.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let mut stream = Waiting(&self);
@@ -134,7 +138,12 @@ impl Channel {
         loop {
             let waits = room == Room::Wait && self.deadline.lock().is_none();
             let flags = if waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
-            match sendmsg(&self.socket, bufs, &mut SendAncillaryBuffer::default(), flags | SendFlags::NOSIGNAL) {
+            match sendmsg(
+                &self.socket,
+                bufs,
+                &mut SendAncillaryBuffer::default(),
+                flags | SendFlags::NOSIGNAL,
+            ) {
                 Ok(bytes) => return Ok(Sent { bytes, pending: false }),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if room == Room::Take => return Ok(Sent { bytes: 0, pending: true }),

@@ -1,10 +1,10 @@
 //! Requests on a connection that nobody else uses yet: reads for the fence, and the replay.
 
+use super::ReadBlock;
 use super::handshake::Export;
 use super::link::Fresh;
 use super::operation::{Arrived, Change, Piece, pieces};
 use super::protocol::{Command, Content, REQUEST_BYTES, Reply, Request, io_error, read_reply, violation};
-use super::ReadBlock;
 use bytes::Bytes;
 use std::io::{self, IoSlice, Read};
 use std::time::{Duration, Instant};
@@ -61,7 +61,8 @@ impl<'a> Exchange<'a> {
                         Content::Error(number) => error = error.or(Some(number)),
                         Content::Data { offset: at, len_bytes } | Content::Hole { offset: at, len_bytes } => {
                             let end = at.checked_add(len_bytes.into());
-                            let inside = at >= offset && end.is_some_and(|end| end <= offset + into.len() as u64);
+                            let inside =
+                                at >= offset && end.is_some_and(|end| end <= offset + into.len() as u64);
                             if !inside || !arrived.add(at, len_bytes.into()) {
                                 return Err(violation("data that was not asked for"));
                             }
@@ -188,7 +189,12 @@ impl ReadBlock for Exchange<'_> {
     fn read_block(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let len_bytes = into.len() as u64;
         if offset.checked_add(len_bytes).is_none_or(|end| end > self.export.size_bytes) {
-            return Err(DeviceError::io(Operation::Read, offset, len_bytes, io::ErrorKind::InvalidInput.into()));
+            return Err(DeviceError::io(
+                Operation::Read,
+                offset,
+                len_bytes,
+                io::ErrorKind::InvalidInput.into(),
+            ));
         }
         self.read(offset, into).map_err(|error| {
             self.failed = true;

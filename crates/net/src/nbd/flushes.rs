@@ -6,8 +6,8 @@
 
 use super::kept::Cover;
 use super::operation::{Answer, Breaks};
-use super::protocol::{Command, Request, io_error};
 use super::outgoing::Message;
+use super::protocol::{Command, Request, io_error};
 use super::state::{Outbox, State};
 use super::wires::{Target, Wire};
 use smallvec::SmallVec;

@@ -2,8 +2,8 @@
 
 use super::channel::Channel;
 use super::protocol::{
-    GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, export, greeting, info, option, option_reply, u16_at, u32_at,
-    u64_at, violation,
+    GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, export, greeting, info, option, option_reply, u16_at,
+    u32_at, u64_at, violation,
 };
 use super::{NbdOptions, tls};
 use crate::location::{NbdAddress, NbdLocation};
@@ -56,7 +56,9 @@ impl Export {
         }
         if self.size_bytes < at_least_bytes {
             let size_bytes = self.size_bytes;
-            return Some(format!("it has {size_bytes} bytes, and {at_least_bytes} are needed: enlarge it on the server"));
+            return Some(format!(
+                "it has {size_bytes} bytes, and {at_least_bytes} are needed: enlarge it on the server"
+            ));
         }
         None
     }
@@ -119,7 +121,9 @@ impl Handshake {
                 return Err(refused(&reply, "a client without TLS"));
             }
             OptionReply { kind, .. } if kind & option_reply::ERROR_BIT != 0 => false,
-            OptionReply { kind, .. } => return Err(violation(format!("an answer to an option is of kind {kind}"))),
+            OptionReply { kind, .. } => {
+                return Err(violation(format!("an answer to an option is of kind {kind}")));
+            }
         };
         let export = self.go(&location.export, structured)?;
         Ok((self.channel, export))
@@ -201,7 +205,12 @@ impl Handshake {
         let mut filled = 0;
         while filled < len_bytes {
             match self.channel.receive(&mut bytes[filled..])? {
-                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server ended the connection")),
+                0 => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the server ended the connection",
+                    ));
+                }
                 read => filled += read,
             }
         }
@@ -226,7 +235,8 @@ fn export_of((size, flags): (u64, u16), (min, max): (u32, u32), structured: bool
     }
     let max_bytes = max.min(PAYLOAD_MAX_BYTES) / block * block;
     if max_bytes == 0 {
-        let text = format!("the server takes no more than {max} bytes at once, and Syncline writes blocks of 4096");
+        let text =
+            format!("the server takes no more than {max} bytes at once, and Syncline writes blocks of 4096");
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let size_bytes = size - size % u64::from(block);

@@ -49,7 +49,12 @@ pub(super) struct Connection {
 }
 
 impl Link {
-    pub(super) fn start(epoch: u64, export: Export, fresh: Vec<Fresh>, shared: &Arc<Shared>) -> io::Result<Arc<Self>> {
+    pub(super) fn start(
+        epoch: u64,
+        export: Export,
+        fresh: Vec<Fresh>,
+        shared: &Arc<Shared>,
+    ) -> io::Result<Arc<Self>> {
         let (connections, inputs): (Vec<_>, Vec<_>) = fresh
             .into_iter()
             .map(|Fresh { channel, input }| {

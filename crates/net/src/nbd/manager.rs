@@ -96,7 +96,13 @@ fn next_task(shared: &Shared) -> Task {
 }
 
 /// Makes a new link, until it stands or the time is over.
-fn restore(shared: &Arc<Shared>, since: Instant, why: io::Error, old: Option<Arc<Link>>, pause: &mut Duration) {
+fn restore(
+    shared: &Arc<Shared>,
+    since: Instant,
+    why: io::Error,
+    old: Option<Arc<Link>>,
+    pause: &mut Duration,
+) {
     let mut last = why;
     if let Some(old) = old {
         // One that broke before it answered anything counts as an attempt that failed.
@@ -174,8 +180,9 @@ fn stands(shared: &Shared, link: Arc<Link>, size_bytes: u64, asking: usize) {
             let result = if wanted <= size_bytes {
                 Ok(size_bytes)
             } else {
-                let text =
-                    format!("the server's export has {size_bytes} bytes: enlarge it there to {wanted}, and try again");
+                let text = format!(
+                    "the server's export has {size_bytes} bytes: enlarge it there to {wanted}, and try again"
+                );
                 let source = Arc::new(io::Error::other(text));
                 Err(DeviceError::Extend { path: shared.name.clone(), source })
             };

@@ -242,7 +242,9 @@ mod tests {
         let pieces = pieces(&change, (4096, 20480), (0, 8192), true);
         let shape: Vec<_> = pieces
             .iter()
-            .map(|piece| (piece.offset, piece.len_bytes, piece.data.iter().map(Bytes::len).collect::<Vec<_>>()))
+            .map(|piece| {
+                (piece.offset, piece.len_bytes, piece.data.iter().map(Bytes::len).collect::<Vec<_>>())
+            })
             .collect();
         assert_eq!(
             shape,

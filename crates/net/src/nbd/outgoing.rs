@@ -67,7 +67,11 @@ struct Queue {
 impl Outgoing {
     /// Sends messages, or leaves them to a thread that does. Does not wait. Those for a connection
     /// that has ended are dropped.
-    pub(super) fn post(&self, channel: &Channel, messages: impl IntoIterator<Item = Message>) -> io::Result<()> {
+    pub(super) fn post(
+        &self,
+        channel: &Channel,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> io::Result<()> {
         let mut queue = self.queue.lock();
         if queue.closed {
             return Ok(());

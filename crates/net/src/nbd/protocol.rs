@@ -200,7 +200,11 @@ fn read_error(from: &mut impl Read, len_bytes: u32) -> io::Result<Content> {
         0 => Err(violation("an error without a number")),
         error => {
             if !text.is_empty() {
-                tracing::warn!(error, "the NBD server says: {}", String::from_utf8_lossy(text).escape_debug());
+                tracing::warn!(
+                    error,
+                    "the NBD server says: {}",
+                    String::from_utf8_lossy(text).escape_debug()
+                );
             }
             Ok(Content::Error(error))
         }
@@ -251,8 +255,13 @@ mod tests {
 
     #[test]
     fn a_request_is_laid_out_as_the_protocol_says() {
-        let request =
-            Request { command: Command::Write, flags: flag::FUA, cookie: 0x0102_0304_0506_0708, offset: 4096, len_bytes: 512 };
+        let request = Request {
+            command: Command::Write,
+            flags: flag::FUA,
+            cookie: 0x0102_0304_0506_0708,
+            offset: 4096,
+            len_bytes: 512,
+        };
         let expected = [
             0x25, 0x60, 0x95, 0x13, 0, 1, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 2, 0,
         ];
@@ -282,9 +291,18 @@ mod tests {
     #[test]
     fn what_breaks_the_protocol_is_refused_before_anything_is_allocated() {
         let zeros = [0; 64];
-        for (kind, len) in
-            [(0, 1), (1, 8), (1, 0), (2, 11), (2, 12), (2, u32::MAX), (5, 12), (9, 0), (0x8001, 5), (0x8001, u32::MAX)]
-        {
+        for (kind, len) in [
+            (0, 1),
+            (1, 8),
+            (1, 0),
+            (2, 11),
+            (2, 12),
+            (2, u32::MAX),
+            (5, 12),
+            (9, 0),
+            (0x8001, 5),
+            (0x8001, u32::MAX),
+        ] {
             let refused = content(kind, len, &zeros).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidData, "kind {kind}, {len} bytes: {refused}");
         }

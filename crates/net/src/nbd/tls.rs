@@ -41,7 +41,8 @@ fn authorities(file: Option<&Path>) -> io::Result<RootCertStore> {
             // Some systems have certificates that rustls does not understand.
             let (added, _) = store.add_parsable_certificates(found.certs);
             if added == 0 {
-                let text = "this system has no certificates of authorities: install ca-certificates or give cafile=";
+                let text =
+                    "this system has no certificates of authorities: install ca-certificates or give cafile=";
                 return Err(io::Error::new(io::ErrorKind::NotFound, text));
             }
         }
@@ -50,8 +51,9 @@ fn authorities(file: Option<&Path>) -> io::Result<RootCertStore> {
 }
 
 fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let found: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|error| unusable(file, "certificate", &error));
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect)
+        .map_err(|error| unusable(file, "certificate", &error));
     match found? {
         found if found.is_empty() => Err(unusable(file, "certificate", &"there is none in it")),
         found => Ok(found),
@@ -59,15 +61,24 @@ fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 }
 
 fn unusable(file: &Path, what: &str, why: &dyn std::fmt::Display) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no {what} in PEM that can be used: {why}", file.display()))
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("{} is no {what} in PEM that can be used: {why}", file.display()),
+    )
 }
 
 /// The name that the server's certificate must have.
 pub(super) fn server_name(address: &NbdAddress) -> io::Result<ServerName<'static>> {
     let NbdAddress::Tcp(host, _) = address else {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "TLS over a socket of this host is not supported"));
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "TLS over a socket of this host is not supported",
+        ));
     };
     ServerName::try_from(host.clone()).map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("'{host}' can't be a name in a certificate: give a DNS name or an address"))
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("'{host}' can't be a name in a certificate: give a DNS name or an address"),
+        )
     })
 }

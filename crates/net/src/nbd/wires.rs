@@ -38,7 +38,15 @@ pub(super) enum Span {
 
 impl Wire {
     pub(super) fn new(target: Target, index: usize, offset: u64, len_bytes: u32) -> Self {
-        Self { target, index, offset, len_bytes, sent: Instant::now(), arrived: Arrived::default(), error: None }
+        Self {
+            target,
+            index,
+            offset,
+            len_bytes,
+            sent: Instant::now(),
+            arrived: Arrived::default(),
+            error: None,
+        }
     }
 
     /// What it counts for when the least busy connection is sought.
@@ -157,7 +165,8 @@ impl State {
     fn wire_done(&mut self, cookie: u64, outbox: &mut Outbox) -> io::Result<()> {
         let is_read = matches!(self.op_of(cookie), Some(Op { work: Work::Read { .. }, .. }));
         let Some(wire) = self.wires.get(&cookie) else { return Ok(()) };
-        if is_read && wire.error.is_none() && !wire.arrived.is_all_of(wire.offset, u64::from(wire.len_bytes)) {
+        if is_read && wire.error.is_none() && !wire.arrived.is_all_of(wire.offset, u64::from(wire.len_bytes))
+        {
             return Err(violation("a read was answered in part"));
         }
         let wire = self.wires.remove(&cookie).expect("it was there");

@@ -62,7 +62,10 @@ fn discards_and_zeros() {
 
 #[test]
 fn a_fast_discard_that_the_server_has_no_means_for_is_a_hint() {
-    let lab = Lab::new(2, Spec { flags: server::FLUSH | server::WRITE_ZEROES | server::FAST_ZERO, ..Spec::default() });
+    let lab = Lab::new(
+        2,
+        Spec { flags: server::FLUSH | server::WRITE_ZEROES | server::FAST_ZERO, ..Spec::default() },
+    );
     let device = open(&lab);
     lab.faults(|faults| faults.errors.push((command::WRITE_ZEROES, 95)));
     ask(|done| device.discard(0, 4096, done)).wait().unwrap();
@@ -126,9 +129,12 @@ fn an_error_of_the_server_is_the_operation_s_and_of_no_other() {
         let lab = Lab::new(seed, spec);
         let device = open(&lab);
         write(&device, 0, 1, 4096).wait().unwrap();
-        for (command, number, expected) in
-            [(command::READ, 5, 5), (command::WRITE, 28, 28), (command::FLUSH, 5, 5), (command::WRITE, 1234, 22)]
-        {
+        for (command, number, expected) in [
+            (command::READ, 5, 5),
+            (command::WRITE, 28, 28),
+            (command::FLUSH, 5, 5),
+            (command::WRITE, 1234, 22),
+        ] {
             lab.faults(|faults| faults.errors.push((command, number)));
             let error = match command {
                 command::READ => read(&device, 0, 8192).wait().map(drop),

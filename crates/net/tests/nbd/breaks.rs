@@ -156,9 +156,18 @@ fn a_server_that_shuts_down_is_waited_for() {
 fn an_export_that_comes_back_changed_is_not_written_to() {
     let good = Spec::default();
     for (changed, part) in [
-        (Spec { size: good.size / 2, ..good }, "came back changed: it has 524288 bytes, and 1048576 are needed"),
-        (Spec { flags: good.flags | server::READ_ONLY, ..good }, "came back changed: it is exported read-only"),
-        (Spec { flags: good.flags & !server::FLUSH, ..good }, "came back changed: the server offers no flush"),
+        (
+            Spec { size: good.size / 2, ..good },
+            "came back changed: it has 524288 bytes, and 1048576 are needed",
+        ),
+        (
+            Spec { flags: good.flags | server::READ_ONLY, ..good },
+            "came back changed: it is exported read-only",
+        ),
+        (
+            Spec { flags: good.flags & !server::FLUSH, ..good },
+            "came back changed: the server offers no flush",
+        ),
         (Spec { blocks: Some((8192, 8192, 65536)), ..good }, "came back changed: its smallest block"),
     ] {
         let lab = Lab::new(7, good);
@@ -238,7 +247,8 @@ fn too_much_without_a_flush_is_flushed_by_the_device_itself() {
     let options = NbdOptions { kept_bytes: 256 << 10, ..Default::default() };
     let device = open_with(&lab, Wait::Seconds(60), options);
     lab.faults(|faults| faults.reorder = true);
-    let writes: Vec<_> = (0..200u64).map(|index| write(&device, index % 64 * 16384, index as u8, 16384)).collect();
+    let writes: Vec<_> =
+        (0..200u64).map(|index| write(&device, index % 64 * 16384, index as u8, 16384)).collect();
     writes.into_iter().for_each(|write| write.wait().unwrap());
     let counters = device.counters();
     assert!(counters.own_flushes >= 8, "{counters:?}");

@@ -81,7 +81,9 @@ impl Block {
         }
         for sector in bytes.chunks(512) {
             let found = u64::from_le_bytes(sector[..8].try_into().unwrap());
-            if !sector.chunks(8).all(|piece| piece == &sector[..8]) || !allowed.contains(&Version::Fill(found)) {
+            if !sector.chunks(8).all(|piece| piece == &sector[..8])
+                || !allowed.contains(&Version::Fill(found))
+            {
                 return Err(format!("found {found}, not one of {allowed:?}"));
             }
         }
@@ -91,8 +93,15 @@ impl Block {
 
 enum Kind {
     /// For each block of it, the index of its version; and the failed flushes at the call.
-    Change { first: u64, versions: Vec<usize>, failed_flushes: u64, through: Option<Vec<(usize, u64)>> },
-    Flush { covers: Vec<(usize, u64)> },
+    Change {
+        first: u64,
+        versions: Vec<usize>,
+        failed_flushes: u64,
+        through: Option<Vec<(usize, u64)>>,
+    },
+    Flush {
+        covers: Vec<(usize, u64)>,
+    },
 }
 
 struct World {
@@ -124,7 +133,15 @@ impl World {
         self.blocks.iter().map(|block| block.completed).collect()
     }
 
-    fn change(&mut self, first: u64, blocks: u64, version: Version, through: bool, pending: Pending<()>, at_call: u64) {
+    fn change(
+        &mut self,
+        first: u64,
+        blocks: u64,
+        version: Version,
+        through: bool,
+        pending: Pending<()>,
+        at_call: u64,
+    ) {
         let through = through.then(|| self.covered());
         let mut versions = Vec::new();
         for block in &mut self.blocks[first as usize..(first + blocks) as usize] {
@@ -182,7 +199,8 @@ impl World {
             Step::WriteError => self.inject(command::WRITE),
             Step::Reorder(on) => self.lab.faults(|faults| faults.reorder = on),
             Step::Enlarge => {
-                let size = ask(|done| self.device.enlarge(0, done)).wait().map_err(|error| error.to_string())?;
+                let size =
+                    ask(|done| self.device.enlarge(0, done)).wait().map_err(|error| error.to_string())?;
                 if size != self.device.size_bytes() {
                     return Err(format!("{size} bytes"));
                 }
@@ -207,7 +225,9 @@ impl World {
         for (first, oldest, at_call, pending) in std::mem::take(&mut self.reads) {
             match pending.result() {
                 None => self.reads.push((first, oldest, at_call, pending)),
-                Some(result) => self.found(first, &oldest, at_call, &result.map_err(|error| error.to_string())?)?,
+                Some(result) => {
+                    self.found(first, &oldest, at_call, &result.map_err(|error| error.to_string())?)?
+                }
             }
         }
         Ok(())
@@ -254,7 +274,9 @@ impl World {
         let blocks = self.blocks[first as usize..].iter().zip(oldest).zip(bytes.chunks(BLOCK)).enumerate();
         for (index, ((block, &oldest), bytes)) in blocks {
             let oldest = if at_call == failed_flushes { oldest } else { oldest.min(block.durable) };
-            block.check(oldest, bytes).map_err(|error| format!("reading block {}: {error}", first as usize + index))?;
+            block
+                .check(oldest, bytes)
+                .map_err(|error| format!("reading block {}: {error}", first as usize + index))?;
         }
         Ok(())
     }
@@ -287,7 +309,10 @@ impl World {
         let bytes = lab.store(|store| store.durable(0, BLOCKS as usize * BLOCK));
         for (index, (block, bytes)) in blocks.iter().zip(bytes.chunks(BLOCK)).enumerate() {
             block.check(block.durable, bytes).map_err(|error| {
-                format!("durable block {index} after {reconnects} reconnects: {error} (all: {:?})", block.versions)
+                format!(
+                    "durable block {index} after {reconnects} reconnects: {error} (all: {:?})",
+                    block.versions
+                )
             })?;
         }
         Ok(())

@@ -45,9 +45,15 @@ fn a_host_that_may_not_write_any_more_writes_nothing() {
     eventually("it is at the server", || lab.count(WRITE) == 2);
     lab.crash();
     lab.faults(|faults| faults.stalled_command = None);
-    let errors =
-        [in_flight.wait().unwrap_err(), flush(&device).wait().unwrap_err(), write(&device, 0, 1, 4096).wait().unwrap_err()];
-    assert!(errors.iter().all(|error| error.to_string().contains("another host has taken it over")), "{errors:?}");
+    let errors = [
+        in_flight.wait().unwrap_err(),
+        flush(&device).wait().unwrap_err(),
+        write(&device, 0, 1, 4096).wait().unwrap_err(),
+    ];
+    assert!(
+        errors.iter().all(|error| error.to_string().contains("another host has taken it over")),
+        "{errors:?}"
+    );
     assert!(read(&device, 0, 4096).wait().is_err());
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(lab.count(WRITE), 2);

@@ -85,7 +85,10 @@ fn a_handshake_that_goes_wrong_is_an_error_in_one_line() {
         (Handshake::WrongOption, "an answer to another option"),
         (Handshake::NoSize, "an export without a size"),
         (Handshake::Endless, "has no end"),
-        (Handshake::UnknownExport, "the server refused the export 'disk': there is none of that name (no such disk)"),
+        (
+            Handshake::UnknownExport,
+            "the server refused the export 'disk': there is none of that name (no such disk)",
+        ),
         (Handshake::TlsRequired, "it must be encrypted: use nbds://"),
     ] {
         let lab = Lab::new(4, Spec::default());

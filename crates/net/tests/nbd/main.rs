@@ -76,7 +76,12 @@ fn flush(device: &NbdDevice) -> Pending<()> {
 fn assert_filled(device: &NbdDevice, offset: u64, fill: u8, len: usize) {
     let bytes = read(device, offset, len).wait().unwrap();
     let wrong = bytes.iter().position(|&byte| byte != fill);
-    assert!(wrong.is_none(), "byte {} of {offset}+{len} is {}, not {fill}", wrong.unwrap(), bytes[wrong.unwrap()]);
+    assert!(
+        wrong.is_none(),
+        "byte {} of {offset}+{len} is {}, not {fill}",
+        wrong.unwrap(),
+        bytes[wrong.unwrap()]
+    );
 }
 
 fn eventually(what: &str, condition: impl Fn() -> bool) {
@@ -98,7 +103,8 @@ fn open_with(lab: &Lab, wait: Wait, options: NbdOptions) -> Arc<NbdDevice> {
 /// A server of every kind that the client must get along with.
 fn specs() -> Vec<Spec> {
     let plain = Spec { flags: server::FLUSH, blocks: None, structured: false, ..Spec::default() };
-    let one = Spec { flags: server::FLUSH | server::FUA | server::TRIM, structured: false, ..Spec::default() };
+    let one =
+        Spec { flags: server::FLUSH | server::FUA | server::TRIM, structured: false, ..Spec::default() };
     let fast = Spec { flags: server::FLUSH | server::WRITE_ZEROES | server::FAST_ZERO, ..Spec::default() };
     vec![Spec::default(), Spec { structured: false, ..Spec::default() }, plain, one, fast]
 }

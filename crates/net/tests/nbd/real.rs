@@ -10,7 +10,8 @@ use std::process::Command;
 
 /// Writes, flushes, reads, discards and zeros, with many in flight.
 fn exercise(device: &NbdDevice) {
-    let writes: Vec<_> = (0..64u64).map(|index| write(device, index * 65536, index as u8 + 1, 65536)).collect();
+    let writes: Vec<_> =
+        (0..64u64).map(|index| write(device, index * 65536, index as u8 + 1, 65536)).collect();
     writes.into_iter().for_each(|write| write.wait().unwrap());
     flush(device).wait().unwrap();
     write_through(device, 0, 200).wait().unwrap();
@@ -61,8 +62,16 @@ fn nbdkit_fails_and_is_slow() {
     let dir = tempfile::tempdir().unwrap();
     let switch = dir.path().join("fail");
     let switched = format!("error-file={}", switch.display());
-    let arguments =
-        ["--filter=error", "--filter=delay", "memory", "64M", "error=EIO", "error-rate=100%", &switched, "delay-write=5ms"];
+    let arguments = [
+        "--filter=error",
+        "--filter=delay",
+        "memory",
+        "64M",
+        "error=EIO",
+        "error-rate=100%",
+        &switched,
+        "delay-write=5ms",
+    ];
     let server = Server::nbdkit(dir.path(), &arguments);
     let device = server.open(Wait::Seconds(20));
     exercise(&device);
@@ -116,14 +125,24 @@ fn qemu_nbd_serves_a_file() {
     let file = image(dir.path(), 64 << 20);
     let socket = dir.path().join("socket");
     let mut command = Command::new("qemu-nbd");
-    command.args(["--format=raw", "--persistent", "--shared=4", "--discard=unmap", "--export-name=disk", "--socket"]);
+    command.args([
+        "--format=raw",
+        "--persistent",
+        "--shared=4",
+        "--discard=unmap",
+        "--export-name=disk",
+        "--socket",
+    ]);
     command.arg(&socket).arg(&file);
     let mut server = Server::start(command, socket.clone(), "disk");
     let device = server.open(Wait::Seconds(20));
     exercise(&device);
     server.kill();
     let mut again = Command::new("qemu-nbd");
-    again.args(["--format=raw", "--persistent", "--shared=4", "--export-name=disk", "--socket"]).arg(&socket).arg(&file);
+    again
+        .args(["--format=raw", "--persistent", "--shared=4", "--export-name=disk", "--socket"])
+        .arg(&socket)
+        .arg(&file);
     let written = write(&device, 0, 9, 4096);
     let _server = Server::start(again, socket, "disk");
     written.wait().unwrap();
@@ -140,8 +159,12 @@ fn qemu_storage_daemon_serves_a_file() {
     let file = image(dir.path(), 64 << 20);
     let socket = dir.path().join("socket");
     let mut command = Command::new("qemu-storage-daemon");
-    command.arg("--blockdev").arg(format!("driver=file,node-name=file,filename={},discard=unmap", file.display()));
-    command.arg("--nbd-server").arg(format!("addr.type=unix,addr.path={},max-connections=8", socket.display()));
+    command
+        .arg("--blockdev")
+        .arg(format!("driver=file,node-name=file,filename={},discard=unmap", file.display()));
+    command
+        .arg("--nbd-server")
+        .arg(format!("addr.type=unix,addr.path={},max-connections=8", socket.display()));
     command.args(["--export", "type=nbd,id=disk,node-name=file,name=disk,writable=on"]);
     let server = Server::start(command, socket, "disk");
     let device = server.open(Wait::Seconds(20));

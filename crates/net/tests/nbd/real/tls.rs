@@ -1,7 +1,7 @@
 //! TLS with nbdkit, and certificates made here.
 
 use super::programs::{Server, installed};
-use super::{exercise, super::*};
+use super::{super::*, exercise};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,8 @@ fn a_client_shows_its_certificate_where_it_is_asked_for() {
     make_certificates(dir.path(), "127.0.0.1");
     let (_server, location) = serve(dir.path(), &["--tls-verify-peer"]);
     let file = |name: &str| Some(dir.path().join(name));
-    let own = TlsFiles { ca: file("ca-cert.pem"), cert: file("client-cert.pem"), key: file("client-key.pem") };
+    let own =
+        TlsFiles { ca: file("ca-cert.pem"), cert: file("client-cert.pem"), key: file("client-key.pem") };
     let known = NbdLocation { tls: Some(own), ..location.clone() };
     exercise(&NbdDevice::open(&known, NbdOptions::default()).unwrap());
     refusal(&location);

@@ -112,7 +112,8 @@ fn shake_hands(stream: &Stream<'_>, spec: Spec) -> io::Result<bool> {
                 Some(Handshake::TlsRequired) => reply((1 << 31) + 5, &[])?,
                 _ => {
                     assert_eq!(&data[4..8], b"disk");
-                    let export = [&[0, 0][..], &spec.size.to_be_bytes(), &(spec.flags | 1).to_be_bytes()].concat();
+                    let export =
+                        [&[0, 0][..], &spec.size.to_be_bytes(), &(spec.flags | 1).to_be_bytes()].concat();
                     while fault == Some(Handshake::Endless) {
                         reply(3, &export)?;
                     }
@@ -254,7 +255,7 @@ impl Connection<'_> {
         match read {
             Some(bytes) if self.structured => self.answer_in_parts(&request, &bytes),
             Some(bytes) => self.stream.send(&[&simple(request.cookie, 0)[..], &bytes].concat()),
-            None if self.structured && request.cookie % 2 == 0 => {
+            None if self.structured && request.cookie.is_multiple_of(2) => {
                 self.stream.send(&chunk(request.cookie, true, 0, &[]))
             }
             None => self.stream.send(&simple(request.cookie, 0)),
@@ -262,7 +263,7 @@ impl Connection<'_> {
     }
 
     fn answer_error(&self, request: &Request, error: u32) -> io::Result<()> {
-        if !self.structured || request.command != command::READ && request.cookie % 2 == 0 {
+        if !self.structured || request.command != command::READ && request.cookie.is_multiple_of(2) {
             return self.stream.send(&simple(request.cookie, error));
         }
         let text = b"an error of the laboratory";
@@ -291,7 +292,7 @@ impl Connection<'_> {
             }
             parts.shuffle(rng);
         }
-        let ends_with_data = request.cookie % 3 == 0;
+        let ends_with_data = request.cookie.is_multiple_of(3);
         let count = parts.len();
         for (index, (kind, payload)) in parts.into_iter().enumerate() {
             let last = ends_with_data && index + 1 == count;
