@@ -1,0 +1,13 @@
+//! Devices that are not on this host: storage that is reached over a network, behind the trait
+//! [`syncline_device::Device`].
+//!
+//! [`Location`] is what a user writes for an image. [`NbdDevice`] is an export of an NBD server.
+#![forbid(unsafe_code)]
+
+mod counters;
+mod location;
+pub mod nbd;
+
+pub use counters::{Latency, NetCounters};
+pub use location::{Location, LocationError, NbdAddress, NbdLocation, RbdLocation, TlsFiles, Wait};
+pub use nbd::{Fence, NbdDevice, NbdOptions, ReadBlock};

@@ -1,0 +1,280 @@
+//! A connection to a server: a socket, with TLS or without. One thread receives; any thread sends.
+
+use super::NbdOptions;
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg, sockopt};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Plaintext that TLS takes at a time: a few of its records.
+const TLS_BUFFER_BYTES: usize = 256 << 10;
+
+/// A connection to a server.
+pub(super) struct Channel {
+    socket: Socket,
+    tls: Option<Mutex<ClientConnection>>,
+    /// When reads and sends that wait end with an error; none while requests are served.
+    deadline: Mutex<Option<Instant>>,
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// What a send has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// Bytes taken.
+    pub(super) bytes: usize,
+    /// Some of what was taken has not reached the socket: send again, perhaps nothing.
+    pub(super) pending: bool,
+}
+
+/// Whether a send may wait for room in the socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    Wait,
+    Take,
+}
+
+impl Channel {
+    /// Over TCP. A peer that acknowledges nothing for `options.dead_after` counts as gone.
+    pub(super) fn tcp(stream: TcpStream, options: &NbdOptions) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let limit = options.dead_after.max(Duration::from_secs(1));
+        sockopt::set_tcp_user_timeout(&stream, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?;
+        // While nothing of ours is on its way, only probes notice it. They are counted in whole seconds.
+        let third = Duration::from_secs((limit.as_secs() / 3).max(1));
+        sockopt::set_tcp_keepidle(&stream, third)?;
+        sockopt::set_tcp_keepintvl(&stream, third)?;
+        sockopt::set_tcp_keepcnt(&stream, 3)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        Ok(Self::over(Socket::Tcp(stream)))
+    }
+
+    /// Over a socket of this host.
+    pub(super) fn unix(stream: UnixStream) -> Self {
+        Self::over(Socket::Unix(stream))
+    }
+
+    fn over(socket: Socket) -> Self {
+        Self { socket, tls: None, deadline: Mutex::default() }
+    }
+
+    /// Limits how long reads and sends wait, all together; none is for ever.
+    pub(super) fn set_deadline(&self, deadline: Option<Instant>) {
+        *self.deadline.lock() = deadline;
+    }
+
+    /// Agrees on TLS; everything from here on goes through it.
+    pub(super) fn start_tls(
+        mut self,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> io::Result<Self> {
+        let mut connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        connection.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+        let mut stream = Waiting(&self);
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream)?;
+        }
+        self.tls = Some(Mutex::new(connection));
+        Ok(self)
+    }
+
+    /// Ends the connection for both sides. Threads that wait in it wake up.
+    pub(super) fn shut_down(&self) {
+        // An error means that it has ended already.
+        let _ = match &self.socket {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+
+    /// Takes the front of what `bufs` hold.
+    pub(super) fn send(&self, bufs: &[IoSlice<'_>], room: Room) -> io::Result<Sent> {
+        let Some(tls) = &self.tls else {
+            return self.send_plain(bufs, room);
+        };
+        let mut taken = None;
+        loop {
+            let mut connection = tls.lock();
+            if write_out(&mut connection, &self.socket)? {
+                if let Some(bytes) = taken {
+                    return Ok(Sent { bytes, pending: false });
+                }
+                taken = Some(connection.writer().write_vectored(bufs)?);
+                continue;
+            }
+            drop(connection);
+            if room == Room::Take {
+                return Ok(Sent { bytes: taken.unwrap_or(0), pending: true });
+            }
+            self.wait_for(PollFlags::OUT)?;
+        }
+    }
+
+    fn send_plain(&self, bufs: &[IoSlice<'_>], room: Room) -> io::Result<Sent> {
+        // Linux takes no more slices at once.
+        let bufs = &bufs[..bufs.len().min(1024)];
+        loop {
+            let waits = room == Room::Wait && self.deadline.lock().is_none();
+            let flags = if waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
+            match sendmsg(
+                &self.socket,
+                bufs,
+                &mut SendAncillaryBuffer::default(),
+                flags | SendFlags::NOSIGNAL,
+            ) {
+                Ok(bytes) => return Ok(Sent { bytes, pending: false }),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if room == Room::Take => return Ok(Sent { bytes: 0, pending: true }),
+                Err(Errno::AGAIN) => self.wait_for(PollFlags::OUT)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends all that `bufs` hold.
+    pub(super) fn send_all(&self, bufs: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let mut left = bufs;
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let sent = self.send(left, Room::Wait)?;
+            IoSlice::advance_slices(&mut left, sent.bytes);
+        }
+        Ok(())
+    }
+
+    /// Receives something; zero at the end of the stream. By one thread at a time.
+    pub(super) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        let Some(tls) = &self.tls else { return Waiting(self).read(into) };
+        loop {
+            let mut connection = tls.lock();
+            match connection.reader().read(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            match connection.read_tls(&mut Immediate(&self.socket)) {
+                Ok(0) => return Ok(0),
+                Ok(_) => {
+                    let fed = connection.process_new_packets();
+                    // The peer may have asked for new keys, or must be told what is wrong with it.
+                    // What does not fit now goes with the next send.
+                    write_out(&mut connection, &self.socket)?;
+                    fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    drop(connection);
+                    self.wait_for(PollFlags::IN)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn wait_for(&self, what: PollFlags) -> io::Result<()> {
+        let deadline = *self.deadline.lock();
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let time = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut [PollFd::new(&self.socket, what)], time.as_ref()) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer")),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Sends what TLS has for the socket; false if that has no room for all of it.
+fn write_out(connection: &mut ClientConnection, socket: &Socket) -> io::Result<bool> {
+    while connection.wants_write() {
+        match connection.write_tls(&mut Immediate(socket)) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// A socket that is waited for.
+struct Waiting<'a>(&'a Channel);
+
+impl Read for Waiting<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.0.deadline.lock().is_some() {
+            self.0.wait_for(PollFlags::IN)?;
+        }
+        receive(&self.0.socket, into, RecvFlags::empty())
+    }
+}
+
+impl Write for Waiting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send_plain(&[IoSlice::new(bytes)], Room::Wait).map(|sent| sent.bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A socket that is not waited for.
+struct Immediate<'a>(&'a Socket);
+
+impl Read for Immediate<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        receive(self.0, into, RecvFlags::DONTWAIT)
+    }
+}
+
+impl Write for Immediate<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(send(self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn receive(socket: &Socket, into: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+    loop {
+        match recv(socket, &mut *into, flags) {
+            Ok((bytes, _)) => return Ok(bytes),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The receiving side, for one thread.
+pub(super) struct Incoming(pub(super) Arc<Channel>);
+
+impl Read for Incoming {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.receive(into)
+    }
+}

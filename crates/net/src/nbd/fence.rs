@@ -1,0 +1,43 @@
+//! The question whether this host may still write, asked before anything is written again.
+
+use syncline_device::DeviceError;
+
+/// Decides, after the connection was lost, whether this host may still write to the export.
+///
+/// While it was cut off, another host may have taken the export over. What this host wrote and
+/// never flushed would then destroy what its successor wrote. Without a fence a reconnect trusts
+/// that nobody did.
+pub trait Fence: Send + Sync {
+    /// Called after each reconnect, and before each enlargement, when the new connection stands and
+    /// nothing has been written on it. `image` reads from it; a lease that lies in the image must
+    /// be read, and may be found to be another host's.
+    ///
+    /// It runs on the device's own thread, and the device serves nothing until it returns: it must
+    /// use `image`, not the device. An error is final: everything that waits gets it, and every
+    /// later operation. Only if a read of `image` failed is the error taken for the connection's,
+    /// and the question asked again on the next one.
+    fn may_write(&self, image: &mut dyn ReadBlock) -> Result<(), DeviceError>;
+
+    /// Called before each write or discard that had to wait in this device (through a reconnect, or
+    /// behind another write) is sent, and before each that is sent again, since whoever allowed it
+    /// may have done so long ago. It must not block, nor call the device: it looks at a clock or a
+    /// flag. An error is final.
+    fn may_still_write(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+impl<F> Fence for F
+where
+    F: Fn(&mut dyn ReadBlock) -> Result<(), DeviceError> + Send + Sync,
+{
+    fn may_write(&self, image: &mut dyn ReadBlock) -> Result<(), DeviceError> {
+        self(image)
+    }
+}
+
+/// Reads on a connection on which nothing has been written yet.
+pub trait ReadBlock {
+    /// Fills `into` from `offset`; both offset and length are multiples of 4096.
+    fn read_block(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError>;
+}

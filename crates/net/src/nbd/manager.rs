@@ -1,0 +1,299 @@
+//! The device's own thread: it connects, reconnects, replays, watches for silence, and disconnects.
+
+use super::exchange::{Exchange, Stop};
+use super::handshake::{self, Export};
+use super::link::{Fresh, Link};
+use super::operation::{Answer, Op, Work};
+use super::protocol::{Command, Request, export};
+use super::shared::Shared;
+use super::state::{Phase, State};
+use rand::Rng;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use syncline_device::{AlignedBuf, BLOCK_BYTES, DeviceError};
+
+/// How long one attempt to connect and shake hands may take.
+pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+/// How long a connection beyond the first may take to stand; without it, it goes on with fewer.
+const EXTRA_MAX: Duration = Duration::from_secs(2);
+/// Pauses between attempts: they double from the one to the other.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked whether the server keeps silent.
+const LOOK_MAX: Duration = Duration::from_secs(15);
+/// How long saying good-bye may take.
+const DISCONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// Why a new link does not stand.
+pub(super) enum Failure {
+    /// Another attempt may help.
+    Again(io::Error),
+    /// None will.
+    Final(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Again(error)
+    }
+}
+
+enum Task {
+    Restore { since: Instant, why: io::Error, old: Option<Arc<Link>> },
+    EndLink(Arc<Link>),
+    Look,
+    Close(Option<Arc<Link>>),
+}
+
+/// The thread's whole life.
+pub(super) fn serve(shared: &Arc<Shared>) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        match next_task(shared) {
+            Task::Restore { since, why, old } => restore(shared, since, why, old, &mut pause),
+            Task::EndLink(link) => link.end(),
+            Task::Look => look(shared),
+            Task::Close(link) => {
+                if let Some(link) = link {
+                    disconnect(&link);
+                }
+                return;
+            }
+        }
+    }
+}
+
+fn next_task(shared: &Shared) -> Task {
+    let mut state = shared.state.lock();
+    loop {
+        let closing = state.closing && state.is_idle();
+        match &mut state.phase {
+            Phase::Broken { old, .. } if old.is_some() => {
+                if let Some(old) = old.take() {
+                    return Task::EndLink(old);
+                }
+            }
+            Phase::Up(link) if closing => return Task::Close(Some(link.clone())),
+            Phase::Down { old, .. } if closing => return Task::Close(old.take()),
+            Phase::Broken { .. } if closing => return Task::Close(None),
+            Phase::Down { since, why, old } => {
+                let why = io::Error::new(why.kind(), why.to_string());
+                return Task::Restore { since: *since, why, old: old.take() };
+            }
+            Phase::Up(_) | Phase::Broken { .. } => {}
+        }
+        match shared.wait {
+            Some(wait) => {
+                if shared.wake.wait_for(&mut state, (wait / 4).min(LOOK_MAX)).timed_out() {
+                    return Task::Look;
+                }
+            }
+            None => shared.wake.wait(&mut state),
+        }
+    }
+}
+
+/// Makes a new link, until it stands or the time is over.
+fn restore(
+    shared: &Arc<Shared>,
+    since: Instant,
+    why: io::Error,
+    old: Option<Arc<Link>>,
+    pause: &mut Duration,
+) {
+    let mut last = why;
+    if let Some(old) = old {
+        // One that broke before it answered anything counts as an attempt that failed.
+        if old.was_heard() {
+            *pause = PAUSE_MIN;
+        } else if shared.state.lock().reopen {
+            *pause = Duration::ZERO;
+        }
+        end_old(shared, &old, &last);
+        if !old.was_heard() {
+            rest(shared, pause, None);
+        }
+    }
+    loop {
+        let away_since = shared.state.lock().away_since(since);
+        let left = shared.wait.map(|wait| wait.saturating_sub(away_since.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            let seconds = shared.wait.unwrap_or_default().as_secs_f64();
+            let text = format!(
+                "{} has been away for {seconds} s ({last}): it fails for good; start the server and mount again",
+                shared.name
+            );
+            let error = io::Error::new(io::ErrorKind::TimedOut, text);
+            return shared.with(|state, outbox| state.give_up(error, outbox));
+        }
+        let limit = left.unwrap_or(ATTEMPT_MAX).clamp(Duration::from_millis(100), ATTEMPT_MAX);
+        let asking = shared.state.lock().growing.len();
+        match attempt(shared, limit) {
+            Ok((link, size_bytes)) => return stands(shared, link, size_bytes, asking),
+            Err(Failure::Final(error)) => return shared.with(|state, outbox| state.give_up(error, outbox)),
+            Err(Failure::Again(error)) => last = error,
+        }
+        if rest(shared, pause, left) {
+            return;
+        }
+    }
+}
+
+/// Ends a link, and takes back what was on its way.
+fn end_old(shared: &Shared, old: &Link, why: &io::Error) {
+    if shared.state.lock().reopen {
+        tracing::info!("connecting to {} anew, to learn its size", shared.name);
+        disconnect(old);
+    } else {
+        tracing::warn!("the connection to {} broke ({why}): reconnecting", shared.name);
+        old.end();
+    }
+    shared.with(State::requeue);
+}
+
+/// Waits before the next attempt, each time longer and never exactly as long as others do. True if
+/// none is needed any more.
+fn rest(shared: &Shared, pause: &mut Duration, left: Option<Duration>) -> bool {
+    let mut state = shared.state.lock();
+    if state.closing && state.is_idle() {
+        return true;
+    }
+    let now = left.map_or(*pause, |left| left.min(*pause)).mul_f64(rand::rng().random_range(0.5..1.0));
+    shared.wake.wait_for(&mut state, now);
+    *pause = (2 * *pause).clamp(PAUSE_MIN, PAUSE_MAX);
+    state.closing && state.is_idle()
+}
+
+/// The new link is used from now on. Of those who ask for the size, this many did so before the
+/// server told it.
+fn stands(shared: &Shared, link: Arc<Link>, size_bytes: u64, asking: usize) {
+    tracing::info!("connected to {} again, by {} connections", shared.name, link.connections.len());
+    shared.counters.reconnects.add(1);
+    shared.flags.store(link.export.flags, Ordering::Release);
+    shared.with(|state, outbox| {
+        if asking > 0 {
+            shared.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
+        }
+        for (wanted, done) in state.growing.drain(..asking) {
+            let result = if wanted <= size_bytes {
+                Ok(size_bytes)
+            } else {
+                let text = format!(
+                    "the server's export has {size_bytes} bytes: enlarge it there to {wanted}, and try again"
+                );
+                let source = Arc::new(io::Error::other(text));
+                Err(DeviceError::Extend { path: shared.name.clone(), source })
+            };
+            outbox.answers.push(Answer::Size(done, result));
+        }
+        state.link_stands(link, outbox);
+    });
+}
+
+/// Connects and makes everything ready: the fence has agreed, and what was kept is written.
+pub(super) fn attempt(shared: &Arc<Shared>, limit: Duration) -> Result<(Arc<Link>, u64), Failure> {
+    let (channel, export) = handshake::connect(&shared.location, &shared.options, limit)?;
+    check(shared, &export)?;
+    let mut fresh = vec![Fresh::new(channel)];
+    add_connections(shared, &export, &mut fresh)?;
+    let (fence, epoch) = {
+        let mut state = shared.state.lock();
+        (state.fence.clone(), state.next_epoch())
+    };
+    if !shared.options.read_only {
+        let mut exchange = Exchange::new(&mut fresh[0], export, shared.wait);
+        if let Some(fence) = &fence
+            && let Err(error) = fence.may_write(&mut exchange)
+        {
+            return Err(match exchange.failed {
+                true => Failure::Again(io::Error::other(error)),
+                false => Failure::Final(io::Error::new(io::ErrorKind::PermissionDenied, error)),
+            });
+        }
+        let changes = shared.state.lock().kept.completed();
+        let (count, bytes) = (changes.len() as u64, changes.iter().map(|(_, len_bytes, _)| len_bytes).sum());
+        let may_go_on = || fence.as_ref().map_or(Ok(()), |fence| fence.may_still_write());
+        exchange.replay(changes, &may_go_on).map_err(|stop| match stop {
+            Stop::Failed(error) => Failure::Again(error),
+            Stop::Fenced(error) => Failure::Final(io::Error::new(io::ErrorKind::PermissionDenied, error)),
+        })?;
+        shared.counters.replayed.add(count);
+        shared.counters.replayed_bytes.add(bytes);
+    }
+    Ok((Link::start(epoch, export, fresh, shared)?, export.size_bytes))
+}
+
+/// Refuses an export that can't be this device any more.
+fn check(shared: &Shared, export: &Export) -> Result<(), Failure> {
+    let known_bytes = shared.size_bytes.load(Ordering::Acquire);
+    let needed_bytes = shared.options.at_least_bytes.max(known_bytes);
+    match export.refusal(shared.options.read_only, needed_bytes) {
+        None => Ok(()),
+        Some(why) => {
+            let back = if known_bytes > 0 { " came back changed" } else { " can't be used" };
+            let text = format!("{}{back}: {why}", shared.name);
+            Err(Failure::Final(io::Error::new(io::ErrorKind::Unsupported, text)))
+        }
+    }
+}
+
+/// Adds the connections beyond the first, where the server allows several.
+fn add_connections(shared: &Shared, export: &Export, fresh: &mut Vec<Fresh>) -> Result<(), Failure> {
+    if !export.offers(export::MULTI_CONN) || export.size_bytes < BLOCK_BYTES as u64 {
+        return Ok(());
+    }
+    while fresh.len() < shared.options.connections {
+        match handshake::connect(&shared.location, &shared.options, EXTRA_MAX) {
+            Ok((channel, other)) if other == *export => fresh.push(Fresh::new(channel)),
+            Ok(_) => break,
+            Err(error) => {
+                tracing::debug!("{}: {} connections, no more ({error})", shared.name, fresh.len());
+                break;
+            }
+        }
+    }
+    // The server may have been started anew in between, and a flush over a later connection would
+    // prove nothing about what an earlier one wrote. So each must be alive after the last stands.
+    let last = fresh.len() - 1;
+    for fresh in &mut fresh[..last] {
+        let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+        Exchange::new(fresh, *export, shared.wait.or(Some(ATTEMPT_MAX))).read(0, &mut block)?;
+    }
+    Ok(())
+}
+
+/// Looks whether the server keeps silent though it was asked for something. Half-way through its
+/// time it is asked for a block: one that answers that is slow, not away.
+fn look(shared: &Shared) {
+    let Some(wait) = shared.wait else { return };
+    shared.with(|state, outbox| {
+        let Phase::Up(link) = &state.phase else { return };
+        let Some(oldest) = state.wires.values().map(|wire| wire.sent).min() else { return };
+        let silent = link.heard().max(oldest).elapsed();
+        if silent >= wait {
+            let seconds = wait.as_secs_f64();
+            let text = format!(
+                "{} has not answered for {seconds} s: it fails for good; look after the server and mount again",
+                shared.name
+            );
+            state.give_up(io::Error::new(io::ErrorKind::TimedOut, text), outbox);
+        } else if silent >= wait / 2 && !state.is_probing() {
+            let work = Work::Read { buf: Some(AlignedBuf::for_read(BLOCK_BYTES)), done: Box::new(|_| {}) };
+            let number = state.start(Op::new(0, BLOCK_BYTES as u64, work), outbox);
+            state.probe = number;
+        }
+    });
+}
+
+/// Ends a link as the protocol wants it.
+fn disconnect(link: &Link) {
+    for connection in &link.connections {
+        let request = Request { command: Command::Disconnect, flags: 0, cookie: 0, offset: 0, len_bytes: 0 };
+        connection.channel.set_deadline(Some(Instant::now() + DISCONNECT_MAX));
+        // A server that has gone needs no good-bye.
+        let _ = connection.channel.send_all(&mut [IoSlice::new(&request.encode())]);
+    }
+    link.end();
+}

@@ -1,0 +1,163 @@
+//! The messages on their way into a connection.
+//!
+//! Whoever posts a message sends it itself, and what others post meanwhile, as long as the socket
+//! has room: that spares a change of threads. What does not fit, and what is large, goes to the
+//! connection's own sender, since callers must not wait.
+
+use super::channel::{Channel, Room};
+use super::protocol::REQUEST_BYTES;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+/// Messages that are sent together.
+const BATCH: usize = 64;
+/// Batches that a caller sends before it leaves the rest to the sender.
+const ROUNDS: usize = 4;
+/// A message of this size is the sender's from the start: copying it takes longer than waking.
+const LARGE_BYTES: usize = 256 << 10;
+
+/// A request with its data.
+pub(super) struct Message {
+    pub(super) header: [u8; REQUEST_BYTES],
+    pub(super) data: SmallVec<[Bytes; 2]>,
+    /// Bytes that are gone already.
+    sent: usize,
+}
+
+impl Message {
+    pub(super) fn new(header: [u8; REQUEST_BYTES], data: SmallVec<[Bytes; 2]>) -> Self {
+        Self { header, data, sent: 0 }
+    }
+
+    fn len(&self) -> usize {
+        REQUEST_BYTES + self.data.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    fn slices<'a>(&'a self, into: &mut SmallVec<[IoSlice<'a>; 8]>) {
+        let mut skip = self.sent;
+        for part in std::iter::once(&self.header[..]).chain(self.data.iter().map(|data| &data[..])) {
+            if skip < part.len() {
+                into.push(IoSlice::new(&part[skip..]));
+            }
+            skip = skip.saturating_sub(part.len());
+        }
+    }
+}
+
+/// The queue of one connection.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    queue: Mutex<Queue>,
+    handed_over: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    /// A thread is sending, or the sender is to.
+    busy: bool,
+    /// The sender's turn.
+    handed_over: bool,
+    closed: bool,
+}
+
+impl Outgoing {
+    /// Sends messages, or leaves them to a thread that does. Does not wait. Those for a connection
+    /// that has ended are dropped.
+    pub(super) fn post(
+        &self,
+        channel: &Channel,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> io::Result<()> {
+        let mut queue = self.queue.lock();
+        if queue.closed {
+            return Ok(());
+        }
+        queue.messages.extend(messages);
+        if queue.busy {
+            return Ok(());
+        }
+        queue.busy = true;
+        for _ in 0..ROUNDS {
+            if queue.messages.iter().take(BATCH).map(Message::len).sum::<usize>() >= LARGE_BYTES {
+                break;
+            }
+            let mut batch = queue.take_batch();
+            let pending = MutexGuard::unlocked(&mut queue, || send(channel, &mut batch, Room::Take))?;
+            if pending || !batch.is_empty() {
+                batch.into_iter().rev().for_each(|message| queue.messages.push_front(message));
+                break;
+            }
+            if queue.messages.is_empty() {
+                queue.busy = false;
+                return Ok(());
+            }
+        }
+        queue.handed_over = true;
+        self.handed_over.notify_one();
+        Ok(())
+    }
+
+    /// The sender's whole life.
+    pub(super) fn serve(&self, channel: &Channel) -> io::Result<()> {
+        let mut queue = self.queue.lock();
+        loop {
+            while !queue.handed_over && !queue.closed {
+                self.handed_over.wait(&mut queue);
+            }
+            if queue.closed {
+                return Ok(());
+            }
+            let mut batch = queue.take_batch();
+            MutexGuard::unlocked(&mut queue, || send(channel, &mut batch, Room::Wait))?;
+            if queue.messages.is_empty() {
+                queue.handed_over = false;
+                queue.busy = false;
+            }
+        }
+    }
+
+    /// Drops what is left; the sender ends.
+    pub(super) fn close(&self) {
+        let mut queue = self.queue.lock();
+        queue.closed = true;
+        queue.messages.clear();
+        self.handed_over.notify_one();
+    }
+}
+
+impl Queue {
+    fn take_batch(&mut self) -> VecDeque<Message> {
+        let count = self.messages.len().min(BATCH);
+        self.messages.drain(..count).collect()
+    }
+}
+
+/// Sends the front of a batch, and removes it; true if the channel itself still holds some.
+fn send(channel: &Channel, batch: &mut VecDeque<Message>, room: Room) -> io::Result<bool> {
+    loop {
+        let mut slices = SmallVec::new();
+        batch.iter().for_each(|message| message.slices(&mut slices));
+        let sent = channel.send(&slices, room)?;
+        drop(slices);
+        let mut left = sent.bytes;
+        while let Some(first) = batch.front_mut() {
+            let rest = first.len() - first.sent;
+            if left < rest {
+                first.sent += left;
+                break;
+            }
+            left -= rest;
+            batch.pop_front();
+        }
+        if sent.pending || batch.is_empty() {
+            return Ok(sent.pending);
+        }
+        if sent.bytes == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The state of the device: what was asked for and not answered, and what is kept. Methods here do
+//! no I/O and call nobody; what is to be sent and to be answered goes to an [`Outbox`].
+
+use super::fence::Fence;
+use super::flushes::{Flushes, Waiter};
+use super::kept::{Kept, weight};
+use super::link::Link;
+use super::operation::{Answer, Breaks, Change, Op, Piece, Work, pieces, split};
+use super::outgoing::Message;
+use super::protocol::{Command, Request, error, export, io_error};
+use super::wires::{Target, Wire};
+use crate::counters::Counters;
+use smallvec::SmallVec;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+use syncline_device::{Completion, DeviceError};
+
+/// What is to be done when the state is not locked any more.
+#[derive(Default)]
+pub(super) struct Outbox {
+    /// Where the messages go.
+    pub(super) link: Option<Arc<Link>>,
+    /// Messages, each with the number of its connection.
+    pub(super) messages: SmallVec<[(usize, Message); 2]>,
+    pub(super) answers: SmallVec<[Answer; 2]>,
+    /// The manager has something to do.
+    pub(super) wake_manager: bool,
+}
+
+/// Whether the server can be reached.
+pub(super) enum Phase {
+    Up(Arc<Link>),
+    /// The manager makes a new link. The old one, if any, has yet to be ended.
+    Down {
+        since: Instant,
+        why: io::Error,
+        old: Option<Arc<Link>>,
+    },
+    /// For good: every operation fails with this error.
+    Broken {
+        error: Arc<io::Error>,
+        old: Option<Arc<Link>>,
+    },
+}
+
+pub(super) struct State {
+    pub(super) phase: Phase,
+    /// The device was dropped: what is left is done, then the connection ends.
+    pub(super) closing: bool,
+    /// Nothing is sent until a new link stands, for which the present one ends when all of its
+    /// requests are answered.
+    pub(super) reopen: bool,
+    /// Those who wait for that, each with the size that it wants.
+    pub(super) growing: Vec<(u64, Completion<u64>)>,
+    seq: u64,
+    cookie: u64,
+    epoch: u64,
+    /// The newest read that only asks whether the server lives.
+    pub(super) probe: u64,
+    /// By number: at least one request is without a reply.
+    pub(super) ops: HashMap<u64, Op>,
+    pub(super) wires: HashMap<u64, Wire>,
+    /// What can't be sent yet, in the order of the calls.
+    pub(super) waiting: VecDeque<Op>,
+    /// The first of those waits for room among what is kept.
+    pub(super) is_full: bool,
+    pub(super) kept: Kept,
+    pub(super) kept_max_bytes: u64,
+    pub(super) flushes: Flushes,
+    /// What each connection has to do.
+    pub(super) loads: SmallVec<[u64; 4]>,
+    pub(super) fence: Option<Arc<dyn Fence>>,
+    pub(super) counters: Arc<Counters>,
+}
+
+impl State {
+    pub(super) fn new(kept_max_bytes: u64, counters: Arc<Counters>) -> Self {
+        let why = io::Error::from(io::ErrorKind::NotConnected);
+        Self {
+            phase: Phase::Down { since: Instant::now(), why, old: None },
+            closing: false,
+            reopen: false,
+            growing: Vec::new(),
+            seq: 0,
+            cookie: 0,
+            epoch: 0,
+            probe: 0,
+            ops: HashMap::new(),
+            wires: HashMap::new(),
+            waiting: VecDeque::new(),
+            is_full: false,
+            kept: Kept::default(),
+            kept_max_bytes,
+            flushes: Flushes::default(),
+            loads: SmallVec::new(),
+            fence: None,
+            counters,
+        }
+    }
+
+    /// Begins an operation; returns its number.
+    pub(super) fn start(&mut self, mut op: Op, outbox: &mut Outbox) -> u64 {
+        self.seq += 1;
+        op.seq = self.seq;
+        match &self.phase {
+            Phase::Broken { error, .. } => outbox.answers.push(op.fail(error.clone())),
+            _ => {
+                self.waiting.push_back(op);
+                self.pump(outbox);
+            }
+        }
+        self.seq
+    }
+
+    /// Asks for a flush.
+    pub(super) fn flush(&mut self, waiter: Waiter, outbox: &mut Outbox) {
+        self.flushes.ask(waiter);
+        match &self.phase {
+            Phase::Broken { error, .. } => {
+                let error = error.clone();
+                self.flushes.fail(&error, outbox);
+            }
+            _ => self.pump(outbox),
+        }
+    }
+
+    /// Sends what can be sent now.
+    pub(super) fn pump(&mut self, outbox: &mut Outbox) {
+        if let Phase::Up(link) = &self.phase {
+            let link = link.clone();
+            if !self.reopen {
+                self.pump_operations(&link, outbox);
+            } else if self.wires.is_empty() {
+                let why = io::Error::other("its size is asked for");
+                self.phase = Phase::Down { since: Instant::now(), why, old: Some(link) };
+                outbox.wake_manager = true;
+            }
+        }
+        self.waiting.iter_mut().for_each(|op| op.waited = true);
+        if self.closing && self.is_idle() {
+            outbox.wake_manager = true;
+        }
+    }
+
+    fn pump_operations(&mut self, link: &Arc<Link>, outbox: &mut Outbox) {
+        outbox.link = Some(link.clone());
+        self.is_full = false;
+        let mut held: VecDeque<Op> = VecDeque::new();
+        while let Some(op) = self.waiting.pop_front() {
+            if !self.may_be_sent(&op, &held) {
+                held.push_back(op);
+                continue;
+            }
+            let is_change = matches!(op.work, Work::Change { .. });
+            if is_change
+                && op.waited
+                && let Err(error) = self.fence.as_ref().map_or(Ok(()), |fence| fence.may_still_write())
+            {
+                self.waiting.push_front(op);
+                held.into_iter().rev().for_each(|op| self.waiting.push_front(op));
+                return self.give_up(io::Error::new(io::ErrorKind::PermissionDenied, error), outbox);
+            }
+            self.send(op, link, outbox);
+        }
+        self.waiting = held;
+        self.pump_flush(outbox);
+    }
+
+    /// Two changes that overlap are never in flight at once, and what is kept has a limit.
+    fn may_be_sent(&mut self, op: &Op, held: &VecDeque<Op>) -> bool {
+        let Work::Change { change, .. } = &op.work else { return true };
+        if self.is_full
+            || self.kept.is_in_flight(op.offset, op.len_bytes)
+            || held.iter().any(|earlier| earlier.overlaps(op))
+        {
+            return false;
+        }
+        let weight = weight(change);
+        let has_room = |kept: &Kept, max| kept.bytes() == 0 || kept.bytes() + weight <= max;
+        if !has_room(&self.kept, self.kept_max_bytes) {
+            self.kept.drop_poisoned();
+            self.is_full = !has_room(&self.kept, self.kept_max_bytes);
+        }
+        !self.is_full
+    }
+
+    fn send(&mut self, mut op: Op, link: &Link, outbox: &mut Outbox) {
+        let (seq, range) = (op.seq, (op.offset, op.len_bytes));
+        let (flags, max_bytes) = (link.export.flags, link.export.max_bytes);
+        let parts: Vec<Piece> = match &op.work {
+            Work::Read { .. } => split(op.offset, op.len_bytes, max_bytes)
+                .map(|(offset, len_bytes)| {
+                    let data = SmallVec::new();
+                    Piece { command: Command::Read, flags: 0, offset, len_bytes, data }
+                })
+                .collect(),
+            Work::Change { change, through, .. } => {
+                // FUA makes this write durable and no other: it is enough if no other needs it.
+                let alone = !self.kept.awaits_flush() && !self.flushes.owes();
+                op.durable = *through && alone && link.export.offers(export::FUA);
+                let parts = pieces(change, range, (flags, max_bytes), op.durable);
+                if !parts.is_empty() {
+                    self.kept.begin(seq, op.offset, op.len_bytes, change.clone());
+                }
+                parts
+            }
+        };
+        if parts.is_empty() {
+            // A discard that this server does not support any more: a hint.
+            return self.finish(op, outbox);
+        }
+        op.parts_left = parts.len() as u32;
+        let only = matches!(op.work, Work::Read { .. }).then(|| self.least_busy());
+        for part in parts {
+            let (cookie, index) = (self.next_cookie(), only.unwrap_or_else(|| self.least_busy()));
+            self.count(&part);
+            let wire = Wire::new(Target::Op(seq), index, part.offset, part.len_bytes);
+            self.loads[index] += wire.load();
+            self.wires.insert(cookie, wire);
+            let Piece { command, flags, offset, len_bytes, data } = part;
+            let request = Request { command, flags, cookie, offset, len_bytes };
+            outbox.messages.push((index, Message::new(request.encode(), data)));
+        }
+        self.ops.insert(seq, op);
+    }
+
+    fn count(&self, part: &Piece) {
+        let len_bytes = part.len_bytes.into();
+        match part.command {
+            Command::Read => {
+                self.counters.reads.add(1);
+                self.counters.read_bytes.add(len_bytes);
+            }
+            Command::Write => {
+                self.counters.writes.add(1);
+                self.counters.written_bytes.add(len_bytes);
+                self.counters.durable_writes.add((part.flags & super::protocol::flag::FUA).into());
+            }
+            _ => self.counters.discards.add(1),
+        }
+    }
+
+    pub(super) fn next_cookie(&mut self) -> u64 {
+        self.cookie += 1;
+        self.cookie
+    }
+
+    /// The number of the next link.
+    pub(super) fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+
+    /// True if the server was asked whether it lives, and has not answered.
+    pub(super) fn is_probing(&self) -> bool {
+        self.ops.contains_key(&self.probe)
+    }
+
+    /// The connection with the least to do.
+    pub(super) fn least_busy(&self) -> usize {
+        let least = self.loads.iter().enumerate().min_by_key(|(_, load)| **load);
+        least.map_or(0, |(index, _)| index)
+    }
+
+    /// All requests of an operation have been answered.
+    pub(super) fn finish(&mut self, op: Op, outbox: &mut Outbox) {
+        let (seq, asked, durable, range) = (op.seq, op.asked, op.durable, (op.offset, op.len_bytes));
+        let is_discard = matches!(op.work, Work::Change { change: Change::Discard, .. });
+        // Zeros that would not be faster than a write: a discard is a hint.
+        if let Some(error) = op.error.filter(|&error| !(is_discard && error == error::NOT_SUPPORTED)) {
+            self.kept.forget(seq);
+            return outbox.answers.push(op.fail(Arc::new(io_error(error))));
+        }
+        match op.work {
+            Work::Read { buf, done } => {
+                self.counters.read_latency.record(asked.elapsed());
+                let operation = syncline_device::Operation::Read;
+                outbox.answers.push(Answer::Read(done, buf.ok_or(DeviceError::Abandoned { operation })));
+            }
+            Work::Change { done, .. } if durable => {
+                self.kept.forget(seq);
+                self.counters.flush_latency.record(asked.elapsed());
+                outbox.answers.push(Answer::Done(done, Ok(())));
+            }
+            Work::Change { done, through: true, .. } => {
+                self.kept.complete(seq);
+                self.flushes.ask(Waiter { done, asked, write: Some(range), breaks: Breaks::default() });
+            }
+            Work::Change { done, .. } => {
+                self.kept.complete(seq);
+                if !is_discard {
+                    self.counters.write_latency.record(asked.elapsed());
+                }
+                outbox.answers.push(Answer::Done(done, Ok(())));
+            }
+        }
+    }
+
+    /// True if nobody waits for anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ops.is_empty() && self.waiting.is_empty() && self.growing.is_empty() && self.flushes.is_idle()
+    }
+}

@@ -1,0 +1,65 @@
+//! Servers that are connected and do not answer.
+
+use super::*;
+use server::command::{FLUSH, READ, WRITE};
+
+#[test]
+fn a_server_that_answers_nothing_is_given_up_after_its_time() {
+    let lab = Lab::new(1, Spec::default());
+    let device = open_with(&lab, Wait::Seconds(1), NbdOptions::default());
+    lab.faults(|faults| faults.stalled = true);
+    let begun = Instant::now();
+    let error = flush(&device).wait().unwrap_err().to_string();
+    assert!(error.contains("has not answered for 1 s"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(write(&device, 0, 1, 4096).wait().is_err());
+}
+
+#[test]
+fn one_that_is_slow_with_a_flush_but_answers_a_read_is_waited_for() {
+    let lab = Lab::new(2, Spec::default());
+    let device = open_with(&lab, Wait::Seconds(1), NbdOptions::default());
+    lab.faults(|faults| faults.stalled_command = Some(FLUSH));
+    let flushed = flush(&device);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(flushed.result().is_none());
+    assert!(lab.count(READ) >= 4, "three to see that all connections are alive, and more");
+    lab.faults(|faults| faults.stalled_command = None);
+    flushed.wait().unwrap();
+    assert_eq!(device.counters().reconnects, 0);
+}
+
+#[test]
+fn an_idle_server_owes_no_answer_and_for_ever_is_for_ever() {
+    let lab = Lab::new(3, Spec::default());
+    let device = open_with(&lab, Wait::Seconds(1), NbdOptions::default());
+    let patient = open_with(&lab, Wait::Forever, NbdOptions::default());
+    lab.faults(|faults| faults.stalled = true);
+    let written = write(&patient, 0, 1, 4096);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(written.result().is_none());
+    lab.faults(|faults| faults.stalled = false);
+    written.wait().unwrap();
+    flush(&device).wait().unwrap();
+    lab.faults(|faults| faults.away = true);
+    lab.crash();
+    let written = write(&patient, 0, 1, 4096);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(written.result().is_none());
+    lab.faults(|faults| faults.away = false);
+    written.wait().unwrap();
+    assert_eq!(lab.count(WRITE), 3, "two calls, and one that is written again");
+}
+
+/// A handshake that has no end is given up in time too.
+#[test]
+fn a_server_that_is_silent_at_the_reconnect_is_away() {
+    let lab = Lab::new(4, Spec::default());
+    let device = open_with(&lab, Wait::Seconds(1), NbdOptions::default());
+    lab.faults(|faults| faults.handshake = Some(server::Handshake::Silent));
+    lab.crash();
+    let begun = Instant::now();
+    let error = flush(&device).wait().unwrap_err().to_string();
+    assert!(error.contains("away for 1 s (the server does not answer)"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(4));
+}
