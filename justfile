@@ -24,6 +24,10 @@ api:
 crash:
     cargo test --profile dist -p syncline-sim --test laboratory crash:: -- --ignored --nocapture
 
+# Hosts that take an image from each other, so many seeds of each of two searches
+hosts seeds="100000":
+    SYNCLINE_LEASE_SEEDS={{seeds}} cargo test --profile dist -p syncline-lease --test model -- --nocapture
+
 # Long simulations with new seeds, for so many seconds; failures are reduced to short cases
 soak seconds="600":
     SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test laboratory soak::soak -- --ignored --nocapture

@@ -80,8 +80,7 @@ impl SharedGeometry {
 }
 
 impl Geometry {
-    /// Blocks at the start that hold no data: boot area, superblock slots, space for a multi-mount
-    /// block.
+    /// Blocks at the start that hold no data: boot area, superblock slots, device lease.
     pub const HEAD_BLOCKS: u64 = 64;
     /// Blocks at the end that hold the second copies of the superblock slots.
     pub const TAIL_BLOCKS: u64 = 16;

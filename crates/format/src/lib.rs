@@ -11,6 +11,7 @@ mod error;
 pub mod items;
 mod key;
 mod layout;
+pub mod lease;
 pub mod node;
 pub mod snapshots;
 pub mod space;

@@ -1,0 +1,209 @@
+//! The device and the way to it: operations are late, fail, are never answered, and are sent again
+//! after the server was away.
+
+use crate::host::Doing;
+use crate::plan::{MS, SECOND, Trouble};
+use crate::world::{Event, Op, Route, Work, World};
+use rand::Rng;
+use std::io;
+use std::time::Duration;
+use syncline_device::{DeviceError, Operation};
+use syncline_lease::lab::{ClaimEvent, RenewalEvent};
+use syncline_lease::{Lease, LeaseState};
+
+impl World {
+    pub fn local(&self, host: usize) -> Duration {
+        use syncline_lease::Clock;
+        self.hosts[host].clock.now()
+    }
+
+    /// A delay: short mostly, now and then long, and rarely up to `most_ns`.
+    fn delay(&mut self, most_ns: u64) -> u64 {
+        if self.plan.quiet {
+            return self.rng.random_range(50_000..3 * MS);
+        }
+        let slow = self.now() < self.slow_until;
+        let late_one_in = if slow { 8 } else { self.plan.late_one_in };
+        let delay = match self.rng.random_range(0..100) {
+            _ if self.rng.random_range(0..late_one_in) == 0 => self.rng.random_range(0..=most_ns),
+            0..5 => self.rng.random_range(0..600 * MS),
+            _ => self.rng.random_range(50_000..3 * MS),
+        };
+        delay.min(most_ns)
+    }
+
+    /// The longest that a write may be under way, from its sender's look at the lease.
+    fn late_max(&self, work: &Work) -> u64 {
+        let bounded = self.plan.guard_ms * MS;
+        let releases = matches!(work, Work::Lease(lease) if lease.state == LeaseState::Released);
+        match work {
+            Work::Data | Work::Lease(_) if releases || self.plan.trouble != Trouble::Unbounded => bounded,
+            Work::Read | Work::Flush => 10 * SECOND,
+            _ => 30 * SECOND,
+        }
+    }
+
+    pub fn send(&mut self, host: usize, work: Work, route: Route) {
+        let number = self.hosts[host].holding().map_or(0, |holding| holding.number);
+        let delay = self.late_max(&work);
+        let delay = self.delay(delay);
+        let fails = self.rng.random_range(0..300) == 0 && !self.plan.quiet;
+        let answered = |of: &&(usize, bool)| of.1;
+        let covers = match work {
+            Work::Flush => self.hosts[host].unflushed.iter().filter(answered).map(|of| of.0).collect(),
+            _ => Vec::new(),
+        };
+        // What can't leave this host is given up, and told when the network is back.
+        let mute = self.hosts[host].mute_until.saturating_sub(self.now());
+        let (fails, delay) = (fails || mute > 0, delay + mute);
+        let over = mute > 0 || fails && self.rng.random();
+        let life = self.hosts[host].life;
+        self.ops.push(Op {
+            host,
+            life,
+            number,
+            work,
+            route,
+            fails,
+            over,
+            stranded: false,
+            found: None,
+            covers,
+        });
+        self.after(delay, Event::Effect(self.ops.len() - 1));
+    }
+
+    pub fn effect(&mut self, op: usize) {
+        if self.now() < self.down_until && !self.ops[op].over {
+            self.ops[op].stranded = true;
+            return;
+        }
+        let &Op { host, number, over, .. } = &self.ops[op];
+        if !over {
+            match &self.ops[op].work {
+                Work::Read => self.ops[op].found = self.block.clone(),
+                Work::Flush => self.durable = self.block.clone(),
+                Work::Lease(lease) => {
+                    let lease = (**lease).clone();
+                    self.tell(|| {
+                        let (state, term, sequence) = (lease.state, lease.term, lease.sequence);
+                        format!("block: {state:?} by host {host}, term {term}, sequence {sequence}")
+                    });
+                    self.block = Some(lease);
+                    self.ambush(host, false);
+                    if self.ops[op].life == self.hosts[host].life {
+                        self.hosts[host].unflushed.push((op, false));
+                    }
+                }
+                // L3.
+                Work::Data if number != self.outcome.acquired => {
+                    self.outcome.late_writes += 1;
+                    if self.plan.trouble != Trouble::Unbounded {
+                        self.breaks(format!(
+                            "L3: a write of host {host} takes effect though it has a successor"
+                        ));
+                    }
+                }
+                Work::Data => {}
+            }
+        }
+        self.ops[op].over = true;
+        // Now and then an answer is lost.
+        if self.rng.random_range(0..1_000) > 0 || self.plan.quiet {
+            let delay = self.delay(12 * SECOND);
+            self.after(delay, Event::Answer(op));
+        }
+    }
+
+    pub fn answer(&mut self, op: usize) {
+        let Op { host, life, fails, .. } = self.ops[op];
+        if life != self.hosts[host].life {
+            return;
+        }
+        let operation = match self.ops[op].work {
+            Work::Read => Operation::Read,
+            Work::Flush => Operation::Flush,
+            Work::Lease(_) | Work::Data => Operation::Write,
+        };
+        let answer = match fails {
+            true => Err(DeviceError::io(operation, 0, 0, io::Error::from_raw_os_error(5))),
+            false => Ok(()),
+        };
+        if !fails {
+            let covers = std::mem::take(&mut self.ops[op].covers);
+            self.hosts[host].unflushed.retain(|of| !covers.contains(&of.0));
+            if let Some(of) = self.hosts[host].unflushed.iter_mut().find(|of| of.0 == op) {
+                of.1 = true;
+            }
+        }
+        let (found, reads) = (self.ops[op].found.clone(), operation == Operation::Read);
+        match std::mem::replace(&mut self.ops[op].route, Route::Nobody) {
+            Route::Claim if fails => {
+                self.tell(|| format!("host {host}: {operation:?} fails"));
+                self.ends_and_comes_back(host);
+            }
+            Route::Claim if reads => self.claim(host, ClaimEvent::Read(Ok(found))),
+            Route::Claim => self.claim(host, ClaimEvent::Done),
+            Route::Renewal if reads => self.renew(host, RenewalEvent::Read(answer.map(|()| Ok(found)))),
+            Route::Renewal => self.renew(host, RenewalEvent::Done(answer)),
+            Route::Holder(done) => {
+                done.into_iter().for_each(|done| done(answer.clone()));
+                self.take_begun(host);
+            }
+            Route::Nobody => {}
+        }
+    }
+
+    /// The server crashes and is back after a while; the clients connect again.
+    pub fn server_crash(&mut self) {
+        let away = if self.rng.random() { 500 * MS } else { 12 * SECOND };
+        let away = self.rng.random_range(MS..away);
+        self.down_until = self.now() + away;
+        if self.rng.random() {
+            self.block = self.durable.clone();
+            self.forgot_all |= self.block.is_none();
+        }
+        self.tell(|| format!("the server is away for {} ms", away / MS));
+        for host in 0..self.hosts.len() {
+            let (life, later) = (self.hosts[host].life, self.rng.random_range(0..SECOND));
+            self.at(self.down_until + later, Event::Reconnect(host, life));
+        }
+    }
+
+    /// The client asks whether it may, and sends everything again that no flush covers.
+    pub fn reconnect(&mut self, host: usize) {
+        if self.now() < self.down_until {
+            return;
+        }
+        let block = self.block.as_ref().map_or_else(|| [0; 4096], Lease::encode);
+        let may = match &self.hosts[host].doing {
+            Doing::Holding(holding) => holding.permit.check_block(&block).is_ok(),
+            _ => true,
+        };
+        self.tell(|| format!("host {host} connects again; it may write: {may}"));
+        if may {
+            for (op, _) in std::mem::take(&mut self.hosts[host].unflushed) {
+                if let Work::Lease(lease) = &self.ops[op].work {
+                    let lease = lease.clone();
+                    self.send(host, Work::Lease(lease), Route::Nobody);
+                }
+            }
+        }
+        let life = self.hosts[host].life;
+        for op in 0..self.ops.len() {
+            let stranded = self.ops[op].stranded && self.ops[op].host == host && self.ops[op].life == life;
+            if !stranded {
+                continue;
+            }
+            self.ops[op].stranded = false;
+            if may {
+                let most = self.late_max(&self.ops[op].work);
+                let delay = self.delay(most);
+                self.after(delay, Event::Effect(op));
+            } else {
+                (self.ops[op].over, self.ops[op].fails) = (true, true);
+                self.after(0, Event::Answer(op));
+            }
+        }
+    }
+}

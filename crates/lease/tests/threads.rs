@@ -1,0 +1,413 @@
+//! The lease with its thread, on a device in memory. The clock runs four times as fast as the
+//! machine's, so that a lease of four seconds takes one.
+
+use bytes::Bytes;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+use syncline_device::{
+    AlignedBuf, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, block_on,
+};
+use syncline_lease::{
+    BootClock, Clock, LEASE_OFFSET, LeaseError, LeaseHolder, LeaseLost, LeaseOptions, LeaseState, Leased,
+    Progress, TakeOver, look, this_process,
+};
+
+/// A test that hangs has failed.
+const LIMIT: Duration = Duration::from_secs(30);
+const FASTER: u32 = 4;
+
+struct FastClock;
+
+impl Clock for FastClock {
+    fn now(&self) -> Duration {
+        BootClock.now() * FASTER
+    }
+    fn sleep(&self, until: Duration) -> Duration {
+        until.saturating_sub(self.now()) / FASTER
+    }
+}
+
+fn options(host: &str) -> LeaseOptions {
+    let holder = LeaseHolder { host: LeaseHolder::encode_host(host), ..this_process() };
+    LeaseOptions {
+        duration: Duration::from_secs(4),
+        guard: Duration::from_millis(500),
+        holder: Some(holder),
+        clock: Arc::new(FastClock),
+        ..LeaseOptions::default()
+    }
+}
+
+fn device() -> Arc<Switch> {
+    Arc::new(Switch {
+        inner: MemoryDevice::new(1 << 20),
+        mode: Mutex::new(Mode::Works),
+        flushes: AtomicU64::new(0),
+    })
+}
+
+fn acquire(device: &Arc<Switch>, host: &str) -> Result<Arc<Leased>, LeaseError> {
+    Leased::acquire(device.clone(), &options(host), |_| ControlFlow::Continue(()))
+}
+
+fn take_over(device: &Arc<Switch>, host: &str, how: TakeOver) -> Result<Arc<Leased>, LeaseError> {
+    Leased::take_over(device.clone(), &options(host), how, |_| ControlFlow::Continue(()))
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Works,
+    Fails,
+    Hangs,
+}
+
+/// A device that can be made to fail or to hang.
+struct Switch {
+    inner: Arc<MemoryDevice>,
+    mode: Mutex<Mode>,
+    flushes: AtomicU64,
+}
+
+impl Switch {
+    fn set(&self, mode: Mode) {
+        *self.mode.lock().unwrap() = mode;
+    }
+
+    fn mode(&self) -> Mode {
+        *self.mode.lock().unwrap()
+    }
+
+    fn answers<T: 'static>(&self, operation: Operation, done: Completion<T>) -> Option<Completion<T>> {
+        match self.mode() {
+            Mode::Works => Some(done),
+            Mode::Fails => {
+                done(Err(DeviceError::io(operation, 0, 0, std::io::Error::from_raw_os_error(5))));
+                None
+            }
+            Mode::Hangs => {
+                std::mem::forget(done);
+                None
+            }
+        }
+    }
+}
+
+impl Device for Switch {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
+        if let Some(done) = self.answers(Operation::Read, done) {
+            self.inner.read(offset, buf, done);
+        }
+    }
+    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        if let Some(done) = self.answers(Operation::Write, done) {
+            self.inner.write(offset, bufs, done);
+        }
+    }
+    fn flush(&self, done: Completion<()>) {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        if let Some(done) = self.answers(Operation::Flush, done) {
+            self.inner.flush(done);
+        }
+    }
+    fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
+        self.inner.discard(offset, len_bytes, done);
+    }
+}
+
+fn block(fill: u8) -> Vec<Bytes> {
+    vec![AlignedBuf::copy_from(&[fill; 4096]).into_bytes()]
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn hears(leased: &Leased) -> mpsc::Receiver<LeaseLost> {
+    let (sender, receiver) = mpsc::channel();
+    leased.on_lost(move |why| sender.send(why.clone()).unwrap());
+    receiver
+}
+
+#[test]
+fn a_holder_renews_without_flushes_and_another_is_refused() {
+    let device = device();
+    let alpha = acquire(&device, "alpha").unwrap();
+    assert_eq!(alpha.term(), 1);
+    let flushes = device.flushes.load(Ordering::Relaxed);
+    eventually("it renews", || alpha.status().renewals >= 4);
+    assert_eq!(device.flushes.load(Ordering::Relaxed), flushes, "renewals need none");
+    block_on(alpha.write_at(0, block(1))).unwrap();
+    block_on(alpha.flush_all()).unwrap();
+
+    let refused = acquire(&device, "beta").err().unwrap();
+    assert!(matches!(refused, LeaseError::InUse(_)));
+    let text = refused.to_string();
+    let said = format!("the image is in use by alpha (process {}) for ", std::process::id());
+    assert!(text.starts_with(&said) && text.ends_with("take it over: 'syncline mount --takeover'"), "{text}");
+    assert!(alpha.check().is_ok(), "who is refused has not disturbed it");
+    let seen = block_on(look(&(device.clone() as Arc<dyn Device>))).unwrap().unwrap();
+    assert_eq!((seen.state, seen.term, seen.holder.host_text().as_str()), (LeaseState::Held, 1, "alpha"));
+}
+
+#[test]
+fn a_released_lease_is_taken_at_once() {
+    let device = device();
+    let alpha = acquire(&device, "alpha").unwrap();
+    let heard = hears(&alpha);
+    assert!(alpha.release());
+    assert!(alpha.release(), "it is still released");
+    let error = block_on(alpha.write_at(0, block(1))).unwrap_err();
+    assert_eq!(LeaseLost::of(&error), Some(&LeaseLost::Released));
+    drop(alpha);
+    assert!(heard.recv().is_err(), "a release is no loss");
+    let mut waited = false;
+    let beta = Leased::acquire(device.clone(), &options("beta"), |progress| {
+        waited |= matches!(progress, Progress::Holder { .. });
+        ControlFlow::Continue(())
+    });
+    assert_eq!(beta.unwrap().term(), 2, "and by dropping it, too");
+    assert!(!waited);
+    assert_eq!(acquire(&device, "gamma").unwrap().term(), 3);
+}
+
+#[test]
+fn a_lease_is_not_released_while_a_write_may_be_under_way() {
+    let device = device();
+    let alpha = acquire(&device, "alpha").unwrap();
+    device.set(Mode::Hangs);
+    let hanging = alpha.write_at(0, block(1));
+    device.set(Mode::Works);
+    let begun = Instant::now();
+    assert!(!alpha.release());
+    assert!(begun.elapsed() < Duration::from_secs(11));
+    drop((alpha, hanging));
+    let seen = block_on(look(&(device.clone() as Arc<dyn Device>))).unwrap().unwrap();
+    assert_eq!(seen.state, LeaseState::Held);
+    // Nobody renews it, so the next one waits and takes it.
+    assert_eq!(acquire(&device, "beta").unwrap().term(), 2);
+}
+
+#[test]
+fn a_device_that_does_not_answer_ends_the_lease_in_time() {
+    for mode in [Mode::Hangs, Mode::Fails] {
+        let device = device();
+        let alpha = acquire(&device, "alpha").unwrap();
+        let heard = hears(&alpha);
+        device.set(mode);
+        let begun = Instant::now();
+        let why = heard.recv_timeout(LIMIT).unwrap();
+        assert!(
+            begun.elapsed() < Duration::from_secs(4) / FASTER + Duration::from_secs(1),
+            "{:?}",
+            begun.elapsed()
+        );
+        let text = why.to_string();
+        assert!(text.starts_with("could not renew the lease within 3.5 s ("), "{text}");
+        assert_eq!(text.contains("Input/output error"), mode == Mode::Fails, "{text}");
+        device.set(Mode::Works);
+        let error = block_on(alpha.flush_all()).unwrap_err();
+        assert_eq!(LeaseLost::of(&error), Some(&why));
+        assert_eq!(alpha.status().lost, Some(why));
+        assert!(!alpha.release());
+        // It has not come back when the device has.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(alpha.check().is_err());
+        assert_eq!(acquire(&device, "beta").unwrap().term(), 2);
+    }
+}
+
+#[test]
+fn a_living_holder_is_taken_over_and_hears_of_it() {
+    let device = device();
+    let alpha = acquire(&device, "alpha").unwrap();
+    let heard = hears(&alpha);
+    let mut longest = Duration::ZERO;
+    let beta = Leased::take_over(device.clone(), &options("beta"), TakeOver::WhenExpired, |progress| {
+        if let Progress::Holder { left, .. } = progress {
+            longest = longest.max(left);
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(beta.term(), 2);
+    let whole = Duration::from_millis(4_500) * 9 / 8;
+    assert!(longest <= whole && longest > whole / 2, "{longest:?}");
+    let why = heard.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(&why, LeaseLost::TakenBy { host, term: 2, .. } if host == "beta"), "{why}");
+    let error = block_on(alpha.write_at(0, block(1))).unwrap_err();
+    assert!(error.to_string().contains("lost the lease to beta (process "), "{error}");
+    assert!(!alpha.release(), "it is not its to give back");
+    drop(alpha);
+    block_on(beta.write_at(0, block(2))).unwrap();
+    block_on(beta.flush_all()).unwrap();
+    eventually("the new holder renews", || beta.status().renewals >= 3);
+    assert!(beta.check().is_ok());
+}
+
+#[test]
+fn a_forced_take_over_does_not_wait() {
+    let device = device();
+    let alpha = acquire(&device, "alpha").unwrap();
+    let begun = Instant::now();
+    let beta = take_over(&device, "beta", TakeOver::AtOnce).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert_eq!(beta.term(), 2);
+    eventually("the former holder finds out", || alpha.check().is_err());
+    assert!(beta.check().is_ok());
+}
+
+#[test]
+fn of_many_who_begin_at_once_one_gets_it() {
+    let mut taken = 0;
+    for round in 0..10 {
+        let device = device();
+        let barrier = Arc::new(std::sync::Barrier::new(6));
+        let contenders: Vec<_> = (0..6)
+            .map(|number| {
+                let (device, barrier) = (device.clone(), barrier.clone());
+                std::thread::spawn(move || {
+                    barrier.wait();
+                    acquire(&device, &format!("host{number}"))
+                })
+            })
+            .collect();
+        let got: Vec<_> = contenders.into_iter().map(|contender| contender.join().unwrap()).collect();
+        let holders = got.iter().filter(|result| result.is_ok()).count();
+        assert!(holders <= 1, "round {round}");
+        taken += holders;
+        for error in got.iter().filter_map(|result| result.as_ref().err()) {
+            let lost = matches!(error, LeaseError::TakenMeanwhile(_) | LeaseError::InUse(_));
+            assert!(lost || matches!(error, LeaseError::TooSlow(_)), "{error}");
+        }
+    }
+    // On a busy machine all may be too slow.
+    assert!(taken >= 5, "{taken} of 10");
+}
+
+#[test]
+fn a_damaged_block_is_refused_and_taken_over() {
+    let device = device();
+    drop(acquire(&device, "alpha").unwrap());
+    let mut rotten = block_on(device.read_at(LEASE_OFFSET, 4096)).unwrap();
+    rotten[100] ^= 1;
+    block_on(device.write_at(LEASE_OFFSET, vec![rotten.into_bytes()])).unwrap();
+    let refused = acquire(&device, "beta").err().unwrap();
+    assert!(matches!(refused, LeaseError::Damaged(_)));
+    assert!(refused.to_string().contains("checksum mismatch"), "{refused}");
+    let over_unknown = LeaseOptions { over_unknown: true, ..options("beta") };
+    let refused = Leased::acquire(device.clone(), &over_unknown, |_| ControlFlow::Continue(()));
+    assert!(matches!(refused, Err(LeaseError::Damaged(_))), "it may be a living holder's");
+    assert_eq!(take_over(&device, "beta", TakeOver::AtOnce).unwrap().term(), 1);
+    assert_eq!(acquire(&device, "gamma").unwrap().term(), 2);
+
+    let foreign = self::device();
+    block_on(foreign.write_at(LEASE_OFFSET, block(0xee))).unwrap();
+    assert!(matches!(acquire(&foreign, "alpha"), Err(LeaseError::Damaged(_))));
+    let leased = Leased::acquire(foreign, &over_unknown, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(leased.term(), 1);
+}
+
+/// A block that rots under its holder is never written over, and costs the lease when it expires.
+#[test]
+fn a_block_that_rots_or_vanishes_ends_the_lease() {
+    for zeros in [false, true] {
+        let device = device();
+        let alpha = acquire(&device, "alpha").unwrap();
+        let heard = hears(&alpha);
+        let mut bad = block_on(device.read_at(LEASE_OFFSET, 4096)).unwrap();
+        match zeros {
+            true => bad.fill(0),
+            false => bad[20] ^= 0x80,
+        }
+        let bad = bad.into_bytes();
+        block_on(device.write_at(LEASE_OFFSET, vec![bad.clone()])).unwrap();
+        let why = heard.recv_timeout(LIMIT).unwrap();
+        match (&why, zeros) {
+            (LeaseLost::Overwritten(what), true) => assert_eq!(what, "zeros"),
+            (LeaseLost::Expired { trouble, .. }, false) => assert!(trouble.contains("checksum"), "{trouble}"),
+            // A renewal was on its way, and the block is whole again.
+            _ => panic!("{why}"),
+        }
+        drop(alpha);
+        assert_eq!(block_on(device.read_at(LEASE_OFFSET, 4096)).unwrap()[..], bad[..]);
+    }
+}
+
+#[test]
+fn waiting_can_be_interrupted() {
+    let device = device();
+    let alpha = acquire(&device, "alpha").unwrap();
+    let interrupted = Leased::take_over(
+        device.clone(),
+        &options("beta"),
+        TakeOver::WhenExpired,
+        |progress| match progress {
+            Progress::Holder { .. } => ControlFlow::Break(()),
+            Progress::Device => ControlFlow::Continue(()),
+        },
+    );
+    assert!(matches!(interrupted, Err(LeaseError::Interrupted)));
+    eventually("the holder has seen the claim", || alpha.check().is_err());
+    device.set(Mode::Hangs);
+    let hangs = Leased::acquire(device.clone(), &options("beta"), |_| ControlFlow::Break(()));
+    assert!(matches!(hangs, Err(LeaseError::Interrupted)), "a device that hangs, too");
+}
+
+#[test]
+fn what_cannot_have_a_lease_is_refused() {
+    let device = device();
+    let short = options("alpha").lasting(Duration::from_secs(1));
+    let refused = Leased::acquire(device.clone(), &short, |_| ControlFlow::Continue(()));
+    assert!(matches!(refused, Err(LeaseError::Options(_))));
+    let small: Arc<dyn Device> = MemoryDevice::new(48 * 4096);
+    let refused = Leased::acquire(small.clone(), &options("alpha"), |_| ControlFlow::Continue(()));
+    assert!(matches!(refused, Err(LeaseError::TooSmall)));
+    assert!(matches!(block_on(look(&small)), Err(LeaseError::TooSmall)));
+    device.set(Mode::Fails);
+    assert!(matches!(acquire(&device, "alpha"), Err(LeaseError::Device(_))));
+}
+
+/// Two hosts take the image from each other again and again, each writing as fast as it can. What
+/// one of them was told to be durable is there when the other begins.
+#[test]
+fn nothing_acknowledged_is_missing_after_take_overs() {
+    let device = device();
+    let acknowledged = AtomicU64::new(0);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut holder = acquire(&device, "host0").unwrap();
+        for number in 1..5 {
+            let writer = holder.clone();
+            let (acknowledged, over) = (&acknowledged, &over);
+            let writing = scope.spawn(move || {
+                let stored = block_on(writer.read_at(0, 4096)).unwrap();
+                let mut count = u64::from_le_bytes(stored[..8].try_into().unwrap());
+                assert!(count >= acknowledged.load(Ordering::SeqCst), "acknowledged, and not there");
+                while !over.load(Ordering::SeqCst) {
+                    count += 1;
+                    let bytes = AlignedBuf::copy_from(&count.to_le_bytes()).into_bytes();
+                    let written = block_on(writer.write_at(0, vec![bytes]));
+                    if written.and_then(|()| block_on(writer.flush_all())).is_err() {
+                        return;
+                    }
+                    acknowledged.store(count, Ordering::SeqCst);
+                }
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            holder = take_over(&device, &format!("host{number}"), TakeOver::WhenExpired).unwrap();
+            writing.join().unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+        drop(holder);
+    });
+    assert!(acknowledged.load(Ordering::SeqCst) > 100);
+}
