@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn holder() -> LockHolder {
-        LockHolder { address: "10.0.0.7:0/12".into(), client: Some("client.4123".into()), about: None }
+        LockHolder { client: "client.4123".into(), address: "10.0.0.7:0/12".into(), alive: true, about: None }
     }
 
     #[test]

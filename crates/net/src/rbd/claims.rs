@@ -28,14 +28,12 @@ const LOCK_MUST_RENEW: u8 = 2;
 /// The claims of one device.
 pub(super) struct Claims {
     image: Arc<Image>,
-    /// The image's header object, found when it is first needed.
-    header: Mutex<Option<CString>>,
     held: Mutex<BTreeMap<u64, Claim>>,
 }
 
 impl Claims {
     pub(super) fn new(image: Arc<Image>) -> Arc<Self> {
-        Arc::new(Self { image, header: Mutex::default(), held: Mutex::default() })
+        Arc::new(Self { image, held: Mutex::default() })
     }
 
     /// Claims a snapshot, or gives up the claim; false if others have it.
@@ -114,14 +112,7 @@ impl Claims {
     }
 
     fn header(&self) -> Result<CString, RbdError> {
-        let mut header = self.header.lock();
-        if let Some(known) = &*header {
-            return Ok(known.clone());
-        }
-        let id = self.image.id().map_err(RbdError::errno("read the image's id"))?;
-        let found = c_string("the image's header", format!("rbd_header.{id}"))?;
-        *header = Some(found.clone());
-        Ok(found)
+        self.image.header().map_err(RbdError::errno("read the image's id"))
     }
 }
 

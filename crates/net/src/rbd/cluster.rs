@@ -11,9 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
-/// How long a client that was fenced stays so, in seconds: ten years. The default is an hour, and a
-/// process that is stopped for longer than that would go on with its writes when it is continued.
-const FENCED_SECONDS: &str = "315360000";
+/// How long a client that was fenced stays so, in seconds: ten years. Ceph's own choice is an hour,
+/// and a process that is stopped for longer than that would go on with its writes when it is
+/// continued.
+const FENCED_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
 
 /// Settings that hold for each image too: a pool or an image may have its own, which come before
 /// ours, so `image.rs` looks at what applies.
@@ -26,7 +27,9 @@ pub(super) const IMAGE_SETTINGS: [(&str, &str); 5] = [
     ("rbd_read_from_replica_policy", "default"),
     // A lock that is broken, by a take-over or because its holder died, fences its holder.
     ("rbd_blocklist_on_break_lock", "true"),
-    ("rbd_blocklist_expire_seconds", FENCED_SECONDS),
+    // librbd's own way to break a lock, which counts where its holder dies between our look and our
+    // turn, fences for an hour. With another value librbd 16 sends a command that monitors refuse.
+    ("rbd_blocklist_expire_seconds", "0"),
 ];
 
 /// What settings were called before Ceph 16.
@@ -122,6 +125,55 @@ impl Cluster {
         // overwrite. Where there has to be an end (`RbdOptions::wait`), all of the device ends, so
         // that nobody uses these blocks any more.
         self.set("rados_osd_op_timeout", if purpose == Purpose::Look { "2" } else { "0" })
+    }
+
+    /// Our name in the cluster.
+    pub(super) fn client(&self) -> String {
+        // SAFETY: the client is connected.
+        format!("client.{}", unsafe { (self.libraries.rados.rados_get_instance_id)(self.handle) })
+    }
+
+    /// Keeps the client with this address from ever doing anything in the cluster again. From here on
+    /// whatever we ask of an OSD tells it that.
+    pub(super) fn fence(&self, address: &str) -> Result<(), Errno> {
+        let ordinary = |byte: u8| byte.is_ascii_hexdigit() || b".:/[]".contains(&byte);
+        if !address.bytes().all(ordinary) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // The second is what versions before Ceph 16 know.
+        let [new, old] = ["blocklist", "blacklist"].map(|list| {
+            format!(
+                r#"{{"prefix": "osd {list}", "{list}op": "add", "addr": "{address}", "expire": {FENCED_SECONDS}.0}}"#
+            )
+        });
+        match self.command(&new) {
+            Err(Errno(libc::EINVAL)) => self.command(&old)?,
+            result => result?,
+        }
+        // SAFETY: the client is connected.
+        let waited = unsafe { (self.libraries.rados.rados_wait_for_latest_osdmap)(self.handle) };
+        Errno::check(waited.into()).map(drop)
+    }
+
+    /// Has the monitors carry out a command; its output is not wanted.
+    fn command(&self, json: &str) -> Result<(), Errno> {
+        let json = CString::new(json).map_err(|_| Errno(libc::EINVAL))?;
+        let mut words = [json.as_ptr()];
+        // SAFETY: one string, which ends with a zero; null stands for output that is not wanted.
+        let done = unsafe {
+            (self.libraries.rados.rados_mon_command)(
+                self.handle,
+                words.as_mut_ptr(),
+                words.len(),
+                ptr::null(),
+                0,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        Errno::check(done.into()).map(drop)
     }
 
     fn set(&self, setting: &'static str, value: &str) -> Result<(), RbdError> {

@@ -92,12 +92,13 @@ impl RbdDevice {
         let size_bytes = size_bytes - size_bytes % BLOCK_BYTES as u64;
         tracing::debug!(image = %spec, size_bytes, read_only, "device opened");
         let flights = Flights::new(spec.to_string(), spec.pool.clone(), size_bytes);
+        let ours = image.pool.cluster.client();
         let image = Arc::new(image);
         let claims = Claims::new(image.clone());
         let watchman = watchman::start(&flights, &image, &claims, expected, &options)?;
         let parts = Some(Parts { image, claims, watchman });
         let device = Self { parts, flights, options, spec: spec.clone(), growing: Arc::default() };
-        sentinel::start(&device.flights, spec, &device.options)?;
+        sentinel::start(&device.flights, ours, spec, &device.options)?;
         Ok(Arc::new(device))
     }
 

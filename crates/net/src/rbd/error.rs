@@ -148,6 +148,16 @@ pub enum RbdError {
         /// Who.
         holder: LockHolder,
     },
+    /// Somebody has locked the image by hand.
+    #[error(
+        "it has an advisory lock of {client}: if it is not needed, 'rbd lock ls {image}' and 'rbd lock rm {image}'"
+    )]
+    LockedByHand {
+        /// Whose.
+        client: String,
+        /// The image, as `rbd` takes it.
+        image: String,
+    },
     /// The former holder can't be kept from writing.
     #[error(
         "{entity} may not keep {holder} from writing: give it the capabilities mon 'profile rbd' ('ceph auth caps {entity} ...')"
@@ -198,7 +208,7 @@ impl RbdError {
             Self::NoPool { .. } | Self::NoNamespace { .. } | Self::NoImage { .. } => ErrorKind::NotFound,
             Self::Exists { .. } => ErrorKind::AlreadyExists,
             Self::NoAnswer { .. } => ErrorKind::TimedOut,
-            Self::InUse { .. } => ErrorKind::ResourceBusy,
+            Self::InUse { .. } | Self::LockedByHand { .. } => ErrorKind::ResourceBusy,
             Self::MayNotFence { .. } => ErrorKind::PermissionDenied,
             Self::Configuration { source, .. }
             | Self::Setting { source, .. }
@@ -265,7 +275,7 @@ mod tests {
     use super::*;
 
     fn holder() -> LockHolder {
-        LockHolder { address: "10.0.0.7:0/12".into(), client: Some("client.4123".into()), about: None }
+        LockHolder { client: "client.4123".into(), address: "10.0.0.7:0/12".into(), alive: true, about: None }
     }
 
     #[test]
@@ -293,6 +303,7 @@ mod tests {
                 wanted: "false",
             },
             RbdError::InUse { holder: holder() },
+            RbdError::LockedByHand { client: "client.1".into(), image: "p/i".into() },
             RbdError::MayNotFence { entity: "client.a".into(), holder: holder() },
             RbdError::refused("open it", denied()),
         ];

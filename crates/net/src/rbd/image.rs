@@ -18,8 +18,22 @@ const FEATURES: u64 =
     FEATURE_LAYERING | FEATURE_EXCLUSIVE_LOCK | FEATURE_OBJECT_MAP | FEATURE_FAST_DIFF | FEATURE_DEEP_FLATTEN;
 /// Where a holder introduces itself, in the image's metadata.
 const INTRODUCTION: &CStr = c"syncline_holder";
-/// More watchers or holders than there can be.
-const MANY: usize = 64;
+/// What RBD calls its lock, on the image's header object.
+const LOCK: &CStr = c"rbd_lock";
+/// The tag of a lock that librbd or the kernel took, rather than 'rbd lock add'.
+const LIBRBDS_TAG: &str = "internal";
+
+/// A client that the cluster has on record as having the lock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Locker {
+    /// Its name: `client.4123`.
+    pub(super) client: String,
+    cookie: String,
+    /// Its address.
+    pub(super) address: String,
+    /// It is an advisory lock, which somebody took with 'rbd lock add'.
+    pub(super) by_hand: bool,
+}
 
 /// An open image.
 pub(super) struct Image {
@@ -106,7 +120,7 @@ impl Image {
     }
 
     /// The image's id, which the names of its objects end with.
-    pub(super) fn id(&self) -> Result<String, Errno> {
+    fn id(&self) -> Result<String, Errno> {
         let mut id = [0u8; 256];
         // SAFETY: the buffer is as long as is said.
         let asked = unsafe {
@@ -163,10 +177,10 @@ impl Image {
     }
 
     /// The addresses of the clients that have it open for writing and are in touch with the
-    /// cluster, with their numbers.
-    fn watchers(&self) -> Result<Vec<(String, i64)>, Errno> {
+    /// cluster.
+    fn watchers(&self) -> Result<Vec<String>, Errno> {
         let rbd = &self.libraries().rbd;
-        let mut room = MANY;
+        let mut room = 64;
         loop {
             let empty = || Watcher { address: ptr::null_mut(), client: 0, cookie: 0 };
             let mut watchers: Vec<Watcher> = (0..room).map(|_| empty()).collect();
@@ -182,44 +196,85 @@ impl Image {
             let filled = room.min(watchers.len());
             // SAFETY: librbd filled that many elements with strings of its own.
             let text = |start: *mut c_char| unsafe { string(start) };
-            let found = watchers[..filled].iter().map(|one| (text(one.address), one.client)).collect();
+            let found = watchers[..filled].iter().map(|one| text(one.address)).collect();
             // SAFETY: they are given back once, with their number.
             unsafe { (rbd.rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), filled) };
             return Ok(found);
         }
     }
 
-    /// The address of the client that has the lock.
-    pub(super) fn lock_owner(&self) -> Result<Option<String>, Errno> {
-        let rbd = &self.libraries().rbd;
-        let mut mode: c_int = LOCK_EXCLUSIVE;
-        let mut owners = [ptr::null_mut::<c_char>(); MANY];
-        let mut count = owners.len();
-        // SAFETY: the array has `count` elements, the pointers are valid for the call.
-        let asked = unsafe {
-            (rbd.rbd_lock_get_owners)(self.handle, &raw mut mode, owners.as_mut_ptr(), &raw mut count)
+    /// Who has the lock: what the cluster has on record at this moment. (librbd remembers for images
+    /// that are open for reading.)
+    pub(super) fn locker(&self) -> Result<Option<Locker>, Errno> {
+        let header = self.header()?;
+        // Of each client a name, a cookie and an address, each in its buffer and with a zero behind
+        // it.
+        let mut buffers = [[0u8; 4096]; 4];
+        let [tag, clients, cookies, addresses] = &mut buffers;
+        let mut lens = [4096; 4];
+        let [tag_len, clients_len, cookies_len, addresses_len] = &mut lens;
+        let mut exclusive: c_int = 0;
+        // SAFETY: the buffers are as long as is said, the pointers are valid for the call.
+        let listed = unsafe {
+            (self.libraries().rados.rados_list_lockers)(
+                self.pool.handle,
+                header.as_ptr(),
+                LOCK.as_ptr(),
+                &raw mut exclusive,
+                tag.as_mut_ptr().cast(),
+                tag_len,
+                clients.as_mut_ptr().cast(),
+                clients_len,
+                cookies.as_mut_ptr().cast(),
+                cookies_len,
+                addresses.as_mut_ptr().cast(),
+                addresses_len,
+            )
         };
-        match Errno::check(asked.into()) {
-            Err(Errno(libc::ENOENT)) => return Ok(None),
+        match Errno::check(listed as i64) {
+            Ok(0) | Err(Errno(libc::ENOENT)) => return Ok(None),
             Err(errno) => return Err(errno),
             Ok(_) => {}
         }
-        let count = count.min(owners.len());
-        // SAFETY: librbd filled that many elements with strings of its own.
-        let first = owners[..count].first().map(|&owner| unsafe { string(owner) });
-        // SAFETY: they are given back once, with their number.
-        unsafe { (rbd.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
-        Ok(first)
+        let first = |buffer: &[u8]| {
+            let text = CStr::from_bytes_until_nul(buffer).map_err(|_| Errno(libc::ERANGE))?;
+            Ok(text.to_string_lossy().into_owned())
+        };
+        let address = first(addresses)?;
+        // With the version of the protocol, which watchers' addresses lack.
+        let plain = ["v1:", "v2:", "any:"].iter().find_map(|version| address.strip_prefix(version));
+        Ok(Some(Locker {
+            client: first(clients)?,
+            cookie: first(cookies)?,
+            address: plain.unwrap_or(&address).to_owned(),
+            by_hand: first(tag)? != LIBRBDS_TAG,
+        }))
     }
 
-    /// Who has the lock, as far as it can be told.
-    pub(super) fn lock_holder(&self) -> Result<Option<LockHolder>, Errno> {
-        let Some(address) = self.lock_owner()? else { return Ok(None) };
-        let watchers = self.watchers()?;
-        let client = watchers.iter().find(|(watching, _)| *watching == address);
-        let client = client.map(|(_, number)| format!("client.{number}"));
-        let about = self.introduction().and_then(|text| introduced(&text, &address));
-        Ok(Some(LockHolder { address, client, about }))
+    /// Takes the lock away from a client that was fenced.
+    pub(super) fn remove_locker(&self, locker: &Locker) -> Result<(), Errno> {
+        let header = self.header()?;
+        let text = |text: &str| CString::new(text).map_err(|_| Errno(libc::EINVAL));
+        let (client, cookie) = (text(&locker.client)?, text(&locker.cookie)?);
+        let remove = self.libraries().rados.rados_break_lock;
+        // SAFETY: the pool is open; all strings end with a zero.
+        let removed = unsafe {
+            remove(self.pool.handle, header.as_ptr(), LOCK.as_ptr(), client.as_ptr(), cookie.as_ptr())
+        };
+        Errno::check(removed.into()).map(drop)
+    }
+
+    /// What else is known about a client that has the lock.
+    pub(super) fn describe(&self, locker: &Locker) -> Result<LockHolder, Errno> {
+        let Locker { client, address, .. } = locker.clone();
+        let alive = self.watchers()?.contains(&address);
+        let about = self.introduction().and_then(|text| introduced(&text, &client));
+        Ok(LockHolder { client, address, alive, about })
+    }
+
+    /// The image's header object.
+    pub(super) fn header(&self) -> Result<CString, Errno> {
+        CString::new(format!("rbd_header.{}", self.id()?)).map_err(|_| Errno(libc::EINVAL))
     }
 
     fn introduction(&self) -> Option<String> {
@@ -235,8 +290,8 @@ impl Image {
     }
 
     /// Says who has the image now. For messages only, so a failure is none.
-    pub(super) fn introduce(&self, address: &str) {
-        let Ok(text) = CString::new(introduction(address)) else { return };
+    pub(super) fn introduce(&self, client: &str) {
+        let Ok(text) = CString::new(introduction(client)) else { return };
         let set = self.libraries().rbd.rbd_metadata_set;
         // SAFETY: both strings end with a zero.
         let set = unsafe { set(self.handle, INTRODUCTION.as_ptr(), text.as_ptr()) };
@@ -251,14 +306,6 @@ impl Image {
         // SAFETY: the image is open.
         let acquired = unsafe { (self.libraries().rbd.rbd_lock_acquire)(self.handle, LOCK_EXCLUSIVE) };
         Errno::check(acquired.into()).map(drop)
-    }
-
-    /// Puts the holder on the cluster's blocklist and takes the lock away from it.
-    pub(super) fn break_lock(&self, owner: &str) -> Result<(), Errno> {
-        let owner = CString::new(owner).map_err(|_| Errno(libc::EINVAL))?;
-        let break_lock = self.libraries().rbd.rbd_lock_break;
-        // SAFETY: the image is open, the address ends with a zero.
-        Errno::check(unsafe { break_lock(self.handle, LOCK_EXCLUSIVE, owner.as_ptr()) }.into()).map(drop)
     }
 }
 

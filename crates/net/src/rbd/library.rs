@@ -97,9 +97,14 @@ library! {
         fn rados_ioctx_create(RadosHandle, *const c_char, *mut PoolHandle) -> c_int;
         fn rados_ioctx_set_namespace(PoolHandle, *const c_char);
         fn rados_ioctx_destroy(PoolHandle);
+        fn rados_get_instance_id(RadosHandle) -> u64;
+        fn rados_wait_for_latest_osdmap(RadosHandle) -> c_int;
+        fn rados_break_lock(PoolHandle, *const c_char, *const c_char, *const c_char, *const c_char) -> c_int;
         fn rados_set_pool_full_try(PoolHandle);
         fn rados_lock_exclusive(PoolHandle, *const c_char, *const c_char, *const c_char, *const c_char, *mut timeval, u8) -> c_int;
         fn rados_lock_shared(PoolHandle, *const c_char, *const c_char, *const c_char, *const c_char, *const c_char, *mut timeval, u8) -> c_int;
+        fn rados_list_lockers(PoolHandle, *const c_char, *const c_char, *mut c_int, *mut c_char, *mut size_t, *mut c_char, *mut size_t, *mut c_char, *mut size_t, *mut c_char, *mut size_t) -> ssize_t;
+        fn rados_mon_command(RadosHandle, *mut *const c_char, size_t, *const c_char, size_t, *mut *mut c_char, *mut size_t, *mut *mut c_char, *mut size_t) -> c_int;
         fn rados_unlock(PoolHandle, *const c_char, *const c_char, *const c_char) -> c_int;
     }
 }
@@ -124,9 +129,6 @@ library! {
         fn rbd_watchers_list(ImageHandle, *mut Watcher, *mut size_t) -> c_int;
         fn rbd_watchers_list_cleanup(*mut Watcher, size_t);
         fn rbd_lock_acquire(ImageHandle, c_int) -> c_int;
-        fn rbd_lock_break(ImageHandle, c_int, *const c_char) -> c_int;
-        fn rbd_lock_get_owners(ImageHandle, *mut c_int, *mut *mut c_char, *mut size_t) -> c_int;
-        fn rbd_lock_get_owners_cleanup(*mut *mut c_char, size_t);
         fn rbd_aio_create_completion(*mut c_void, Callback, *mut CompletionHandle) -> c_int;
         fn rbd_aio_get_return_value(CompletionHandle) -> ssize_t;
         fn rbd_aio_release(CompletionHandle);

@@ -5,12 +5,13 @@
 //! it by itself before a write and hands it over to whoever asks, and two hosts would write in turn.
 //! RBD's advisory locks play no part: they keep nobody from writing.
 //!
-//! **Why the former holder can't write.** Breaking a lock puts its holder on the cluster's blocklist
-//! first, as a client with a number that no other client ever has. It ends after ten years
-//! (`cluster.rs`). librbd waits until its own client knows the map of the cluster that says so, and
-//! takes the lock then. An OSD answers a request only when it knows a map at least as new as the
-//! sender's. So an OSD that has answered anything of the new holder's refuses all of the former
-//! holder's requests, also those that were sent before the take-over and arrive only now.
+//! **Why the former holder can't write.** Before its lock is broken, its client is put on the cluster's
+//! blocklist, by its address, which no other client ever has. It stays there for ten years: Ceph's own
+//! hour is too short for a process that is stopped overnight (`cluster.rs`). We wait until our own
+//! client knows the map of the cluster that says so, and break the lock then. An OSD answers a request
+//! only when it knows a map at least as new as the sender's. So an OSD that has answered anything of
+//! the new holder's refuses all of the former holder's requests, also those that were sent before the
+//! take-over and arrive only now. (`rbd_lock_break` does the same steps, for an hour.)
 //!
 //! An OSD that has answered nothing of the new holder's yet may still take a write of the former one.
 //! To everybody that is a write from before the take-over: whatever the new holder reads or writes
@@ -28,17 +29,18 @@
 
 use super::error::{Errno, RbdError};
 use super::holder::LockHolder;
-use super::image::Image;
+use super::image::{Image, Locker};
 use super::spec::{Canary, RbdOptions, RbdSpec};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Between two looks at a lock that is held.
 const PAUSE: Duration = Duration::from_millis(100);
+const LOOK: &str = "find out who has the lock";
 /// How often a lock may be lost to others that come at the same moment.
 const TRIES: u32 = 5;
 
-/// Takes the lock of an image that nobody has; returns the address under which we have it.
+/// Takes the lock of an image that nobody has; returns the name under which we have it.
 pub(super) fn acquire(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> Result<String, RbdError> {
     check_lockable(image, spec)?;
     if options.canary == Some(Canary::AutomaticLock) {
@@ -46,29 +48,26 @@ pub(super) fn acquire(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> Re
     }
     let give_up = Instant::now() + options.lock_wait;
     let mut tries = 0;
-    loop {
-        match holder(image)? {
-            // librbd would ask it to hand the lock over, which others do: a virtual machine, for
-            // one, without noticing what that means.
-            Some(holder) if holder.client.is_some() => {
-                if Instant::now() >= give_up {
-                    return Err(RbdError::InUse { holder });
-                }
+    while tries < TRIES {
+        if let Some(locker) = locker(image, spec)? {
+            let holder = describe(image, &locker)?;
+            if !holder.alive {
+                fence(image, spec, options, &locker, holder)?;
+            } else if Instant::now() >= give_up {
+                // librbd would ask it to hand the lock over, which others do: a virtual machine, for
+                // one, without noticing what that means.
+                return Err(RbdError::InUse { holder });
+            } else {
                 sleep(PAUSE);
                 continue;
             }
-            Some(dead) => tracing::warn!("{dead} left the lock of {spec} behind: it is fenced now"),
-            None => {}
         }
-        // This breaks the lock of a holder that has no watch any more, and only that.
-        match try_acquire(image, spec)? {
-            Some(address) => return Ok(address),
+        match try_acquire(image)? {
+            Some(name) => return Ok(name),
             None => tries += 1,
         }
-        if tries >= TRIES {
-            return Err(lost(image));
-        }
     }
+    Err(lost(image, spec))
 }
 
 /// Takes the lock from whoever has it.
@@ -78,30 +77,47 @@ pub(super) fn take_over(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> 
         return Ok(String::new());
     }
     for _ in 0..TRIES {
-        if let Some(holder) = holder(image)? {
-            match image.break_lock(&holder.address) {
-                Ok(()) => tracing::warn!("{holder} is fenced from {spec} now"),
-                // It released the lock meanwhile, or another one has it.
-                Err(Errno(libc::ENOENT)) => {}
-                Err(Errno(libc::EBUSY)) => continue,
-                Err(Errno(libc::EPERM | libc::EACCES)) => {
-                    return Err(RbdError::MayNotFence { entity: spec.entity(), holder });
-                }
-                Err(errno) => return Err(RbdError::refused("break the lock", errno.io())),
-            }
+        if let Some(locker) = locker(image, spec)? {
+            let holder = describe(image, &locker)?;
+            fence(image, spec, options, &locker, holder)?;
         }
-        if let Some(address) = try_acquire(image, spec)? {
-            return Ok(address);
+        if let Some(name) = try_acquire(image)? {
+            return Ok(name);
         }
     }
-    Err(lost(image))
+    Err(lost(image, spec))
+}
+
+/// Keeps a holder from writing, and takes its lock away. If another one has the lock by now, that
+/// one keeps it.
+fn fence(
+    image: &Image,
+    spec: &RbdSpec,
+    options: &RbdOptions,
+    locker: &Locker,
+    holder: LockHolder,
+) -> Result<(), RbdError> {
+    if options.canary != Some(Canary::Unfenced) {
+        image.pool.cluster.fence(&locker.address).map_err(|errno| match errno {
+            Errno(libc::EPERM | libc::EACCES) => {
+                RbdError::MayNotFence { entity: spec.entity(), holder: holder.clone() }
+            }
+            errno => RbdError::refused("fence the former holder", errno.io()),
+        })?;
+        tracing::warn!("{holder} is fenced from {spec} now");
+    }
+    match image.remove_locker(locker) {
+        Ok(()) | Err(Errno(libc::ENOENT)) => Ok(()),
+        Err(errno) => Err(RbdError::refused("break the lock", errno.io())),
+    }
 }
 
 /// Refuses a reader while the image has a holder.
 pub(super) fn check_unused(image: &Image) -> Result<(), RbdError> {
-    match holder(image)? {
-        Some(holder) => Err(RbdError::InUse { holder }),
-        None => Ok(()),
+    match image.locker().map_err(RbdError::errno(LOOK))? {
+        // An advisory lock guards nothing.
+        Some(locker) if !locker.by_hand => Err(RbdError::InUse { holder: describe(image, &locker)? }),
+        _ => Ok(()),
     }
 }
 
@@ -112,32 +128,38 @@ fn check_lockable(image: &Image, spec: &RbdSpec) -> Result<(), RbdError> {
     }
 }
 
-fn holder(image: &Image) -> Result<Option<LockHolder>, RbdError> {
-    image.lock_holder().map_err(RbdError::errno("find out who has the lock"))
+/// Who has the lock. A lock that was taken by hand is nobody's to break.
+fn locker(image: &Image, spec: &RbdSpec) -> Result<Option<Locker>, RbdError> {
+    match image.locker().map_err(RbdError::errno(LOOK))? {
+        Some(Locker { by_hand: true, client, .. }) => {
+            Err(RbdError::LockedByHand { client, image: spec.plain() })
+        }
+        locker => Ok(locker),
+    }
 }
 
-/// The address under which we have the lock, or `None` if somebody else was faster.
-fn try_acquire(image: &Image, spec: &RbdSpec) -> Result<Option<String>, RbdError> {
+fn describe(image: &Image, locker: &Locker) -> Result<LockHolder, RbdError> {
+    image.describe(locker).map_err(RbdError::errno(LOOK))
+}
+
+/// The name under which we have the lock, or `None` if somebody else was faster.
+fn try_acquire(image: &Image) -> Result<Option<String>, RbdError> {
     match image.acquire() {
         Ok(()) => {}
         Err(Errno(libc::EROFS | libc::EBUSY | libc::EAGAIN)) => return Ok(None),
-        Err(errno @ Errno(libc::EPERM | libc::EACCES)) => {
-            // Only breaking a dead holder's lock takes more rights than opening the image did.
-            return Err(match holder(image)? {
-                Some(holder) => RbdError::MayNotFence { entity: spec.entity(), holder },
-                None => RbdError::refused("take the lock", errno.io()),
-            });
-        }
         Err(errno) => return Err(RbdError::refused("take the lock", errno.io())),
     }
-    let owner = image.lock_owner().map_err(RbdError::errno("find out who has the lock"))?;
-    let address = owner.ok_or_else(|| RbdError::refused("keep the lock", Errno(libc::EBUSY).io()))?;
-    image.introduce(&address);
-    Ok(Some(address))
+    let ours = image.pool.cluster.client();
+    // Somebody may have taken it over meanwhile.
+    if image.locker().map_err(RbdError::errno(LOOK))?.is_none_or(|locker| locker.client != ours) {
+        return Ok(None);
+    }
+    image.introduce(&ours);
+    Ok(Some(ours))
 }
 
-fn lost(image: &Image) -> RbdError {
-    match holder(image) {
+fn lost(image: &Image, spec: &RbdSpec) -> RbdError {
+    match locker(image, spec).and_then(|locker| locker.map(|locker| describe(image, &locker)).transpose()) {
         Ok(Some(holder)) => RbdError::InUse { holder },
         Ok(None) => RbdError::refused("take the lock", Errno(libc::EBUSY).io()),
         Err(error) => error,

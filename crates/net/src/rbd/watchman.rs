@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 /// What is to remain true.
 pub(super) enum Expected {
-    /// We have the lock, under this address.
+    /// We have the lock, under this name.
     Ours(String),
     /// Nobody has it.
     Nobodys,
@@ -42,16 +42,18 @@ fn run(flights: &Flights, image: &Image, claims: &Claims, expected: &Expected, o
 }
 
 fn check_lock(flights: &Flights, image: &Image, expected: &Expected) {
-    let owner = match image.lock_owner() {
-        Ok(owner) => owner,
+    let locker = match image.locker() {
+        Ok(locker) => locker,
         Err(errno) if errno.means_fenced() => return flights.doubt(Some(errno)),
         // The cluster may be away; it tells the next time.
         Err(_) => return,
     };
-    match (expected, owner) {
-        (Expected::Ours(address), owner) if owner.as_ref() != Some(address) => flights.doubt(None),
-        (Expected::Nobodys, Some(_)) => {
-            if let Ok(Some(holder)) = image.lock_holder() {
+    match (expected, locker) {
+        (Expected::Ours(name), locker) if locker.as_ref().is_none_or(|locker| locker.client != *name) => {
+            flights.doubt(None);
+        }
+        (Expected::Nobodys, Some(locker)) if !locker.by_hand => {
+            if let Ok(holder) = image.describe(&locker) {
                 flights.break_off(&Broken::Written { holder });
             }
         }

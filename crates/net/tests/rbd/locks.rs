@@ -1,10 +1,10 @@
 //! One writer at a time (promise P7).
 
 use crate::children::Writer;
-use crate::cluster::{WATCH, on_the_cluster};
+use crate::cluster::{Cluster, WATCH, on_the_cluster};
 use crate::records::{check_acknowledged, read_all, record};
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use syncline_device::{DeviceError, DeviceExt, block_on};
 use syncline_net::rbd::{RbdDevice, RbdError, RbdOptions, RbdSpec};
 
@@ -18,6 +18,16 @@ fn refused(spec: &RbdSpec, options: &RbdOptions) -> DeviceError {
     }
 }
 
+/// True if the holder in this error is on the blocklist for years; `None` if it isn't on it.
+fn fenced(cluster: &Cluster, error: &DeviceError) -> Option<bool> {
+    let holder = RbdError::of(error).and_then(RbdError::holder).expect("a holder");
+    let list = cluster.ceph("osd blocklist ls");
+    let entry = list.lines().find_map(|line| line.strip_prefix(&format!("{} ", holder.address)))?;
+    let until: u64 = entry[..4].parse().expect("a year");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a date").as_secs() / (365 * 86_400) + 1970;
+    Some(until >= now + 8)
+}
+
 #[test]
 fn a_second_writer_is_refused_and_told_who_has_the_image() {
     on_the_cluster(LIMIT, |cluster| {
@@ -26,7 +36,7 @@ fn a_second_writer_is_refused_and_told_who_has_the_image() {
         let error = refused(&spec, &RbdOptions::default());
         assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
         let holder = RbdError::of(&error).and_then(RbdError::holder).expect("a holder").clone();
-        assert!(holder.client.as_deref().unwrap_or_default().starts_with("client."), "{holder}");
+        assert!(holder.client.starts_with("client.") && holder.alive, "{holder}");
         assert!(holder.address.starts_with("127.0.0.1:"), "{holder}");
         let process = format!("process {}", std::process::id());
         assert!(holder.about.as_deref().unwrap_or_default().contains(&process), "{holder}");
@@ -117,8 +127,8 @@ fn the_lock_of_a_process_that_was_killed_is_had_when_its_watch_has_run_out() {
         writer.signal(libc::SIGKILL);
         writer.join();
         writer.catch_up();
-        let error = refused(&spec, &RbdOptions::default()).to_string();
-        assert!(error.contains(&format!("process {pid}")), "{error}");
+        let error = refused(&spec, &RbdOptions::default());
+        assert!(error.to_string().contains(&format!("process {pid}")), "{error}");
         let started = Instant::now();
         let patient = RbdOptions { lock_wait: WATCH * 4, ..RbdOptions::default() };
         let device = RbdDevice::open(&spec, &patient).unwrap();
@@ -127,8 +137,7 @@ fn the_lock_of_a_process_that_was_killed_is_had_when_its_watch_has_run_out() {
         eprintln!("the lock of a process that was killed was had after {took:?} (watch {WATCH:?})");
         check_acknowledged(&read_all(&*device), crate::children::CHILD, writer.acknowledged);
         block_on(device.write_at(0, vec![record(4, 0)])).unwrap();
-        // Its client is fenced too: it might have been only cut off.
-        let list = cluster.ceph("osd blocklist ls");
-        assert!(list.contains("127.0.0.1"), "{list}");
+        // Its client is fenced too, and for years: it might have been only cut off, or stopped.
+        assert_eq!(fenced(cluster, &error), Some(true));
     });
 }
