@@ -1,0 +1,277 @@
+//! What goes wrong with a cluster, and what is said of it.
+
+use crate::cluster::{Cluster, alone_on_the_cluster, on_the_cluster};
+use crate::records::{check_acknowledged, read_all, record, write_records};
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use syncline_device::{Device, DeviceError, DeviceExt, block_on};
+use syncline_net::rbd::{RbdDevice, RbdError, RbdOptions, RbdSpec};
+
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// Opens what can't be opened; the message is one line with these words.
+#[track_caller]
+fn refused(spec: &RbdSpec, options: &RbdOptions, words: &[&str]) -> DeviceError {
+    let Err(error) = RbdDevice::open(spec, options) else { panic!("opened") };
+    one_line(&error, words);
+    assert!(RbdError::of(&error).is_some(), "{error:?}");
+    error
+}
+
+#[track_caller]
+fn one_line(error: &DeviceError, words: &[&str]) {
+    let text = error.to_string();
+    eprintln!("{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is missing: {text}");
+    }
+}
+
+#[test]
+fn wrong_names_are_told_apart() {
+    on_the_cluster(LIMIT, |cluster| {
+        let options = RbdOptions::default();
+        let error = refused(
+            &cluster.spec("no-such-image"),
+            &options,
+            &["rbd:rbd/no-such-image", "no such image", "rbd ls rbd"],
+        );
+        assert_eq!(error.io_error().unwrap().kind(), ErrorKind::NotFound);
+        let spec = RbdSpec { pool: "no-such-pool".into(), ..cluster.spec("x") };
+        refused(&spec, &options, &["no pool 'no-such-pool'", "ceph osd pool ls"]);
+        let spec = RbdSpec { namespace: Some("no-such".into()), ..cluster.spec("x") };
+        refused(&spec, &options, &["no namespace 'no-such'", "rbd namespace ls rbd"]);
+        let spec = RbdSpec { conf: Some("/no/such/ceph.conf".into()), ..cluster.spec("x") };
+        refused(&spec, &options, &["/no/such/ceph.conf", "conf="]);
+        refused(&cluster.spec("a\0b"), &options, &["no name that Ceph takes"]);
+        refused(&cluster.spec(""), &options, &["no name that Ceph takes"]);
+    });
+}
+
+#[test]
+fn an_image_in_a_namespace_is_another_one() {
+    on_the_cluster(LIMIT, |cluster| {
+        cluster.rbd("namespace create rbd/tenant");
+        let (plain, device) = cluster.create(4, &RbdOptions::default());
+        let inside = RbdSpec { namespace: Some("tenant".into()), ..plain.clone() };
+        assert_eq!(inside.to_string(), format!("rbd:rbd/tenant/{}", plain.image));
+        refused(&inside, &RbdOptions::default(), &["no such image", "rbd ls rbd/tenant"]);
+        let other = RbdDevice::create(&inside, 8 << 20, &RbdOptions::default()).unwrap();
+        block_on(other.write_at(0, vec![record(1, 1)])).unwrap();
+        assert_eq!((device.size_bytes(), other.size_bytes()), (4 << 20, 8 << 20));
+        assert!(block_on(device.read_at(0, 4096)).unwrap().iter().all(|&byte| byte == 0));
+        let Err(error) = RbdDevice::create(&inside, 8 << 20, &RbdOptions::default()) else {
+            panic!("created")
+        };
+        one_line(&error, &["the image exists", "rbd rm rbd/tenant/"]);
+    });
+}
+
+/// The cluster's configuration with another keyring.
+fn with_keyring(cluster: &Cluster, name: &str, keyring: &str) -> std::path::PathBuf {
+    let keyring = cluster.file(&format!("{name}.keyring"), keyring);
+    let conf = std::fs::read_to_string(cluster.conf()).unwrap();
+    let other = format!("keyring = {}", keyring.display());
+    let lines: Vec<&str> =
+        conf.lines().map(|line| if line.starts_with("keyring = ") { &other } else { line }).collect();
+    cluster.file(&format!("{name}.conf"), &(lines.join("\n") + "\n"))
+}
+
+#[test]
+fn keys_and_capabilities() {
+    on_the_cluster(LIMIT, |cluster| {
+        let options = RbdOptions { open_limit: Duration::from_secs(10), ..RbdOptions::default() };
+        let (spec, device) = cluster.create(4, &options);
+        // A key that is well made and not the cluster's.
+        let wrong = "[client.admin]\n\tkey = AQBSdZ9nAAAAABAAq1Sx1m2vpJ0bBWJ8CUYQ2w==\n";
+        let conf = with_keyring(cluster, "wrong", wrong);
+        refused(&RbdSpec { conf: Some(conf), ..spec.clone() }, &options, &["client.admin", "key"]);
+        let conf = with_keyring(cluster, "empty", "");
+        refused(&RbdSpec { conf: Some(conf), ..spec.clone() }, &options, &["client.admin", "key"]);
+
+        // A user who may write and may not fence.
+        cluster.ceph_with(&["auth", "get-or-create", "client.weak", "mon", "allow r", "osd", "allow rwx"]);
+        let key = cluster.ceph("auth get client.weak");
+        let conf = with_keyring(cluster, "weak", &key);
+        let weak = RbdSpec { conf: Some(conf), id: Some("weak".into()), ..spec.clone() };
+        let Err(error) = RbdDevice::take_over(&weak, &options) else { panic!("taken over") };
+        one_line(&error, &["client.weak may not keep", "profile rbd"]);
+        // The holder has not been fenced.
+        block_on(device.write_at(0, vec![record(2, 0)])).unwrap();
+        drop(device);
+
+        // A user who may only read.
+        cluster.ceph_with(&[
+            "auth",
+            "get-or-create",
+            "client.reader",
+            "mon",
+            "profile rbd",
+            "osd",
+            "profile rbd-read-only",
+        ]);
+        let key = cluster.ceph("auth get client.reader");
+        let conf = with_keyring(cluster, "reader", &key);
+        let reader = RbdSpec { conf: Some(conf), id: Some("reader".into()), ..spec.clone() };
+        let reading = RbdOptions { read_only: true, ..options.clone() };
+        let device = RbdDevice::open(&reader, &reading).unwrap();
+        assert_eq!(&block_on(device.read_at(0, 4096)).unwrap()[..], &record(2, 0)[..]);
+        drop(device);
+        refused(&reader, &options, &["Operation not permitted", "profile rbd"]);
+    });
+}
+
+#[test]
+fn an_image_must_be_lockable_and_have_our_settings() {
+    on_the_cluster(LIMIT, |cluster| {
+        let spec = cluster.new_spec();
+        cluster.rbd(&format!("create rbd/{} --size 8M --image-feature layering", spec.image));
+        let hint = format!("rbd feature enable rbd/{} exclusive-lock", spec.image);
+        refused(&spec, &RbdOptions::default(), &["no exclusive lock", &hint]);
+        cluster.rbd(&hint["rbd ".len()..]);
+        cluster.rbd(&format!("config image set rbd/{} rbd_cache true", spec.image));
+        let hint = format!("rbd config image rm rbd/{} rbd_cache", spec.image);
+        refused(&spec, &RbdOptions::default(), &["rbd_cache = true", &hint]);
+        cluster.rbd(&hint["rbd ".len()..]);
+        RbdDevice::open(&spec, &RbdOptions::default()).unwrap();
+    });
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_given_up() {
+    on_the_cluster(LIMIT, |cluster| {
+        let conf = std::fs::read_to_string(cluster.conf()).unwrap();
+        // Nobody listens on port 9.
+        let lines: Vec<&str> = conf
+            .lines()
+            .map(|line| if line.starts_with("mon_host") { "mon_host = v2:127.0.0.1:9" } else { line })
+            .collect();
+        let conf = cluster.file("away.conf", &(lines.join("\n") + "\n"));
+        let options = RbdOptions { open_limit: Duration::from_secs(3), ..RbdOptions::default() };
+        let spec = RbdSpec { conf: Some(conf), ..cluster.spec("x") };
+        let started = Instant::now();
+        let error = refused(&spec, &options, &[]);
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+        assert_eq!(error.io_error().unwrap().kind(), ErrorKind::TimedOut, "{error}");
+    });
+}
+
+#[test]
+fn writes_outlive_an_osd_that_is_killed_and_comes_back() {
+    alone_on_the_cluster(LIMIT, |cluster| {
+        let (_, device) = cluster.create(128, &RbdOptions::default());
+        let (stop, told) = (AtomicBool::new(false), AtomicU64::new(0));
+        let stream = thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                write_records(&*device, 1, 64, &stop, |count| told.store(count, Ordering::Relaxed))
+            });
+            let wait_for = |count: u64| {
+                let started = Instant::now();
+                while told.load(Ordering::Relaxed) < count && !writing.is_finished() {
+                    if started.elapsed() > Duration::from_secs(45) {
+                        stop.store(true, Ordering::Relaxed);
+                        panic!("the writes do not go on");
+                    }
+                    thread::sleep(Duration::from_millis(5));
+                }
+            };
+            wait_for(200);
+            cluster.osd("kill");
+            let before = told.load(Ordering::Relaxed);
+            thread::sleep(Duration::from_secs(2));
+            let meanwhile = told.load(Ordering::Relaxed) - before;
+            assert!(meanwhile <= 64, "{meanwhile} records were acknowledged by nobody");
+            let back = Instant::now();
+            cluster.osd("start");
+            wait_for(before + 200);
+            eprintln!("writes went on {:?} after the OSD was started again", back.elapsed());
+            stop.store(true, Ordering::Relaxed);
+            writing.join().unwrap()
+        });
+        assert!(stream.error.is_none(), "{:?}", stream.error);
+        check_acknowledged(&read_all(&*device), 1, stream.acknowledged);
+    });
+}
+
+#[test]
+fn a_cluster_that_is_away_for_too_long_ends_the_device() {
+    alone_on_the_cluster(LIMIT, |cluster| {
+        let options = RbdOptions { wait: Some(Duration::from_secs(2)), ..RbdOptions::default() };
+        let (spec, device) = cluster.create(4, &options);
+        block_on(device.write_at(0, vec![record(1, 0)])).unwrap();
+        block_on(device.flush_all()).unwrap();
+        cluster.osd("kill");
+        let started = Instant::now();
+        let writes: Vec<_> =
+            (1..9).map(|sequence| device.write_at(sequence * 4096, vec![record(1, sequence)])).collect();
+        for write in writes {
+            let error = block_on(write).unwrap_err();
+            assert_eq!(error.io_error().unwrap().kind(), ErrorKind::TimedOut, "{error}");
+            one_line(&error, &["gave no answer for 2 s", "ceph -s"]);
+        }
+        let took = started.elapsed();
+        assert!(took > Duration::from_millis(1900) && took < Duration::from_secs(8), "{took:?}");
+        // From here on at once, and for good.
+        let started = Instant::now();
+        assert!(block_on(device.flush_all()).is_err());
+        assert!(block_on(device.read_at(0, 4096)).is_err());
+        assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+        // Closing waits, and then leaves the rest to its thread.
+        drop(device);
+        cluster.osd("start");
+        let patient = RbdOptions { lock_wait: Duration::from_secs(40), ..RbdOptions::default() };
+        let device = RbdDevice::open(&spec, &patient).unwrap();
+        check_acknowledged(&read_all(&*device), 1, 1);
+    });
+}
+
+#[test]
+fn a_full_pool_refuses_writes_and_takes_them_again_when_there_is_room() {
+    alone_on_the_cluster(LIMIT, |cluster| {
+        let (_, device) = cluster.create(64, &RbdOptions::default());
+        block_on(device.write_at(0, vec![record(1, 0)])).unwrap();
+        let ratio = |full: &str| {
+            cluster.ceph(&format!("osd set-nearfull-ratio {full}"));
+            cluster.ceph(&format!("osd set-backfillfull-ratio {full}"));
+            cluster.ceph(&format!("osd set-full-ratio {full}"));
+        };
+        let room = Room(cluster);
+        ratio("0.00001");
+        let started = Instant::now();
+        let error = loop {
+            // A new object, which needs room.
+            let block = started.elapsed().as_millis() as u64 % 15 + 1;
+            match block_on(device.write_at(block * (4 << 20), vec![record(1, block)])) {
+                Err(error) => break error,
+                Ok(()) => block_on(device.discard_at(block * (4 << 20), 4 << 20)).unwrap(),
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "the pool does not become full");
+            thread::sleep(Duration::from_millis(200));
+        };
+        one_line(&error, &["pool 'rbd' is full", "ceph df"]);
+        assert_eq!(error.io_error().unwrap().kind(), ErrorKind::StorageFull);
+        assert!(device.broken().is_none(), "a full pool is no end");
+        assert_eq!(&block_on(device.read_at(0, 4096)).unwrap()[..], &record(1, 0)[..]);
+        drop(room);
+        let started = Instant::now();
+        while block_on(device.write_at(60 << 20, vec![record(1, 1)])).is_err() {
+            assert!(started.elapsed() < Duration::from_secs(60), "the pool stays full");
+            thread::sleep(Duration::from_millis(200));
+        }
+        block_on(device.flush_all()).unwrap();
+    });
+}
+
+/// Gives the cluster its usual ratios back, also when a test fails.
+struct Room(&'static Cluster);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.ceph("osd set-full-ratio 0.95");
+        self.0.ceph("osd set-backfillfull-ratio 0.90");
+        self.0.ceph("osd set-nearfull-ratio 0.85");
+    }
+}
