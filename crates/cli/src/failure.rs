@@ -190,6 +190,17 @@ impl From<DeviceError> for Failure {
         let kind = error.io_error().map(|error| error.kind());
         let of = |cause| Self::of(cause, &error);
         match (&error, kind) {
+            // Storage on a network, and the leases on it: these texts name the next step themselves.
+            _ if syncline_image::tells_next_step(&error) => of(match kind {
+                Some(io::ErrorKind::ResourceBusy) => Cause::InUse,
+                Some(io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+                    Cause::Permission
+                }
+                Some(io::ErrorKind::NotFound) => Cause::NotAnImage,
+                Some(io::ErrorKind::InvalidInput) => Cause::Usage,
+                Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => Cause::NoSpace,
+                _ => Cause::Device,
+            }),
             (_, Some(io::ErrorKind::PermissionDenied)) => {
                 of(Cause::Permission).next(crate::permission::next_step(&error))
             }

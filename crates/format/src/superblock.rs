@@ -23,8 +23,7 @@ pub const FEATURE_UNPLACED: u32 = 32;
 /// Feature flag: extended attributes with items of their own count in the units of their inodes.
 pub const FEATURE_COUNTED_XATTRS: u32 = 64;
 /// Feature flag: whoever writes to the image must hold the device lease (`lease.rs`), whatever way
-/// he came. Not in [`FEATURES_KNOWN`] as long as the openers of images do not take it, so that none
-/// writes without it.
+/// he came.
 pub const FEATURE_LEASE: u32 = 128;
 /// The feature flags that this program knows. An image with any other is refused.
 pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
@@ -33,7 +32,8 @@ pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_COMPRESSION
     | FEATURE_QUOTAS
     | FEATURE_UNPLACED
-    | FEATURE_COUNTED_XATTRS;
+    | FEATURE_COUNTED_XATTRS
+    | FEATURE_LEASE;
 
 /// Magic number at the start of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";
@@ -418,15 +418,6 @@ mod tests {
         ] {
             assert!(Superblock::decode(&wrong.encode()).is_err());
         }
-    }
-
-    /// A program that knows the flag must take the lease. Take this test away with the code that
-    /// does.
-    #[test]
-    fn an_image_that_needs_a_lease_is_refused_by_those_who_take_none() {
-        let superblock = Superblock { features: FEATURE_LEASE, ..sample() };
-        let refused = Superblock::decode(&superblock.encode());
-        assert_eq!(refused, Err(FormatError::Features { unknown: FEATURE_LEASE }));
     }
 
     #[test]

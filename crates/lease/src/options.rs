@@ -33,6 +33,8 @@ pub struct LeaseOptions {
     /// Whether a lease block with unknown contents counts as unused: for making an image where
     /// something else was. A damaged lease does not.
     pub over_unknown: bool,
+    /// The only cache that reads may come from is a server's, which all hosts share.
+    pub cached_by_server: bool,
     /// Who this is; by default [`this_process`](crate::this_process).
     pub holder: Option<LeaseHolder>,
     /// The clock; by default `CLOCK_BOOTTIME`. Tests set another.
@@ -48,6 +50,7 @@ impl Default for LeaseOptions {
             duration: Duration::from_secs(10),
             guard: Duration::from_secs(2),
             over_unknown: false,
+            cached_by_server: false,
             holder: None,
             clock: Arc::new(BootClock),
             canary: None,

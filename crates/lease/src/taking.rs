@@ -95,7 +95,7 @@ fn take(
     if device.size_bytes() < LEASE_OFFSET + BLOCK_BYTES as u64 {
         return Err(LeaseError::TooSmall);
     }
-    if !device.reads_bypass_caches() {
+    if !device.reads_bypass_caches() && !options.cached_by_server {
         return Err(LeaseError::Cached);
     }
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -10,8 +10,8 @@ use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::items::inode::has_room_for_xattr_units;
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{
-    FEATURE_COUNTED_XATTRS, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Pointer, Superblock,
-    encode_label,
+    FEATURE_COUNTED_XATTRS, FEATURE_LEASE, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Pointer,
+    Superblock, encode_label,
 };
 use syncline_format::{BLOCK_BYTES, BlockRun, Epoch, Geometry, Key, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
@@ -33,6 +33,9 @@ pub struct FormatOptions {
     /// Whether extended attributes count in the blocks of their inodes, and so in quotas, if tree
     /// nodes have room to record that. Default true.
     pub counted_xattrs: bool,
+    /// Whether every writer must hold the device lease, since several hosts reach the device. The
+    /// caller holds it. Default false.
+    pub shared: bool,
     /// Seed of the directory name hash; random unless given.
     pub hash_seed: [u8; 16],
     /// Creation time, nanoseconds since 1970.
@@ -54,6 +57,7 @@ impl Default for FormatOptions {
             parent_pointers: true,
             data_in_log: true,
             counted_xattrs: true,
+            shared: false,
             hash_seed: rand::random(),
             created_ns: 0,
             first_object: 16,
@@ -151,7 +155,8 @@ async fn first_superblock(
         log: LogStart::first_in(segment, 1, 0),
         features: if options.parent_pointers { FEATURE_PARENT_POINTERS } else { 0 }
             | if options.data_in_log { FEATURE_UNPLACED } else { 0 }
-            | if counted_xattrs { FEATURE_COUNTED_XATTRS } else { 0 },
+            | if counted_xattrs { FEATURE_COUNTED_XATTRS } else { 0 }
+            | if options.shared { FEATURE_LEASE } else { 0 },
         next_object: options.first_object,
         // The first contents count as a transaction like any other.
         op_seq: u64::from(!items.is_empty()),

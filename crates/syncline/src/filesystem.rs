@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use syncline_device::{Background, Device, FileDevice, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_fs::types::{Caller, Ino, Statfs, Timestamp};
 use syncline_fs::{Clock, FsCounters, FsError, Receipt, SystemClock};
+use syncline_image::{How, Image};
 use syncline_store::{CountersSnapshot, RecoveryReport, Store, StoreError, StoreOptions};
 
 /// An open image and everything in it. A clone is another handle to the same image.
@@ -60,6 +61,7 @@ pub fn format_device(device: Arc<dyn Device>, options: &FormatOptions) -> Result
         parent_pointers: options.parent_pointers,
         data_in_log: options.data_in_log,
         counted_xattrs: options.counted_xattrs,
+        shared: options.shared,
         uuid: options.uuid.unwrap_or(defaults.uuid),
         hash_seed: options.hash_seed.unwrap_or(defaults.hash_seed),
         created_ns: nanoseconds(created),
@@ -93,9 +95,10 @@ impl Filesystem {
         format: &FormatOptions,
         options: ImageOptions,
     ) -> Result<Self> {
-        let device = FileDevice::create(path, Some(size_bytes), false, options.device(), &mut |_| {})?;
-        format_device(device.clone(), format)?;
-        Self::open_device(device, options)
+        let how = How::new(options.device());
+        let image = Image::create(path, Some(size_bytes), false, format.shared, &how, &mut |_| {})?;
+        format_device(image.device(), &format.clone().shared(image.lease().is_some()))?;
+        Self::open_device(image.device(), options)
     }
 
     /// Opens an image file, or creates one of `size_bytes` if there is none.
@@ -128,7 +131,7 @@ impl Filesystem {
     /// Opens an image file or block device. After a crash it is recovered first.
     pub fn open(path: impl AsRef<Path>, options: ImageOptions) -> Result<Self> {
         // Errors of the device already name the path.
-        let device = FileDevice::open(&path, options.device())?;
+        let device = Image::open(&path, &How::new(options.device()))?.device();
         Self::open_device(device, options).map_err(about("open", &path))
     }
 

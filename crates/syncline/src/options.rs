@@ -19,6 +19,7 @@ pub struct FormatOptions {
     pub(crate) parent_pointers: bool,
     pub(crate) data_in_log: bool,
     pub(crate) counted_xattrs: bool,
+    pub(crate) shared: bool,
     pub(crate) owner: Option<(u32, u32)>,
     pub(crate) permissions: u16,
     pub(crate) uuid: Option<[u8; 16]>,
@@ -42,6 +43,7 @@ impl FormatOptions {
             parent_pointers: true,
             data_in_log: true,
             counted_xattrs: true,
+            shared: false,
             owner: None,
             permissions: 0o755,
             uuid: None,
@@ -76,6 +78,12 @@ impl FormatOptions {
     /// are large enough to record that. Older programs refuse such an image. Default true.
     pub fn counted_xattrs(self, counted_xattrs: bool) -> Self {
         Self { counted_xattrs, ..self }
+    }
+
+    /// Whether several hosts reach the device: every writer takes its lease first (promise P7). An
+    /// NBD export always counts as such a device. Default false.
+    pub fn shared(self, shared: bool) -> Self {
+        Self { shared, ..self }
     }
 
     /// User and group of the root directory. Default: those of this process.

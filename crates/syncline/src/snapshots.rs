@@ -6,8 +6,9 @@ use crate::options::ImageOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use syncline_device::{Device, FileDevice, OpenOptions, block_on};
+use syncline_device::{Device, OpenOptions, block_on};
 use syncline_fs::Change;
+use syncline_image::{How, Image};
 use syncline_store::{SnapshotUsage, Store, StoreError, StoreOptions};
 
 /// A snapshot of an image.
@@ -52,7 +53,7 @@ impl Filesystem {
     /// checkpoint.
     pub fn snapshots_of(path: impl AsRef<Path>) -> Result<Vec<Snapshot>> {
         let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
-        let device: Arc<dyn Device> = FileDevice::open(path, options)?;
+        let device = Image::open(path, &How::new(options))?.device();
         let usage = block_on(syncline_store::snapshot_usage(&device))?;
         Ok(usage.into_iter().map(Snapshot::from).collect())
     }
@@ -67,7 +68,7 @@ impl Filesystem {
     /// deleted while it is open.
     pub fn open_snapshot(path: impl AsRef<Path>, name: &str, options: ImageOptions) -> Result<Self> {
         let device = OpenOptions { beside_writer: true, ..options.device() };
-        Self::open_snapshot_device(FileDevice::open(path, device)?, name, options)
+        Self::open_snapshot_device(Image::open(path, &How::new(device))?.device(), name, options)
     }
 
     /// Opens a snapshot like [`open_snapshot`](Self::open_snapshot), on a device of any kind.
@@ -82,14 +83,14 @@ impl Filesystem {
     /// size. Changes nothing.
     pub fn require_rollback(path: impl AsRef<Path>, name: &str) -> Result<()> {
         let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
-        let device: Arc<dyn Device> = FileDevice::open(path, options)?;
+        let device = Image::open(path, &How::new(options))?.device();
         Ok(block_on(syncline_store::require_rollback(&device, name))?)
     }
 
     /// Returns the image to the state of the snapshot. All later changes are lost, and all
     /// snapshots stay. The image must not be open.
     pub fn roll_back(path: impl AsRef<Path>, name: &str) -> Result<()> {
-        let device = FileDevice::open(path, OpenOptions::default())?;
+        let device = Image::open(path, &How::default())?.device();
         let background = background()?;
         let rolled_back = block_on(async {
             // Opening recovers the image after a crash, so that there is no log left to lose.

@@ -79,6 +79,10 @@ pub fn process_behind(mount: &MountEntry) -> Option<u32> {
     if mounts().ok()?.iter().any(is_other) {
         return None;
     }
+    // A lease tells of hosts, and no lock of this host is on what is elsewhere.
+    if syncline_image::is_remote(Path::new(&mount.source)) {
+        return None;
+    }
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     match FileDevice::open(&mount.source, options) {
         Err(DeviceError::InUse { holder, .. }) => match *holder {

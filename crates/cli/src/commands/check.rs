@@ -13,7 +13,8 @@ use syncline_check::{
     CheckError, Condition, FINDINGS_MAX, Finding, FindingKind, Progress, Readable, Repair, RepairOptions,
     Report, Stage,
 };
-use syncline_device::{FileDevice, OpenOptions, block_on};
+use syncline_device::{OpenOptions, block_on};
+use syncline_image::How;
 use syncline_store::StoreError;
 
 /// fsck(8)'s exit code for "errors were corrected".
@@ -88,7 +89,7 @@ fn examine(args: &Args) -> Result<u8, Failure> {
 
 fn mend(args: &Args) -> Result<u8, Failure> {
     let options = OpenOptions { read_only: args.dry_run, ..OpenOptions::default() };
-    let device = FileDevice::open(&args.image, options)?;
+    let device = image::open(&args.image, &How::new(options))?.device();
     let spawn = image::background()?;
     let bar = image::progress_bar(0, "reading the tree");
     let mut tell = |progress| show(&bar, progress);
@@ -155,7 +156,7 @@ fn not_checked(error: CheckError, image: &Path) -> Failure {
 }
 
 fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
-    let device = FileDevice::open(&args.image, OpenOptions::default())?;
+    let device = image::open(&args.image, &How::default())?.device();
     let blocks = block_on(syncline_check::take_back(device, undo));
     let blocks = blocks.map_err(|error| match error {
         CheckError::Undo { .. } => Failure::from(error).next(

@@ -6,9 +6,8 @@ use crate::failure::{Cause, Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
 use syncline::{Filesystem, ImageOptions};
-use syncline_device::{Device, block_on};
+use syncline_device::block_on;
 use syncline_format::superblock::{LABEL_BYTES, encode_label};
 use syncline_fuse::control::{self, ControlError};
 use uuid::Uuid;
@@ -109,7 +108,7 @@ fn identity(source: &Path) -> Result<Identity, Failure> {
     if source.is_dir() {
         return identity_of_mount(source);
     }
-    let device: Arc<dyn Device> = image::open_read_only(source)?;
+    let device = image::open_read_only(source)?;
     let slots = block_on(syncline_store::read_superblocks(&device))
         .map_err(|error| Failure::from(error).about(source))?;
     let superblock = slots.superblock;

@@ -5,8 +5,10 @@ use crate::known;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
 use std::io::{IsTerminal, Read};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use syncline::FormatOptions;
 use syncline_check::Readable;
@@ -14,6 +16,7 @@ use syncline_device::{
     Background, Device, DeviceError, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on,
 };
 use syncline_fs::Filesystem;
+use syncline_image::{How, Image, Progress};
 use syncline_store::read_superblocks;
 
 /// Size of the smallest image.
@@ -27,8 +30,32 @@ pub fn background() -> Result<Arc<dyn Spawn>, Failure> {
 }
 
 /// Opens an image for reading; others may read it at the same time.
-pub fn open_read_only(path: &Path) -> Result<Arc<FileDevice>, Failure> {
-    Ok(FileDevice::open(path, OpenOptions { read_only: true, ..OpenOptions::default() })?)
+pub fn open_read_only(path: &Path) -> Result<Arc<dyn Device>, Failure> {
+    Ok(open(path, &How::reading())?.device())
+}
+
+/// Opens an image, wherever it is. Who has to wait for another host's lease is told so.
+pub fn open(path: &Path, how: &How) -> Result<Image, DeviceError> {
+    Image::open(path, &telling(path, how))
+}
+
+/// The same options, which tell people what is being waited for.
+fn telling(path: &Path, how: &How) -> How {
+    let (told, image) = (AtomicBool::new(false), path.display().to_string());
+    let waiting = move |progress: &Progress<'_>| {
+        if let Progress::Holder { lease, left } = progress
+            && !told.swap(true, Ordering::Relaxed)
+        {
+            note!(
+                "syncline: {image}: waiting up to {} s for the lease of {} (process {}) to end",
+                left.as_secs() + 1,
+                lease.holder.host_text(),
+                lease.holder.pid
+            );
+        }
+        ControlFlow::Continue(())
+    };
+    How { waiting: Some(Arc::new(waiting)), ..how.clone() }
 }
 
 /// Writes everything back and leaves an image with nothing to recover.
@@ -75,21 +102,26 @@ fn create(
     path: &Path,
     size_bytes: Option<u64>,
     force: bool,
-    how: OpenOptions,
-) -> Result<Arc<FileDevice>, Failure> {
+    shared: bool,
+    how: &How,
+) -> Result<Image, Failure> {
     if !force {
         refuse_known(path)?;
     }
     // An existing file that keeps its length is written completely, too.
     let present = || path.metadata().map_or(0, |metadata| metadata.len());
     let bar = progress_bar(size_bytes.unwrap_or_else(present), "writing the image");
-    let device = FileDevice::create(path, size_bytes, force, how, &mut |bytes| bar.set_position(bytes));
+    let how = telling(path, how);
+    let device = Image::create(path, size_bytes, force, shared, &how, &mut |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     Ok(device?)
 }
 
 /// The name of the format at a place, if it is known and can be read here.
 pub fn known_contents(path: &Path) -> Option<String> {
+    if syncline_image::is_remote(path) {
+        return known::recognize(&syncline_image::start_of_remote(path, known::LOOK_AT_BYTES)?);
+    }
     let mut start = Vec::new();
     let file = File::open(path).ok()?;
     if !file.metadata().is_ok_and(|metadata| !metadata.is_dir()) {
@@ -118,8 +150,11 @@ pub fn without_present(readable: &Readable) -> String {
 /// True if one of our filesystems is there whose start is unreadable: its superblocks have copies
 /// at the end.
 fn has_superblock_at_its_end(path: &Path) -> bool {
+    // What is not on this host is looked at as a whole when its first bytes are.
+    if syncline_image::is_remote(path) {
+        return false;
+    }
     let Ok(device) = open_read_only(path) else { return false };
-    let device: Arc<dyn Device> = device;
     block_on(read_superblocks(&device)).is_ok()
 }
 
@@ -139,6 +174,9 @@ fn refuse_known(path: &Path) -> Result<(), Failure> {
 
 /// Refuses a place that somebody has, which no force would overwrite.
 fn refuse_used(path: &Path) -> Result<(), Failure> {
+    if syncline_image::is_remote(path) {
+        return Ok(());
+    }
     match FileDevice::open(path, OpenOptions::default()) {
         Err(error @ DeviceError::InUse { .. }) => Err(error.into()),
         // Creating it reports what else is wrong.
@@ -152,10 +190,13 @@ pub fn make(
     path: &Path,
     size_bytes: Option<u64>,
     force: bool,
-    how: OpenOptions,
+    shared: bool,
+    how: &How,
     options: &FormatOptions,
-) -> Result<Arc<FileDevice>, Failure> {
-    let device = create(path, size_bytes, force, how)?;
-    syncline::format_device(device.clone(), options).map_err(|error| Failure::from(error).about(path))?;
-    Ok(device)
+) -> Result<Image, Failure> {
+    let image = create(path, size_bytes, force, shared, how)?;
+    // Also where its storage asks for the lease without being told.
+    let options = options.clone().shared(image.lease().is_some());
+    syncline::format_device(image.device(), &options).map_err(|error| Failure::from(error).about(path))?;
+    Ok(image)
 }

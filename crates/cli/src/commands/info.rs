@@ -9,9 +9,8 @@ use crate::size;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use syncline_check::Info;
-use syncline_device::{Device, block_on};
+use syncline_device::block_on;
 use syncline_format::BLOCK_BYTES;
 
 /// Arguments of `info`.
@@ -31,7 +30,7 @@ pub fn run(args: Args) -> Outcome {
         return of_mount(&args);
     }
     let opened = image::open_read_only(&args.source);
-    let device: Arc<dyn Device> = opened.map_err(Failure::or_its_directory)?;
+    let device = opened.map_err(Failure::or_its_directory)?;
     let info =
         block_on(syncline_check::info(&device)).map_err(|error| Failure::from(error).about(&args.source))?;
     if args.json {

@@ -6,14 +6,14 @@ use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use syncline::FormatOptions;
-use syncline_device::{Device, OpenOptions, block_on};
+use syncline_device::block_on;
+use syncline_image::How;
 
 /// Arguments of `mkfs`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Image file to make, or block device to use
+    /// Image file to make, or block device, NBD export or RBD image to use
     image: PathBuf,
     /// The size, as --size has it, with its unit
     #[arg(value_name = "SIZE", value_parser = with_unit, conflicts_with = "size")]
@@ -39,6 +39,10 @@ pub struct Args {
     /// before that refuse the image: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     counted_xattrs: bool,
+    /// Several hosts reach this block device: every writer takes its lease first, so that only one of
+    /// them has it. Always on for NBD
+    #[arg(long)]
+    shared: bool,
     /// Overwrite whatever is there
     #[arg(long, short)]
     force: bool,
@@ -77,7 +81,7 @@ pub fn run(mut args: Args) -> Outcome {
     if args.size.is_some_and(|size| size < image::LEAST_BYTES) {
         return Err(Failure::usage("--size is at least 16MiB"));
     }
-    if args.size.is_none() && !args.image.exists() {
+    if args.size.is_none() && !args.image.exists() && !syncline_image::is_remote(&args.image) {
         let text = format!("{} does not exist, and no size was given", args.image.display());
         return Err(Failure::of(Cause::NotAnImage, text)
             .next("check the path, or make an image file with --size 8GiB"));
@@ -91,9 +95,9 @@ pub fn run(mut args: Args) -> Outcome {
     if let Some(uuid) = args.uuid {
         options = options.uuid(*uuid.as_bytes()).hash_seed(*uuid.as_bytes());
     }
-    let device = image::make(&args.image, args.size, args.force, OpenOptions::default(), &options)?;
+    let made = image::make(&args.image, args.size, args.force, args.shared, &How::default(), &options)?;
+    let device = made.device();
     if args.json {
-        let device: Arc<dyn Device> = device;
         let info = block_on(syncline_check::info(&device))
             .map_err(|error| Failure::from(error).about(&args.image))?;
         say_text!("{:#}\n", serde_json::to_value(&info).expect("numbers and texts are JSON"));

@@ -18,9 +18,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
 use syncline_check::{Readable, Scrub};
-use syncline_device::{FileDevice, OpenOptions, Spawn, block_on};
+use syncline_device::{OpenOptions, Spawn, block_on};
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session, control};
+use syncline_image::{How, Image, TakeOver};
 use syncline_store::{Recovered, RecoveryReport, Store, StoreError};
 
 /// The daemon writes this to standard output when the mount is usable.
@@ -29,7 +30,8 @@ const READY: &str = "ready";
 /// Arguments of `mount`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Image file or block device
+    /// Image file, block device, or storage on a network: nbd://HOST/EXPORT, nbds://HOST/EXPORT,
+    /// nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE
     image: PathBuf,
     /// Empty directory to mount it at
     directory: PathBuf,
@@ -52,6 +54,10 @@ pub struct Args {
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
     #[arg(long, value_name = "NAME", conflicts_with = "create")]
     snapshot: Option<String>,
+    /// Take the image from another host that has it: at once where its storage can end the other's
+    /// writes (RBD), else when its lease has ended
+    #[arg(long)]
+    takeover: bool,
     /// How requests come from the kernel: the same as -o transport, which counts if both are given
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
@@ -71,8 +77,20 @@ impl Args {
         // Looking at a snapshot must not change the machine's settings.
         let options = vec!["uring_switch=leave".to_owned()];
         let (create, transport, log) = (None, None, None);
-        let (foreground, read_only, daemon) = (false, false, false);
-        Self { image, directory, create, foreground, read_only, options, snapshot, transport, log, daemon }
+        let (foreground, read_only, daemon, takeover) = (false, false, false, false);
+        Self {
+            image,
+            directory,
+            create,
+            foreground,
+            read_only,
+            options,
+            snapshot,
+            takeover,
+            transport,
+            log,
+            daemon,
+        }
     }
 }
 
@@ -137,6 +155,7 @@ fn daemon_command(args: &Args) -> Result<Command, Failure> {
     if let Some(name) = &args.snapshot {
         command.arg("--snapshot").arg(name);
     }
+    command.args(args.takeover.then_some("--takeover"));
     if !args.options.is_empty() {
         command.arg("-o").arg(args.options.join(","));
     }
@@ -179,7 +198,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         made.iter().for_each(|made| made.take_away());
         if choices.snapshot.is_some() { failure.of_reading_only() } else { failure }
     });
-    let Served { fs, mounted, scrub, signals } = mounted?;
+    let Served { fs, mounted, scrub, signals, storage } = mounted?;
     if let Some(made) = made.filter(|_| choices.store.read_only) {
         made.let_read()?;
     }
@@ -198,21 +217,26 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     signals.close();
     scrub.cancel();
     image::close(&fs)?;
+    storage.release();
     served?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Makes the image that `--create` asks for, if there is none. The mount takes over the locked
 /// device, so nobody else can get the image between making and mounting.
-fn make_image(args: &Args, choices: &MountChoices) -> Result<Option<Arc<FileDevice>>, Failure> {
+fn make_image(args: &Args, choices: &MountChoices) -> Result<Option<Image>, Failure> {
+    if args.create.is_some() && syncline_image::is_remote(&args.image) {
+        return Err(Failure::usage("--create makes image files only")
+            .next("make the image with 'syncline mkfs' first"));
+    }
     let Some(size) = args.create.filter(|_| !args.image.exists()) else { return Ok(None) };
     if size < image::LEAST_BYTES {
         return Err(Failure::usage("--create makes an image of at least 16MiB"));
     }
     // Making the image takes a while, so first check that it can be mounted.
     syncline_fuse::require_mountable(&args.directory)?;
-    let how = OpenOptions { punch_holes: choices.punch_holes, ..OpenOptions::default() };
-    image::make(&args.image, Some(size), false, how, &FormatOptions::default()).map(Some)
+    let how = How::new(OpenOptions { punch_holes: choices.punch_holes, ..OpenOptions::default() });
+    image::make(&args.image, Some(size), false, false, &how, &FormatOptions::default()).map(Some)
 }
 
 fn open_log(path: &Path) -> Result<File, Failure> {
@@ -227,25 +251,20 @@ struct Served {
     mounted: Mounted,
     scrub: Arc<Scrub>,
     signals: Handle,
+    storage: Image,
 }
 
 /// Everything that can fail comes before the first write, so that a refused mount leaves the image
 /// unchanged, byte for byte: the log of a crash is replayed into memory and checked, the mount is
 /// made and negotiated with the kernel, and only then does recovery write. Requests that come
 /// meanwhile wait.
-fn open_and_mount(
-    args: &Args,
-    choices: &MountChoices,
-    made: Option<Arc<FileDevice>>,
-) -> Result<Served, Failure> {
-    let image = std::fs::canonicalize(&args.image).map_err(|error| {
-        Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", args.image.display()))
-            .next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
-    })?;
+fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> Result<Served, Failure> {
+    let image = whole_name(&args.image)?;
     let spawn = image::background()?;
     let about = |error: StoreError| Failure::from(error).about(&image);
     let truly = |failure| of_what_is_damaged(failure, &image, choices);
-    let (opened, report) = block_on(open(&image, choices, made, spawn.clone())).map_err(truly)?;
+    let (storage, opened, report) =
+        block_on(open(&image, args.takeover, choices, made, spawn.clone())).map_err(truly)?;
     tell(&image, &report);
     let loaded = block_on(Filesystem::load(opened.store().clone(), spawn.clone(), choices.fs.clone()));
     let loaded = match loaded {
@@ -276,7 +295,18 @@ fn open_and_mount(
         block_on(recovered.begin()).map_err(about)?;
     }
     loaded.start();
-    Ok(Served { fs, mounted: prepared.serve(), scrub, signals })
+    Ok(Served { fs, mounted: prepared.serve(), scrub, signals, storage })
+}
+
+/// The name that an image has from everywhere on this host.
+fn whole_name(image: &Path) -> Result<PathBuf, Failure> {
+    if syncline_image::is_remote(image) {
+        return Ok(image.to_owned());
+    }
+    std::fs::canonicalize(image).map_err(|error| {
+        Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", image.display()))
+            .next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
+    })
 }
 
 /// The next step for a damaged image: not a read-only mount, if that would fail as well.
@@ -312,31 +342,36 @@ impl Opened {
 
 async fn open(
     image: &Path,
+    takeover: bool,
     choices: &MountChoices,
-    made: Option<Arc<FileDevice>>,
+    made: Option<Image>,
     spawn: Arc<dyn Spawn>,
-) -> Result<(Opened, RecoveryReport), Failure> {
-    let device = match made {
+) -> Result<(Image, Opened, RecoveryReport), Failure> {
+    let storage = match made {
         Some(made) => made,
-        None => FileDevice::open(
-            image,
-            OpenOptions {
+        None => {
+            let how = How::new(OpenOptions {
                 read_only: choices.store.read_only,
                 beside_writer: choices.snapshot.is_some(),
                 punch_holes: choices.punch_holes,
                 ..OpenOptions::default()
-            },
-        )?,
+            });
+            let take_over = takeover.then_some(TakeOver::WhenExpired);
+            image::open(image, &How { take_over, ..how })?
+        }
     };
-    tell_of_discards(image, choices, device.is_block_device());
+    let name = image.display().to_string();
+    storage.on_lost(move |why| tracing::error!("{name}: {why}"));
+    tell_of_discards(image, choices, storage.is_block_device());
+    let device = storage.device();
     let options = choices.store.clone();
     let about = |error: StoreError| Failure::from(error).about(image);
     let Some(name) = &choices.snapshot else {
         let (recovered, report) = Store::recover(device, options, spawn).await.map_err(about)?;
-        return Ok((Opened::Whole(Box::new(recovered)), report));
+        return Ok((storage, Opened::Whole(Box::new(recovered)), report));
     };
     let (store, _) = Store::open_snapshot(device, options, spawn, name).await.map_err(about)?;
-    Ok((Opened::Snapshot(store), RecoveryReport { clean: true, ..RecoveryReport::default() }))
+    Ok((storage, Opened::Snapshot(store), RecoveryReport { clean: true, ..RecoveryReport::default() }))
 }
 
 /// Explains `-o discard` for an image file. An image that was fully allocated can never meet a full

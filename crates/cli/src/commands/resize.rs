@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
-use syncline_device::{Device, FileDevice, OpenOptions, block_on};
+use syncline_device::{Device, DeviceExt, FileDevice, OpenOptions, block_on};
 use syncline_format::{BLOCK_BYTES, Geometry};
 use syncline_fs::{Filesystem, FsError, shrink};
 use syncline_fuse::control::{self, ControlError};
+use syncline_image::How;
 use syncline_store::{Store, StoreError, StoreOptions};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -75,7 +76,7 @@ pub fn run(args: Args) -> Outcome {
     if wanted.abs_diff(present) < Geometry::TAIL_BLOCKS * BLOCK {
         if args.size == Target::Bytes(present) && device > present {
             // The filesystem was made smaller before, but the file was not.
-            FileDevice::open(&args.image, OpenOptions::default())?.shorten(present)?;
+            image::open(&args.image, &How::default())?.shorten(present)?;
         }
         return tell(&args, present, present);
     }
@@ -143,7 +144,7 @@ fn refused(directory: &Path, error: ControlError) -> Failure {
 
 /// The sizes of the filesystem and of its device, in bytes.
 fn sizes(path: &Path) -> Result<(u64, u64), Failure> {
-    let device: Arc<dyn Device> = image::open_read_only(path)?;
+    let device = image::open_read_only(path)?;
     let slots = block_on(syncline_store::read_superblocks(&device));
     let slots = slots.map_err(|error| Failure::from(error).about(path))?;
     Ok((slots.superblock.geometry.total_blocks * BLOCK, device.size_bytes()))
@@ -152,17 +153,32 @@ fn sizes(path: &Path) -> Result<(u64, u64), Failure> {
 /// First the file, durably, then the filesystem: a crash between the two leaves a file with unused
 /// space behind its filesystem.
 fn grow(path: &Path, wanted: u64, device_bytes: u64) -> Result<(), Failure> {
-    let bar = progress_bar(wanted.saturating_sub(device_bytes), "making the image longer");
-    let extended =
-        FileDevice::extend(path, wanted, OpenOptions::default(), &mut |bytes| bar.set_position(bytes));
-    bar.finish_and_clear();
-    let (device, spawn) = (extended?, image::background()?);
+    let device = match syncline_image::is_remote(path) {
+        true => {
+            let device = image::open(path, &How::default())?.device();
+            block_on(device.enlarge_to(wanted))?;
+            device
+        }
+        false => extended(path, wanted, device_bytes)?,
+    };
+    let spawn = image::background()?;
     let grown = block_on(async {
         let (store, _) = Store::grow(device, StoreOptions::default(), spawn.clone(), wanted / BLOCK).await?;
         // Opened as a mount would, so that nothing is left to do for the next one.
         Ok::<_, Failure>(Filesystem::open(store, spawn, Default::default()).await?)
     });
     close(&grown.map_err(|failure| failure.about(path))?).map_err(|failure| failure.about(path))
+}
+
+/// An image file that is at least this long, or a block device.
+fn extended(path: &Path, wanted: u64, device_bytes: u64) -> Result<Arc<dyn Device>, Failure> {
+    let bar = progress_bar(wanted.saturating_sub(device_bytes), "making the image longer");
+    let extended =
+        FileDevice::extend(path, wanted, OpenOptions::default(), &mut |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    // Closed and opened again, so that it is opened with its lease, if it needs one.
+    drop(extended?);
+    Ok(image::open(path, &How::default())?.device())
 }
 
 /// The smallest possible size in bytes; changes nothing.
@@ -179,7 +195,7 @@ fn least(path: &Path) -> Result<u64, Failure> {
 
 /// The size of the largest filesystem that there is a snapshot of, in bytes; 0 without one.
 fn largest_snapshot(path: &Path) -> Result<u64, Failure> {
-    let device: Arc<dyn Device> = image::open_read_only(path)?;
+    let device = image::open_read_only(path)?;
     let (_, snapshots) = block_on(syncline_store::read_snapshots(&device))
         .map_err(|error| Failure::from(error).about(path))?;
     Ok(snapshots.iter().map(|snapshot| snapshot.total_blocks).max().unwrap_or(0) * BLOCK)
@@ -187,10 +203,9 @@ fn largest_snapshot(path: &Path) -> Result<u64, Failure> {
 
 /// Opens and closes an image left by a crash, which removes nameless files that still take space.
 fn recover(path: &Path) -> Result<(), Failure> {
-    let (device, spawn) = (FileDevice::open(path, OpenOptions::default())?, image::background()?);
+    let (device, spawn) = (image::open(path, &How::default())?.device(), image::background()?);
     let opened = block_on(async {
-        let raw: Arc<dyn Device> = device.clone();
-        if syncline_store::read_superblocks(&raw).await?.superblock.clean {
+        if syncline_store::read_superblocks(&device).await?.superblock.clean {
             return Ok(None);
         }
         let (store, _) = Store::open(device, StoreOptions::default(), spawn.clone()).await?;
@@ -220,7 +235,7 @@ fn shrink_further(path: &Path, mut present: u64) -> Result<u64, Failure> {
 fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
     let wanted = asked - asked % BLOCK;
     recover(path)?;
-    let device: Arc<dyn Device> = image::open_read_only(path)?;
+    let device = image::open_read_only(path)?;
     // Checked before a smallest size is named that snapshots would make impossible.
     block_on(syncline_store::require_shrinkable(&device, wanted / BLOCK))
         .map_err(|error| in_the_way(path, error))?;
@@ -240,16 +255,16 @@ fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
         };
         return Err(Failure::of(Cause::NoSpace, text).next(next));
     }
-    let device = FileDevice::open(path, OpenOptions::default())?;
+    let image = image::open(path, &How::default())?;
     let bar = progress_bar(present - wanted, "moving what lies behind the new end");
     let options = StoreOptions { memtable_bytes: MEMTABLE_BYTES, ..StoreOptions::default() };
     let mut moved = |bytes| bar.set_position(bytes);
     let spawn = image::background()?;
-    let work = shrink::shrink(device.clone(), options, spawn, wanted / BLOCK, &mut moved);
+    let work = shrink::shrink(image.device(), options, spawn, wanted / BLOCK, &mut moved);
     let done = block_on(work);
     bar.finish_and_clear();
     done.map_err(|error| in_the_way(path, error))?;
-    Ok(device.shorten(wanted)?)
+    Ok(image.shorten(wanted)?)
 }
 
 /// The image was read before, so it is one, and the obstacle is in its contents.

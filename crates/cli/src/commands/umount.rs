@@ -14,11 +14,12 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use syncline_device::{Device, DeviceError, FileDevice, Holder, OpenOptions, block_on};
+use syncline_device::{DeviceError, Holder, block_on};
 use syncline_format::superblock::Superblock;
 use syncline_fuse::{
     Elsewhere, FILESYSTEM_TYPE, MountEntry, control, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
 };
+use syncline_image::{How, Image};
 use uuid::Uuid;
 
 /// How long a mount may be busy before it counts as in use.
@@ -399,18 +400,19 @@ enum Unread {
 }
 
 fn last_superblock(image: &Path) -> Result<Superblock, Unread> {
-    if !image.exists() {
+    if !image.exists() && !syncline_image::is_remote(image) {
         let text = format!("there is no {} any more", image.display());
         return Err(Unread::Failed(
             Failure::of(Cause::NotAnImage, text)
                 .next("if it was moved, mount it where it is now to recover what was synced"),
         ));
     }
-    let device = FileDevice::open(image, OpenOptions { read_only: true, ..OpenOptions::default() });
-    let device: Arc<dyn Device> = device.map_err(|error| match &error {
+    let opened = Image::open(image, &How::reading());
+    let opened = opened.map_err(|error| match &error {
         DeviceError::InUse { holder, .. } => Unread::InUse(error.clone().into(), holder.clone()),
         _ => Unread::Failed(error.into()),
     })?;
+    let device = opened.device();
     let slots = block_on(syncline_store::read_superblocks(&device));
     Ok(slots.map_err(|error| Unread::Failed(Failure::from(error).about(image)))?.superblock)
 }

@@ -17,7 +17,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use syncline::FormatOptions;
 use syncline_bench::Interrupt;
-use syncline_device::{OpenOptions, block_on};
+use syncline_device::block_on;
+use syncline_image::How;
 use target::Target;
 use workload::{Row, WORKLOADS};
 
@@ -83,7 +84,7 @@ fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Result<Value, Fail
         size::show(bytes),
         folder.display()
     ));
-    drop(image::make(&path, Some(bytes), false, OpenOptions::default(), &FormatOptions::default())?);
+    drop(image::make(&path, Some(bytes), false, false, &How::default(), &FormatOptions::default())?);
     let target = Target::start(&path, folder, args.embedded)?;
     let description = target.description();
     args.say(format_args!("{description}\n"));

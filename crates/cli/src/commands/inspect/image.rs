@@ -21,7 +21,7 @@ pub struct Image {
 impl Image {
     /// Opens a device for reading. Any other error is reported by the commands that it affects.
     pub fn open(path: &Path) -> Result<Self, Failure> {
-        let device: Arc<dyn Device> = image::open_read_only(path)?;
+        let device = image::open_read_only(path)?;
         let slots = block_on(read_superblocks(&device));
         let superblock = slots.map(|slots| slots.superblock).map_err(|error| error.to_string());
         let spawn = image::background()?;

@@ -1,0 +1,80 @@
+//! The device lease: who takes it, and what its errors are for the caller.
+
+use crate::How;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use syncline_device::{Device, DeviceError, block_on};
+use syncline_format::superblock::FEATURE_LEASE;
+use syncline_lease::{LEASE_OFFSET, LeaseError, LeaseOptions, LeaseState, Leased, Permit, look};
+use syncline_net::nbd::{Fence, ReadBlock};
+
+/// Takes the lease of a device. `over_unknown` allows to take a block that holds something else,
+/// when an image is made there; `cached_by_server`, that reads come from a cache that all hosts
+/// share.
+pub(crate) fn take(
+    device: Arc<dyn Device>,
+    name: &str,
+    how: &How,
+    over_unknown: bool,
+    cached_by_server: bool,
+) -> Result<Arc<Leased>, DeviceError> {
+    let options = LeaseOptions { over_unknown, cached_by_server, ..how.lease.clone() };
+    let mut progress = |step: syncline_lease::Progress<'_>| match &how.waiting {
+        Some(waiting) => waiting(&step),
+        None => ControlFlow::Continue(()),
+    };
+    let taken = match how.take_over {
+        Some(take_over) => Leased::take_over(device, &options, take_over, &mut progress),
+        None => Leased::acquire(device, &options, &mut progress),
+    };
+    taken.map_err(|error| refused(name, error))
+}
+
+/// Refuses a device that can only be read while somebody has its lease. Nothing keeps others from
+/// taking it later.
+pub(crate) fn require_free(device: &Arc<dyn Device>, name: &str) -> Result<(), DeviceError> {
+    match block_on(look(device)).map_err(|error| refused(name, error))? {
+        Some(lease) if lease.state != LeaseState::Released => {
+            Err(refused(name, LeaseError::InUse(Box::new(lease))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// True if every writer must hold the lease: the superblocks say so, or somebody has had it, and the
+/// superblocks can't be read. A device without a filesystem demands nothing.
+pub(crate) fn is_demanded(device: &Arc<dyn Device>) -> bool {
+    match block_on(syncline_store::read_superblocks(device)) {
+        Ok(slots) => slots.superblock.features & FEATURE_LEASE != 0,
+        Err(_) => matches!(block_on(look(device)), Ok(Some(_))),
+    }
+}
+
+/// A lease that was not got, as the error of opening the image.
+fn refused(name: &str, error: LeaseError) -> DeviceError {
+    let kind = match &error {
+        LeaseError::InUse(_) | LeaseError::TakenMeanwhile(_) | LeaseError::Resists(_) => {
+            io::ErrorKind::ResourceBusy
+        }
+        LeaseError::Device(error) => error.io_error().map_or(io::ErrorKind::Other, |error| error.kind()),
+        LeaseError::Interrupted => io::ErrorKind::Interrupted,
+        _ => io::ErrorKind::Other,
+    };
+    DeviceError::Open { path: name.to_owned(), source: Arc::new(io::Error::new(kind, error)) }
+}
+
+/// Keeps an NBD client from sending anything again when another host has taken the lease.
+pub(crate) struct LeaseFence(pub(crate) Permit);
+
+impl Fence for LeaseFence {
+    fn may_write(&self, image: &mut dyn ReadBlock) -> Result<(), DeviceError> {
+        let mut block = vec![0; syncline_device::BLOCK_BYTES];
+        image.read_block(LEASE_OFFSET, &mut block)?;
+        Ok(self.0.check_block(&block)?)
+    }
+
+    fn may_still_write(&self) -> Result<(), DeviceError> {
+        Ok(self.0.check()?)
+    }
+}

@@ -1,0 +1,149 @@
+//! Images, wherever they are: files and block devices of this host, NBD exports, Ceph RBD images.
+//!
+//! [`Image::open`] and [`Image::create`] take what a user wrote for an image. They see to it that
+//! nobody else writes to it (promise P7), by the means that its storage has:
+//!
+//! | storage | by |
+//! |---|---|
+//! | a file or a block device | the lock of `syncline_device`; and the device lease, if its superblocks demand it |
+//! | an NBD export | the device lease, for readers too |
+//! | an RBD image | its exclusive lock |
+
+mod create;
+mod how;
+mod leased;
+mod open;
+mod read_only;
+
+pub use create::start_of_remote;
+pub use how::How;
+pub use syncline_lease::{LeaseLost, LeaseOptions, Progress, TakeOver};
+pub use syncline_net::{Location, LocationError, NetCounters};
+
+use std::path::Path;
+use std::sync::Arc;
+use syncline_device::{Device, DeviceError, FileDevice};
+use syncline_lease::{LeaseError, LeaseStatus, Leased};
+use syncline_net::NbdDevice;
+use syncline_net::rbd::{RbdDevice, RbdError};
+
+/// An open image.
+#[derive(Clone)]
+pub struct Image {
+    storage: Storage,
+    /// The lease on it, where it has one.
+    leased: Option<Arc<Leased>>,
+    /// What the engine uses.
+    device: Arc<dyn Device>,
+}
+
+/// What holds an image.
+#[derive(Clone)]
+enum Storage {
+    File(Arc<FileDevice>),
+    Nbd(Arc<NbdDevice>),
+    Rbd(Arc<RbdDevice>),
+}
+
+impl Image {
+    /// The device for the engine.
+    pub fn device(&self) -> Arc<dyn Device> {
+        self.device.clone()
+    }
+
+    /// True if its room is always its own: it is no file in another filesystem.
+    pub fn is_block_device(&self) -> bool {
+        match &self.storage {
+            Storage::File(file) => file.is_block_device(),
+            Storage::Nbd(_) | Storage::Rbd(_) => true,
+        }
+    }
+
+    /// Removes the file that [`create`](Self::create) made, if it made one.
+    pub fn take_away(&self) {
+        if let Storage::File(file) = &self.storage {
+            file.take_away();
+        }
+    }
+
+    /// Lets others on this host read an image file or block device, which they may from now on rely
+    /// on not to change. Others than these stay with one reader.
+    pub fn let_read(&self) -> Result<(), DeviceError> {
+        match &self.storage {
+            Storage::File(file) => file.let_read(),
+            Storage::Nbd(_) | Storage::Rbd(_) => Ok(()),
+        }
+    }
+
+    /// Shortens an image file durably to this size, if it is longer. Other storage keeps its size.
+    pub fn shorten(&self, size_bytes: u64) -> Result<(), DeviceError> {
+        match &self.storage {
+            Storage::File(file) => file.shorten(size_bytes),
+            Storage::Nbd(_) | Storage::Rbd(_) => Ok(()),
+        }
+    }
+
+    /// What the network did, for an image that is not on this host.
+    pub fn net_counters(&self) -> Option<NetCounters> {
+        match &self.storage {
+            Storage::File(_) => None,
+            Storage::Nbd(nbd) => Some(nbd.counters()),
+            Storage::Rbd(rbd) => Some(rbd.counters()),
+        }
+    }
+
+    /// The device lease as it is now, if the image has one.
+    pub fn lease(&self) -> Option<LeaseStatus> {
+        self.leased.as_ref().map(|leased| leased.status())
+    }
+
+    /// Gives the device lease back, so that the next host need not wait for its end. No operation
+    /// succeeds afterwards. Dropping everything that uses the image does it too.
+    pub fn release(&self) {
+        if let Some(leased) = &self.leased
+            && !leased.release()
+        {
+            tracing::info!("the device lease could not be given back, and ends by itself");
+        }
+    }
+
+    /// Calls `listener` when the device lease is lost: no operation succeeds any more.
+    pub fn on_lost(&self, listener: impl FnOnce(&LeaseLost) + Send + 'static) {
+        if let Some(leased) = &self.leased {
+            leased.on_lost(listener);
+        }
+    }
+}
+
+/// The image that a user names: a path, or what [`Location`] understands. A location that can't be
+/// understood is an error of opening it.
+fn location(name: &Path) -> Result<Location, DeviceError> {
+    Location::parse(name.as_os_str()).map_err(|error| {
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, error);
+        DeviceError::Open { path: name.display().to_string(), source: Arc::new(source) }
+    })
+}
+
+/// True if the image that a user names is on a network. What can't be understood counts as a path;
+/// opening it tells what is wrong.
+pub fn is_remote(name: &Path) -> bool {
+    !matches!(Location::parse(name.as_os_str()), Ok(Location::Path(_)) | Err(_))
+}
+
+/// True if the text of an error names the next step itself, as those of networks and leases do.
+pub fn tells_next_step(error: &DeviceError) -> bool {
+    let named = match error {
+        DeviceError::Open { path, .. }
+        | DeviceError::Create { path, .. }
+        | DeviceError::TakeOver { path, .. } => is_remote(Path::new(path)),
+        _ => false,
+    };
+    let inner = error.io_error().and_then(|error| error.get_ref());
+    named
+        || inner.is_some_and(|inner| {
+            inner.is::<LeaseError>()
+                || inner.is::<LeaseLost>()
+                || inner.is::<RbdError>()
+                || inner.is::<LocationError>()
+        })
+}

@@ -1,0 +1,107 @@
+//! Opening an image that is there.
+
+use crate::leased::{self, LeaseFence};
+use crate::read_only::ReadOnly;
+use crate::{How, Image, Storage, location};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use syncline_device::{Device, DeviceError, FileDevice};
+use syncline_lease::Leased;
+use syncline_net::rbd::{RbdDevice, RbdOptions, RbdSpec};
+use syncline_net::{Location, NbdDevice, NbdLocation, NbdOptions, RbdLocation};
+
+impl Image {
+    /// Opens an image. Threads serve it, so open it after any fork.
+    pub fn open(name: impl AsRef<Path>, how: &How) -> Result<Self, DeviceError> {
+        let name = name.as_ref();
+        match location(name)? {
+            Location::Path(path) => Self::of_file(FileDevice::open(&path, how.device)?, name, how),
+            Location::Nbd(location) => open_nbd(&location, how, false),
+            Location::Rbd(location) => {
+                let (spec, options) = rbd(&location, how);
+                let device = match how.take_over {
+                    Some(_) if !how.reads() => RbdDevice::take_over(&spec, &options)?,
+                    _ => RbdDevice::open(&spec, &options)?,
+                };
+                Ok(Self::of_rbd(device))
+            }
+        }
+    }
+
+    /// An image on this host; with the device lease, if its superblocks demand it.
+    fn of_file(file: Arc<FileDevice>, name: &Path, how: &How) -> Result<Self, DeviceError> {
+        let name = name.display().to_string();
+        let device: Arc<dyn Device> = file.clone();
+        let storage = Storage::File(file);
+        if !leased::is_demanded(&device) {
+            return Ok(Self { storage, leased: None, device });
+        }
+        if !how.reads() {
+            let leased = leased::take(device, &name, how, false, false)?;
+            return Ok(Self { storage, device: leased.clone(), leased: Some(leased) });
+        }
+        // What a reader beside a writer reads does not change.
+        if !how.device.beside_writer {
+            leased::require_free(&device, &name)?;
+        }
+        Ok(Self { storage, leased: None, device })
+    }
+
+    pub(crate) fn of_rbd(device: Arc<RbdDevice>) -> Self {
+        Self { storage: Storage::Rbd(device.clone()), leased: None, device }
+    }
+}
+
+/// Opens an export and takes its lease, for reading too: nothing else keeps a writer on another
+/// host away. Only an export that can't be written at all is read without.
+pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) -> Result<Image, DeviceError> {
+    let name = location.to_string();
+    let options = NbdOptions { dead_after: how.dead_after(), ..NbdOptions::default() };
+    let nbd = match NbdDevice::open(location, options) {
+        Err(error) if how.reads() && is_read_only(&error) => {
+            let nbd = NbdDevice::open(location, NbdOptions { read_only: true, ..options })?;
+            let device: Arc<dyn Device> = nbd.clone();
+            leased::require_free(&device, &name)?;
+            return Ok(Image { storage: Storage::Nbd(nbd), leased: None, device });
+        }
+        opened => opened?,
+    };
+    let leased: Arc<Leased> = leased::take(nbd.clone(), &name, how, over_unknown, true)?;
+    nbd.set_fence(Arc::new(LeaseFence(leased.permit())));
+    let device: Arc<dyn Device> = match how.reads() {
+        true => Arc::new(ReadOnly(leased.clone())),
+        false => leased.clone(),
+    };
+    Ok(Image { storage: Storage::Nbd(nbd), leased: Some(leased), device })
+}
+
+/// Opens an export without its lease, to look at what is there. It may change meanwhile.
+pub(crate) fn look_at_nbd(location: &NbdLocation) -> Result<Arc<NbdDevice>, DeviceError> {
+    let options = NbdOptions::default();
+    match NbdDevice::open(location, options) {
+        Err(error) if is_read_only(&error) => {
+            NbdDevice::open(location, NbdOptions { read_only: true, ..options })
+        }
+        opened => opened,
+    }
+}
+
+fn is_read_only(error: &DeviceError) -> bool {
+    error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// What RBD needs to know.
+pub(crate) fn rbd(location: &RbdLocation, how: &How) -> (RbdSpec, RbdOptions) {
+    let spec = RbdSpec {
+        pool: location.pool.clone(),
+        namespace: location.namespace.clone(),
+        image: location.image.clone(),
+        conf: location.conf.clone(),
+        id: location.id.clone(),
+    };
+    let defaults = RbdOptions::default();
+    let wait = location.wait.map_or(defaults.wait, |wait| wait.limit());
+    let (read_only, beside_writer) = (how.reads(), how.device.beside_writer);
+    (spec, RbdOptions { read_only, beside_writer, wait, ..defaults })
+}
