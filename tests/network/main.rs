@@ -1,0 +1,9 @@
+//! Images that are not on this host, through the binary: an NBD server's exports and RBD images of a
+//! real Ceph cluster. What is not installed is skipped, with a line that says so.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod nbd;
+mod rbd;
+mod writers;

@@ -1,0 +1,147 @@
+//! An NBD server for one test, and what a user does with its export.
+
+use crate::skip_if;
+use crate::support::{Mount, Place, no_fuse, not_root, run, syncline, tool};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Why there is no NBD server here, if so.
+pub fn no_nbdkit() -> Option<&'static str> {
+    tool("nbdkit", &["--version".as_ref()]).is_none().then_some("nbdkit is not installed")
+}
+
+/// nbdkit with a file, on a socket of its own. Killed when it is dropped.
+pub struct Server {
+    child: Option<Child>,
+    folder: PathBuf,
+}
+
+impl Server {
+    /// A server with an export of 512 MiB that is all zeros.
+    pub fn new(place: &Place) -> Self {
+        let disk = place.path().join("disk");
+        fs::File::create(&disk).unwrap().set_len(512 << 20).unwrap();
+        let mut server = Self { child: None, folder: place.path().to_owned() };
+        server.start(&[]);
+        server
+    }
+
+    /// Starts it with these arguments besides, and waits until it listens.
+    pub fn start(&mut self, arguments: &[&str]) {
+        self.kill();
+        let (socket, disk) = (self.folder.join("socket"), self.folder.join("disk"));
+        let _ = fs::remove_file(&socket);
+        let mut command = Command::new("nbdkit");
+        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket).args(arguments);
+        command.arg("file").arg(disk).stderr(Stdio::null());
+        self.child = Some(command.spawn().unwrap());
+        crate::support::eventually("nbdkit listens", || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// What a user writes for the export.
+    pub fn image(&self) -> PathBuf {
+        PathBuf::from(format!("nbd+unix:///?socket={}&wait=20", self.folder.join("socket").display()))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs a command of ours that ends with the image.
+fn on(image: &Path, words: &[&str]) -> crate::support::Answer {
+    syncline(words.iter().map(OsStr::new).chain([image.as_os_str()]))
+}
+
+#[test]
+fn an_export_is_an_image_like_any_other() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let server = Server::new(&place);
+    let image = server.image();
+    on(&image, &["mkfs", "--label", "far"]).ok();
+    on(&image, &["mkfs"]).fails(1, &["holds a Syncline filesystem", "--force"]);
+    assert!(on(&image, &["label"]).ok().out.contains("far"));
+
+    let mount = Mount::new(&image, &place.directory("mnt"), &[]);
+    fs::write(mount.path.join("file"), "contents").unwrap();
+    syncline([OsStr::new("sync"), mount.path.join("file").as_os_str()]).ok();
+    syncline([OsStr::new("snapshot"), "create".as_ref(), mount.path.as_os_str(), "monday".as_ref()]).ok();
+    fs::write(mount.path.join("file"), "changed").unwrap();
+    mount.unmount().ok();
+
+    on(&image, &["check"]).ok();
+    assert!(on(&image, &["snapshot", "list"]).ok().out.contains("monday"));
+    syncline([OsStr::new("resize"), image.as_os_str(), "256MiB".as_ref()]).ok();
+    syncline([OsStr::new("resize"), image.as_os_str(), "max".as_ref()]).ok();
+    syncline([OsStr::new("snapshot"), "rollback".as_ref(), image.as_os_str(), "monday".as_ref()]);
+    let mount = Mount::new(&image, &place.directory("mnt"), &["-o", "ro"]);
+    assert_eq!(fs::read_to_string(mount.path.join("file")).unwrap(), "contents");
+    mount.unmount().ok();
+}
+
+#[test]
+fn a_server_that_starts_anew_loses_nothing() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    let image = server.image();
+    on(&image, &["mkfs"]).ok();
+    let mount = Mount::new(&image, &place.directory("mnt"), &[]);
+    for round in 0..3 {
+        for file in 0..20 {
+            let path = mount.path.join(format!("{round}-{file}"));
+            fs::write(&path, vec![round as u8; 100_000]).unwrap();
+            if file == 10 {
+                server.start(&[]);
+            }
+            fs::File::open(&path).unwrap().sync_all().unwrap();
+        }
+    }
+    mount.unmount().ok();
+    on(&image, &["check"]).ok();
+    let mount = Mount::new(&image, &place.directory("mnt"), &[]);
+    for (round, file) in (0..3).flat_map(|round| (0..20).map(move |file| (round, file))) {
+        let read = fs::read(mount.path.join(format!("{round}-{file}"))).unwrap();
+        assert!(read == vec![round as u8; 100_000], "{round}-{file}");
+    }
+    mount.unmount().ok();
+}
+
+#[test]
+fn what_is_wrong_is_told_in_a_line() {
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    let image = server.image();
+    server.start(&["--readonly"]);
+    on(&image, &["mkfs"]).fails(9, &["read-only"]);
+    server.start(&["--filter=error", "error-pread=EIO", "error-pread-rate=100%"]);
+    on(&image, &["info"]).fails(8, &["nbd+unix"]);
+    server.kill();
+    on(&image, &["info"]).fails(5, &["nbd+unix"]);
+    syncline(["info", "nbd+unix:///"]).fails(2, &["socket"]);
+    syncline(["info", "nbd+udp://host/"]).fails(2, &["nbd+udp", "known are"]);
+    syncline(["mkfs", "nbds://host/e?keyfile=/k"]).fails(2, &["certfile"]);
+    let mut create = crate::support::program();
+    create.args(["mount", "--create", "1GiB", "--foreground"]).arg(&image).arg(place.directory("mnt"));
+    run(create).fails(2, &["--create", "mkfs"]);
+}

@@ -1,0 +1,88 @@
+//! RBD images of a Ceph cluster that the test starts.
+
+use crate::skip_if;
+use crate::support::{Mount, Place, no_fuse, not_root, program, run, syncline};
+use rustix::process::{Signal, kill_process};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn cluster(words: &[&OsStr]) -> Command {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/ceph/cluster");
+    let mut command = Command::new(script);
+    command.args(words);
+    command
+}
+
+fn no_ceph() -> Option<String> {
+    let answer = run(cluster(&["missing".as_ref()]));
+    (answer.code != 0).then(|| answer.err.trim().to_owned())
+}
+
+/// A cluster that ends with this test's process at the latest.
+struct Cluster(PathBuf);
+
+impl Cluster {
+    fn start(place: &Place) -> Self {
+        let folder = place.path().join("ceph");
+        let pid = std::process::id().to_string();
+        let started = Self(folder.clone());
+        run(cluster(&["start".as_ref(), folder.as_ref(), "--until".as_ref(), pid.as_ref()])).ok();
+        started
+    }
+
+    fn image(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("rbd:rbd/{name}?conf={}", self.0.join("ceph.conf").display()))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _ = run(cluster(&["stop".as_ref(), self.0.as_ref()]));
+    }
+}
+
+#[test]
+fn an_image_in_a_cluster_has_one_writer() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_ceph());
+    let place = Place::new();
+    let cluster = Cluster::start(&place);
+    let image = cluster.image("disk");
+    syncline([OsStr::new("info"), image.as_os_str()]).fails(5, &["rbd:rbd/disk"]);
+    syncline([OsStr::new("mkfs"), image.as_os_str(), "--size".as_ref(), "256MiB".as_ref()]).ok();
+    let first = Mount::new(&image, &place.directory("first"), &[]);
+    let mut before = fs::File::create(first.path.join("before")).unwrap();
+    before.write_all(b"acknowledged").unwrap();
+    before.sync_all().unwrap();
+    let mut second = program();
+    second.arg("mount").arg(&image).arg(place.directory("second"));
+    run(second).fails(3, &["in use by"]);
+
+    kill_process(first.pid(), Signal::STOP).unwrap();
+    let mut taking = program();
+    taking.args(["mount", "--takeover"]).arg(&image).arg(place.directory("second"));
+    run(taking).ok();
+    let second = Mount::of(&place.directory("second"));
+    assert_eq!(fs::read_to_string(second.path.join("before")).unwrap(), "acknowledged");
+    fs::write(second.path.join("after"), vec![7; 1 << 20]).unwrap();
+    fs::File::open(second.path.join("after")).unwrap().sync_all().unwrap();
+
+    kill_process(first.pid(), Signal::CONT).unwrap();
+    before.write_all(b" too late").unwrap();
+    before.sync_all().expect_err("the cluster lets it write no more");
+    drop(before);
+    let mut first = first;
+    first.kill();
+    second.unmount().ok();
+
+    syncline([OsStr::new("check"), image.as_os_str()]).ok();
+    syncline([OsStr::new("resize"), image.as_os_str(), "320MiB".as_ref()]).ok();
+    let third = Mount::new(&image, &place.directory("third"), &[]);
+    assert_eq!(fs::read_to_string(third.path.join("before")).unwrap(), "acknowledged");
+    assert!(fs::read(third.path.join("after")).unwrap() == vec![7; 1 << 20]);
+    third.unmount().ok();
+}
