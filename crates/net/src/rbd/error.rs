@@ -246,7 +246,7 @@ fn conf_step(path: &Option<PathBuf>) -> &'static str {
 fn connect_step(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
-            "its key is not the cluster's: compare with 'ceph auth get' there"
+            "its key is missing or not the cluster's: compare the keyring with 'ceph auth get' there"
         }
         Some(libc::ENOENT) => {
             "no key was found: put its keyring at /etc/ceph, or set 'keyring' in the configuration"

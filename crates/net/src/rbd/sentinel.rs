@@ -12,9 +12,6 @@ use super::spec::{RbdOptions, RbdSpec};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long those who wait for an answer wait for the name of who has the lock.
-const LOOK_LIMIT: Duration = Duration::from_secs(1);
-
 /// Watches over the operations of a device until it is closed and all are answered.
 fn run(flights: &Flights, ours: &str, spec: &RbdSpec, options: &RbdOptions) {
     match flights.next_task(options.wait) {
@@ -29,18 +26,19 @@ fn run(flights: &Flights, ours: &str, spec: &RbdSpec, options: &RbdOptions) {
 /// Who has the lock now. A client that was fenced is told nothing any more, so another one asks.
 fn look(ours: &str, spec: &RbdSpec, options: &RbdOptions) -> Option<LockHolder> {
     let (ours, spec, started) = (ours.to_owned(), spec.clone(), Instant::now());
-    let options = RbdOptions { open_limit: LOOK_LIMIT, ..options.clone() };
-    let asked = bounded(LOOK_LIMIT, "rbd-look", move || -> Result<Option<LockHolder>, RbdError> {
+    let limit = options.name_wait;
+    let options = RbdOptions { open_limit: limit, ..options.clone() };
+    let asked = bounded(limit, "rbd-look", move || -> Result<Option<LockHolder>, RbdError> {
         let cluster = Cluster::connect(libraries()?, &spec, &options, Purpose::Look)?;
         let image = Image::open(Pool::open(cluster, &spec)?, &spec, true)?;
         let failed = RbdError::errno("find out who has the lock");
         // Who takes over fences first, and has the lock a little later.
-        while started.elapsed() < LOOK_LIMIT {
+        while started.elapsed() < limit {
             let locker = image.locker().map_err(&failed)?;
             if let Some(locker) = locker.filter(|locker| locker.client != ours) {
                 let holder = image.describe(&locker).map_err(&failed)?;
                 // It introduces itself when it has the lock.
-                if holder.about.is_some() || started.elapsed() > LOOK_LIMIT / 2 {
+                if holder.about.is_some() || started.elapsed() > limit / 2 {
                     // Closing takes longer than the answer may.
                     std::thread::spawn(move || drop(image));
                     return Ok(Some(holder));

@@ -67,6 +67,9 @@ pub struct RbdOptions {
     /// How often to check that the lock is still ours (or, for a reader, that nobody writes), so
     /// that an idle device notices too.
     pub check_every: Duration,
+    /// How long those who wait for an answer go on waiting when the device is found fenced, for the
+    /// name of who has the lock now.
+    pub name_wait: Duration,
     /// A rule to break.
     #[doc(hidden)]
     pub canary: Option<Canary>,
@@ -81,6 +84,7 @@ impl Default for RbdOptions {
             lock_wait: Duration::from_secs(1),
             wait: Some(Duration::from_secs(60)),
             check_every: Duration::from_secs(5),
+            name_wait: Duration::from_secs(1),
             canary: None,
         }
     }

@@ -1,7 +1,7 @@
 //! Writers in processes of their own, which can be stopped and killed: this program once more.
 
 use crate::cluster::Cluster;
-use crate::records::{Stream, write_records};
+use crate::records::{Stream, all_blocks, write_records};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -34,7 +34,9 @@ fn child() {
         Ok("unfenced") => Some(Canary::Unfenced),
         _ => None,
     };
-    let device = RbdDevice::open(&spec, &RbdOptions { canary, ..RbdOptions::default() }).expect("opened");
+    let name_wait = Duration::from_secs(20);
+    let options = RbdOptions { canary, name_wait, ..RbdOptions::default() };
+    let device = RbdDevice::open(&spec, &options).expect("opened");
     // Directly, since the test harness keeps what is printed to itself.
     let say = |text: String| {
         let mut out = std::io::stdout().lock();
@@ -43,8 +45,9 @@ fn child() {
             .expect("somebody listens");
     };
     let never = AtomicBool::new(false);
-    let Stream { error, .. } =
-        write_records(&*device, CHILD, 64, &never, |count| say(format!("acknowledged {count}")));
+    let Stream { error, .. } = write_records(&*device, CHILD, all_blocks(&*device), 64, &never, |count| {
+        say(format!("acknowledged {count}"))
+    });
     say(format!("ended {}", error.map_or_else(|| "full".to_owned(), |error| error.to_string())));
     let after = [
         block_on(device.write_at(0, vec![crate::records::record(CHILD, 0)])).is_ok(),

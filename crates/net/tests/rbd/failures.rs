@@ -1,12 +1,12 @@
 //! What goes wrong with a cluster, and what is said of it.
 
 use crate::cluster::{Cluster, alone_on_the_cluster, on_the_cluster};
-use crate::records::{check_acknowledged, read_all, record, write_records};
+use crate::records::{all_blocks, check_acknowledged, read_all, record, write_records};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use syncline_device::{Device, DeviceError, DeviceExt, block_on};
+use syncline_device::{Claim, Device, DeviceError, DeviceExt, block_on};
 use syncline_net::rbd::{RbdDevice, RbdError, RbdOptions, RbdSpec};
 
 const LIMIT: Duration = Duration::from_secs(150);
@@ -101,7 +101,26 @@ fn keys_and_capabilities() {
         one_line(&error, &["client.weak may not keep", "profile rbd"]);
         // The holder has not been fenced.
         block_on(device.write_at(0, vec![record(2, 0)])).unwrap();
-        drop(device);
+
+        // The capabilities that Ceph's documentation gives to users of images are enough.
+        cluster.ceph_with(&[
+            "auth",
+            "get-or-create",
+            "client.usual",
+            "mon",
+            "profile rbd",
+            "osd",
+            "profile rbd pool=rbd",
+        ]);
+        let key = cluster.ceph("auth get client.usual");
+        let conf = with_keyring(cluster, "usual", &key);
+        let usual = RbdSpec { conf: Some(conf), id: Some("usual".into()), ..spec.clone() };
+        let taken = RbdDevice::take_over(&usual, &options).unwrap();
+        assert!(block_on(device.write_at(0, vec![record(2, 1)])).is_err());
+        block_on(taken.write_at(4096, vec![record(2, 2)])).unwrap();
+        assert!(taken.claim_snapshot(1, Claim::Exclusive).unwrap());
+        assert_eq!(block_on(taken.enlarge_to(8 << 20)).unwrap(), 8 << 20);
+        drop((device, taken));
 
         // A user who may only read.
         cluster.ceph_with(&[
@@ -166,7 +185,9 @@ fn writes_outlive_an_osd_that_is_killed_and_comes_back() {
         let (stop, told) = (AtomicBool::new(false), AtomicU64::new(0));
         let stream = thread::scope(|scope| {
             let writing = scope.spawn(|| {
-                write_records(&*device, 1, 64, &stop, |count| told.store(count, Ordering::Relaxed))
+                write_records(&*device, 1, all_blocks(&*device), 64, &stop, |count| {
+                    told.store(count, Ordering::Relaxed)
+                })
             });
             let wait_for = |count: u64| {
                 let started = Instant::now();

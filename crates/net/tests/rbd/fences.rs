@@ -1,8 +1,8 @@
 //! Who was taken over from writes nothing any more, whatever it was doing.
 
 use crate::children::{CHILD, Writer};
-use crate::cluster::{Cluster, on_the_cluster};
-use crate::records::{check_acknowledged, read_all, record, write_records};
+use crate::cluster::{Cluster, WATCH, on_the_cluster};
+use crate::records::{all_blocks, check_acknowledged, read_all, read_records, record, write_records};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -15,7 +15,8 @@ const FIRST: u64 = 1;
 const SECOND: u64 = 2;
 
 fn with(canary: Option<Canary>) -> RbdOptions {
-    RbdOptions { canary, ..RbdOptions::default() }
+    // A machine that is busy with other tests takes longer than a second to find a name.
+    RbdOptions { canary, name_wait: Duration::from_secs(20), ..RbdOptions::default() }
 }
 
 /// Asserts that the device changes only by what its holder writes, while this happens and for a
@@ -38,8 +39,11 @@ fn take_over_under_load(cluster: &Cluster, canary: Option<Canary>) {
     let (spec, first) = cluster.create(256, &with(canary));
     let (stop, told) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
-        let writing = scope
-            .spawn(|| write_records(&*first, FIRST, 64, &stop, |count| told.store(count, Ordering::Relaxed)));
+        let writing = scope.spawn(|| {
+            write_records(&*first, FIRST, all_blocks(&*first), 64, &stop, |count| {
+                told.store(count, Ordering::Relaxed)
+            })
+        });
         let stopping = Stop(&stop);
         let started = Instant::now();
         while told.load(Ordering::Relaxed) < 200 {
@@ -134,6 +138,71 @@ fn a_take_over_from_a_stopped_process() {
 fn canary_without_a_fence_a_stopped_process_goes_on_writing() {
     on_the_cluster(LIMIT, |cluster| {
         fails("landed", || take_over_while_stopped(cluster, Some(Canary::Unfenced)));
+    });
+}
+
+#[test]
+fn a_process_that_was_stopped_for_longer_than_its_watch_comes_back_to_nothing() {
+    on_the_cluster(LIMIT, |cluster| {
+        let (spec, device) = cluster.create(256, &with(None));
+        drop(device);
+        let mut writer = Writer::start(cluster, &spec, None);
+        writer.wait_for(200);
+        writer.signal(libc::SIGSTOP);
+        // Not taken over: it seems dead.
+        let patient = RbdOptions { lock_wait: WATCH * 4, ..with(None) };
+        let second = RbdDevice::open(&spec, &patient).unwrap();
+        nothing_lands(&second, || {
+            writer.signal(libc::SIGCONT);
+            thread::sleep(Duration::from_millis(500));
+        });
+        let why = writer.wait_for_end();
+        assert!(why.contains("this host was fenced"), "{why}");
+        assert_eq!(writer.line(), "after 0");
+        check_acknowledged(&read_all(&*second), CHILD, writer.acknowledged);
+    });
+}
+
+/// Each of many takes over from the one before it, which has writes in flight in blocks of its own.
+/// `SYNCLINE_RBD_TAKEOVERS` is how often.
+#[test]
+fn take_overs_in_a_row() {
+    let count = std::env::var("SYNCLINE_RBD_TAKEOVERS").map_or(8, |count| count.parse().expect("a number"));
+    let limit = Duration::from_secs(120 + 20 * count);
+    on_the_cluster(limit, move |cluster| {
+        const EACH: u64 = 600;
+        let (spec, mut holder) = cluster.create((count + 1) * EACH * 4096 / (1 << 20) + 1, &with(None));
+        let mut found = Vec::new();
+        let mut longest = Duration::ZERO;
+        for writer in 0..count {
+            let blocks = writer * EACH..(writer + 1) * EACH;
+            let (stop, told) = (AtomicBool::new(false), AtomicU64::new(0));
+            let (next, stream) = thread::scope(|scope| {
+                let writing = scope.spawn(|| {
+                    write_records(&*holder, writer, blocks.clone(), 32, &stop, |count| {
+                        told.store(count, Ordering::Relaxed);
+                    })
+                });
+                let _stopping = Stop(&stop);
+                // At another moment each time.
+                while told.load(Ordering::Relaxed) < (writer * 37) % 300 && !writing.is_finished() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                let taking = Instant::now();
+                let next = RbdDevice::take_over(&spec, &with(None)).unwrap();
+                longest = longest.max(taking.elapsed());
+                found.push(read_records(&*next, blocks.clone()));
+                (next, writing.join().unwrap())
+            });
+            assert!(stream.error.is_some() || stream.acknowledged == EACH, "{stream:?}");
+            check_acknowledged(&found[writer as usize], writer, stream.acknowledged);
+            holder = next;
+        }
+        for (writer, found) in (0..).zip(&found) {
+            let now = read_records(&*holder, writer * EACH..(writer + 1) * EACH);
+            assert!(now == *found, "a write of holder {writer} landed after it was taken over from");
+        }
+        eprintln!("{count} take-overs, the longest took {longest:?}");
     });
 }
 

@@ -141,3 +141,19 @@ fn the_lock_of_a_process_that_was_killed_is_had_when_its_watch_has_run_out() {
         assert_eq!(fenced(cluster, &error), Some(true));
     });
 }
+
+#[test]
+fn a_lock_that_was_taken_by_hand_is_left_alone() {
+    on_the_cluster(LIMIT, |cluster| {
+        let (spec, device) = cluster.create(4, &RbdOptions::default());
+        drop(device);
+        cluster.rbd(&format!("lock add rbd/{} mine", spec.image));
+        for opened in [RbdDevice::open, RbdDevice::take_over] {
+            let Err(error) = opened(&spec, &RbdOptions::default()) else { panic!("opened") };
+            assert!(matches!(RbdError::of(&error), Some(RbdError::LockedByHand { .. })), "{error}");
+            assert!(error.to_string().contains("rbd lock rm"), "{error}");
+        }
+        let reading = RbdOptions { read_only: true, ..RbdOptions::default() };
+        RbdDevice::open(&spec, &reading).unwrap();
+    });
+}

@@ -69,7 +69,7 @@ fn check(found: &[u8], expected: &[Block]) {
 #[test]
 fn random_operations_against_a_model() {
     on_the_cluster(Duration::from_secs(300), |cluster| {
-        let mut runner = TestRunner::new(Config { cases: 24, max_shrink_iters: 64, ..Config::default() });
+        let mut runner = TestRunner::new(Config { cases: 12, max_shrink_iters: 64, ..Config::default() });
         let result = runner.run(&rounds(), |rounds| {
             let (spec, device) = cluster.create((BLOCKS * BLOCK) >> 20, &RbdOptions::default());
             let mut device = Some(device);

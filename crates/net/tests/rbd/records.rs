@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{BLOCK_BYTES, Device, DeviceError, DeviceExt, block_on};
 
@@ -34,17 +35,27 @@ pub fn read_record(block: &[u8]) -> Option<(u64, u64)> {
     Some((writer, sequence))
 }
 
+/// All blocks of a device.
+pub fn all_blocks(device: &dyn Device) -> Range<u64> {
+    0..device.size_bytes() / BLOCK
+}
+
 /// All records of a device.
 #[track_caller]
 pub fn read_all(device: &dyn Device) -> Vec<Option<(u64, u64)>> {
-    let step = 1 << 20;
+    read_records(device, all_blocks(device))
+}
+
+/// The records in these blocks.
+#[track_caller]
+pub fn read_records(device: &dyn Device, blocks: Range<u64>) -> Vec<Option<(u64, u64)>> {
     let mut records = Vec::new();
-    let mut offset = 0;
-    while offset < device.size_bytes() {
-        let len = step.min(device.size_bytes() - offset);
-        let bytes = block_on(device.read_at(offset, len as usize)).expect("read");
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let count = (blocks.end - at).min(256);
+        let bytes = block_on(device.read_at(at * BLOCK, count as usize * BLOCK_BYTES)).expect("read");
         records.extend(bytes.chunks(BLOCK_BYTES).map(read_record));
-        offset += len;
+        at += count;
     }
     records
 }
@@ -58,23 +69,24 @@ pub struct Stream {
     pub error: Option<DeviceError>,
 }
 
-/// Writes record after record, each to the block of its number, `depth` of them in flight, and
-/// flushes every few; until the device is full, an error comes or it is told to stop. Tells what is
-/// acknowledged.
+/// Writes record after record, each to the block of its number from the first of these blocks on,
+/// `depth` of them in flight, and flushes every few; until the blocks are full, an error comes or it
+/// is told to stop. Tells what is acknowledged.
 pub fn write_records(
     device: &dyn Device,
     writer: u64,
+    blocks: Range<u64>,
     depth: usize,
     stop: &AtomicBool,
     mut tell: impl FnMut(u64),
 ) -> Stream {
-    let capacity = device.size_bytes() / BLOCK;
+    let capacity = blocks.end - blocks.start;
     let mut in_flight = VecDeque::new();
     let (mut next, mut completed, mut acknowledged) = (0, 0, 0);
     let mut error = None;
     while error.is_none() && !(stop.load(Ordering::Relaxed) && in_flight.is_empty()) {
         while in_flight.len() < depth && next < capacity && !stop.load(Ordering::Relaxed) {
-            in_flight.push_back(device.write_at(next * BLOCK, vec![record(writer, next)]));
+            in_flight.push_back(device.write_at((blocks.start + next) * BLOCK, vec![record(writer, next)]));
             next += 1;
         }
         let Some(oldest) = in_flight.pop_front() else { break };
