@@ -88,10 +88,11 @@ fn an_export_is_an_image_like_any_other() {
 
     on(&image, &["check"]).ok();
     assert!(on(&image, &["snapshot", "list"]).ok().out.contains("monday"));
+    syncline([OsStr::new("snapshot"), "rollback".as_ref(), image.as_os_str(), "monday".as_ref()]).ok();
+    syncline([OsStr::new("snapshot"), "delete".as_ref(), image.as_os_str(), "monday".as_ref()]).ok();
     syncline([OsStr::new("resize"), image.as_os_str(), "256MiB".as_ref()]).ok();
     syncline([OsStr::new("resize"), image.as_os_str(), "max".as_ref()]).ok();
-    syncline([OsStr::new("snapshot"), "rollback".as_ref(), image.as_os_str(), "monday".as_ref()]);
-    let mount = Mount::new(&image, &place.directory("mnt"), &["-o", "ro"]);
+    let mount = Mount::new(&image, &place.directory("again"), &["-o", "ro"]);
     assert_eq!(fs::read_to_string(mount.path.join("file")).unwrap(), "contents");
     mount.unmount().ok();
 }
@@ -118,7 +119,7 @@ fn a_server_that_starts_anew_loses_nothing() {
     }
     mount.unmount().ok();
     on(&image, &["check"]).ok();
-    let mount = Mount::new(&image, &place.directory("mnt"), &[]);
+    let mount = Mount::new(&image, &place.directory("again"), &[]);
     for (round, file) in (0..3).flat_map(|round| (0..20).map(move |file| (round, file))) {
         let read = fs::read(mount.path.join(format!("{round}-{file}"))).unwrap();
         assert!(read == vec![round as u8; 100_000], "{round}-{file}");

@@ -62,16 +62,17 @@ fn an_image_in_a_cluster_has_one_writer() {
     second.arg("mount").arg(&image).arg(place.directory("second"));
     run(second).fails(3, &["in use by"]);
 
-    kill_process(first.pid(), Signal::STOP).unwrap();
+    let (stopped, directory) = (first.pid(), place.directory("taken"));
+    kill_process(stopped, Signal::STOP).unwrap();
     let mut taking = program();
-    taking.args(["mount", "--takeover"]).arg(&image).arg(place.directory("second"));
+    taking.args(["mount", "--takeover"]).arg(&image).arg(&directory);
     run(taking).ok();
-    let second = Mount::of(&place.directory("second"));
+    let second = Mount::of(&directory);
     assert_eq!(fs::read_to_string(second.path.join("before")).unwrap(), "acknowledged");
     fs::write(second.path.join("after"), vec![7; 1 << 20]).unwrap();
     fs::File::open(second.path.join("after")).unwrap().sync_all().unwrap();
 
-    kill_process(first.pid(), Signal::CONT).unwrap();
+    kill_process(stopped, Signal::CONT).unwrap();
     before.write_all(b" too late").unwrap();
     before.sync_all().expect_err("the cluster lets it write no more");
     drop(before);

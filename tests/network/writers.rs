@@ -3,7 +3,7 @@
 
 use crate::nbd::{Server, no_nbdkit};
 use crate::skip_if;
-use crate::support::{Mount, Place, no_fuse, not_root, program, run, syncline};
+use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, run, syncline};
 use rustix::process::{Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
@@ -91,18 +91,21 @@ fn a_host_that_was_stopped_and_followed_acknowledges_nothing_more() {
     let mut before = fs::File::create(first.path.join("before")).unwrap();
     before.write_all(b"acknowledged").unwrap();
     before.sync_all().unwrap();
-    kill_process(first.pid(), Signal::STOP).unwrap();
+    let stopped = first.pid();
+    kill_process(stopped, Signal::STOP).unwrap();
 
     let second = take_over(&image, &place.directory("second"));
     assert_eq!(fs::read_to_string(second.path.join("before")).unwrap(), "acknowledged");
     fs::write(second.path.join("after"), vec![7; 1 << 20]).unwrap();
     fs::File::open(second.path.join("after")).unwrap().sync_all().unwrap();
 
-    kill_process(first.pid(), Signal::CONT).unwrap();
+    kill_process(stopped, Signal::CONT).unwrap();
     before.write_all(b" too late").unwrap();
     before.sync_all().expect_err("it has no lease any more");
-    let told = fs::read_to_string(&log).unwrap();
-    assert!(told.contains("lost the lease") || told.contains("could not renew the lease"), "{told}");
+    eventually("the log tells of the lease", || {
+        let told = fs::read_to_string(&log).unwrap();
+        told.contains("lost the lease") || told.contains("could not renew the lease")
+    });
     drop(before);
     let mut first = first;
     first.kill();

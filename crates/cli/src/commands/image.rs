@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syncline::FormatOptions;
 use syncline_check::Readable;
 use syncline_device::{
@@ -41,9 +41,12 @@ pub fn open(path: &Path, how: &How) -> Result<Image, DeviceError> {
 
 /// The same options, which tell people what is being waited for.
 fn telling(path: &Path, how: &How) -> How {
-    let (told, image) = (AtomicBool::new(false), path.display().to_string());
+    // One that lives is found within a third of its lease, and then this is refused.
+    const TOLD_AFTER: Duration = Duration::from_secs(4);
+    let (told, image, began) = (AtomicBool::new(false), path.display().to_string(), Instant::now());
     let waiting = move |progress: &Progress<'_>| {
         if let Progress::Holder { lease, left } = progress
+            && began.elapsed() > TOLD_AFTER
             && !told.swap(true, Ordering::Relaxed)
         {
             note!(

@@ -234,7 +234,11 @@ fn check(shared: &Shared, export: &Export) -> Result<(), Failure> {
         Some(why) => {
             let back = if known_bytes > 0 { " came back changed" } else { " can't be used" };
             let text = format!("{}{back}: {why}", shared.name);
-            Err(Failure::Final(io::Error::new(io::ErrorKind::Unsupported, text)))
+            let kind = match !shared.options.read_only && export.offers(export::READ_ONLY) {
+                true => io::ErrorKind::ReadOnlyFilesystem,
+                false => io::ErrorKind::Unsupported,
+            };
+            Err(Failure::Final(io::Error::new(kind, text)))
         }
     }
 }
