@@ -86,6 +86,7 @@ pub(super) fn ask_size(location: &NbdLocation, options: &NbdOptions, limit: Dura
     let export = handshake.export(option::INFO, &location.export, false)?;
     // The answer to this is of no interest.
     let _ = handshake.ask(option::ABORT, &[]);
+    handshake.channel.say_end();
     Ok(export.size_bytes)
 }
 

@@ -335,6 +335,7 @@ fn disconnect(link: &Link) {
         connection.channel.set_deadline(Some(Instant::now() + DISCONNECT_MAX));
         // A server that has gone needs no good-bye.
         let _ = connection.channel.send_all(&mut [IoSlice::new(&request.encode())]);
+        connection.channel.say_end();
     }
     link.end();
 }

@@ -280,6 +280,20 @@ fn too_much_without_a_flush_is_flushed_by_the_device_itself() {
 }
 
 #[test]
+fn where_nothing_may_be_kept_each_write_is_flushed_and_idleness_is_not() {
+    let lab = Lab::new(14, Spec::default());
+    let device = open_with(&lab, Wait::Seconds(60), NbdOptions { kept_bytes: 0, ..Default::default() });
+    let writes: Vec<_> = (0..10).map(|index| write(&device, index * 4096, 1, 4096)).collect();
+    writes.into_iter().for_each(|write| write.wait().unwrap());
+    eventually("nothing is kept", || device.counters().kept_bytes == 0);
+    let flushes = lab.count(FLUSH);
+    assert!((1..=10).contains(&flushes), "{flushes}");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(lab.count(FLUSH), flushes);
+    assert_eq!(lab.store(|store| store.durable(0, 40960)), [1; 40960]);
+}
+
+#[test]
 fn an_own_flush_that_fails_is_the_next_caller_s_error() {
     let lab = Lab::new(12, Spec { flags: server::FLUSH | server::FUA, ..Spec::default() });
     let options = NbdOptions { kept_bytes: 64 << 10, ..Default::default() };
