@@ -128,7 +128,8 @@ impl NbdDevice {
             size_bytes: AtomicU64::new(0),
             flags: AtomicU16::new(0),
         });
-        let (link, size_bytes) = manager::attempt(&shared, ATTEMPT_MAX).map_err(|failure| match failure {
+        let limit = shared.wait.map_or(ATTEMPT_MAX, |wait| wait.min(ATTEMPT_MAX));
+        let (link, size_bytes) = manager::attempt(&shared, limit).map_err(|failure| match failure {
             Failure::Again(error) | Failure::Final(error) => failed(error),
         })?;
         tracing::debug!(
@@ -287,13 +288,13 @@ impl Device for NbdDevice {
         self.write_bufs(offset, bufs, true, done);
     }
 
-    /// Asks the server for its size over new connections, since it tells it only then. Nothing else
-    /// is sent meanwhile.
+    /// Asks the server for its size over a connection of its own, since it tells it only at the
+    /// beginning of one. If it has grown, new connections take the place of those in use.
     fn enlarge(&self, size_bytes: u64, done: Completion<u64>) {
         if let Err(error) = self.check_writable(Operation::Write, 0, size_bytes) {
             return done(Err(error));
         }
-        self.shared.with(|state, outbox| state.reopen(size_bytes, done, outbox));
+        self.shared.with(|state, outbox| state.ask_size(size_bytes, done, outbox));
     }
 
     fn discards(&self) -> bool {

@@ -50,22 +50,32 @@ impl State {
         stuck.chain(self.flushes.stuck_since()).fold(broke, Instant::min)
     }
 
-    /// Ends the link when everything in flight has been answered, for one that tells the size anew.
-    pub(super) fn reopen(&mut self, wanted_bytes: u64, done: Completion<u64>, outbox: &mut Outbox) {
+    /// Asks how large the export is now.
+    pub(super) fn ask_size(&mut self, wanted_bytes: u64, done: Completion<u64>, outbox: &mut Outbox) {
         if let Phase::Broken { error, .. } = &self.phase {
             let (operation, source) = (Operation::Write, error.clone());
             let error = DeviceError::Io { operation, offset: 0, len_bytes: 0, source };
             return outbox.answers.push(Answer::Size(done, Err(error)));
         }
         self.growing.push((wanted_bytes, done));
-        self.reopen = true;
-        self.pump(outbox);
+        outbox.wake_manager = true;
+    }
+
+    /// Ends the link when everything in flight on it has been answered, for one that stands with a
+    /// new size.
+    pub(super) fn reopen(&mut self, outbox: &mut Outbox) {
+        if matches!(self.phase, Phase::Up(_)) {
+            self.reopen = true;
+            self.pump(outbox);
+        }
     }
 
     /// A new link is in use: everything that waits is sent.
     pub(super) fn link_stands(&mut self, link: Arc<Link>, outbox: &mut Outbox) {
         self.loads = link.connections.iter().map(|_| 0).collect();
-        self.reopen = !self.growing.is_empty();
+        self.reopen = false;
+        // Some may have asked for the size meanwhile.
+        outbox.wake_manager |= !self.growing.is_empty();
         self.phase = Phase::Up(link.clone());
         // It may have ended before its threads could be heard.
         if let Some(why) = link.broke.lock().take() {

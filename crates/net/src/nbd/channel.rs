@@ -100,6 +100,16 @@ impl Channel {
         Ok(self)
     }
 
+    /// Tells the other side that nothing follows, where TLS has a word for it.
+    pub(super) fn say_end(&self) {
+        if let Some(tls) = &self.tls {
+            let mut connection = tls.lock();
+            connection.send_close_notify();
+            // It may have gone already.
+            let _ = write_out(&mut connection, &self.socket);
+        }
+    }
+
     /// Ends the connection for both sides. Threads that wait in it wake up.
     pub(super) fn shut_down(&self) {
         // An error means that it has ended already.

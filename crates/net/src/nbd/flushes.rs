@@ -113,7 +113,7 @@ impl State {
     /// True if so much is kept that it is time to flush though nobody has asked.
     fn wants_own_flush(&self) -> bool {
         let open_bytes = self.kept.open_bytes();
-        open_bytes >= self.kept_max_bytes / 2 || (self.is_full && open_bytes > 0)
+        open_bytes > 0 && (self.is_full || open_bytes >= self.kept_max_bytes / 2)
     }
 
     /// The flush in flight was answered.

@@ -7,9 +7,12 @@ use super::protocol::{
 };
 use super::{NbdOptions, tls};
 use crate::location::{NbdAddress, NbdLocation};
+use rustix::io::Errno;
+use rustix::net::{self, sockopt::Timeout};
 use std::io::{self, IoSlice};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use syncline_device::BLOCK_BYTES;
 
@@ -71,12 +74,33 @@ pub(super) fn connect(
     options: &NbdOptions,
     limit: Duration,
 ) -> io::Result<(Channel, Export)> {
-    let channel = match &location.address {
-        NbdAddress::Unix(path) => Channel::unix(UnixStream::connect(path)?),
-        NbdAddress::Tcp(host, port) => Channel::tcp(connect_tcp(host, *port, limit)?, options)?,
-    };
-    channel.set_deadline(Some(Instant::now() + limit));
-    Handshake { channel }.run(location)
+    let mut handshake = Handshake::begin(location, options, limit)?;
+    let structured = handshake.structured_replies()?;
+    let export = handshake.export(option::GO, &location.export, structured)?;
+    Ok((handshake.channel, export))
+}
+
+/// Asks for the size of the export as it is now, over a connection that is used for nothing else.
+pub(super) fn ask_size(location: &NbdLocation, options: &NbdOptions, limit: Duration) -> io::Result<u64> {
+    let mut handshake = Handshake::begin(location, options, limit)?;
+    let export = handshake.export(option::INFO, &location.export, false)?;
+    // The answer to this is of no interest.
+    let _ = handshake.ask(option::ABORT, &[]);
+    handshake.channel.say_end();
+    Ok(export.size_bytes)
+}
+
+/// A server that accepts nobody lets a connection wait as long as a full queue does.
+fn connect_unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let socket =
+        net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
+    net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    net::connect(&socket, &net::SocketAddrUnix::new(path)?).map_err(|error| match error {
+        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "the server does not accept connections"),
+        error => error.into(),
+    })?;
+    net::sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
+    Ok(socket.into())
 }
 
 fn connect_tcp(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
@@ -101,32 +125,40 @@ struct OptionReply {
 }
 
 impl Handshake {
-    fn run(mut self, location: &NbdLocation) -> io::Result<(Channel, Export)> {
-        self.greet()?;
+    /// Connects, and starts TLS where the location wants it.
+    fn begin(location: &NbdLocation, options: &NbdOptions, limit: Duration) -> io::Result<Self> {
+        let channel = match &location.address {
+            NbdAddress::Unix(path) => Channel::unix(connect_unix(path, limit)?),
+            NbdAddress::Tcp(host, port) => Channel::tcp(connect_tcp(host, *port, limit)?, options)?,
+        };
+        channel.set_deadline(Some(Instant::now() + limit));
+        let mut handshake = Self { channel };
+        handshake.greet()?;
         if let Some(files) = &location.tls {
             // Nothing was read beyond the server's reply, so nothing that came unencrypted can be
             // taken for a message inside TLS.
-            self.ask(option::STARTTLS, &[])?;
-            let reply = self.reply(option::STARTTLS)?;
+            handshake.ask(option::STARTTLS, &[])?;
+            let reply = handshake.reply(option::STARTTLS)?;
             if reply.kind != option_reply::ACK {
                 return Err(refused(&reply, "TLS"));
             }
             let config = tls::config(files)?;
-            self.channel = self.channel.start_tls(config, tls::server_name(&location.address)?)?;
+            handshake.channel = handshake.channel.start_tls(config, tls::server_name(&location.address)?)?;
         }
+        Ok(handshake)
+    }
+
+    /// Agrees on structured replies, if the server has them.
+    fn structured_replies(&mut self) -> io::Result<bool> {
         self.ask(option::STRUCTURED_REPLY, &[])?;
-        let structured = match self.reply(option::STRUCTURED_REPLY)? {
-            OptionReply { kind: option_reply::ACK, .. } => true,
+        match self.reply(option::STRUCTURED_REPLY)? {
+            OptionReply { kind: option_reply::ACK, .. } => Ok(true),
             reply @ OptionReply { kind: option_reply::TLS_REQUIRED | option_reply::SHUTDOWN, .. } => {
-                return Err(refused(&reply, "a client without TLS"));
+                Err(refused(&reply, "a client without TLS"))
             }
-            OptionReply { kind, .. } if kind & option_reply::ERROR_BIT != 0 => false,
-            OptionReply { kind, .. } => {
-                return Err(violation(format!("an answer to an option is of kind {kind}")));
-            }
-        };
-        let export = self.go(&location.export, structured)?;
-        Ok((self.channel, export))
+            OptionReply { kind, .. } if kind & option_reply::ERROR_BIT != 0 => Ok(false),
+            OptionReply { kind, .. } => Err(violation(format!("an answer to an option is of kind {kind}"))),
+        }
     }
 
     /// Reads the greeting and answers it.
@@ -146,16 +178,16 @@ impl Handshake {
         self.write(&[&answer.to_be_bytes()])
     }
 
-    /// Asks for the export; after this, requests can be sent.
-    fn go(&mut self, name: &str, structured: bool) -> io::Result<Export> {
+    /// Asks for the export, by GO or INFO; after GO, requests can be sent.
+    fn export(&mut self, option: u32, name: &str, structured: bool) -> io::Result<Export> {
         let mut data = (name.len() as u32).to_be_bytes().to_vec();
         data.extend(name.as_bytes());
         data.extend(1u16.to_be_bytes());
         data.extend(info::BLOCK_SIZE.to_be_bytes());
-        self.ask(option::GO, &data)?;
+        self.ask(option, &data)?;
         let (mut size_and_flags, mut blocks) = (None, (1, PAYLOAD_MAX_BYTES));
         for _ in 0..REPLIES_MAX {
-            let reply = self.reply(option::GO)?;
+            let reply = self.reply(option)?;
             match reply.kind {
                 option_reply::ACK => {
                     let found = size_and_flags.ok_or_else(|| violation("an export without a size"))?;

@@ -137,7 +137,9 @@ impl Kept {
 
     /// Drops what nobody relies on any more.
     pub(super) fn drop_poisoned(&mut self) {
-        self.drop_those(|entry| matches!(entry.state, Progress::Poisoned(_)));
+        if self.completed_bytes > self.open_bytes {
+            self.drop_those(|entry| matches!(entry.state, Progress::Poisoned(_)));
+        }
     }
 
     /// Drops everything.

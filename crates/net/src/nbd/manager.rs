@@ -6,7 +6,7 @@ use super::link::{Fresh, Link};
 use super::operation::{Answer, Op, Work};
 use super::protocol::{Command, Request, export};
 use super::shared::Shared;
-use super::state::{Phase, State};
+use super::state::{Outbox, Phase, State};
 use rand::Rng;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -43,6 +43,7 @@ impl From<io::Error> for Failure {
 enum Task {
     Restore { since: Instant, why: io::Error, old: Option<Arc<Link>> },
     EndLink(Arc<Link>),
+    AskSize { known_bytes: u64 },
     Look,
     Close(Option<Arc<Link>>),
 }
@@ -54,6 +55,7 @@ pub(super) fn serve(shared: &Arc<Shared>) {
         match next_task(shared) {
             Task::Restore { since, why, old } => restore(shared, since, why, old, &mut pause),
             Task::EndLink(link) => link.end(),
+            Task::AskSize { known_bytes } => ask_size(shared, known_bytes),
             Task::Look => look(shared),
             Task::Close(link) => {
                 if let Some(link) = link {
@@ -69,6 +71,7 @@ fn next_task(shared: &Shared) -> Task {
     let mut state = shared.state.lock();
     loop {
         let closing = state.closing && state.is_idle();
+        let asks = !state.growing.is_empty() && !state.reopen;
         match &mut state.phase {
             Phase::Broken { old, .. } if old.is_some() => {
                 if let Some(old) = old.take() {
@@ -82,6 +85,7 @@ fn next_task(shared: &Shared) -> Task {
                 let why = io::Error::new(why.kind(), why.to_string());
                 return Task::Restore { since: *since, why, old: old.take() };
             }
+            Phase::Up(link) if asks => return Task::AskSize { known_bytes: link.export.size_bytes },
             Phase::Up(_) | Phase::Broken { .. } => {}
         }
         match shared.wait {
@@ -166,30 +170,67 @@ fn rest(shared: &Shared, pause: &mut Duration, left: Option<Duration>) -> bool {
     state.closing && state.is_idle()
 }
 
-/// The new link is used from now on. Of those who ask for the size, this many did so before the
+/// The new link is used from now on. Of those who ask for the size, `asking` did so before the
 /// server told it.
 fn stands(shared: &Shared, link: Arc<Link>, size_bytes: u64, asking: usize) {
     tracing::info!("connected to {} again, by {} connections", shared.name, link.connections.len());
     shared.counters.reconnects.add(1);
     shared.flags.store(link.export.flags, Ordering::Release);
     shared.with(|state, outbox| {
-        if asking > 0 {
-            shared.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
-        }
-        for (wanted, done) in state.growing.drain(..asking) {
-            let result = if wanted <= size_bytes {
-                Ok(size_bytes)
-            } else {
-                let text = format!(
-                    "the server's export has {size_bytes} bytes: enlarge it there to {wanted}, and try again"
-                );
-                let source = Arc::new(io::Error::other(text));
-                Err(DeviceError::Extend { path: shared.name.clone(), source })
-            };
-            outbox.answers.push(Answer::Size(done, result));
-        }
+        answer_growing(shared, state, asking, Ok(size_bytes), outbox);
         state.link_stands(link, outbox);
     });
+}
+
+/// Asks the server for its size. The connections in use know the old one, so for a new one they are
+/// replaced. Where it has not changed they stay: some servers end with their last client.
+fn ask_size(shared: &Shared, known_bytes: u64) {
+    let asking = shared.state.lock().growing.len();
+    let told = handshake::ask_size(&shared.location, &shared.options, EXTRA_MAX);
+    shared.with(|state, outbox| match told {
+        Ok(size_bytes) if size_bytes > known_bytes => state.reopen(outbox),
+        told => answer_growing(shared, state, asking, told, outbox),
+    });
+}
+
+/// Answers the first of those who ask for the size, as many as did before the server told it.
+fn answer_growing(
+    shared: &Shared,
+    state: &mut State,
+    asking: usize,
+    told: io::Result<u64>,
+    outbox: &mut Outbox,
+) {
+    let present_bytes = match told {
+        Ok(size_bytes) if asking > 0 => {
+            shared.size_bytes.fetch_max(size_bytes, Ordering::AcqRel).max(size_bytes)
+        }
+        _ => shared.size_bytes.load(Ordering::Acquire),
+    };
+    let asking = asking.min(state.growing.len());
+    for (wanted, done) in state.growing.drain(..asking) {
+        let why = match &told {
+            Ok(size_bytes) if *size_bytes < present_bytes => {
+                format!(
+                    "the server's export has {size_bytes} bytes now, {present_bytes} before: it must not shrink"
+                )
+            }
+            Err(error) => {
+                format!("the server can't be asked for its size beside the connection in use ({error})")
+            }
+            Ok(size_bytes) if wanted > *size_bytes => {
+                format!(
+                    "the server's export has {size_bytes} bytes: enlarge it there to {wanted}, and try again"
+                )
+            }
+            Ok(_) => {
+                outbox.answers.push(Answer::Size(done, Ok(present_bytes)));
+                continue;
+            }
+        };
+        let (path, source) = (shared.name.clone(), Arc::new(io::Error::other(why)));
+        outbox.answers.push(Answer::Size(done, Err(DeviceError::Extend { path, source })));
+    }
 }
 
 /// Connects and makes everything ready: the fence has agreed, and what was kept is written.
@@ -298,6 +339,7 @@ fn disconnect(link: &Link) {
         connection.channel.set_deadline(Some(Instant::now() + DISCONNECT_MAX));
         // A server that has gone needs no good-bye.
         let _ = connection.channel.send_all(&mut [IoSlice::new(&request.encode())]);
+        connection.channel.say_end();
     }
     link.end();
 }

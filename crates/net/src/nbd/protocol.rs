@@ -16,7 +16,9 @@ pub(super) mod greeting {
 }
 
 pub(super) mod option {
+    pub(crate) const ABORT: u32 = 2;
     pub(crate) const STARTTLS: u32 = 5;
+    pub(crate) const INFO: u32 = 6;
     pub(crate) const GO: u32 = 7;
     pub(crate) const STRUCTURED_REPLY: u32 = 8;
 }

@@ -138,7 +138,10 @@ impl State {
                 outbox.wake_manager = true;
             }
         }
-        self.waiting.iter_mut().for_each(|op| op.waited = true);
+        // What came before it was marked when it came.
+        if let Some(newest) = self.waiting.back_mut() {
+            newest.waited = true;
+        }
         if self.closing && self.is_idle() {
             outbox.wake_manager = true;
         }
@@ -148,8 +151,9 @@ impl State {
         outbox.link = Some(link.clone());
         self.is_full = false;
         let mut held: VecDeque<Op> = VecDeque::new();
-        while let Some(op) = self.waiting.pop_front() {
+        while let Some(mut op) = self.waiting.pop_front() {
             if !self.may_be_sent(&op, &held) {
+                op.waited = true;
                 held.push_back(op);
                 continue;
             }

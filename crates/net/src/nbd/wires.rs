@@ -49,9 +49,13 @@ impl Wire {
         }
     }
 
-    /// What it counts for when the least busy connection is sought.
+    /// What it counts for when the least busy connection is sought. Some servers serve a connection
+    /// in order, and then a flush holds up what is sent behind it.
     pub(super) fn load(&self) -> u64 {
-        u64::from(self.len_bytes) + 4096
+        match self.target {
+            Target::Op(_) => u64::from(self.len_bytes) + 4096,
+            Target::Flush => 1 << 20,
+        }
     }
 }
 

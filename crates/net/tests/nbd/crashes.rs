@@ -26,7 +26,8 @@ enum Step {
     FlushError,
     WriteError,
     Reorder(bool),
-    Enlarge,
+    SlowFlushes(u64),
+    Enlarge(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -47,7 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::FlushError),
         1 => Just(Step::WriteError),
         1 => any::<bool>().prop_map(Step::Reorder),
-        1 => Just(Step::Enlarge),
+        2 => (0u64..4).prop_map(Step::SlowFlushes),
+        1 => (0u64..2).prop_map(Step::Enlarge),
     ]
 }
 
@@ -197,8 +199,12 @@ impl World {
             }
             Step::FlushError => self.inject(command::FLUSH),
             Step::WriteError => self.inject(command::WRITE),
+            Step::SlowFlushes(time) => {
+                self.lab.faults(|faults| faults.flush_delay = Duration::from_millis(time));
+            }
             Step::Reorder(on) => self.lab.faults(|faults| faults.reorder = on),
-            Step::Enlarge => {
+            Step::Enlarge(blocks) => {
+                self.lab.spec(|spec| spec.size += blocks * BLOCK as u64);
                 let size =
                     ask(|done| self.device.enlarge(0, done)).wait().map_err(|error| error.to_string())?;
                 if size != self.device.size_bytes() {
@@ -321,8 +327,9 @@ impl World {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: std::env::var("SYNCLINE_NBD_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(64),
+        cases: std::env::var("SYNCLINE_NBD_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(40),
         max_shrink_iters: 200,
+        max_shrink_time: 20_000,
         ..ProptestConfig::default()
     })]
 

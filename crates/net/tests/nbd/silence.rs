@@ -63,3 +63,22 @@ fn a_server_that_is_silent_at_the_reconnect_is_away() {
     assert!(error.contains("away for 1 s (the server does not answer)"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(4));
 }
+
+/// A process that is stopped still has a queue for connections, until that is full.
+#[test]
+fn a_server_that_accepts_nobody_is_given_up_in_time() {
+    use rustix::net;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = net::socket(net::AddressFamily::UNIX, net::SocketType::STREAM, None).unwrap();
+    net::bind(&listener, &net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    net::listen(&listener, 0).unwrap();
+    let _queued = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let address = syncline_net::NbdAddress::Unix(path);
+    let location =
+        syncline_net::NbdLocation { address, export: String::new(), tls: None, wait: Some(Wait::Seconds(1)) };
+    let begun = Instant::now();
+    let error = NbdDevice::open(&location, NbdOptions::default()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("the server does not accept connections"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(4));
+}

@@ -103,11 +103,15 @@ fn shake_hands(stream: &Stream<'_>, spec: Spec) -> io::Result<bool> {
             stream.send(&bytes)
         };
         match option {
+            2 => {
+                reply(1, &[])?;
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
             8 if spec.structured => {
                 structured = true;
                 reply(1, &[])?;
             }
-            7 => match fault {
+            6 | 7 => match fault {
                 Some(Handshake::UnknownExport) => reply((1 << 31) + 6, b"no such disk")?,
                 Some(Handshake::TlsRequired) => reply((1 << 31) + 5, &[])?,
                 _ => {
@@ -125,7 +129,9 @@ fn shake_hands(stream: &Stream<'_>, spec: Spec) -> io::Result<bool> {
                         reply(3, &[&[0, 3][..], &sizes].concat())?;
                     }
                     reply(1, &[])?;
-                    return Ok(structured);
+                    if option == 7 {
+                        return Ok(structured);
+                    }
                 }
             },
             _ => reply((1 << 31) + 1, b"unknown")?,
@@ -252,6 +258,7 @@ impl Connection<'_> {
             }
         };
         drop(store);
+        self.hold_answer(request.command);
         match read {
             Some(bytes) if self.structured => self.answer_in_parts(&request, &bytes),
             Some(bytes) => self.stream.send(&[&simple(request.cookie, 0)[..], &bytes].concat()),
@@ -259,6 +266,20 @@ impl Connection<'_> {
                 self.stream.send(&chunk(request.cookie, true, 0, &[]))
             }
             None => self.stream.send(&simple(request.cookie, 0)),
+        }
+    }
+
+    fn hold_answer(&self, command: u16) {
+        let inner = self.stream.inner;
+        if command == command::FLUSH {
+            let delay = inner.faults.lock().unwrap().flush_delay;
+            std::thread::sleep(delay);
+        }
+        while inner.faults.lock().unwrap().held_answer == Some(command) {
+            std::thread::sleep(Duration::from_millis(1));
+            if inner.stop.load(std::sync::atomic::Ordering::SeqCst) {
+                return;
+            }
         }
     }
 

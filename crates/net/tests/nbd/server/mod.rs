@@ -77,6 +77,10 @@ pub struct Faults {
     pub stalled: bool,
     /// The same for this kind only.
     pub stalled_command: Option<u16>,
+    /// Requests of this kind are carried out, and answered when this is taken back.
+    pub held_answer: Option<u16>,
+    /// Time between carrying out a flush and answering it.
+    pub flush_delay: Duration,
     /// Bytes until the connection that is used is cut, as the server sends or receives.
     pub cut_sending: Option<usize>,
     pub cut_receiving: Option<usize>,
