@@ -46,7 +46,14 @@ impl World {
     pub fn send(&mut self, host: usize, work: Work, route: Route) {
         let number = self.hosts[host].holding().map_or(0, |holding| holding.number);
         let delay = self.late_max(&work);
-        let delay = self.delay(delay);
+        let delay = match &work {
+            Work::Lease(lease)
+                if lease.state == LeaseState::Released && self.plan.trouble == Trouble::LateRelease =>
+            {
+                self.rng.random_range(0..60 * SECOND)
+            }
+            _ => self.delay(delay),
+        };
         let fails = self.rng.random_range(0..300) == 0 && !self.plan.quiet;
         let answered = |of: &&(usize, bool)| of.1;
         let covers = match work {
