@@ -6,6 +6,28 @@
 //! no flush is answered with success, when it has expired. docs/DURABILITY.md ("One writer on
 //! several hosts") has the proof; the comments here name its cases.
 //!
+//! ```no_run
+//! # use std::{ops::ControlFlow, sync::Arc};
+//! # use syncline_lease::{LeaseError, LeaseOptions, Leased, Progress, TakeOver};
+//! # fn open(device: Arc<dyn syncline_device::Device>, takes_over: bool) -> Result<(), LeaseError> {
+//! let options = LeaseOptions::default();
+//! let mut say = |progress: Progress<'_>| {
+//!     if let Progress::Holder { lease, left } = progress {
+//!         eprintln!("waiting {} s for {}", left.as_secs(), lease.holder.host_text());
+//!     }
+//!     ControlFlow::Continue(())
+//! };
+//! let leased = match takes_over {
+//!     true => Leased::take_over(device, &options, TakeOver::WhenExpired, &mut say)?,
+//!     false => Leased::acquire(device, &options, &mut say)?,
+//! };
+//! leased.on_lost(|why| eprintln!("{why}"));
+//! // Open the image now: what was read before is void.
+//! # Ok(()) }
+//! ```
+//!
+//! The lease has a thread, which no fork takes along: a daemon forks first.
+//!
 //! Two state machines do all that matters, and neither knows of threads or devices: [`lab::Claim`]
 //! takes the lease and [`lab::Renewal`] keeps it. The model in `tests/model` runs the same two with
 //! simulated hosts, clocks and delays.

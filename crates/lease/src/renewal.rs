@@ -71,12 +71,12 @@ impl Renewal {
 
     /// The next step; the last one has ended with `event`.
     pub fn step(&mut self, event: Event) -> Step {
+        self.renewed = None;
         if matches!(self.stage, Stage::ReadingLast | Stage::WritingLast | Stage::Flushing)
             || matches!(event, Event::Release)
         {
             return self.release(event);
         }
-        self.renewed = None;
         // A lost lease ends here, whatever the event: nothing more may be written.
         let now = self.gate.clock().now();
         if self.gate.canary() != Some(Canary::Revive)

@@ -4,15 +4,15 @@ use crate::gate::Gate;
 use crate::renewal::{Event, Renewal, Step};
 use crate::status::Counters;
 use crate::traffic::Traffic;
-use crate::{LEASE_OFFSET, LeaseError};
+use crate::{LEASE_OFFSET, LeaseError, LeaseLost};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, Thread, ThreadId};
-use std::time::Duration;
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, DeviceError, Operation};
-use syncline_format::lease::Lease;
+use syncline_format::lease::{Lease, LeaseState};
 
 /// A release takes no longer than this: the next holder can wait instead.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
@@ -72,19 +72,15 @@ impl Renewer {
     pub(crate) fn release(&self) -> bool {
         self.shared.ends.store(true, Ordering::SeqCst);
         self.thread.unpark();
-        if self.thread_id() == thread::current().id() {
+        if self.thread.id() == thread::current().id() {
             // A listener of the lost lease: nothing is left to release.
             return false;
         }
         let mut ended = self.shared.ended.lock();
         // The thread has its own limit; this is for one that does not get a processor.
-        let limit = std::time::Instant::now() + 2 * RELEASE_MAX;
+        let limit = Instant::now() + 2 * RELEASE_MAX;
         while ended.is_none() && !self.shared.changed.wait_until(&mut ended, limit).timed_out() {}
         ended.unwrap_or(false)
-    }
-
-    fn thread_id(&self) -> ThreadId {
-        self.thread.id()
     }
 }
 
@@ -148,11 +144,11 @@ impl Running {
 
     /// Closes the gate, and waits until everything that passed it has ended.
     fn nothing_in_flight(&self) -> bool {
-        self.gate.lose(crate::LeaseLost::Released);
-        let limit = std::time::Instant::now() + RELEASE_MAX;
+        self.gate.lose(LeaseLost::Released);
+        let limit = Instant::now() + RELEASE_MAX;
         while !self.traffic.is_over() {
             let expired = self.gate.clock().now() >= self.gate.valid_until();
-            if self.traffic.is_unclear() || expired || std::time::Instant::now() >= limit {
+            if self.traffic.is_unclear() || expired || Instant::now() >= limit {
                 tracing::warn!(
                     "the device lease is not released, as a write of it may still be under way: it expires"
                 );
@@ -165,18 +161,20 @@ impl Running {
 
     fn read(&self) -> Option<Event> {
         let buf = AlignedBuf::for_read(BLOCK_BYTES);
-        self.answered(|answer| {
+        let event = self.answered(|answer| {
             let mut post = Post::new(answer, |lost| Event::Read(Err(lost)), Operation::Read);
             let done = move |result: Result<AlignedBuf, DeviceError>| {
                 post.send(Event::Read(result.map(|block| Lease::decode(&block))));
             };
             self.device.read(LEASE_OFFSET, buf, Box::new(done));
-        })
+        });
+        self.note_failure(&event);
+        event
     }
 
     fn write(&mut self, lease: Lease) -> Option<Event> {
         self.released = false;
-        let releases = lease.state == syncline_format::lease::LeaseState::Released;
+        let releases = lease.state == LeaseState::Released;
         let block = AlignedBuf::copy_from(&lease.encode()).into_bytes();
         let event = self.answered(|answer| {
             let mut post = Post::new(answer, |lost| Event::Done(Err(lost)), Operation::Write);
@@ -201,7 +199,7 @@ impl Running {
     }
 
     fn note_failure(&self, event: &Option<Event>) {
-        if matches!(event, Some(Event::Done(Err(_)))) {
+        if matches!(event, Some(Event::Done(Err(_)) | Event::Read(Err(_)))) {
             self.counters.failed();
         }
     }
@@ -213,14 +211,14 @@ impl Running {
         start(answer.clone());
         // A thread that is in no worker's loop hands its operations over itself.
         self.device.submit();
-        let limit = std::time::Instant::now() + RELEASE_MAX;
+        let limit = Instant::now() + RELEASE_MAX;
         loop {
             if let Some(event) = answer.lock().take() {
                 return Some(event);
             }
             let (clock, until) = (self.gate.clock(), self.gate.valid_until());
             let releasing = self.gate.lost().is_some();
-            if clock.now() >= until || releasing && std::time::Instant::now() >= limit {
+            if clock.now() >= until || releasing && Instant::now() >= limit {
                 return None;
             }
             let sleep = clock.sleep(until);

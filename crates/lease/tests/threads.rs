@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use syncline_device::{
-    AlignedBuf, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, block_on,
+    AlignedBuf, Completion, Device, DeviceError, DeviceExt, FileDevice, MemoryDevice, OpenOptions, Operation,
+    block_on,
 };
 use syncline_lease::{
     BootClock, Clock, LEASE_OFFSET, LeaseError, LeaseHolder, LeaseLost, LeaseOptions, LeaseState, Leased,
@@ -216,7 +217,8 @@ fn a_device_that_does_not_answer_ends_the_lease_in_time() {
         device.set(Mode::Works);
         let error = block_on(alpha.flush_all()).unwrap_err();
         assert_eq!(LeaseLost::of(&error), Some(&why));
-        assert_eq!(alpha.status().lost, Some(why));
+        let status = alpha.status();
+        assert_eq!((status.lost, status.failed > 0), (Some(why), mode == Mode::Fails));
         assert!(!alpha.release());
         // It has not come back when the device has.
         std::thread::sleep(Duration::from_millis(300));
@@ -374,6 +376,38 @@ fn what_cannot_have_a_lease_is_refused() {
     assert!(matches!(block_on(look(&small)), Err(LeaseError::TooSmall)));
     device.set(Mode::Fails);
     assert!(matches!(acquire(&device, "alpha"), Err(LeaseError::Device(_))));
+}
+
+/// On an image file, through the device's own threads.
+#[test]
+fn a_file_that_is_read_directly_can_be_leased() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("image");
+    let open = || OpenOptions::default();
+    let device = FileDevice::create(&path, Some(1 << 20), false, open(), &mut |_| {}).unwrap();
+    let direct = device.reads_bypass_caches();
+    let taken = Leased::acquire(device, &options("alpha"), |_| ControlFlow::Continue(()));
+    if !direct {
+        assert!(matches!(taken, Err(LeaseError::Cached)));
+        return println!("no direct I/O in {}: only the refusal was tested", path.display());
+    }
+    let alpha = taken.unwrap();
+    block_on(alpha.write_at(0, block(1))).unwrap();
+    block_on(alpha.flush_all()).unwrap();
+    eventually("it renews", || alpha.status().renewals >= 3);
+    drop(alpha);
+    // The file's own lock has gone with the device.
+    let begun = Instant::now();
+    let device = loop {
+        match FileDevice::open(&path, open()) {
+            Ok(device) => break device,
+            Err(error) => assert!(begun.elapsed() < LIMIT, "{error}"),
+        }
+    };
+    let seen = std::fs::read(&path).unwrap();
+    assert_eq!(&seen[LEASE_OFFSET as usize..][..8], b"SYNLEASE");
+    let beta = Leased::acquire(device, &options("beta"), |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((beta.term(), block_on(beta.read_at(0, 4096)).unwrap()[0]), (2, 1));
 }
 
 /// Two hosts take the image from each other again and again, each writing as fast as it can. What

@@ -46,7 +46,15 @@ impl World {
     pub fn send(&mut self, host: usize, work: Work, route: Route) {
         let number = self.hosts[host].holding().map_or(0, |holding| holding.number);
         let delay = self.late_max(&work);
-        let delay = self.delay(delay);
+        let delay = match &work {
+            Work::Lease(lease)
+                if lease.state == LeaseState::Released && self.plan.trouble == Trouble::LateRelease =>
+            {
+                self.rng.random_range(0..60 * SECOND)
+            }
+            Work::Data if self.now() < self.hosts[host].late_until => self.rng.random_range(0..=delay),
+            _ => self.delay(delay),
+        };
         let fails = self.rng.random_range(0..300) == 0 && !self.plan.quiet;
         let answered = |of: &&(usize, bool)| of.1;
         let covers = match work {
@@ -55,9 +63,10 @@ impl World {
         };
         // What can't leave this host is given up, and told when the network is back.
         let mute = self.hosts[host].mute_until.saturating_sub(self.now());
-        let (fails, delay) = (fails || mute > 0, delay + mute);
-        let over = mute > 0 || fails && self.rng.random();
+        let fails = fails || mute > 0;
+        let never = mute > 0 || fails && self.rng.random();
         let life = self.hosts[host].life;
+        let stranded = !self.hosts[host].connected;
         self.ops.push(Op {
             host,
             life,
@@ -65,21 +74,31 @@ impl World {
             work,
             route,
             fails,
-            over,
-            stranded: false,
+            never,
+            answered: false,
+            stranded,
+            sent: 0,
             found: None,
             covers,
         });
-        self.after(delay, Event::Effect(self.ops.len() - 1));
+        if !stranded {
+            self.arrives(self.ops.len() - 1, delay + mute);
+        }
+    }
+
+    /// Lets an operation take effect after this time, and behind what had to be sent again.
+    fn arrives(&mut self, op: usize, delay_ns: u64) {
+        let at = (self.now() + delay_ns).max(self.hosts[self.ops[op].host].resent_until);
+        self.at(at, Event::Effect(op, self.ops[op].sent));
     }
 
     pub fn effect(&mut self, op: usize) {
-        if self.now() < self.down_until && !self.ops[op].over {
-            self.ops[op].stranded = true;
+        if self.now() < self.down_until {
+            // Of an earlier life of the host: nobody sends it again.
             return;
         }
-        let &Op { host, number, over, .. } = &self.ops[op];
-        if !over {
+        let &Op { host, life, number, never, sent, .. } = &self.ops[op];
+        if !never {
             match &self.ops[op].work {
                 Work::Read => self.ops[op].found = self.block.clone(),
                 Work::Flush => self.durable = self.block.clone(),
@@ -91,7 +110,8 @@ impl World {
                     });
                     self.block = Some(lease);
                     self.ambush(host, false);
-                    if self.ops[op].life == self.hosts[host].life {
+                    let kept = self.hosts[host].unflushed.iter().any(|of| of.0 == op);
+                    if life == self.hosts[host].life && !kept {
                         self.hosts[host].unflushed.push((op, false));
                     }
                 }
@@ -107,11 +127,10 @@ impl World {
                 Work::Data => {}
             }
         }
-        self.ops[op].over = true;
         // Now and then an answer is lost.
         if self.rng.random_range(0..1_000) > 0 || self.plan.quiet {
             let delay = self.delay(12 * SECOND);
-            self.after(delay, Event::Answer(op));
+            self.after(delay, Event::Answer(op, sent));
         }
     }
 
@@ -120,6 +139,7 @@ impl World {
         if life != self.hosts[host].life {
             return;
         }
+        self.ops[op].answered = true;
         let operation = match self.ops[op].work {
             Work::Read => Operation::Read,
             Work::Flush => Operation::Flush,
@@ -164,17 +184,30 @@ impl World {
             self.forgot_all |= self.block.is_none();
         }
         self.tell(|| format!("the server is away for {} ms", away / MS));
+        for op in &mut self.ops {
+            // Nothing of the old connections arrives any more.
+            let lives = op.life == self.hosts[op.host].life;
+            op.stranded |= lives && !op.answered;
+            op.sent += u32::from(lives);
+        }
         for host in 0..self.hosts.len() {
-            let (life, later) = (self.hosts[host].life, self.rng.random_range(0..SECOND));
-            self.at(self.down_until + later, Event::Reconnect(host, life));
+            self.hosts[host].connected = false;
+            let later = self.rng.random_range(0..SECOND);
+            self.at(self.down_until + later, Event::Reconnect(host));
         }
     }
 
-    /// The client asks whether it may, and sends everything again that no flush covers.
+    /// The client asks whether it may. If so, it sends everything again that no flush covers, in
+    /// order, and when that has arrived what was in flight (D1).
     pub fn reconnect(&mut self, host: usize) {
-        if self.now() < self.down_until {
+        let away = self.down_until.max(self.hosts[host].deaf_until).max(self.hosts[host].mute_until);
+        if self.hosts[host].connected || self.now() < away {
+            if !self.hosts[host].connected {
+                self.at(away, Event::Reconnect(host));
+            }
             return;
         }
+        self.hosts[host].connected = true;
         let block = self.block.as_ref().map_or_else(|| [0; 4096], Lease::encode);
         let may = match &self.hosts[host].doing {
             Doing::Holding(holding) => holding.permit.check_block(&block).is_ok(),
@@ -182,28 +215,56 @@ impl World {
         };
         self.tell(|| format!("host {host} connects again; it may write: {may}"));
         if may {
-            for (op, _) in std::mem::take(&mut self.hosts[host].unflushed) {
-                if let Work::Lease(lease) = &self.ops[op].work {
-                    let lease = lease.clone();
-                    self.send(host, Work::Lease(lease), Route::Nobody);
-                }
-            }
+            self.send_again(host);
         }
         let life = self.hosts[host].life;
         for op in 0..self.ops.len() {
-            let stranded = self.ops[op].stranded && self.ops[op].host == host && self.ops[op].life == life;
-            if !stranded {
+            let Op { host: of, life: lived, stranded, .. } = self.ops[op];
+            if !stranded || of != host || lived != life {
                 continue;
             }
             self.ops[op].stranded = false;
             if may {
                 let most = self.late_max(&self.ops[op].work);
                 let delay = self.delay(most);
-                self.after(delay, Event::Effect(op));
+                self.arrives(op, delay);
             } else {
-                (self.ops[op].over, self.ops[op].fails) = (true, true);
-                self.after(0, Event::Answer(op));
+                (self.ops[op].never, self.ops[op].fails) = (true, true);
+                self.after(0, Event::Answer(op, self.ops[op].sent));
             }
         }
+    }
+
+    /// Sends the lease writes again that were answered and that no flush covers.
+    fn send_again(&mut self, host: usize) {
+        let unflushed = self.hosts[host].unflushed.clone();
+        let mut at = self.now();
+        for (op, answered) in unflushed {
+            let Work::Lease(lease) = &self.ops[op].work else { continue };
+            if !answered {
+                // It is among those that were in flight.
+                continue;
+            }
+            let lease = lease.clone();
+            let most = if self.plan.trouble == Trouble::Unbounded { 10 * SECOND } else { MS };
+            at += self.delay(most);
+            let life = self.hosts[host].life;
+            self.ops.push(Op {
+                host,
+                life,
+                number: 0,
+                work: Work::Lease(lease),
+                route: Route::Nobody,
+                fails: false,
+                never: false,
+                answered: true,
+                stranded: false,
+                sent: 0,
+                found: None,
+                covers: Vec::new(),
+            });
+            self.at(at, Event::Effect(self.ops.len() - 1, 0));
+        }
+        self.hosts[host].resent_until = at;
     }
 }

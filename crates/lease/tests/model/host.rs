@@ -44,6 +44,12 @@ pub struct Host {
     pub deaf_until: u64,
     /// Nothing that it sends arrives until then.
     pub mute_until: u64,
+    /// Whatever it writes arrives late until then.
+    pub late_until: u64,
+    /// The server has not been away since it last connected.
+    pub connected: bool,
+    /// What it had to send again after that has arrived by then; nothing else comes before.
+    pub resent_until: u64,
     /// Its clock stands still since then.
     pub paused_since: Option<u64>,
     pub doing: Doing,
@@ -66,8 +72,21 @@ impl Host {
         options.check().unwrap();
         let (life, stopped_until, paused_since) = (0, 0, None);
         let (doing, unflushed) = (Doing::Nothing, Vec::new());
-        let (deaf_until, mute_until) = (0, 0);
-        Self { clock, options, life, stopped_until, deaf_until, mute_until, paused_since, doing, unflushed }
+        let (deaf_until, mute_until, late_until, resent_until, connected) = (0, 0, 0, 0, true);
+        Self {
+            clock,
+            options,
+            life,
+            stopped_until,
+            deaf_until,
+            mute_until,
+            late_until,
+            connected,
+            resent_until,
+            paused_since,
+            doing,
+            unflushed,
+        }
     }
 
     /// It stands still until then, and so does its clock if `pauses`.

@@ -16,6 +16,8 @@ pub enum Trouble {
     Unbounded,
     /// Clocks that differ by more than the allowance: not D2.
     Drifting,
+    /// Releases that are late by up to a minute: what L1 needs of D4.
+    LateRelease,
     /// Hosts whose clock stands still while they are stopped: not D2.
     Paused,
 }

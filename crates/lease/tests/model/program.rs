@@ -183,7 +183,7 @@ impl World {
         let life = self.hosts[host].life;
         for op in 0..self.ops.len() {
             if self.ops[op].host == host && self.ops[op].life == life && self.rng.random() {
-                self.ops[op].over = true;
+                self.ops[op].never = true;
             }
         }
         let now = self.now();

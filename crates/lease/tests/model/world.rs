@@ -35,22 +35,25 @@ pub struct Op {
     pub work: Work,
     pub route: Route,
     pub fails: bool,
-    /// It has taken effect, or never will.
-    pub over: bool,
-    /// The server was away when it arrived: the client sends it again.
+    /// It never takes effect.
+    pub never: bool,
+    pub answered: bool,
+    /// Its connection broke before it was answered: the client sends it again.
     pub stranded: bool,
+    /// How often it was sent. What is still to come of an earlier time does not.
+    pub sent: u32,
     pub found: Option<Lease>,
     /// The lease writes that a flush covers.
     pub covers: Vec<usize>,
 }
 
 pub enum Event {
-    Effect(usize),
-    Answer(usize),
+    Effect(usize, u32),
+    Answer(usize, u32),
     /// The pause of a claim or a renewal is over.
     Woke(usize, u64),
     Work(usize, u64),
-    Reconnect(usize, u64),
+    Reconnect(usize),
     Start(usize),
     /// It stands still until then.
     Stop(usize, u64, u64),
@@ -156,13 +159,13 @@ impl World {
         let event = self.events[number].take().expect("an event comes once");
         // A stopped host learns of nothing.
         let host = match &event {
-            Event::Answer(op) => Some(self.ops[*op].host),
-            Event::Woke(host, _) | Event::Work(host, _) | Event::Reconnect(host, _) | Event::Start(host) => {
+            Event::Answer(op, _) => Some(self.ops[*op].host),
+            Event::Woke(host, _) | Event::Work(host, _) | Event::Reconnect(host) | Event::Start(host) => {
                 Some(*host)
             }
-            Event::Effect(_) | Event::Stop(..) | Event::Chaos => None,
+            Event::Effect(..) | Event::Stop(..) | Event::Chaos => None,
         };
-        let deaf = matches!(event, Event::Answer(_));
+        let deaf = matches!(event, Event::Answer(..));
         let until = |host: usize| {
             let host = &self.hosts[host];
             if deaf { host.stopped_until.max(host.deaf_until) } else { host.stopped_until }
@@ -175,16 +178,17 @@ impl World {
             self.hosts[host].goes_on();
         }
         match event {
-            Event::Effect(op) => self.effect(op),
-            Event::Answer(op) => self.answer(op),
+            Event::Effect(op, sent) if sent == self.ops[op].sent => self.effect(op),
+            Event::Answer(op, sent) if sent == self.ops[op].sent => self.answer(op),
+            Event::Effect(..) | Event::Answer(..) => {}
             Event::Woke(host, life) if life == self.hosts[host].life => self.woke(host),
             Event::Work(host, life) if life == self.hosts[host].life => self.work(host),
-            Event::Reconnect(host, life) if life == self.hosts[host].life => self.reconnect(host),
+            Event::Reconnect(host) => self.reconnect(host),
             Event::Stop(host, life, until) if life == self.hosts[host].life => {
                 let (now, pauses) = (self.now(), self.plan.trouble == Trouble::Paused);
                 self.hosts[host].stops(now, until, pauses);
             }
-            Event::Woke(..) | Event::Work(..) | Event::Reconnect(..) | Event::Stop(..) => {}
+            Event::Woke(..) | Event::Work(..) | Event::Stop(..) => {}
             Event::Start(host) => self.start(host, None),
             Event::Chaos => self.chaos(),
         }
@@ -272,7 +276,7 @@ impl World {
                 self.at(soon + 1, Event::Stop(host, life, until));
             }
             0 => ambushed.stops(now, until, pauses),
-            1 => ambushed.deaf_until = until,
+            1 => (ambushed.deaf_until, ambushed.late_until) = (until, until),
             _ => ambushed.mute_until = until,
         }
         for other in (0..self.hosts.len()).filter(|&other| other != host) {
