@@ -251,8 +251,9 @@ impl Guard {
 impl Watch {
     /// A seat for the calling thread.
     fn seat(&self, cpu: usize) -> Arc<Seat> {
+        // Not libc's function: in a static program with musl it may be missing, and null.
         // SAFETY: takes and returns no memory.
-        let thread = unsafe { libc::gettid() };
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
         let (state, seen) = (AtomicU8::new(AT_POST), AtomicU64::new(0));
         let (busy, rests) = (AtomicBool::new(false), AtomicBool::new(false));
         let seat = Arc::new(Seat { thread, cpu, state, seen, busy, rests });
