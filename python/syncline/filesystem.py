@@ -107,11 +107,11 @@ class Filesystem(Image):
         finally:
             super().close()
 
-    def path(self, *parts: str | os.PathLike[str]) -> Path:
+    def path(self, *parts: Path | str | os.PathLike[str]) -> Path:
         """A path with the methods of `pathlib.Path`."""
         return Path(self, *parts)
 
-    def __truediv__(self, part: str | os.PathLike[str]) -> Path:
+    def __truediv__(self, part: Path | str | os.PathLike[str]) -> Path:
         return Path(self, part)
 
     def open(

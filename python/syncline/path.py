@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from fnmatch import fnmatchcase
@@ -15,10 +16,15 @@ if TYPE_CHECKING:
     from .filesystem import Filesystem
 
 
+#: The errors of a path that leads to nothing.
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
 class Path:
     """A path of one open image. `fs / "mail" / "inbox"` and `fs.path("mail/inbox")` make one.
 
-    Methods have the names and the meaning of `pathlib.Path`. Paths start at the root of the image.
+    Methods have the names and the meaning of `pathlib.Path`. Paths start at the root of the image. It is no `os.PathLike`: the
+    builtin `open`, `os` and `shutil` would take it for a path of the host, and write or remove what they find there.
 
     >>> import syncline
     >>> with syncline.Filesystem.in_memory() as fs:
@@ -32,22 +38,27 @@ class Path:
 
     __slots__ = ("_filesystem", "_pure")
 
-    def __init__(self, filesystem: Filesystem, *parts: str | os.PathLike[str]) -> None:
+    def __init__(self, filesystem: Filesystem, *parts: Path | str | os.PathLike[str]) -> None:
         self._filesystem = filesystem
-        self._pure = PurePosixPath("/", *parts)
+        self._pure = PurePosixPath("/", *map(self._own, parts))
+
+    def _own(self, part: Path | str | os.PathLike[str]) -> str:
+        """A path that a caller gives, as text."""
+        if not isinstance(part, Path):
+            return os.fspath(part)
+        if part._filesystem is not self._filesystem:
+            raise ValueError(f"{part!r} is a path of another image")
+        return str(part)
 
     def _with(self, pure: PurePosixPath) -> Self:
         return type(self)(self._filesystem, pure)
 
-    def __truediv__(self, part: str | os.PathLike[str]) -> Self:
-        return self._with(self._pure / part)
+    def __truediv__(self, part: Path | str | os.PathLike[str]) -> Self:
+        return self.joinpath(part)
 
-    def joinpath(self, *parts: str | os.PathLike[str]) -> Self:
+    def joinpath(self, *parts: Path | str | os.PathLike[str]) -> Self:
         """This path with more parts."""
-        return self._with(self._pure.joinpath(*parts))
-
-    def __fspath__(self) -> str:
-        return str(self._pure)
+        return self._with(self._pure.joinpath(*map(self._own, parts)))
 
     def __str__(self) -> str:
         return str(self._pure)
@@ -106,12 +117,14 @@ class Path:
 
     def stat(self, *, follow_symlinks: bool = True) -> Stat:
         """What is known about the file."""
-        return self._filesystem.stat(self) if follow_symlinks else self._filesystem.lstat(self)
+        return self._filesystem.stat(str(self)) if follow_symlinks else self._filesystem.lstat(str(self))
 
     def _mode(self, follow_symlinks: bool = True) -> int:
         try:
             return self.stat(follow_symlinks=follow_symlinks).st_mode
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in _NOTHING:
+                raise
             return 0
 
     def exists(self) -> bool:
@@ -139,15 +152,15 @@ class Path:
         newline: str | None = None,
     ) -> Any:
         """Opens the file as `Filesystem.open` does."""
-        return self._filesystem.open(self, mode, buffering, encoding, errors, newline)
+        return self._filesystem.open(str(self), mode, buffering, encoding, errors, newline)
 
     def read_bytes(self) -> bytes:
         """The whole contents."""
-        return self._filesystem.read_bytes(self)
+        return self._filesystem.read_bytes(str(self))
 
     def write_bytes(self, data: bytes) -> int:
         """Replaces the contents, and returns their length."""
-        self._filesystem.write_bytes(self, data)
+        self._filesystem.write_bytes(str(self), data)
         return len(data)
 
     def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
@@ -166,7 +179,7 @@ class Path:
 
     def iterdir(self) -> Iterator[Self]:
         """What a directory has, in no particular order."""
-        for name in self._filesystem.listdir(self):
+        for name in self._filesystem.listdir(str(self)):
             yield self / name
 
     def glob(self, pattern: str) -> Iterator[Self]:
@@ -190,7 +203,13 @@ class Path:
             elif not rest and (found.exists() or found.is_symlink()):
                 yield found
             return
-        for name, about in self._filesystem.scandir(self):
+        try:
+            entries = self._filesystem.scandir(str(self))
+        except OSError as error:
+            if error.errno not in _NOTHING:
+                raise
+            return
+        for name, about in entries:
             is_directory = stat.S_ISDIR(about.st_mode)
             if first == "**":
                 if is_directory:
@@ -203,11 +222,11 @@ class Path:
                     yield from found._glob(rest)
 
     def mkdir(self, mode: int = 0o755, parents: bool = False, exist_ok: bool = False) -> None:
-        """Makes a directory."""
+        """Makes a directory; those above it have the usual permissions."""
         if parents:
-            self._filesystem.makedirs(self.parent, mode)
+            self._filesystem.makedirs(str(self.parent))
         try:
-            self._filesystem.mkdir(self, mode)
+            self._filesystem.mkdir(str(self), mode)
         except FileExistsError:
             if not exist_ok or not self.is_dir():
                 raise
@@ -215,39 +234,39 @@ class Path:
     def unlink(self, missing_ok: bool = False) -> None:
         """Removes a file or link."""
         try:
-            self._filesystem.remove(self)
+            self._filesystem.remove(str(self))
         except FileNotFoundError:
             if not missing_ok:
                 raise
 
     def rmdir(self) -> None:
         """Removes an empty directory."""
-        self._filesystem.rmdir(self)
+        self._filesystem.rmdir(str(self))
 
-    def rename(self, target: str | os.PathLike[str]) -> Self:
+    def rename(self, target: Path | str | os.PathLike[str]) -> Self:
         """Renames, over what has the name; the new path. After a crash it is the old or the new file."""
-        renamed = self._with(PurePosixPath(target))
-        self._filesystem.rename(self, renamed)
+        renamed = self._with(PurePosixPath(self._own(target)))
+        self._filesystem.rename(str(self), str(renamed))
         return renamed
 
     replace = rename
 
-    def symlink_to(self, target: str | os.PathLike[str]) -> None:
+    def symlink_to(self, target: Path | str | os.PathLike[str]) -> None:
         """Makes this path a symbolic link that leads to `target`."""
-        self._filesystem.symlink(os.fspath(target), self)
+        self._filesystem.symlink(self._own(target), str(self))
 
-    def hardlink_to(self, target: str | os.PathLike[str]) -> None:
+    def hardlink_to(self, target: Path | str | os.PathLike[str]) -> None:
         """Makes this path another name of the file `target`."""
-        self._filesystem.link(target, self)
+        self._filesystem.link(self._own(target), str(self))
 
     def readlink(self) -> str:
         """What a symbolic link says."""
-        return self._filesystem.readlink(self)
+        return self._filesystem.readlink(str(self))
 
     def resolve(self) -> Self:
         """The path without links."""
-        return self._with(PurePosixPath(self._filesystem.realpath(self)))
+        return self._with(PurePosixPath(self._filesystem.realpath(str(self))))
 
     def chmod(self, mode: int) -> None:
         """Sets the permissions."""
-        self._filesystem.chmod(self, mode)
+        self._filesystem.chmod(str(self), mode)

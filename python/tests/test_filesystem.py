@@ -2,6 +2,7 @@ import doctest
 import errno
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -399,12 +400,18 @@ def test_paths_have_the_methods_of_pathlib(fs, tmp_path):
         inbox.with_name("none").unlink(missing_ok=True)
         with pytest.raises(FileNotFoundError):
             inbox.with_name("none").unlink()
+        (root / "loop").symlink_to("loop")
+        assert not (root / "loop").exists() and not (root / "loop" / "below").is_file()
+        (root / "private" / "below").mkdir(0o700, parents=True)
+        assert [(root / name).stat().st_mode & 0o777 for name in ["private", "private/below"]] == [0o755, 0o700]
 
     def found(root, pattern):
         return sorted(str(path)[len(str(root)) :].strip("/") for path in root.glob(pattern))
 
     for pattern in ["*", "mail/*", "**/*.eml", "*/old/a.eml", "mail/*/?.eml", "none/*", "mail/inbox.eml"]:
         assert found(fs.path(), pattern) == found(host, pattern), pattern
+        for name in ["none", "mail/inbox.eml", "loop"]:
+            assert list((fs / name).glob(pattern)) == [], (name, pattern)
     inbox = fs / "mail/inbox.eml"
     renamed = inbox.rename("/mail/moved.eml")
     assert renamed == fs.path("mail", "moved.eml") and not inbox.exists()
@@ -415,6 +422,24 @@ def test_paths_have_the_methods_of_pathlib(fs, tmp_path):
     (fs / "mail" / "old" / "a.eml").unlink()
     (fs / "mail" / "old").rmdir()
     assert list((fs / "mail").iterdir()) == []
+
+
+def test_no_path_of_an_image_is_taken_for_one_of_the_host(fs, tmp_path):
+    """`shutil.rmtree(fs / "home")` must not remove the host's."""
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    path = fs / str(mine)
+    for call in [os.fspath, open, os.remove, os.stat, shutil.rmtree]:
+        with pytest.raises(TypeError):
+            call(path)
+    assert mine.read_text() == "mine" and not path.exists()
+    with syncline.Filesystem.in_memory() as other, pytest.raises(ValueError):
+        (fs / "a").rename(other / "b")
+    (fs / "a").write_text("a")
+    (fs / "b").hardlink_to(fs / "a")
+    (fs / "c").symlink_to(fs / "a")
+    assert (fs / "a").rename(fs / "d") == fs / "d" and fs / (fs / "d") == fs / "d"
+    assert (fs / "b").read_text() == "a" and (fs / "c").readlink() == "/a"
 
 
 def test_an_image_is_opened_by_its_constructor(image):

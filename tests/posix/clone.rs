@@ -231,5 +231,13 @@ fn a_clone_that_fails_says_what_is_left() {
     let answer = by_nobody("tree/a", "theirs/a").ok();
     assert!(answer.out.contains("left out"), "{answer:?}");
     assert_eq!(ground.path("theirs/a").metadata().unwrap().uid(), crate::support::NOBODY);
+    // Of what they may not write to, they have the attributes.
+    let own = ground.path("theirs/own");
+    fs::write(&own, "own").unwrap();
+    setxattr(&own, "user.colour", b"blue", XattrFlags::empty()).unwrap();
+    std::os::unix::fs::chown(&own, Some(crate::support::NOBODY), Some(crate::support::NOBODY)).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o444)).unwrap();
+    let answer = by_nobody("theirs/own", "theirs/again").ok();
+    assert!(!answer.out.contains("left out"), "{answer:?}");
     ground.end();
 }

@@ -102,6 +102,34 @@ fn flags_of_other_filesystems_tools_are_taken() {
 }
 
 #[test]
+fn what_a_repair_replaced_is_put_back_and_told_as_json() {
+    let place = Place::with_image("16MiB");
+    support::edit(&place.image(), 65536, 4096, |block| block[8] ^= 1);
+    let call = |words: &[&str]| {
+        let mut command = program();
+        command.arg("check").args(words).arg("undo").arg("image").current_dir(place.path());
+        run(command)
+    };
+    assert_eq!(call(&["--repair", "--undo"]).code, 1);
+    assert!(json(call(&["--json", "--take-back"]))["blocks"].as_u64().is_some_and(|blocks| blocks > 0));
+}
+
+#[test]
+fn a_listing_shows_times_that_no_calendar_has() {
+    use std::time::{Duration, UNIX_EPOCH};
+    let place = Place::with_image("16MiB");
+    let fs = syncline::Filesystem::open(place.image(), syncline::ImageOptions::default()).unwrap();
+    fs.write("file", "").unwrap();
+    let late = UNIX_EPOCH + Duration::from_secs(1 << 40);
+    fs.set_times("file", Some(late), Some(late)).unwrap();
+    fs.close().unwrap();
+    let mut command = program();
+    command.args(["ls", "-l"]).arg(place.image());
+    let answer = run(command).ok();
+    assert!(answer.out.ends_with("0 9999-12-31T23:59:59Z file\n"), "{answer:?}");
+}
+
+#[test]
 fn a_mount_is_for_reading_goes_lazily_and_tells_what_it_is() {
     skip_if!(no_fuse());
     let place = Place::with_image("32MiB");

@@ -179,3 +179,191 @@ fn a_user_keeps_what_only_root_may_give() {
     let file = fs::metadata(to.join("roots")).unwrap();
     assert_eq!((file.uid(), file.mode() & 0o7777), (1, 0o4755));
 }
+
+#[test]
+fn no_copy_is_overwritten_by_another() {
+    let place = Place::with_image("32MiB");
+    let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
+    for (name, contents) in [("a", "one"), ("b", "two")] {
+        fs.create_dir(name).unwrap();
+        fs.write(format!("{name}/x"), contents).unwrap();
+    }
+    fs.hard_link("a/x", "a/y").unwrap();
+    fs.close().unwrap();
+    let to = place.directory("to");
+    for options in [&["-a"][..], &["-r"], &[]] {
+        let answer = cp(&place, options, &[":a/x", ":b/x", ":a/y"], &to);
+        answer.fails(1, &["to/x is a copy that was made just now"]);
+        for name in ["x", "y"] {
+            assert_eq!(fs::read_to_string(to.join(name)).unwrap(), "one", "{options:?}: {name}");
+        }
+        let links = fs::metadata(to.join("x")).unwrap().nlink();
+        assert_eq!(links, if options == ["-a"] { 2 } else { 1 }, "{options:?}");
+    }
+    // What are two names of one file there get contents of their own.
+    for name in ["x", "y"] {
+        fs::remove_file(to.join(name)).unwrap();
+    }
+    fs::write(to.join("x"), "there").unwrap();
+    fs::hard_link(to.join("x"), to.join("z")).unwrap();
+    let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
+    fs.write("b/z", "three").unwrap();
+    fs.close().unwrap();
+    cp(&place, &[], &[":a/x", ":b/z"], &to).ok();
+    assert_eq!(fs::read_to_string(to.join("x")).unwrap(), "one");
+    assert_eq!(fs::read_to_string(to.join("z")).unwrap(), "three");
+    // Once more over the same tree, hard links and all.
+    for _ in 0..2 {
+        cp(&place, &["-a"], &[":a"], &to).ok();
+        assert_eq!(fs::metadata(to.join("a/y")).unwrap().nlink(), 2);
+    }
+}
+
+#[test]
+fn another_name_of_a_copy_that_failed_is_not_linked_to_what_was_in_its_way() {
+    let (place, to) = ground();
+    // Nobody can write to a program that runs.
+    let busy = to.join("file");
+    fs::copy("/bin/sleep", &busy).unwrap();
+    let mut running = std::process::Command::new(&busy).arg("60").spawn().unwrap();
+    let answer = cp(&place, &["-a"], &[":tree/file", ":tree/below/name"], &to);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    answer.fails(1, &["to/file", "busy"]);
+    assert_eq!(fs::read(to.join("name")).unwrap(), b"second");
+}
+
+/// The copy of a file that its owner may not write to.
+#[test]
+fn attributes_are_given_before_the_permissions_forbid_it() {
+    skip_if!(support::not_root());
+    let (place, to) = ground();
+    let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
+    fs.set_owner("/tree/file", Some(support::NOBODY), Some(support::NOBODY)).unwrap();
+    fs.set_permissions("/tree/file", 0o444).unwrap();
+    fs.close().unwrap();
+    for path in [place.path(), &to, &place.image()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let mut command = program();
+    command.args(["cp", "-a"]).arg(format!("{}:tree/file", place.image().display())).arg(&to);
+    let answer = run(support::as_nobody(command)).ok();
+    let mut room = [0; 16];
+    match rustix::fs::getxattr(to.join("file"), "user.colour", &mut room[..]) {
+        Ok(len) => assert_eq!((&room[..len], answer.err.as_str()), (&b"blue"[..], "")),
+        // The host's filesystem has none.
+        Err(error) => assert_eq!(error, rustix::io::Errno::OPNOTSUPP, "{answer:?}"),
+    }
+    assert_eq!(fs::metadata(to.join("file")).unwrap().mode() & 0o7777, 0o444);
+}
+
+#[test]
+fn nobody_gets_rights_from_the_directory_that_an_archive_is_copied_to() {
+    let (place, to) = ground();
+    let entry = |tag: u16, bits: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let entries = [(1, 7, none), (2, 7, 1234), (4, 5, none), (16, 7, none), (32, 5, none)];
+    let list = entries.map(|(tag, bits, id)| entry(tag, bits, id)).concat();
+    let list = [&2u32.to_le_bytes()[..], &list].concat();
+    let default = "system.posix_acl_default";
+    if rustix::fs::setxattr(&to, default, &list, rustix::fs::XattrFlags::empty()).is_err() {
+        return eprintln!("skipped: the host's filesystem has no access control lists");
+    }
+    cp(&place, &["-a"], &[":tree"], &to).ok();
+    for (name, list) in
+        [("tree/file", "system.posix_acl_access"), ("tree", "system.posix_acl_access"), ("tree", default)]
+    {
+        let given = rustix::fs::getxattr(to.join(name), list, &mut [0; 256][..]);
+        assert_eq!(given, Err(rustix::io::Errno::NODATA), "{name}: {list}");
+    }
+    assert_eq!(fs::metadata(to.join("tree/file")).unwrap().mode() & 0o7777, 0o4640);
+}
+
+#[test]
+fn a_destination_is_no_image_and_a_dot_is_what_is_in_a_directory() {
+    let (place, to) = ground();
+    let inside = PathBuf::from(format!("{}:new", place.image().display()));
+    cp(&place, &[], &[":tree/file"], &inside).fails(2, &["nothing is copied into an image"]);
+    assert!(!inside.exists());
+    cp(&place, &["-r"], &[":tree/."], &to).ok();
+    assert_eq!(fs::read(to.join("file")).unwrap(), b"second");
+    cp(&place, &["-r"], &[":tree"], &to).ok();
+    assert!(to.join("tree/file").exists());
+}
+
+/// In a sound image no directory has two names; here the way through them would double with each.
+#[test]
+fn a_directory_with_several_names_is_entered_once() {
+    const DEPTH: usize = 40;
+    let place = Place::with_image("32MiB");
+    let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
+    let (mut path, mut changes) = (PathBuf::from("/"), Vec::new());
+    for _ in 0..DEPTH {
+        for name in ["a", "b"] {
+            fs.create_dir(path.join(name)).unwrap();
+        }
+        let ino = |path: &Path| fs.metadata(path).unwrap().ino();
+        changes.push((ino(&path), ino(&path.join("a"))));
+        path.push("a");
+    }
+    fs.close().unwrap();
+    redirect(&place.image(), &changes);
+    let to = place.directory("to");
+    let answer = cp(&place, &["-r"], &[":"], &to);
+    assert_eq!(answer.code, 4, "{answer:?}");
+    assert_eq!(answer.err.matches("a directory has several names").count(), DEPTH, "{answer:?}");
+    assert_eq!(walkdir::WalkDir::new(&to).min_depth(1).into_iter().count(), DEPTH);
+}
+
+/// What can't be looked at hides nothing else, neither from a listing nor from a copy.
+#[test]
+fn an_entry_that_leads_nowhere_is_told_and_the_others_are_listed() {
+    let place = Place::with_image("32MiB");
+    let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
+    for name in ["a", "b", "c"] {
+        fs.write(name, name).unwrap();
+    }
+    let root = fs.metadata("/").unwrap().ino();
+    fs.close().unwrap();
+    redirect(&place.image(), &[(root, 1 << 40)]);
+    let ls = |options: &[&str]| {
+        let mut command = program();
+        command.arg("ls").args(options).arg(place.image());
+        run(command)
+    };
+    assert_eq!(ls(&[]).ok().out, "a\nb\nc\n");
+    let answer = ls(&["-l"]);
+    let names: Vec<&str> = answer.out.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    assert_eq!((&names[..], answer.code), (&["a", "c"][..], 4), "{answer:?}");
+    answer.fails(4, &["/b: ", "syncline check"]);
+    let to = place.directory("to");
+    cp(&place, &["-a"], &[":"], &to).fails(4, &[":/b: "]);
+    assert_eq!(fs::read(to.join("c")).unwrap(), b"c");
+}
+
+/// Makes the name `b` of each directory one of the other inode.
+fn redirect(image: &Path, changes: &[(u64, u64)]) {
+    use std::sync::Arc;
+    use syncline_device::{Background, FileDevice, OpenOptions, WorkerOptions, block_on};
+    use syncline_format::items::dirent::Dirent;
+    use syncline_format::{Key, Kind};
+    use syncline_store::{Store, StoreOptions, Transaction};
+    let device = FileDevice::open(image, OpenOptions::default()).unwrap();
+    let background = Arc::new(Background::start(WorkerOptions::default()).unwrap());
+    let (store, _) = block_on(Store::open(device, StoreOptions::default(), background)).unwrap();
+    let mut transaction = Transaction::new();
+    for (directory, ino) in changes {
+        let key = |offset| Key::new(*directory, Kind::Dirent, offset);
+        let entries = block_on(store.scan(key(0), key(u64::MAX), 10)).unwrap().items;
+        for (key, value) in entries {
+            let entry = Dirent::decode(&value).unwrap();
+            if entry.name == b"b" {
+                transaction.put(key, Dirent { ino: *ino, ..entry }.encode());
+            }
+        }
+    }
+    store.commit(transaction).unwrap();
+    block_on(store.close()).unwrap();
+}

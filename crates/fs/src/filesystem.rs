@@ -15,8 +15,9 @@ use std::sync::{Arc, Weak};
 use syncline_device::Spawn;
 use syncline_format::items::inode::{inline_bytes_max, xattr_bytes_max};
 use syncline_format::items::parent::parent_bytes_max;
-use syncline_format::superblock::FEATURE_COUNTED_XATTRS;
+use syncline_format::superblock::{FEATURE_COMPRESSION, FEATURE_COUNTED_XATTRS};
 use syncline_store::Store;
+use syncline_sync::atomic::AtomicBool;
 
 /// A mounted filesystem.
 pub struct Filesystem {
@@ -43,6 +44,8 @@ pub struct Filesystem {
     pub(crate) receipts: Receipts,
     /// State of file data: dirty list, budgets, background tasks.
     pub(crate) data: FileData,
+    /// A durable superblock is known to have the feature of compressed data.
+    pub(crate) may_compress: AtomicBool,
     /// A reference to itself, for background tasks.
     me: Weak<Filesystem>,
 }
@@ -127,6 +130,7 @@ impl Filesystem {
         };
         let parent_pointers = store.has_parent_pointers();
         let logs_data = data::can_log_data(&store);
+        let may_compress = AtomicBool::new(store.has_features(FEATURE_COMPRESSION));
         let fs = Arc::new_cyclic(|me| Self {
             logs_data,
             parent_pointers,
@@ -143,6 +147,7 @@ impl Filesystem {
             counters: Counters::default(),
             receipts: Receipts::new(options.receipts_max),
             data: FileData::default(),
+            may_compress,
             me: me.clone(),
             options,
         });

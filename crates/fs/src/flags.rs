@@ -14,6 +14,7 @@ use syncline_format::items::inode::{
 };
 use syncline_format::superblock::FEATURE_COMPRESSION;
 use syncline_store::{Admission, Transaction};
+use syncline_sync::atomic::Ordering;
 
 /// All flags that a caller can set.
 const SETTABLE: u32 =
@@ -96,8 +97,11 @@ impl Filesystem {
     /// asks for it. The caller holds no lease.
     pub(crate) async fn prepare_compression(&self, file_type: FileType) -> Result<(), FsError> {
         let asks = file_type == FileType::Regular && self.options.compression.is_some();
-        if asks && !self.store.has_features(FEATURE_COMPRESSION) {
+        if asks && !self.may_compress.load(Ordering::Acquire) {
+            // Waits as well if another file has just begun to add the feature: the superblock in
+            // memory has it before a durable one does.
             self.store.add_features(FEATURE_COMPRESSION).await?;
+            self.may_compress.store(true, Ordering::Release);
         }
         Ok(())
     }

@@ -71,7 +71,6 @@ struct Put {
 /// otherwise by voiding the old record. A delete ends that: the next put of the key is a new
 /// record. Within a batch only the order of changes of one key matters, because a batch applies
 /// wholly or not at all.
-/// changes of one key matters, because a batch applies wholly or not at all.
 pub struct Pending {
     /// Space for the batch header, then the records.
     buffer: Vec<u8>,

@@ -5,7 +5,8 @@ use crate::{Store, StoreError};
 use syncline_format::superblock::{LABEL_BYTES, Superblock};
 
 impl Store {
-    /// True when the image has all of these features.
+    /// True when the image has all of these features, or is just getting those that it lacks:
+    /// [`Store::add_features`] tells when they are durable.
     pub fn has_features(&self, features: u32) -> bool {
         self.superblock.read().features & features == features
     }

@@ -165,7 +165,7 @@ fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
         error => Failure::from(error).about(&args.image),
     })?;
     if args.json {
-        say!("{:#}", serde_json::json!({ "blocks": blocks }));
+        say_text!("{:#}\n", serde_json::json!({ "blocks": blocks }));
     } else {
         let put_back = several(blocks, "block was", "blocks were");
         say!("{}: {put_back} put back; it is what it was before the repair", args.image.display());

@@ -10,11 +10,14 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use syncline::{FileType, Filesystem, Metadata};
 
 /// The most bytes of a file in memory at a time.
 const PIECE: usize = 1 << 20;
+
+/// The end of the year 9999.
+const LAST_TIME: Duration = Duration::from_secs(253_402_300_799);
 
 /// Arguments of `ls`.
 #[derive(clap::Args)]
@@ -42,39 +45,49 @@ pub fn ls(args: LsArgs) -> Outcome {
     let path = place.inside();
     let metadata = fs.symlink_metadata(&path)?;
     let mut output = io::BufWriter::new(printed::stdout());
+    let mut code = 0;
     if !metadata.is_dir() {
-        write_entry(&mut output, &fs, &path, path.as_os_str().as_bytes(), &metadata, args.long)?;
+        let line = line(&fs, &path, path.as_os_str().as_bytes(), args.long.then_some(Ok(metadata)))?;
+        printed::written(output.write_all(&line))?;
     } else {
         let mut entries = fs.read_dir(&path)?.collect::<syncline::Result<Vec<_>>>()?;
         entries.sort_by_key(|entry| entry.file_name());
         for entry in entries {
-            let metadata = entry.metadata()?;
-            let name = entry.file_name();
-            write_entry(&mut output, &fs, &entry.path(), name.as_bytes(), &metadata, args.long)?;
+            let metadata = args.long.then(|| entry.metadata());
+            match line(&fs, &entry.path(), entry.file_name().as_bytes(), metadata) {
+                Ok(line) => printed::written(output.write_all(&line))?,
+                // The others can be listed.
+                Err(error) => {
+                    let failure = Failure::from(error).about(&entry.path()).of_reading_only();
+                    printed::written(output.flush())?;
+                    note!("syncline: {failure}");
+                    code = if code == 0 { failure.code() } else { code };
+                }
+            }
         }
     }
     printed::written(output.flush())?;
     drop(output);
     fs.close()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(code))
 }
 
-fn write_entry(
-    output: &mut impl Write,
+/// The line of an entry, with its details if their metadata is given.
+fn line(
     fs: &Filesystem,
     path: &Path,
     name: &[u8],
-    metadata: &Metadata,
-    long: bool,
-) -> Result<(), Failure> {
-    let mut line = if long { details(metadata) } else { String::new() }.into_bytes();
+    metadata: Option<syncline::Result<Metadata>>,
+) -> syncline::Result<Vec<u8>> {
+    let metadata = metadata.transpose()?;
+    let mut line = metadata.as_ref().map(details).unwrap_or_default().into_bytes();
     line.extend(printed::name(name));
-    if long && metadata.is_symlink() {
+    if metadata.is_some_and(|metadata| metadata.is_symlink()) {
         line.extend(b" -> ");
         line.extend(printed::name(fs.read_link(path)?.as_os_str().as_bytes()));
     }
     line.push(b'\n');
-    printed::written(output.write_all(&line))
+    Ok(line)
 }
 
 /// The part of an `ls -l` line before the name; times are in UTC.
@@ -102,8 +115,8 @@ fn details(metadata: &Metadata) -> String {
         });
     }
     let (links, uid, gid, bytes) = (metadata.nlink(), metadata.uid(), metadata.gid(), metadata.len());
-    // humantime can't show times before 1970.
-    let modified = metadata.modified().max(SystemTime::UNIX_EPOCH);
+    // humantime can't show times before 1970, or after 9999.
+    let modified = metadata.modified().clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + LAST_TIME);
     let modified = humantime::format_rfc3339_seconds(modified);
     let _ = write!(text, " {links:3} {uid:5} {gid:5} {bytes:12} {modified} ");
     text

@@ -50,6 +50,10 @@ impl Attributes {
     /// Sets everything that does not prevent a further hard link.
     pub(super) fn give_all_but_flags(&self, place: &Path, report: &mut Report) -> Result<(), At> {
         let owned = self.give_owner(place, report)?;
+        let (lists, others): (Vec<_>, Vec<_>) =
+            self.xattrs.iter().partition(|(name, _)| LISTS.contains(&name.as_c_str()));
+        // The permissions may forbid its owner to set these.
+        give_xattrs(&others, place, report)?;
         if !self.metadata.is_symlink() {
             // The change of owner cleared these bits; under another owner, setting them would grant
             // rights.
@@ -57,12 +61,7 @@ impl Attributes {
             let mode = Permissions::from_mode(self.metadata.mode() & kept);
             std::fs::set_permissions(place, mode).at(place)?;
         }
-        for (name, value) in &self.xattrs {
-            match lsetxattr(place, name.as_c_str(), value, XattrFlags::empty()) {
-                Err(Errno::PERM | Errno::ACCESS) if !is_root() => report.left_out += 1,
-                given => given.at(place)?,
-            }
-        }
+        give_xattrs(&lists, place, report)?;
         let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let times = Timestamps {
             last_access: time(self.metadata.atime(), self.metadata.atime_nsec()),
@@ -99,6 +98,16 @@ impl Attributes {
             Err(error) => Err(error).at(place),
         }
     }
+}
+
+fn give_xattrs(xattrs: &[&(CString, Vec<u8>)], place: &Path, report: &mut Report) -> Result<(), At> {
+    for (name, value) in xattrs {
+        match lsetxattr(place, name.as_c_str(), value, XattrFlags::empty()) {
+            Err(Errno::PERM | Errno::ACCESS) if !is_root() => report.left_out += 1,
+            given => given.at(place)?,
+        }
+    }
+    Ok(())
 }
 
 fn is_root() -> bool {

@@ -6,12 +6,13 @@
 mod attributes;
 mod tree;
 
-use super::image::spinner;
+use super::image::{known_contents, spinner};
 use super::missing;
 use super::place::Place;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::printed::several;
 use indicatif::ProgressBar;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -51,6 +52,9 @@ struct Told {
     bar: ProgressBar,
     code: u8,
     left_out: u64,
+    /// Device and inode number of every copy but directories, none of which another overwrites;
+    /// and its name, if the file had others there before.
+    made: HashMap<(u64, u64), Option<PathBuf>>,
 }
 
 impl Told {
@@ -77,7 +81,7 @@ pub fn run(args: Args) -> Outcome {
     let images = sources.iter().filter_map(|source| source.image.metadata().ok());
     let images = images.map(|metadata| (metadata.dev(), metadata.ino())).collect::<Vec<_>>();
     let into = args.destination.is_dir();
-    let mut told = Told { bar: spinner("copying"), code: 0, left_out: 0 };
+    let mut told = Told { bar: spinner("copying"), code: 0, left_out: 0, made: HashMap::new() };
     for source in &sources {
         let mut copier = Copier::new(&source.fs, &source.image, &images, args.archive, &mut told);
         for place in places.iter().filter(|place| source.is_of(place)) {
@@ -110,12 +114,15 @@ fn refuse_impossible(args: &Args, places: &[Place]) -> Result<(), Failure> {
     let no_path = |(text, place): &(&OsString, &Place)| {
         place.path.as_os_str().is_empty() && !text.as_bytes().ends_with(b":")
     };
-    if let Some((text, _)) = args.sources.iter().zip(places).find(no_path) {
-        let into = Place::of(&args.destination.clone().into_os_string());
-        if into.image != args.destination && into.image.is_file() {
-            let failure = Failure::usage(format!("{destination}: nothing is copied into an image"));
-            return Err(failure.next("mount it, and copy with cp"));
-        }
+    let without_path = args.sources.iter().zip(places).find(no_path);
+    let into = Place::of(&args.destination.clone().into_os_string());
+    let has_colon = args.destination.as_os_str().as_bytes().contains(&b':');
+    let is_meant = || without_path.is_some() || (has_colon && known_contents(&into.image).is_some());
+    if !exists(&args.destination) && into.image.is_file() && is_meant() {
+        let failure = Failure::usage(format!("{destination}: nothing is copied into an image"));
+        return Err(failure.next("mount it, and copy with cp"));
+    }
+    if let Some((text, _)) = without_path {
         // For a missing one, opening it reports that.
         if Path::new(text).exists() {
             let text = format!("{}: no path in an image", Path::new(text).display());
@@ -138,13 +145,19 @@ fn copy_one(args: &Args, place: &Place, into: bool, copier: &mut Copier) -> Resu
         let text = format!("{}: it is a directory", copier.shown(&path));
         return Err(Failure::new(text).next("add -r, or -a"));
     }
-    let target = match path.file_name() {
-        // The contents of the root directory, and of a path that ends in `..`, go right there.
+    // The contents of the root directory, and of a path that ends in `.` or `..`, go right there.
+    let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/."));
+    let target = match name {
         Some(name) if into => args.destination.join(name),
         _ => followed(&args.destination)?,
     };
-    copier.entry(&path, &metadata, &target);
+    copier.tree(&path, &metadata, &target);
     Ok(())
+}
+
+/// True if there is something of that name, be it a link that leads nowhere.
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 /// A destination that is a link to a file means the file. (Names below are never followed.)

@@ -8,7 +8,7 @@ use super::{Told, cannot_read};
 use crate::commands::missing;
 use crate::failure::{Cause, Failure};
 use rustix::fs::{CWD, Mode, OFlags, mknodat};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -29,10 +29,11 @@ pub(super) struct Copier<'a> {
     /// Device and inode number of every open image, which no copy may overwrite.
     images: &'a [(u64, u64)],
     archive: bool,
-    /// The copies of inodes with several names.
+    /// The copies of inodes with several names. None of them is overwritten.
     names: HashMap<u64, PathBuf>,
-    /// The directories from the start of a tree to the current one.
-    above: Vec<u64>,
+    /// The directories of the current tree that were entered. Each has one name, or the way through
+    /// them could be endless.
+    entered: HashSet<u64>,
     buffer: Vec<u8>,
 }
 
@@ -44,8 +45,8 @@ impl<'a> Copier<'a> {
         archive: bool,
         told: &'a mut Told,
     ) -> Self {
-        let (names, above, buffer) = (HashMap::new(), Vec::new(), vec![0; PIECE]);
-        Self { fs, told, image, images, archive, names, above, buffer }
+        let (names, entered, buffer) = (HashMap::new(), HashSet::new(), vec![0; PIECE]);
+        Self { fs, told, image, images, archive, names, entered, buffer }
     }
 
     /// A path in the image, as a message shows it.
@@ -64,8 +65,14 @@ impl<'a> Copier<'a> {
         Failure::of(Cause::Damaged, text).of_reading_only()
     }
 
+    /// Copies what the command line names, with everything below it.
+    pub fn tree(&mut self, path: &Path, metadata: &Metadata, target: &Path) {
+        self.entered.clear();
+        self.entry(path, metadata, target);
+    }
+
     /// Copies an entry with everything below it. What fails is told, and the rest goes on.
-    pub fn entry(&mut self, path: &Path, metadata: &Metadata, target: &Path) {
+    fn entry(&mut self, path: &Path, metadata: &Metadata, target: &Path) {
         let copied = match metadata.file_type() {
             FileType::Directory => self.directory(path, metadata, target),
             _ => self.leaf(path, metadata, target),
@@ -77,8 +84,8 @@ impl<'a> Copier<'a> {
     }
 
     fn directory(&mut self, path: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
-        if self.above.contains(&metadata.ino()) {
-            return Err(self.impossible(path, "a directory lies in itself"));
+        if !self.entered.insert(metadata.ino()) {
+            return Err(self.impossible(path, "a directory has several names"));
         }
         let made = match target.symlink_metadata() {
             Ok(there) if there.is_dir() => false,
@@ -91,10 +98,7 @@ impl<'a> Copier<'a> {
             }
             Err(error) => return Err(missing(target, error)),
         };
-        self.above.push(metadata.ino());
-        let below = self.below(path, target);
-        self.above.pop();
-        below?;
+        self.below(path, target)?;
         if self.archive {
             return self.give(path, metadata, target);
         }
@@ -131,16 +135,29 @@ impl<'a> Copier<'a> {
 
     /// Copies anything but a directory.
     fn leaf(&mut self, path: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
+        let first = self.names.get(&metadata.ino()).cloned();
+        if let Some(first) = &first
+            && is_same(first, target)
+        {
+            return Ok(());
+        }
         let there = self.make_room(metadata, target)?;
-        if self.archive && metadata.nlink() > 1 {
-            if let Some(first) = self.names.get(&metadata.ino()).filter(|first| *first != target) {
-                if there {
-                    fs::remove_file(target).map_err(|error| missing(target, error))?;
-                }
-                return fs::hard_link(first, target).map_err(|error| missing(target, error));
+        if let Some(first) = first {
+            if there {
+                fs::remove_file(target).map_err(|error| missing(target, error))?;
             }
+            return fs::hard_link(first, target).map_err(|error| missing(target, error));
+        }
+        self.make(path, metadata, target)?;
+        // What could not be copied whole gets no other name.
+        if self.archive && metadata.nlink() > 1 {
             self.names.insert(metadata.ino(), target.to_owned());
         }
+        Ok(())
+    }
+
+    /// Makes the copy of anything but a directory.
+    fn make(&mut self, path: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
         match metadata.file_type() {
             FileType::Regular => self.contents(path, metadata, target)?,
             FileType::Symlink => {
@@ -149,6 +166,9 @@ impl<'a> Copier<'a> {
             }
             kind => self.special(kind, metadata, target)?,
         }
+        let made = target.symlink_metadata().map_err(|error| missing(target, error))?;
+        let one_of_several = (made.nlink() > 1).then(|| target.to_owned());
+        self.told.made.insert((made.dev(), made.ino()), one_of_several);
         if self.archive { self.give(path, metadata, target) } else { Ok(()) }
     }
 
@@ -168,11 +188,18 @@ impl<'a> Copier<'a> {
             let text = format!("{} is the image that is copied from", target.display());
             return Err(Failure::usage(text).next("choose another place"));
         }
+        let copy = self.told.made.get(&(there.dev(), there.ino()));
+        if copy.is_some_and(|name| name.as_deref().is_none_or(|name| name == target)) {
+            let text =
+                format!("{} is a copy that was made just now, and is not overwritten", target.display());
+            return Err(Failure::new(text).next("copy to another place what has the same name"));
+        }
         if kind.is_block_device() || kind.is_char_device() || kind.is_fifo() || kind.is_socket() {
             let text = format!("{} is neither a file nor a directory", target.display());
             return Err(Failure::new(text).next("'syncline cat' prints a file"));
         }
-        if kind.is_file() && metadata.is_file() {
+        // Of two names that one file had there before, the second gets a file of its own.
+        if kind.is_file() && metadata.is_file() && copy.is_none() {
             return Ok(true);
         }
         fs::remove_file(target).map_err(|error| missing(target, error))?;
@@ -248,6 +275,12 @@ impl<'a> Copier<'a> {
         }
         Ok(xattrs)
     }
+}
+
+/// True if both names are of the same file already.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.symlink_metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// True for a name that stays in its directory.

@@ -3,6 +3,7 @@
 use super::faults::moody;
 use super::*;
 use crate::data::flush::writeback::write_back;
+use futures_lite::future::poll_once;
 use std::sync::atomic::Ordering;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::{Extent, Packed};
@@ -375,4 +376,25 @@ fn a_mount_may_ask_for_the_compression_of_new_files() {
     let mount = mount.reopen();
     assert_eq!(compression(&mount, mount.find("new")), Some(Algorithm::Lz4));
     assert!(mount.read(mount.find("new"), 0, 500 * KIB) == contents);
+}
+
+/// A crash would otherwise leave compressed files in an image that older programs open.
+#[test]
+fn no_new_file_asks_for_compression_before_a_durable_superblock_tells_of_it() {
+    let (device, mount) = moody(Options { compression: Some(Algorithm::Lz4), ..options() });
+    device.hold();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| mount.create("first"));
+        device.wait_for_held(1);
+        // The checkpoint that adds the feature is under way.
+        let second = mount.fs.mknod(CALLER, ROOT, b"second", FileType::Regular, 0o644, 0);
+        let mut second = std::pin::pin!(second);
+        let waits = block_on(poll_once(&mut second)).is_none();
+        device.release();
+        first.join().unwrap();
+        assert!(waits, "it was made before the superblock was written");
+        let second = block_on(second).unwrap().ino;
+        assert_eq!(block_on(mount.fs.file_flags(second)).unwrap().compression, Some(Algorithm::Lz4));
+    });
+    assert!(mount.crash().fs.store().has_features(FEATURE_COMPRESSION));
 }
