@@ -1,7 +1,7 @@
 //! `syncline ls` and `syncline cat`: show the contents of an image or a snapshot without mounting
 //! it. Nothing is written.
 
-use super::place::Place;
+use super::place::{self, Place};
 use crate::failure::{Failure, Outcome};
 use crate::printed;
 use std::ffi::OsString;
@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::SystemTime;
 use syncline::{FileType, Filesystem, Metadata};
 
@@ -55,8 +54,7 @@ pub fn ls(args: LsArgs) -> Outcome {
     }
     printed::written(output.flush())?;
     drop(output);
-    fs.close()?;
-    Ok(ExitCode::SUCCESS)
+    place::close(fs)
 }
 
 fn write_entry(
@@ -134,6 +132,5 @@ pub fn cat(args: CatArgs) -> Outcome {
     }
     printed::written(output.flush())?;
     drop(file);
-    fs.close()?;
-    Ok(ExitCode::SUCCESS)
+    place::close(fs)
 }
