@@ -4,9 +4,11 @@
 
 use crate::disk::Disk;
 use crate::skip_if;
-use crate::support::{Mount, Place, no_fuse, not_root, syncline};
+use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, syncline, wait_for_end};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -58,4 +60,48 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
         assert!(contents == vec![number as u8; FILE_BYTES], "file {number}");
     }
     mount.unmount().ok();
+}
+
+/// The command ended well, and what it wrote is lost all the same.
+#[test]
+fn a_command_whose_mount_does_not_end_well_has_failed() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let disk = Disk::new(&place, 64 << 20, Duration::ZERO);
+    syncline([OsStr::new("mkfs"), disk.path.as_ref()]).ok();
+    let run_in = |script: &str, each: &mut dyn FnMut()| {
+        let (ready, go) = (place.path().join("ready"), place.path().join("go"));
+        let mut command = program();
+        let script = format!(
+            "echo lost >file; {script}; touch {0}; while ! test -e {1}; do sleep 0.05; done; true",
+            ready.display(),
+            go.display()
+        );
+        command.arg("run").arg(&disk.path).args(["--", "sh", "-c", &script]).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        eventually("the command runs", || ready.exists());
+        each();
+        File::create(&go).unwrap();
+        let output = child.wait_with_output().unwrap();
+        fs::remove_file(ready).unwrap();
+        fs::remove_file(go).unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = run_in("true", &mut || disk.troubles.set(false, true, true));
+    assert!(code == Some(8) && text.contains("the last checkpoint did not end well"), "{code:?}: {text}");
+    disk.troubles.set(false, false, false);
+    let kill = |signal| {
+        let told: serde_json::Value = serde_json::from_str(&syncline(["status", "--json"]).ok().out).unwrap();
+        let is_ours = |mount: &&serde_json::Value| mount["image"].as_str() == disk.path.to_str();
+        let pid = told.as_array().unwrap().iter().find(is_ours).unwrap()["pid"].as_i64().unwrap();
+        let pid = Pid::from_raw(pid as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+        pid
+    };
+    let (code, text) = run_in("true", &mut || wait_for_end(kill(Signal::KILL)));
+    assert!(code == Some(8) && text.contains("its daemon died before the command did"), "{code:?}: {text}");
+    // A daemon that is asked to end writes everything.
+    let (code, text) = run_in("cd /", &mut || wait_for_end(kill(Signal::TERM)));
+    assert_eq!(code, Some(0), "{text}");
 }
