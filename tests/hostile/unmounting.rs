@@ -108,10 +108,29 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
             (&["snapshot", "list"], &[]),
             (&["snapshot", "create"], &["name"]),
             (&["snapshot", "delete"], &["name"]),
+            (&["label"], &[]),
+            (&["label"], &["name"]),
+            (&["uuid"], &[]),
+            (&["resize"], &["max"]),
+            (&["path"], &["1"]),
+            (&["du"], &[]),
+            (&["trim"], &[]),
+            (&["compress"], &[]),
+            (&["dedupe"], &[]),
+            (&["defragment", "-r"], &[]),
+            (&["clone"], &["copy"]),
+            (&["explain"], &[]),
+            (&["barrier"], &[]),
+            (&["sync"], &[]),
+            (&["check"], &[]),
+            (&["mkfs"], &[]),
         ] {
             scope.spawn(move || ask(words, behind));
         }
     });
+    let link = place.path().join("link");
+    std::os::unix::fs::symlink(mount.path.join("file"), &link).unwrap();
+    syncline([OsStr::new("sync"), link.as_ref()]).fails(1, &["has not answered", &process]);
     kill_process(daemon, Signal::CONT).unwrap();
     assert_eq!(mount.pid(), daemon, "nothing has happened to the mount");
     mount.unmount().ok();
