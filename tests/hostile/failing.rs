@@ -4,9 +4,12 @@
 
 use crate::disk::Disk;
 use crate::skip_if;
-use crate::support::{Mount, Place, no_fuse, not_root, syncline};
+use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, syncline, wait_for_end};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::Read;
+use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -43,6 +46,8 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
     assert!(lines <= 60, "{lines} log lines in {WATCHED:?}");
     // The dirty data, once for each place that is tried.
     assert!(tried <= 4 * (FILES * FILE_BYTES) as u64, "{tried} bytes in {WATCHED:?}");
+    let failed = mount.stats()["files"]["writeback_errors"].as_u64();
+    assert_eq!(failed, Some(FILES as u64), "files, not attempts");
     disk.troubles.set(false, false, false);
     let started = Instant::now();
     let last = File::open(mount.path.join("0")).unwrap();
@@ -58,4 +63,115 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
         assert!(contents == vec![number as u8; FILE_BYTES], "file {number}");
     }
     mount.unmount().ok();
+}
+
+/// Its files are told of once each, and what is asked of it says that the device failed.
+#[test]
+fn a_mount_that_gave_up_writing_is_told_of_once_and_as_what_it_is() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let disk = Disk::new(&place, 64 << 20, Duration::ZERO);
+    syncline([OsStr::new("mkfs"), disk.path.as_ref()]).ok();
+    let log = place.path().join("log");
+    let mount = Mount::new(&disk.path, &place.directory("mount"), &["--log", log.to_str().unwrap()]);
+    disk.troubles.set(false, true, true);
+    for number in 0..4 {
+        fs::write(mount.path.join(number.to_string()), vec![7; FILE_BYTES]).unwrap();
+    }
+    let file = mount.path.join("0");
+    let started = Instant::now();
+    while mount.stats()["read_only"].is_null() {
+        let _ = File::open(&file).unwrap().sync_all();
+        assert!(started.elapsed() < Duration::from_secs(90), "it gives up at some time");
+    }
+    std::thread::sleep(SETTLE);
+    let sync = |words: &[&OsStr]| syncline([&[OsStr::new("sync")], words].concat());
+    sync(&[OsStr::new("--all"), mount.path.as_ref()]).fails(8, &["gave up writing", "'syncline stats DIR'"]);
+    sync(&[file.as_ref()]).fails(8, &[]);
+    let told = fs::read_to_string(&log).unwrap();
+    assert_eq!(told.matches("could not be written back").count(), 4, "{told}");
+    let answer = syncline([OsStr::new("stats"), mount.path.as_ref()]).ok();
+    assert!(answer.out.contains("4 files not written back"), "{answer:?}");
+}
+
+#[test]
+fn reads_that_the_device_fails_are_counted_told_and_logged() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let disk = Disk::new(&place, 64 << 20, Duration::ZERO);
+    syncline([OsStr::new("mkfs"), disk.path.as_ref()]).ok();
+    let mount = Mount::new(&disk.path, &place.directory("mount"), &[]);
+    for number in 0..200 {
+        fs::write(mount.path.join(number.to_string()), vec![7; FILE_BYTES / 10]).unwrap();
+    }
+    mount.unmount().ok();
+    let log = place.path().join("log");
+    let mount = Mount::new(&disk.path, &place.directory("again"), &["--log", log.to_str().unwrap()]);
+    let numbers = (0..200).map(|number| mount.path.join(number.to_string()));
+    let mut files: Vec<File> = numbers.map(|path| File::open(path).unwrap()).collect();
+    let number = rustix::fs::fstat(&files[0]).unwrap().st_ino;
+    disk.troubles.set(true, false, false);
+    let mut contents = Vec::new();
+    for file in &mut files {
+        assert_eq!(file.read_to_end(&mut contents).unwrap_err().raw_os_error(), Some(5));
+    }
+    let failed = mount.stats()["store"]["device_reads_failed"].as_u64().unwrap();
+    assert!(failed >= 200, "{failed}");
+    let answer = syncline(["status"]).ok();
+    assert!(answer.out.contains(&format!("{failed} device reads failed")), "{answer:?}");
+    let told = fs::read_to_string(&log).unwrap();
+    let lines = told.lines().filter(|line| line.contains("Read of")).count();
+    assert!((1..=30).contains(&lines), "{lines} lines: {told}");
+    for words in [format!("inode {number}, block "), "'dmesg'".into(), format!("path DIR {number}'")] {
+        assert!(told.contains(&words), "{words}: {told}");
+    }
+    drop(files);
+    disk.troubles.set(false, false, false);
+    mount.unmount().ok();
+}
+
+/// The command ended well, and what it wrote is lost all the same.
+#[test]
+fn a_command_whose_mount_does_not_end_well_has_failed() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let disk = Disk::new(&place, 64 << 20, Duration::ZERO);
+    syncline([OsStr::new("mkfs"), disk.path.as_ref()]).ok();
+    let run_in = |script: &str, each: &mut dyn FnMut()| {
+        let (ready, go) = (place.path().join("ready"), place.path().join("go"));
+        let mut command = program();
+        let script = format!(
+            "echo lost >file; {script}; touch {0}; while ! test -e {1}; do sleep 0.05; done; true",
+            ready.display(),
+            go.display()
+        );
+        command.arg("run").arg(&disk.path).args(["--", "sh", "-c", &script]).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        eventually("the command runs", || ready.exists());
+        each();
+        File::create(&go).unwrap();
+        let output = child.wait_with_output().unwrap();
+        fs::remove_file(ready).unwrap();
+        fs::remove_file(go).unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = run_in("true", &mut || disk.troubles.set(false, true, true));
+    assert!(code == Some(8) && text.contains("the last checkpoint did not end well"), "{code:?}: {text}");
+    disk.troubles.set(false, false, false);
+    let kill = |signal| {
+        let told: serde_json::Value = serde_json::from_str(&syncline(["status", "--json"]).ok().out).unwrap();
+        let is_ours = |mount: &&serde_json::Value| mount["image"].as_str() == disk.path.to_str();
+        let pid = told.as_array().unwrap().iter().find(is_ours).unwrap()["pid"].as_i64().unwrap();
+        let pid = Pid::from_raw(pid as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+        pid
+    };
+    let (code, text) = run_in("true", &mut || wait_for_end(kill(Signal::KILL)));
+    assert!(code == Some(8) && text.contains("its daemon died before the command did"), "{code:?}: {text}");
+    // A daemon that is asked to end writes everything.
+    let (code, text) = run_in("cd /", &mut || wait_for_end(kill(Signal::TERM)));
+    assert_eq!(code, Some(0), "{text}");
 }

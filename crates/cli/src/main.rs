@@ -185,10 +185,27 @@ fn definition() -> clap::Command {
 }
 
 /// Parses the command line.
-fn parse(words: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
+fn parse(words: impl Iterator<Item = OsString>) -> Result<(Cli, Named), clap::Error> {
     let mut definition = definition();
     let matches = definition.try_get_matches_from_mut(words)?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))?;
+    Ok((cli, Named::of(&matches)))
+}
+
+/// The command by its name, and everything that it was given.
+struct Named {
+    command: String,
+    arguments: Vec<OsString>,
+}
+
+impl Named {
+    fn of(matches: &clap::ArgMatches) -> Self {
+        let Some((command, given)) = matches.subcommand() else {
+            return Self { command: String::new(), arguments: Vec::new() };
+        };
+        let values = given.ids().filter_map(|id| given.try_get_raw(id.as_str()).ok().flatten());
+        Self { command: command.to_owned(), arguments: values.flatten().map(OsString::from).collect() }
+    }
 }
 
 fn run(command: Command) -> Outcome {
@@ -258,8 +275,8 @@ fn main() -> ExitCode {
         Err(failure) => return failed(failure),
     };
     let words = || std::iter::once(OsString::from("syncline")).chain(arguments.iter().cloned());
-    let cli = match parse(words()) {
-        Ok(cli) => cli,
+    let (cli, named) = match parse(words()) {
+        Ok(parsed) => parsed,
         Err(error) => {
             // Error messages repeat what was typed wrongly, so parse it again with control
             // characters escaped.
@@ -269,7 +286,8 @@ fn main() -> ExitCode {
     };
     logging::start(cli.logging);
     outlive_limits();
-    let ended = run(cli.command).unwrap_or_else(failed);
+    let answered = commands::ask::require_answers(&named.command, &named.arguments);
+    let ended = answered.and_then(|()| run(cli.command)).unwrap_or_else(failed);
     logging::end();
     ended
 }

@@ -367,3 +367,65 @@ fn redirect(image: &Path, changes: &[(u64, u64)]) {
     store.commit(transaction).unwrap();
     block_on(store.close()).unwrap();
 }
+
+/// The state that a power cut leaves of six synced changes of files, the first of them changed twice.
+fn cut_off() -> Place {
+    let (from, place) = (Place::with_image("32MiB"), Place::new());
+    let fs = Filesystem::open(from.image(), ImageOptions::default()).unwrap();
+    for (name, contents) in [("f1", "old"), ("f2", "2"), ("f3", "3"), ("f4", "4"), ("f5", "5"), ("f1", "new")]
+    {
+        let file = fs.create_file(name).unwrap();
+        file.write_all_at(contents.as_bytes(), 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    fs::copy(from.image(), place.image()).unwrap();
+    place
+}
+
+/// The blocks of the batches in an image's log.
+fn batches(image: &Path) -> Vec<u64> {
+    let mut command = program();
+    command.arg("inspect").arg(image).args(["--json", "-c", "log"]);
+    let log: serde_json::Value = serde_json::from_str(&run(command).ok().out).unwrap();
+    log["list"].as_array().unwrap().iter().map(|batch| batch["block"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn what_a_damaged_log_has_lost_is_told_by_cp_ls_and_cat() {
+    let place = cut_off();
+    let look = |words: &[&str], path: &str| {
+        let mut command = program();
+        command.args(words).arg(format!("{}:{path}", place.image().display()));
+        run(command)
+    };
+    let to = place.directory("to");
+    cp(&place, &["-a"], &[":"], &to.join("whole")).ok();
+    assert_eq!(fs::read(to.join("whole/f1")).unwrap(), b"new");
+    assert_eq!(look(&["ls"], "").ok().err, "", "nothing is missing");
+
+    let blocks = batches(&place.image());
+    let rotten = blocks[blocks.len() - 2] * 4096;
+    edit(&place.image(), rotten + 100, 1, |bytes| bytes[0] ^= 1);
+    let answers = [cp(&place, &["-a"], &[":"], &to.join("rotten")), look(&["ls"], ""), look(&["cat"], "f1")];
+    for answer in &answers {
+        assert_eq!(answer.code, 4, "{answer:?}");
+        assert!(answer.err.contains("the log is damaged: batch"), "{answer:?}");
+    }
+    assert_eq!(fs::read(to.join("rotten/f4")).unwrap(), b"4", "what can be read is copied");
+    assert_eq!(answers[2].out, "old");
+}
+
+#[test]
+fn a_superblock_that_is_lost_is_told_by_cp_ls_and_cat() {
+    let (place, to) = ground();
+    // Both copies of one slot: the newer of the two superblocks, perhaps.
+    let blocks = fs::metadata(place.image()).unwrap().len() / 4096;
+    for copy in syncline_format::Geometry::superblock_copies_for(blocks, 0) {
+        edit(&place.image(), copy * 4096, 4096, |bytes| bytes.fill(0xff));
+    }
+    for answer in [cp(&place, &["-a"], &[":tree"], &to), cp(&place, &[], &[":tree/file"], &to)] {
+        assert_eq!(answer.code, 4, "{answer:?}");
+        assert!(answer.err.contains("nothing is left of superblock"), "{answer:?}");
+    }
+    assert!(to.join("tree/file").exists());
+}

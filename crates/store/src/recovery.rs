@@ -61,6 +61,9 @@ pub struct RecoveryReport {
     /// been acknowledged, so only opening for reading, or with
     /// [`StoreOptions::accept_damaged_log`], allows it.
     pub cut: Option<String>,
+    /// Something that was synced may be missing, because the log or the newest superblock is
+    /// damaged. As with `cut`, most openings are refused then.
+    pub incomplete: bool,
 }
 
 /// Impossible log records that were left out to get at the rest.
@@ -157,6 +160,8 @@ impl Store {
         report
             .notes
             .extend(found.unreadable.iter().map(|error| format!("the log can't be read in full: {error}")));
+        // Behind the log of an image that was unmounted there was nothing.
+        report.incomplete |= found.unreadable.is_some() && !superblock.clean;
         report.notes.extend(found.healed().map(|(_, text)| text));
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
@@ -302,6 +307,7 @@ fn refuse_contradiction(
     );
     if options.read_only || options.accept_damaged_log {
         report.notes.push(text);
+        report.incomplete = true;
         return Ok(());
     }
     Err(StoreError::Damaged(
@@ -340,6 +346,7 @@ async fn replay(
                     let cut = unreadable_data(header, &error);
                     report.notes.push(cut.clone());
                     report.cut = Some(cut);
+                    report.incomplete = true;
                     break;
                 }
                 verified => verified?,
@@ -457,6 +464,7 @@ pub(crate) fn apply(
                     return Err(StoreError::Corrupt { addr: header.addr, detail });
                 }
                 report.ignored.items += 1;
+                report.incomplete = true;
                 report.ignored.object.get_or_insert(object);
             }
             Record::Put(key, value) => {

@@ -129,6 +129,7 @@ impl ReadSlots {
         let Some(loss) = self.loss() else { return Ok(()) };
         if options.read_only || options.accept_damaged_log {
             report.notes.push(loss);
+            report.incomplete = true;
             return Ok(());
         }
         let next = "mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on from what is left";

@@ -5,9 +5,11 @@
 //! no answer comes, it is left behind and ends when the daemon answers or ends.
 
 use crate::failure::{Failure, Outcome};
+use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +19,33 @@ use syncline_fuse::{FILESYSTEM_TYPE, MountEntry, control, mounts};
 /// How long a daemon may take to answer a plain question. It answers from memory, without its
 /// device.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Commands that ask the daemon of a mount wherever an argument is on one, and would wait for ever.
+/// The others limit their waiting themselves, or have nothing to do with mounts.
+const WAITING: [&str; 19] = [
+    "barrier",
+    "cat",
+    "check",
+    "clone",
+    "compress",
+    "cp",
+    "dedupe",
+    "defragment",
+    "du",
+    "explain",
+    "inspect",
+    "label",
+    "ls",
+    "mkfs",
+    "path",
+    "resize",
+    "sync",
+    "trim",
+    "uuid",
+];
+
+/// The most symbolic links that are followed to a mount.
+const LINKS_MAX: usize = 40;
 
 /// Arguments of the hidden command `ask`.
 #[derive(clap::Args)]
@@ -29,6 +58,22 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     control::text(&args.directory, "daemon")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses arguments of a command that are on a mount whose daemon does not answer in time.
+pub fn require_answers(command: &str, arguments: &[OsString]) -> Result<(), Failure> {
+    let Some(mounts) = Some(command).filter(|it| WAITING.contains(it)).and_then(|_| mounts().ok()) else {
+        return Ok(());
+    };
+    let mut asked: Vec<&Path> = Vec::new();
+    for argument in arguments {
+        let Some(mount) = mount_of(Path::new(argument), &mounts) else { continue };
+        if !asked.contains(&&*mount.mount_point) {
+            require_answer(&mount.mount_point, PATIENCE)?;
+            asked.push(&mount.mount_point);
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a path whose daemon does not answer in time. The contents of the answer, and whether
@@ -46,7 +91,8 @@ pub fn require_answer(directory: &Path, patience: Duration) -> Result<(), Failur
 
 /// The failure for a daemon that did not answer.
 fn silent(directory: &Path, patience: Duration) -> Failure {
-    let process = mount_of(directory).and_then(|mount| process_behind(&mount));
+    let mounts = mounts().unwrap_or_default();
+    let process = mount_of(directory, &mounts).and_then(process_behind);
     let process = process.map(|pid| format!(" (process {pid})")).unwrap_or_default();
     let text = format!(
         "the daemon behind {}{process} has not answered for {} s: it is stopped, or hangs",
@@ -58,18 +104,39 @@ fn silent(directory: &Path, patience: Duration) -> Failure {
     )
 }
 
-/// The mount that a path is on, by its name alone: looking at the path would mean waiting for the
-/// daemon.
-fn mount_of(path: &Path) -> Option<MountEntry> {
-    let path = std::path::absolute(path).ok()?;
-    if path.components().any(|part| part == Component::ParentDir) {
-        return None;
+/// Our mount that a path leads to, found by names, and by links outside of our mounts: looking at
+/// anything on a mount would mean waiting for its daemon.
+fn mount_of<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    let names = |path: &Path| path.iter().map(OsString::from).collect::<VecDeque<_>>();
+    let mut left = names(&std::path::absolute(path).ok()?);
+    loop {
+        // Of several mounts at one place, the last one is visible.
+        let here = mounts.iter().rfind(|mount| mount.mount_point == at);
+        if let Some(ours) = here.filter(|mount| mount.filesystem_type == FILESYSTEM_TYPE) {
+            return Some(ours);
+        }
+        let name = left.pop_front()?;
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        // An absolute target starts over at the root.
+        at.push(name);
+        if mounts.iter().any(|mount| mount.mount_point == at) {
+            continue;
+        }
+        if let Ok(target) = at.read_link() {
+            links += 1;
+            if links > LINKS_MAX {
+                return None;
+            }
+            at.pop();
+            let mut all = names(&target);
+            all.append(&mut left);
+            left = all;
+        }
     }
-    let above = mounts().ok()?.into_iter().filter(|mount| path.starts_with(&mount.mount_point));
-    // Of several mounts at one place, the last one is visible.
-    above
-        .max_by_key(|mount| mount.mount_point.components().count())
-        .filter(|mount| mount.filesystem_type == FILESYSTEM_TYPE)
 }
 
 /// The daemon of a mount that can't be asked, found by the lock on its image.
@@ -123,4 +190,36 @@ fn collect(from: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u
         }
         bytes
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_mount_is_found_by_names_and_by_links_that_lead_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().canonicalize().unwrap();
+        fs::create_dir_all(place.join("mount/below")).unwrap();
+        fs::create_dir(place.join("side")).unwrap();
+        symlink("../mount/below", place.join("side/link")).unwrap();
+        symlink(place.join("side"), place.join("around")).unwrap();
+        symlink("circle", place.join("circle")).unwrap();
+        let mount = |mount_point: PathBuf, filesystem_type: &str| MountEntry {
+            mount_point,
+            filesystem_type: filesystem_type.into(),
+            ..mounts().unwrap().swap_remove(0)
+        };
+        let ours = [mount("/".into(), "ext4"), mount(place.join("mount"), FILESYSTEM_TYPE)];
+        let found = |path: &str| mount_of(&place.join(path), &ours).is_some();
+        for path in ["mount", "mount/below/none", "side/../mount", "side/link", "around/link/file"] {
+            assert!(found(path), "{path}");
+        }
+        for path in ["", "mounted", "side", "none/mount", "mount/..", "circle"] {
+            let leads_out = path == "mount/..";
+            assert_eq!(found(path), leads_out, "{path}: what is behind a mount is not looked at");
+        }
+    }
 }

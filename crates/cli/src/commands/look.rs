@@ -1,7 +1,7 @@
 //! `syncline ls` and `syncline cat`: show the contents of an image or a snapshot without mounting
 //! it. Nothing is written.
 
-use super::place::Place;
+use super::place::{self, Place};
 use crate::failure::{Failure, Outcome};
 use crate::printed;
 use std::ffi::OsString;
@@ -68,8 +68,8 @@ pub fn ls(args: LsArgs) -> Outcome {
     }
     printed::written(output.flush())?;
     drop(output);
-    fs.close()?;
-    Ok(ExitCode::from(code))
+    let closed = place::close(fs)?;
+    Ok(if code == 0 { closed } else { ExitCode::from(code) })
 }
 
 /// The line of an entry, with its details if their metadata is given.
@@ -147,6 +147,5 @@ pub fn cat(args: CatArgs) -> Outcome {
     }
     printed::written(output.flush())?;
     drop(file);
-    fs.close()?;
-    Ok(ExitCode::SUCCESS)
+    place::close(fs)
 }

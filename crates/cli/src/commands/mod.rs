@@ -32,6 +32,7 @@ mod mounted;
 pub mod path;
 mod place;
 pub mod quota;
+mod recovered;
 pub mod resize;
 pub mod run;
 pub mod scrub;

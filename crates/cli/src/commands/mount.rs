@@ -7,7 +7,6 @@ use super::image;
 use super::mount_options::{MountChoices, left_by_remount};
 use super::{signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
-use crate::printed::left_out;
 use crate::{size, utab};
 use signal_hook::iterator::Handle;
 use std::fs::File;
@@ -393,12 +392,7 @@ fn tell_of_discards(image: &Path, choices: &MountChoices, block_device: bool) {
 
 /// Reports what recovery found, if it is worth mentioning.
 fn tell(image: &Path, report: &RecoveryReport) {
-    for note in &report.notes {
-        note!("syncline: {}: {note}", image.display());
-    }
-    if report.discarded_batches > 0 {
-        note!("syncline: {}: {}", image.display(), left_out(report.discarded_batches));
-    }
+    super::recovered::tell(image, report);
     tracing::info!(batches = report.batches, records = report.records, clean = report.clean, "recovered");
 }
 

@@ -1,7 +1,6 @@
 //! Detects the directory of a mounted filesystem where a command wants an image that is not
 //! mounted.
 
-use super::ask;
 use crate::failure::{Cause, Failure};
 use serde_json::Value;
 use std::path::Path;
@@ -12,7 +11,6 @@ pub fn refuse_mounted(path: &Path, next: &'static str) -> Result<(), Failure> {
     if !path.is_dir() {
         return Ok(());
     }
-    ask::require_answer(path, ask::PATIENCE)?;
     // For any other directory, opening it reports what is wrong.
     let Ok(daemon) = control::text(path, "daemon") else { return Ok(()) };
     let daemon: Value = serde_json::from_str(&daemon).unwrap_or_default();

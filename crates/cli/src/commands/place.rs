@@ -1,9 +1,11 @@
 //! `IMAGE[@SNAPSHOT]:PATH`: a file in an image that is not mounted, or in a snapshot of it.
 
-use crate::failure::{Cause, Failure};
+use super::recovered;
+use crate::failure::{Cause, Failure, Outcome};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use syncline::{Filesystem, ImageOptions};
 
 /// An image, perhaps a snapshot of it, and a path in it.
@@ -43,25 +45,35 @@ impl Place {
         Self { image: path_of(&bytes[..end]), snapshot: None, path: PathBuf::new() }
     }
 
-    /// Opens it for reading.
+    /// Opens it for reading, and tells what is damaged: then older contents, or none, may be all that is
+    /// left of a file.
     pub fn open(&self) -> Result<Filesystem, Failure> {
         let opened = match &self.snapshot {
             Some(name) => Filesystem::open_snapshot(&self.image, name, ImageOptions::read_only()),
             None => Filesystem::open(&self.image, ImageOptions::read_only()),
         };
-        opened.map_err(|error| {
+        let opened = opened.map_err(|error| {
             let failure = Failure::from(error).about(&self.image).of_reading_only();
             match failure.code() == Cause::InUse as u8 && self.snapshot.is_none() {
                 true => failure.next("or name a snapshot, which can be read meanwhile: IMAGE@SNAPSHOT:PATH"),
                 false => failure,
             }
-        })
+        })?;
+        recovered::tell(&self.image, opened.recovery());
+        Ok(opened)
     }
 
     /// The path in the image, starting at its root.
     pub fn inside(&self) -> PathBuf {
         Path::new("/").join(&self.path)
     }
+}
+
+/// The end of a command that has read what it should: it fails if that may not be what was synced.
+pub fn close(fs: Filesystem) -> Outcome {
+    let code = recovered::code(fs.recovery());
+    fs.close()?;
+    Ok(ExitCode::from(code))
 }
 
 #[cfg(test)]

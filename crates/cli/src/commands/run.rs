@@ -1,7 +1,9 @@
 //! `syncline run`: runs a command on an image that is mounted for as long as it runs.
 
-use crate::failure::{Failure, Outcome};
+use super::{ask, image};
+use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
+use rustix::fs::StatVfsMountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::ffi::OsString;
@@ -13,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use syncline_fuse::mounts;
+use syncline_device::{Device, block_on};
+use syncline_format::superblock::Superblock;
+use syncline_fuse::{daemon_has_gone, mounts};
 
 /// How often to check whether the command has ended, or a signal has come.
 const LOOK: Duration = Duration::from_millis(5);
@@ -49,18 +53,17 @@ pub fn run(args: Args) -> Outcome {
     }
     let mounted = succeed(mount.arg("--").arg(&args.image).arg(&directory));
     let ran = mounted.and_then(|()| {
+        let read_only =
+            rustix::fs::statvfs(&directory).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::RDONLY));
         let ran = run_in(&directory, &args.command, &told);
-        let unmounted = succeed(umount.arg("--").arg(&directory));
-        // It may have been unmounted already: the daemon ended, perhaps by a signal.
-        match unmounted {
-            Err(failure) if is_mounted(&directory) => {
-                let at = directory.display();
-                note!(
-                    "syncline: the image stays mounted at {at}: end what uses it, then 'syncline umount {at}'"
-                );
+        match end(&args.image, &directory, read_only, &mut umount) {
+            Ok(()) => ran,
+            Err(failure) => {
+                if let Err(other) = ran {
+                    note!("syncline: {other}");
+                }
                 Err(failure)
             }
-            _ => ran,
         }
     });
     // Fails, and must, if something is still mounted there.
@@ -68,6 +71,42 @@ pub fn run(args: Args) -> Outcome {
     let status = ran?;
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Unmounts. Fails if the image stays mounted, or if what the command wrote may be lost, whatever the
+/// command itself thought of that.
+fn end(image: &Path, directory: &Path, read_only: bool, umount: &mut Command) -> Result<(), Failure> {
+    // One that does not answer is waited for by umount, within limits.
+    let answers = ask::require_answer(directory, ask::PATIENCE).is_ok();
+    let has_died = answers && std::fs::metadata(directory).is_err_and(|error| daemon_has_gone(&error));
+    let unmounted = succeed(umount.arg("--").arg(directory));
+    let lost = |what: &str| {
+        let text =
+            format!("{}: {what} before the command did, so what was not synced may be lost", image.display());
+        Failure::of(Cause::Device, text).next("mount the image to recover what was synced")
+    };
+    match unmounted {
+        Err(failure) if is_mounted(directory) => {
+            let at = directory.display();
+            note!("syncline: the image stays mounted at {at}: end what uses it, then 'syncline umount {at}'");
+            Err(failure)
+        }
+        _ if has_died && !read_only => Err(lost("its daemon died")),
+        // It was unmounted already, by the command or by a signal to the daemon.
+        Err(failure) if failure.code() == Cause::MountPoint as u8 => match last_superblock(image) {
+            Some(superblock) if !superblock.clean && !read_only => {
+                Err(lost("the mount ended, and not well,"))
+            }
+            _ => Ok(()),
+        },
+        ended => ended,
+    }
+}
+
+/// The last superblock of an image, unless it can't be read or another process has it.
+fn last_superblock(image: &Path) -> Option<Superblock> {
+    let device: Arc<dyn Device> = image::open_read_only(image).ok()?;
+    Some(block_on(syncline_store::read_superblocks(&device)).ok()?.superblock)
 }
 
 /// Signals from the terminal are for COMMAND alone. Other signals that would end only us are passed

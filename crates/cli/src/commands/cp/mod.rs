@@ -9,6 +9,7 @@ mod tree;
 use super::image::{known_contents, spinner};
 use super::missing;
 use super::place::Place;
+use super::recovered;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::printed::several;
 use indicatif::ProgressBar;
@@ -98,8 +99,11 @@ pub fn run(args: Args) -> Outcome {
             args.destination.display()
         );
     }
+    let incomplete =
+        sources.iter().map(|source| recovered::code(source.fs.recovery())).find(|code| *code != 0);
     sources.into_iter().try_for_each(|source| source.fs.close())?;
-    Ok(ExitCode::from(told.code))
+    let code = if told.code == 0 { incomplete.unwrap_or(0) } else { told.code };
+    Ok(ExitCode::from(code))
 }
 
 impl Source {

@@ -47,9 +47,16 @@ const NAMES_IN_NODE: u64 = 32;
 pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let result = write_back_once(fs, inode).await;
     if let Err(error) = &result {
-        fs.counters.writeback_errors.add(1);
-        tracing::error!(ino = inode.ino, %error, "write-back failed");
-        inode.state.lock().data.failures.add(error.clone());
+        let first = inode.state.lock().data.failures.add_unwritten(error.clone());
+        // It is tried again for as long as the device fails, which is told once.
+        if first {
+            fs.counters.writeback_errors.add(1);
+            tracing::error!(
+                ino = inode.ino,
+                %error,
+                "a file could not be written back, and is tried again; 'syncline path DIR INODE' names it"
+            );
+        }
     }
     result
 }
