@@ -2,13 +2,13 @@
 
 use crate::failure::{about, raised};
 use crate::handle::Handle;
+use crate::inside::Inside;
 use crate::stat::Stat;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 use syncline::File;
 
@@ -137,9 +137,9 @@ impl RawFile {
         self.call(py, File::sync_data)
     }
 
-    fn link(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn link(&self, py: Python<'_>, path: Inside) -> PyResult<()> {
         let file = self.get()?;
-        about(py, path, |path| file.link(path))
+        about(py, path.of_any(), |path| file.link(path))
     }
 
     #[pyo3(signature = (offset, to, to_offset, count=None))]

@@ -3,6 +3,7 @@
 use crate::failure::{about, raised, raised_for};
 use crate::file::RawFile;
 use crate::handle::Handle;
+use crate::inside::Inside;
 use crate::stat::{Snapshot, Stat};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -42,10 +43,10 @@ impl Image {
     fn call_about<T: Send>(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: Inside,
         call: impl FnOnce(&Filesystem, &std::path::Path) -> syncline::Result<T> + Send,
     ) -> PyResult<T> {
-        let filesystem = self.get()?;
+        let (filesystem, path) = (self.get()?, path.of(self)?);
         about(py, path, move |path| call(&filesystem, path))
     }
 }
@@ -102,7 +103,7 @@ impl Image {
     fn open_raw(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: Inside,
         read: bool,
         write: bool,
         append: bool,
@@ -116,17 +117,17 @@ impl Image {
         self.call_about(py, path, |fs, path| options.open(fs, path)).map(RawFile::new)
     }
 
-    fn open_unnamed(&self, py: Python<'_>, directory: PathBuf) -> PyResult<RawFile> {
+    fn open_unnamed(&self, py: Python<'_>, directory: Inside) -> PyResult<RawFile> {
         self.call_about(py, directory, |fs, directory| fs.create_unnamed(directory)).map(RawFile::new)
     }
 
     /// Names in a directory.
-    fn listdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
+    fn listdir(&self, py: Python<'_>, path: Inside) -> PyResult<Vec<OsString>> {
         self.call_about(py, path, |fs, path| fs.read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect())
     }
 
     /// Names in a directory and what is known about each, links told of themselves.
-    fn scandir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<(OsString, Stat)>> {
+    fn scandir(&self, py: Python<'_>, path: Inside) -> PyResult<Vec<(OsString, Stat)>> {
         self.call_about(py, path, |fs, path| {
             let mut found = Vec::new();
             for entry in fs.read_dir(path)? {
@@ -142,87 +143,92 @@ impl Image {
         })
     }
 
-    fn stat(&self, py: Python<'_>, path: PathBuf) -> PyResult<Stat> {
+    fn stat(&self, py: Python<'_>, path: Inside) -> PyResult<Stat> {
         self.call_about(py, path, |fs, path| fs.metadata(path)).map(Stat::from)
     }
 
-    fn lstat(&self, py: Python<'_>, path: PathBuf) -> PyResult<Stat> {
+    fn lstat(&self, py: Python<'_>, path: Inside) -> PyResult<Stat> {
         self.call_about(py, path, |fs, path| fs.symlink_metadata(path)).map(Stat::from)
     }
 
-    fn exists(&self, py: Python<'_>, path: PathBuf) -> PyResult<bool> {
+    fn exists(&self, py: Python<'_>, path: Inside) -> PyResult<bool> {
         self.call_about(py, path, |fs, path| fs.try_exists(path))
     }
 
     #[pyo3(signature = (path, mode=0o755))]
-    fn mkdir(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+    fn mkdir(&self, py: Python<'_>, path: Inside, mode: u16) -> PyResult<()> {
         self.call_about(py, path, |fs, path| DirBuilder::new().mode(mode).create(fs, path))
     }
 
     /// All directories on the way too; one that exists is good.
     #[pyo3(signature = (path, mode=0o755))]
-    fn makedirs(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+    fn makedirs(&self, py: Python<'_>, path: Inside, mode: u16) -> PyResult<()> {
         self.call_about(py, path, |fs, path| DirBuilder::new().recursive(true).mode(mode).create(fs, path))
     }
 
-    fn remove(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn remove(&self, py: Python<'_>, path: Inside) -> PyResult<()> {
         self.call_about(py, path, |fs, path| fs.remove_file(path))
     }
 
-    fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn rmdir(&self, py: Python<'_>, path: Inside) -> PyResult<()> {
         self.call_about(py, path, |fs, path| fs.remove_dir(path))
     }
 
-    fn rmtree(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn rmtree(&self, py: Python<'_>, path: Inside) -> PyResult<()> {
         self.call_about(py, path, |fs, path| fs.remove_dir_all(path))
     }
 
     #[pyo3(signature = (source, target, *, replace=true))]
-    fn rename(&self, py: Python<'_>, source: PathBuf, target: PathBuf, replace: bool) -> PyResult<()> {
+    fn rename(&self, py: Python<'_>, source: Inside, target: Inside, replace: bool) -> PyResult<()> {
+        let target = target.of(self)?;
         let flags = RenameFlags { no_replace: !replace, ..RenameFlags::default() };
         self.call_about(py, source, |fs, source| fs.rename_with(source, &target, flags))
     }
 
-    fn exchange(&self, py: Python<'_>, one: PathBuf, other: PathBuf) -> PyResult<()> {
+    fn exchange(&self, py: Python<'_>, one: Inside, other: Inside) -> PyResult<()> {
+        let other = other.of(self)?;
         let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
         self.call_about(py, one, |fs, one| fs.rename_with(one, &other, flags))
     }
 
-    fn link(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<()> {
+    fn link(&self, py: Python<'_>, source: Inside, target: Inside) -> PyResult<()> {
+        let target = target.of(self)?;
         self.call_about(py, source, |fs, source| fs.hard_link(source, &target))
     }
 
-    fn symlink(&self, py: Python<'_>, leads_to: PathBuf, path: PathBuf) -> PyResult<()> {
+    fn symlink(&self, py: Python<'_>, leads_to: Inside, path: Inside) -> PyResult<()> {
+        let leads_to = leads_to.of(self)?;
         self.call_about(py, path, |fs, path| fs.symlink(&leads_to, path))
     }
 
-    fn readlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<OsString> {
+    fn readlink(&self, py: Python<'_>, path: Inside) -> PyResult<OsString> {
         self.call_about(py, path, |fs, path| fs.read_link(path)).map(PathBuf::into_os_string)
     }
 
-    fn realpath(&self, py: Python<'_>, path: PathBuf) -> PyResult<OsString> {
+    fn realpath(&self, py: Python<'_>, path: Inside) -> PyResult<OsString> {
         self.call_about(py, path, |fs, path| fs.canonicalize(path)).map(PathBuf::into_os_string)
     }
 
     /// Contents and permissions; whole blocks are shared. Returns the size.
-    fn copy(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<u64> {
+    fn copy(&self, py: Python<'_>, source: Inside, target: Inside) -> PyResult<u64> {
+        let target = target.of(self)?;
         self.call_about(py, source, |fs, source| fs.copy(source, &target))
     }
 
-    fn read_bytes<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
+    fn read_bytes<'py>(&self, py: Python<'py>, path: Inside) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.call_about(py, path, |fs, path| fs.read(path))?))
     }
 
-    fn write_bytes(&self, py: Python<'_>, path: PathBuf, data: &[u8]) -> PyResult<()> {
+    fn write_bytes(&self, py: Python<'_>, path: Inside, data: &[u8]) -> PyResult<()> {
         self.call_about(py, path, |fs, path| fs.write(path, data))
     }
 
-    fn chmod(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+    fn chmod(&self, py: Python<'_>, path: Inside, mode: u16) -> PyResult<()> {
         self.call_about(py, path, |fs, path| fs.set_permissions(path, mode & 0o7777))
     }
 
     #[pyo3(signature = (path, uid=None, gid=None))]
-    fn chown(&self, py: Python<'_>, path: PathBuf, uid: Option<u32>, gid: Option<u32>) -> PyResult<()> {
+    fn chown(&self, py: Python<'_>, path: Inside, uid: Option<u32>, gid: Option<u32>) -> PyResult<()> {
         self.call_about(py, path, |fs, path| fs.set_owner(path, uid, gid))
     }
 
@@ -230,7 +236,7 @@ impl Image {
     fn utime(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: Inside,
         atime_ns: Option<i128>,
         mtime_ns: Option<i128>,
     ) -> PyResult<()> {
@@ -242,22 +248,22 @@ impl Image {
     fn getxattr<'py>(
         &self,
         py: Python<'py>,
-        path: PathBuf,
+        path: Inside,
         name: OsString,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let value = self.call_about(py, path, |fs, path| fs.xattr(path, &name))?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
     }
 
-    fn setxattr(&self, py: Python<'_>, path: PathBuf, name: OsString, value: &[u8]) -> PyResult<()> {
+    fn setxattr(&self, py: Python<'_>, path: Inside, name: OsString, value: &[u8]) -> PyResult<()> {
         self.call_about(py, path, |fs, path| fs.set_xattr(path, &name, value))
     }
 
-    fn removexattr(&self, py: Python<'_>, path: PathBuf, name: OsString) -> PyResult<()> {
+    fn removexattr(&self, py: Python<'_>, path: Inside, name: OsString) -> PyResult<()> {
         self.call_about(py, path, |fs, path| fs.remove_xattr(path, &name))
     }
 
-    fn listxattr(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
+    fn listxattr(&self, py: Python<'_>, path: Inside) -> PyResult<Vec<OsString>> {
         self.call_about(py, path, |fs, path| fs.xattrs(path))
     }
 

@@ -6,6 +6,7 @@ mod failure;
 mod file;
 mod handle;
 mod image;
+mod inside;
 mod stat;
 
 use pyo3::prelude::*;

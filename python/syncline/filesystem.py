@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import io
 import json
 import os
+import stat
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 from . import files
 from ._syncline import Image
-from .path import Path
+from .path import Inside, Path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from ._syncline import RawFile, Stat
+    from ._syncline import RawFile
 
 #: Closed when Python ends: what runs in an image's threads does not end with Python's.
 _open: weakref.WeakSet[Filesystem] = weakref.WeakSet()
@@ -107,16 +109,16 @@ class Filesystem(Image):
         finally:
             super().close()
 
-    def path(self, *parts: Path | str | os.PathLike[str]) -> Path:
+    def path(self, *parts: Inside) -> Path:
         """A path with the methods of `pathlib.Path`."""
         return Path(self, *parts)
 
-    def __truediv__(self, part: Path | str | os.PathLike[str]) -> Path:
+    def __truediv__(self, part: Inside) -> Path:
         return Path(self, part)
 
     def open(
         self,
-        path: str | os.PathLike[str],
+        path: Inside,
         mode: str = "r",
         buffering: int = -1,
         encoding: str | None = None,
@@ -129,7 +131,13 @@ class Filesystem(Image):
             raise ValueError("encoding, errors and newline are for text")
         if not binary and buffering == 0:
             raise ValueError("text needs a buffer")
-        raw = files.File(self.open_native(path, kind), os.fspath(path), kind)
+        name = _text(path)
+        native = self.open_native(path, kind)
+        # As of the builtin, which opens no directory; os.open has its like in `open_native`.
+        if stat.S_ISDIR(native.stat().st_mode):
+            native.close()
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        raw = files.File(native, name, kind)
         self._files.add(raw)
         if buffering == 0:
             return raw
@@ -141,11 +149,11 @@ class Filesystem(Image):
         self._files.add(text)
         return text
 
-    def open_native(self, path: str | os.PathLike[str], kind: str) -> RawFile:
+    def open_native(self, path: Inside, kind: str) -> RawFile:
         """The file below Python's layers; `kind` is a mode without "b" and "t"."""
         both = "+" in kind
         return self.open_raw(
-            os.fspath(path),
+            path,
             read="r" in kind or both,
             write="a" not in kind and ("r" not in kind or both),
             append="a" in kind,
@@ -164,13 +172,13 @@ class Filesystem(Image):
         written, created or changed afterwards. Waits for no flush."""
         self.barrier_raw([files.below(file) for file in several])
 
-    def walk(self, top: str | os.PathLike[str] = "/") -> Iterator[tuple[str, list[str], list[str]]]:
+    def walk(self, top: Inside = "/") -> Iterator[tuple[str, list[str], list[str]]]:
         """Directories, each with its subdirectories and everything else in it, as `os.walk` has them. Links are not followed."""
-        path = os.fspath(top)
+        path = _text(top)
         directories: list[str] = []
         others: list[str] = []
-        for name, stat in self.scandir(path):
-            (directories if _is_directory(stat) else others).append(name)
+        for name, about in self.scandir(top):
+            (directories if stat.S_ISDIR(about.st_mode) else others).append(name)
         yield path, directories, others
         for name in directories:
             yield from self.walk(os.path.join(path, name))
@@ -189,5 +197,5 @@ class Filesystem(Image):
         return f"<syncline.Filesystem{' (closed)' if self.closed else ''}>"
 
 
-def _is_directory(stat: Stat) -> bool:
-    return stat.st_mode & 0o170000 == 0o040000
+def _text(path: Inside) -> str:
+    return str(path) if isinstance(path, Path) else os.fspath(path)

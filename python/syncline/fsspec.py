@@ -18,6 +18,7 @@ from fsspec.utils import stringify_path
 
 from . import files
 from .filesystem import Filesystem
+from .path import Path
 
 if TYPE_CHECKING:
     from ._syncline import RawFile, Stat
@@ -160,7 +161,7 @@ class SynclineFileSystem(AbstractFileSystem):
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        path = stringify_path(path)
+        path = str(path) if isinstance(path, Path) else stringify_path(path)
         path = path.removeprefix("syncline://").removeprefix("syncline:")
         names = [name for name in path.split("/") if name not in ("", ".")]
         return "/" + "/".join(names)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ._syncline import Stat
     from .filesystem import Filesystem
+
+#: What calls take for a path inside an image.
+Inside: TypeAlias = "str | os.PathLike[str] | Path"
 
 
 #: The errors of a path that leads to nothing.
@@ -23,8 +27,9 @@ _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 class Path:
     """A path of one open image. `fs / "mail" / "inbox"` and `fs.path("mail/inbox")` make one.
 
-    Methods have the names and the meaning of `pathlib.Path`. Paths start at the root of the image. It is no `os.PathLike`: the
-    builtin `open`, `os` and `shutil` would take it for a path of the host, and write or remove what they find there.
+    Methods have the names and the meaning of `pathlib.Path`. Paths start at the root of the image.
+
+    It is no path of the host: `os`, `shutil` and the builtin `open` refuse it with TypeError. Calls of its own filesystem take it.
 
     >>> import syncline
     >>> with syncline.Filesystem.in_memory() as fs:
@@ -38,27 +43,27 @@ class Path:
 
     __slots__ = ("_filesystem", "_pure")
 
-    def __init__(self, filesystem: Filesystem, *parts: Path | str | os.PathLike[str]) -> None:
+    def __init__(self, filesystem: Filesystem, *parts: Inside) -> None:
         self._filesystem = filesystem
-        self._pure = PurePosixPath("/", *map(self._own, parts))
+        self._pure = PurePosixPath("/", *map(self._plain, parts))
 
-    def _own(self, part: Path | str | os.PathLike[str]) -> str:
-        """A path that a caller gives, as text."""
+    def _plain(self, part: Inside) -> str | os.PathLike[str]:
+        """What `PurePosixPath` takes, of a path that is not one of another image."""
         if not isinstance(part, Path):
-            return os.fspath(part)
+            return part
         if part._filesystem is not self._filesystem:
-            raise ValueError(f"{part!r} is a path of another image")
-        return str(part)
+            raise ValueError(f"{part}: a path of another image")
+        return part._pure
 
     def _with(self, pure: PurePosixPath) -> Self:
         return type(self)(self._filesystem, pure)
 
-    def __truediv__(self, part: Path | str | os.PathLike[str]) -> Self:
-        return self.joinpath(part)
+    def __truediv__(self, part: Inside) -> Self:
+        return self._with(self._pure / self._plain(part))
 
-    def joinpath(self, *parts: Path | str | os.PathLike[str]) -> Self:
+    def joinpath(self, *parts: Inside) -> Self:
         """This path with more parts."""
-        return self._with(self._pure.joinpath(*map(self._own, parts)))
+        return self._with(self._pure.joinpath(*map(self._plain, parts)))
 
     def __str__(self) -> str:
         return str(self._pure)
@@ -98,6 +103,11 @@ class Path:
         return self._pure.suffix
 
     @property
+    def suffixes(self) -> list[str]:
+        """All suffixes of the last part."""
+        return self._pure.suffixes
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """All parts, the root first."""
         return self._pure.parts
@@ -106,6 +116,31 @@ class Path:
     def parent(self) -> Self:
         """The directory that it lies in; the root is its own."""
         return self._with(self._pure.parent)
+
+    @property
+    def parents(self) -> Sequence[Self]:
+        """The directories that it lies in, the nearest first, the root last."""
+        return tuple(map(self._with, self._pure.parents))
+
+    def as_posix(self) -> str:
+        """The path as text."""
+        return str(self._pure)
+
+    def is_relative_to(self, other: Inside) -> bool:
+        """True if it is `other`, or lies below."""
+        return self._pure.is_relative_to(self._plain(other))
+
+    def relative_to(self, other: Inside) -> PurePosixPath:
+        """The rest of the path below `other`; ValueError if it does not lie there."""
+        return self._pure.relative_to(self._plain(other))
+
+    def match(self, pattern: str) -> bool:
+        """True if it fits a pattern; a relative one fits from the right."""
+        return self._pure.match(pattern)
+
+    def with_stem(self, stem: str) -> Self:
+        """The path with another last part before its suffix."""
+        return self._with(self._pure.with_stem(stem))
 
     def with_name(self, name: str) -> Self:
         """The path with another last part."""
@@ -118,6 +153,10 @@ class Path:
     def stat(self, *, follow_symlinks: bool = True) -> Stat:
         """What is known about the file."""
         return self._filesystem.stat(str(self)) if follow_symlinks else self._filesystem.lstat(str(self))
+
+    def lstat(self) -> Stat:
+        """What is known about the file, or about the link itself."""
+        return self.stat(follow_symlinks=False)
 
     def _mode(self, follow_symlinks: bool = True) -> int:
         try:
@@ -189,6 +228,10 @@ class Path:
             raise ValueError("a pattern is relative, and not empty")
         yield from dict.fromkeys(self._glob(parts))
 
+    def rglob(self, pattern: str) -> Iterator[Self]:
+        """What lies anywhere below and fits a pattern."""
+        return self.glob(f"**/{pattern}")
+
     def _glob(self, parts: tuple[str, ...]) -> Iterator[Self]:
         first, rest = parts[0], parts[1:]
         if first == "**":
@@ -231,6 +274,20 @@ class Path:
             if not exist_ok or not self.is_dir():
                 raise
 
+    def touch(self, mode: int = 0o644, exist_ok: bool = True) -> None:
+        """Sets the times to now, of a file that is made if there is none."""
+        now = time.time_ns()
+        if exist_ok:
+            try:
+                return self._filesystem.utime(self, now, now)
+            except FileNotFoundError:
+                pass
+        file = self._filesystem.open_native(self, "a" if exist_ok else "x")
+        try:
+            file.chmod(mode)
+        finally:
+            file.close()
+
     def unlink(self, missing_ok: bool = False) -> None:
         """Removes a file or link."""
         try:
@@ -243,19 +300,19 @@ class Path:
         """Removes an empty directory."""
         self._filesystem.rmdir(str(self))
 
-    def rename(self, target: Path | str | os.PathLike[str]) -> Self:
+    def rename(self, target: Inside) -> Self:
         """Renames, over what has the name; the new path. After a crash it is the old or the new file."""
-        renamed = self._with(PurePosixPath(self._own(target)))
-        self._filesystem.rename(str(self), str(renamed))
+        renamed = self._with(PurePosixPath(self._plain(target)))
+        self._filesystem.rename(self, renamed)
         return renamed
 
     replace = rename
 
-    def symlink_to(self, target: Path | str | os.PathLike[str]) -> None:
+    def symlink_to(self, target: Inside) -> None:
         """Makes this path a symbolic link that leads to `target`."""
-        self._filesystem.symlink(self._own(target), str(self))
+        self._filesystem.symlink(target, self)
 
-    def hardlink_to(self, target: Path | str | os.PathLike[str]) -> None:
+    def hardlink_to(self, target: Inside) -> None:
         """Makes this path another name of the file `target`."""
         self._filesystem.link(self._own(target), str(self))
 

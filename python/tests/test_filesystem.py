@@ -424,22 +424,96 @@ def test_paths_have_the_methods_of_pathlib(fs, tmp_path):
     assert list((fs / "mail").iterdir()) == []
 
 
-def test_no_path_of_an_image_is_taken_for_one_of_the_host(fs, tmp_path):
-    """`shutil.rmtree(fs / "home")` must not remove the host's."""
-    mine = tmp_path / "mine"
-    mine.write_text("mine")
-    path = fs / str(mine)
-    for call in [os.fspath, open, os.remove, os.stat, shutil.rmtree]:
+def test_paths_of_an_image_are_none_of_the_host(fs, tmp_path):
+    """What the host has under the same name stays as it is."""
+    import shutil
+
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("the host's")
+    inside = fs.path(str(victim))
+    inside.mkdir(parents=True)
+    (inside / "file").write_text("the image's")
+    for call in [
+        lambda: os.fspath(inside),
+        lambda: open(inside / "file", "w"),
+        lambda: os.remove(inside / "file"),
+        lambda: shutil.rmtree(inside),
+        lambda: shutil.copy(inside / "file", tmp_path / "copy"),
+        lambda: tmp_path / inside,
+        lambda: syncline.Filesystem(inside / "file"),
+    ]:
         with pytest.raises(TypeError):
-            call(path)
-    assert mine.read_text() == "mine" and not path.exists()
-    with syncline.Filesystem.in_memory() as other, pytest.raises(ValueError):
-        (fs / "a").rename(other / "b")
-    (fs / "a").write_text("a")
-    (fs / "b").hardlink_to(fs / "a")
-    (fs / "c").symlink_to(fs / "a")
-    assert (fs / "a").rename(fs / "d") == fs / "d" and fs / (fs / "d") == fs / "d"
-    assert (fs / "b").read_text() == "a" and (fs / "c").readlink() == "/a"
+            call()
+    assert (victim / "file").read_text() == "the host's"
+    # The package's own calls take it, each of them.
+    file = inside / "file"
+    assert fs.read_bytes(file) == b"the image's" and fs.open(file).read() == "the image's"
+    assert fs.copy(file, inside / "copy") == 11
+    fs.link(file, inside / "second")
+    fs.symlink(file, inside / "link")
+    assert fs.readlink(inside / "link") == str(file)
+    fs.exchange(inside / "copy", inside / "second")
+    fs.rename(inside / "copy", inside / "third")
+    assert [path for path, _, _ in fs.walk(inside)] == [str(inside)] and fs.path(inside, "file") == fs / file == file
+    fs.rmtree(inside)
+    assert not inside.exists() and victim.exists()
+
+
+def test_paths_of_another_image_are_refused(fs):
+    with syncline.Filesystem.in_memory() as other:
+        for root in [fs, other]:
+            (root / "file").write_text("x")
+        for call in [
+            lambda: fs.remove(other / "file"),
+            lambda: fs.open(other / "file", "w"),
+            lambda: fs.copy("/file", other / "copy"),
+            lambda: fs.rename("/file", other / "copy"),
+            lambda: (fs / "file").rename(other / "copy"),
+            lambda: fs / (other / "file"),
+        ]:
+            with pytest.raises(ValueError, match="another image"):
+                call()
+        assert fs.listdir("/") == other.listdir("/") == ["file"]
+
+
+def test_directories_are_not_opened_as_files(fs):
+    fs.mkdir("/dir")
+    for mode, buffering in [("r", -1), ("rb", -1), ("rb", 0), ("r+", -1)]:
+        with pytest.raises(IsADirectoryError) as caught:
+            fs.open("/dir", mode, buffering)
+        assert (caught.value.errno, caught.value.filename) == (errno.EISDIR, "/dir")
+    with pytest.raises(IsADirectoryError):
+        (fs / "dir").read_text()
+
+
+def test_paths_are_taken_apart_as_those_of_pathlib(fs, tmp_path):
+    import pathlib
+
+    path, pure = fs / "a" / "b" / "c.tar.gz", pathlib.PurePosixPath("/a/b/c.tar.gz")
+    assert path.suffixes == pure.suffixes and path.as_posix() == str(pure)
+    assert [str(parent) for parent in path.parents] == [str(parent) for parent in pure.parents]
+    assert path.parents[0] == path.parent and path.with_stem("d") == fs / "a/b/d.gz"
+    assert path.relative_to(fs / "a") == path.relative_to("/a") == pure.relative_to("/a")
+    assert path.is_relative_to("/a") and not path.is_relative_to("/b")
+    with pytest.raises(ValueError):
+        path.relative_to("/b")
+    for pattern in ["*.gz", "b/*", "/a/*", "*.zip"]:
+        assert path.match(pattern) == pure.match(pattern), pattern
+    for root in [fs.path(), pathlib.Path(tmp_path)]:
+        file = root / "file"
+        file.touch(0o600)
+        assert file.stat().st_mode == 0o100600 and file.lstat().st_size == 0
+        file.write_text("kept")
+        before = file.stat().st_mtime_ns
+        time.sleep(0.01)
+        file.touch()
+        assert file.stat().st_mtime_ns > before and file.read_text() == "kept"
+        with pytest.raises(FileExistsError):
+            file.touch(exist_ok=False)
+        (root / "x" / "y").mkdir(parents=True)
+        (root / "x" / "y" / "z.eml").touch()
+        assert [found.name for found in root.rglob("*.eml")] == ["z.eml"]
 
 
 def test_an_image_is_opened_by_its_constructor(image):
