@@ -314,7 +314,7 @@ class Path:
 
     def hardlink_to(self, target: Inside) -> None:
         """Makes this path another name of the file `target`."""
-        self._filesystem.link(self._own(target), str(self))
+        self._filesystem.link(target, self)
 
     def readlink(self) -> str:
         """What a symbolic link says."""

@@ -7,6 +7,9 @@ use std::time::Duration;
 use syncline_device::OpenOptions;
 use syncline_lease::{LeaseOptions, Progress, TakeOver};
 
+/// Told what opening waits for; may end the waiting.
+pub type Waiting = dyn Fn(&Progress<'_>) -> ControlFlow<()> + Send + Sync;
+
 /// How to open an image.
 #[derive(Clone, Default)]
 pub struct How {
@@ -17,7 +20,7 @@ pub struct How {
     /// How the device lease is held, where there is one.
     pub lease: LeaseOptions,
     /// Told what opening waits for; may end the waiting.
-    pub waiting: Option<Arc<dyn Fn(&Progress<'_>) -> ControlFlow<()> + Send + Sync>>,
+    pub waiting: Option<Arc<Waiting>>,
 }
 
 impl How {

@@ -16,7 +16,7 @@ mod open;
 mod read_only;
 
 pub use create::start_of_remote;
-pub use how::How;
+pub use how::{How, Waiting};
 pub use syncline_lease::{LeaseLost, LeaseOptions, Progress, TakeOver};
 pub use syncline_net::{Location, LocationError, NetCounters};
 
