@@ -3,6 +3,7 @@
 pub mod ask;
 pub mod bench;
 pub mod bench_null;
+pub mod boot_check;
 pub mod check;
 pub mod clone;
 pub mod completions;
@@ -32,6 +33,7 @@ mod mounted;
 pub mod path;
 mod place;
 pub mod quota;
+pub mod remount;
 pub mod resize;
 pub mod run;
 pub mod scrub;
