@@ -149,6 +149,7 @@ deb:
     strip --strip-unneeded target/development/libsyncline.so.0
     ln -sfn libsyncline.so.0 target/development/libsyncline.so
     install -m 644 target/dist/libsyncline_c.a target/development/libsyncline.a
+    strip --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd target/development/libsyncline.a
     crates/capi/pkg-config /usr > target/development/libsyncline.pc
     .ci/notices Cargo.toml syncline-cli syncline-c > target/THIRD-PARTY.txt
     mkdir -p target/helpers/bin target/helpers/sbin

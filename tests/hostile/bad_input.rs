@@ -117,6 +117,7 @@ const REFUSED: &str = "
     6  | mount image full                          | full; not empty
     6  | mount image text                          | text; not a directory
     2  | mount image empty -o nonsense             | nonsense; unknown option; --help
+    2  | mount image empty -o noatim               | noatim; unknown option; did you mean noatime?
     2  | inspect image                             | no command came on standard input; -c
 ";
 
@@ -186,6 +187,7 @@ const REFUSED_TO_NOBODY: &str = "
     9  | info image                                | image; Permission denied; root
     8  | check image                               | image; Permission denied; root
     9  | mount image empty                         | image; Permission denied; root
+    9  | mount closed/image empty                  | closed/image; Permission denied; root
     9  | resize image 128MiB                       | image; Permission denied; root
     9  | label image new                           | image; Permission denied; root
     9  | snapshot create image name                | image; Permission denied; root
@@ -336,6 +338,7 @@ fn ordinary_users_are_told_who_may() {
     for (name, mode) in [("", 0o755), ("image", 0o600), ("names/syncline", 0o755)] {
         fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
+    fs::set_permissions(place.directory("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     let mount = mount_used(&place);
     fs::set_permissions(&mount.path, fs::Permissions::from_mode(0o700)).unwrap();
     all_are_refused(place.path(), REFUSED_TO_NOBODY, |words| {

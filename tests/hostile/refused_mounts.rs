@@ -221,6 +221,25 @@ fn an_image_that_was_made_for_a_refused_mount_goes_again() {
     assert!(new.exists());
 }
 
+/// As in a container without devices: it is named what is missing, and nothing is made there.
+#[test]
+fn an_empty_dev_is_told() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = crashed();
+    place.directory("bare");
+    for words in ["", "--foreground"] {
+        let script = format!(
+            "{ALONE}mount -t tmpfs none /dev && {{ \"$PROGRAM\" mount image bare {words}; code=$?; }} \
+             && test -z \"$(ls -A /dev)\" && exit $code || exit 99"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+        command.env("PROGRAM", env!("CARGO_BIN_EXE_syncline")).current_dir(place.path());
+        run(command).fails(7, &["/dev/null", "No such file", "/dev/fuse"]);
+    }
+}
+
 /// Ended by a signal while requests are served: the order of steps at the start does not matter at
 /// the end.
 #[test]

@@ -93,6 +93,10 @@ fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
         assert_eq!(refused.code, 4, "{refused:?}");
         assert!(refused.err.contains(word) && !refused.err.contains("-o ro"), "{refused:?}");
     }
+    let preened = check(&place, &["-p"]);
+    assert_eq!(preened.code, 4, "{preened:?}");
+    assert!(preened.out.contains("refused") && preened.out.contains("--repair --dry-run"), "{preened:?}");
+    assert!(fs::read(place.image()).unwrap() == before, "a refusal wrote");
     let undo = place.path().join("undo");
     let refused = check(&place, &["--repair", "--undo", undo.to_str().unwrap()]);
     assert_eq!(refused.code, 4, "{refused:?}");

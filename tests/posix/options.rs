@@ -149,9 +149,28 @@ fn mount_calls_the_program_by_another_name() {
     {
         let mut remount = named(&place, "mount.fuse.syncline");
         remount.arg(place.image()).arg(&directory).args(["-o", options]);
-        assert_eq!(run(remount).code, 0);
+        let answer = run(remount).ok();
+        assert_eq!(answer.err, "", "there is nothing to tell");
         let written = fs::write(directory.join("file"), "y");
         assert_eq!(errno(written), refused.then_some(30), "{options}");
+        // The daemon still could write; the mount counts.
+        let stats = syncline(["stats".as_ref(), directory.as_os_str()]).ok();
+        let status = syncline(["status"]).ok();
+        let head = format!("{}: ", directory.display());
+        let lines = status.out.lines().skip_while(|line| !line.starts_with(&head));
+        let state = lines.take(3).collect::<String>();
+        for told in [&stats.out, &state] {
+            assert_eq!(told.contains("read-only (remounted read-only)"), refused, "{options}: {told}");
+            assert_eq!(told.contains("read-write"), !refused, "{options}: {told}");
+        }
+    }
+    // What a remount can't change is told, also through mount(8).
+    for options in ["compress", "cache=64MiB", "log=/tmp/other"] {
+        let mut remount = named(&place, "mount.fuse.syncline");
+        let words = format!("remount,rw,noatime,user_id=0,group_id=0,allow_other,{options}");
+        remount.arg(place.image()).arg(&directory).args(["-o", &words]);
+        let answer = run(remount).ok();
+        assert!(answer.err.contains(&format!("stay as they were: {options}; ")), "{answer:?}");
     }
     // A mount that answers before data is durable does not claim to be synchronous.
     for option in ["sync", "dirsync"] {

@@ -106,7 +106,7 @@ fn differences_are_told_by_name() {
     let mut ground = Ground::new();
     let root = ground.path("");
     fs::create_dir_all(ground.path("docs/old")).unwrap();
-    for name in ["docs/stays", "docs/changes", "docs/mode", "docs/old/moves", "docs/goes"] {
+    for name in ["docs/stays", "docs/changes", "docs/mode", "docs/old/moves", "docs/goes", "docs/replaced"] {
         fs::write(ground.path(name), name.repeat(1000)).unwrap();
     }
     for index in 0..2000 {
@@ -117,6 +117,8 @@ fn differences_are_told_by_name() {
     fs::set_permissions(ground.path("docs/mode"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::rename(ground.path("docs/old/moves"), ground.path("docs/moved")).unwrap();
     fs::remove_file(ground.path("docs/goes")).unwrap();
+    fs::remove_file(ground.path("docs/replaced")).unwrap();
+    fs::write(ground.path("docs/replaced"), "another file").unwrap();
     fs::create_dir(ground.path("new")).unwrap();
     fs::hard_link(ground.path("docs/stays"), ground.path("new/link")).unwrap();
     snapshot(&[&"create", &root, &"after"]).ok();
@@ -126,6 +128,8 @@ fn differences_are_told_by_name() {
         "- /docs/goes",
         "A /docs/mode",
         "R /docs/old/moves -> /docs/moved",
+        "- /docs/replaced",
+        "+ /docs/replaced",
         "+ /new",
         "+ /new/link",
     ];

@@ -45,10 +45,14 @@ fn libraries(folder: &Path) {
 }
 
 fn compile(folder: &Path, program: &Path, libraries: &[&str]) -> Command {
+    compile_source(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program.c"), folder, program, libraries)
+}
+
+fn compile_source(source: &Path, folder: &Path, program: &Path, libraries: &[&str]) -> Command {
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
         .arg(root().join("include"));
-    cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program.c")).arg("-o").arg(program);
+    cc.arg(source).arg("-o").arg(program);
     cc.arg("-L").arg(folder).args(libraries).arg("-lpthread");
     cc
 }
@@ -91,6 +95,31 @@ fn a_c_program_runs_with_the_static_library() {
     run(&mut compile(folder, &program, &["-lsyncline", "-lm", "-ldl"]));
     std::fs::remove_file(folder.join("libsyncline.so.0")).unwrap();
     execute(folder, &mut Command::new(&program), "static", &[]);
+}
+
+/// The program in docs/EMBEDDING.md, as it stands: it makes an image, and then opens it.
+#[test]
+fn the_program_of_the_documents_runs() {
+    if !has("cc") {
+        return;
+    }
+    let page = std::fs::read_to_string(root().join("docs/EMBEDDING.md")).unwrap();
+    let (_, rest) = page.split_once("```c\n").expect("the page has a program");
+    let (text, _) = rest.split_once("```").expect("it ends");
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    libraries(folder);
+    let (source, program) = (folder.join("program.c"), folder.join("program"));
+    std::fs::write(&source, text).unwrap();
+    run(&mut compile_source(&source, folder, &program, &["-lsyncline"]));
+    for _ in 0..2 {
+        run(Command::new(&program).current_dir(folder).env("LD_LIBRARY_PATH", folder));
+    }
+    // What it wrote is there.
+    assert_eq!(std::fs::metadata(folder.join("disk.img")).unwrap().len(), 64 << 20);
+    std::fs::write(folder.join("disk.img"), "no image").unwrap();
+    let refused = Command::new(&program).current_dir(folder).env("LD_LIBRARY_PATH", folder).output().unwrap();
+    assert!(refused.status.code() == Some(1) && !refused.stderr.is_empty(), "{}", said(&refused));
 }
 
 #[test]

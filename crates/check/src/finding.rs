@@ -156,6 +156,37 @@ impl FindingKind {
     pub fn is_left_alone(self) -> bool {
         matches!(self, Self::DataDamaged | Self::DataUnreadable | Self::SnapshotDamaged)
     }
+
+    /// Damage to what follows from the rest: copies, counters, indexes, and names of inodes that
+    /// have lost theirs. Mending it removes nothing that anybody put into the filesystem.
+    pub fn follows_from_the_rest(self) -> bool {
+        matches!(
+            self,
+            Self::SuperblockDamaged
+                | Self::SuperblockCounter
+                | Self::SpaceMapDamaged
+                | Self::LinkCount
+                | Self::EntryType
+                | Self::UnnamedInode
+                | Self::DirectoryParent
+                | Self::Unreachable
+                | Self::DirectorySize
+                | Self::NameHash
+                | Self::BlockCount
+                | Self::BlockLeaked
+                | Self::BlockUnnamed
+                | Self::XattrCount
+                | Self::ObjectCount
+                | Self::ObjectNumber
+                | Self::ReferenceCount
+                | Self::ParentMissing
+                | Self::ParentDangling
+                | Self::ParentCount
+                | Self::PreallocationSum
+                | Self::QuotaUsage
+                | Self::LogLead
+        )
+    }
 }
 
 impl std::fmt::Display for Finding {

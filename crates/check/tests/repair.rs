@@ -99,6 +99,35 @@ fn each_kind_of_damage_is_mended_and_nothing_else_changes() {
     assert!(mended.into_iter().eq(FindingKind::ALL.iter().copied()), "a kind was left out");
 }
 
+/// A repair that nobody watches: either it mends what follows from the rest, or writes nothing.
+#[test]
+fn a_repair_that_may_lose_nothing_writes_nothing_where_it_would() {
+    let mut refused = BTreeSet::new();
+    for (kind, damage) in DAMAGES.iter().filter(|(kind, _)| !is_data(*kind)) {
+        let what = kind.name();
+        let (device, inodes) = sample();
+        let before = survey(&device);
+        let target = damage(&device, inodes).unwrap_or_else(|| device.clone());
+        let image = device.image();
+        let options = RepairOptions { refuse_loss: true, ..RepairOptions::default() };
+        let done = block_on(repair(target.clone(), spawn(), &options, &mut |_| {})).unwrap();
+        if done.refused.is_some() {
+            assert!(done.refused_for_loss && device.image() == image, "{what}: {done:#?}");
+            assert_eq!(done.condition(), Condition::Damaged, "{what}");
+            refused.insert(*kind);
+            continue;
+        }
+        let moved = matches!(kind, FindingKind::UnnamedInode | FindingKind::Unreachable);
+        compare(&before, &survey_of(target), &BTreeSet::new(), moved, what);
+    }
+    for kind in [FindingKind::DanglingEntry, FindingKind::ItemMalformed, FindingKind::LogDamaged] {
+        assert!(refused.contains(&kind), "{}", kind.name());
+    }
+    for kind in [FindingKind::LinkCount, FindingKind::SpaceMapDamaged, FindingKind::SuperblockDamaged] {
+        assert!(!refused.contains(&kind), "{}", kind.name());
+    }
+}
+
 #[test]
 fn what_is_built_anew_leaves_snapshots_as_they_were() {
     let (device, _) = sample();

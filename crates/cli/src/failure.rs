@@ -398,7 +398,11 @@ impl From<MountError> for Failure {
             _ => Cause::Other,
         };
         let barred = matches!(&error, MountError::MountPoint { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
+        let table = matches!(&error, MountError::Fusermount { message } if message.contains("/etc/mtab"));
         let failure = Self::of(cause, error);
+        if table {
+            return failure.next("make that file: 'ln -s /proc/self/mounts /etc/mtab', as root");
+        }
         if barred { failure.next("name a directory that you may enter, or mount as root") } else { failure }
     }
 }
@@ -458,6 +462,9 @@ mod tests {
         assert_eq!(code(StoreError::Unusable("no image".into()).into()), 5);
         assert_eq!(code(MountError::NotEmpty { path: PathBuf::from("x") }.into()), 6);
         assert_eq!(code(MountError::NoFuseDevice.into()), 7);
+        let message = "failed to open /etc/mtab: No such file or directory".to_owned();
+        let failure = Failure::from(MountError::Fusermount { message });
+        assert!(failure.to_string().contains("ln -s /proc/self/mounts /etc/mtab"), "{failure}");
         assert_eq!(code(io::Error::from(io::ErrorKind::StorageFull).into()), 10);
         assert_eq!(code(StoreError::NoSpace.into()), 10);
     }

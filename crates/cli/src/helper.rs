@@ -37,6 +37,8 @@ pub enum Asked {
     Unmount(OsString),
     /// Have umount(8) do this without a helper.
     KernelUnmount(Vec<OsString>),
+    /// Tell that an image is not checked, if it is one.
+    Unchecked(OsString),
     /// Do nothing and succeed.
     Nothing,
 }
@@ -63,7 +65,7 @@ impl Role {
         match self {
             Self::Program => Ok(Asked::Run(rest)),
             Self::Mkfs => Ok(Asked::Run(mkfs(rest))),
-            Self::Fsck => Ok(fsck(rest)),
+            Self::Fsck => fsck(rest),
             Self::Mount => mount(rest),
             Self::Umount => umount(rest),
         }
@@ -84,25 +86,33 @@ impl Role {
     }
 }
 
-/// `mkfs.syncline [-v] [-f] [OPTIONS] DEVICE`
+/// `mkfs.syncline [-v] [-f] [OPTIONS] DEVICE`, or `-V` for the version.
 fn mkfs(arguments: Vec<OsString>) -> Vec<OsString> {
-    let wanted = arguments.into_iter().filter(|argument| argument != "-v" && argument != "-V");
+    if arguments.iter().any(|argument| argument == "-V") {
+        return vec!["--version".into()];
+    }
+    let wanted = arguments.into_iter().filter(|argument| argument != "-v");
     std::iter::once("mkfs".into()).chain(wanted).collect()
 }
 
-/// `fsck.syncline [-a|-p|-y|-n] [-f] [-C[FD]] DEVICE`, with one-letter flags combined or separate.
-/// Mounting restores consistency after any crash, so nothing is left to do for a check at boot (-a,
-/// -p, without -f).
-fn fsck(arguments: Vec<OsString>) -> Asked {
-    let (mut boot, mut repair, mut force) = (false, false, false);
+/// `fsck.syncline [-a|-p|-y|-n] [-f] [-l] [-C[FD]] DEVICE`, with one-letter flags combined or
+/// separate, or `-V` for the version. Mounting restores consistency after any crash, so nothing is
+/// left to do for a check at boot (-a, -p, without -f). With -f that mends what loses nothing.
+fn fsck(arguments: Vec<OsString>) -> Result<Asked, Failure> {
+    let (mut boot, mut repair, mut force, mut only_look) = (false, false, false, false);
     let mut rest: Vec<OsString> = Vec::new();
     let mut arguments = arguments.into_iter().peekable();
     while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy().into_owned();
-        let letters =
-            text.strip_prefix('-').filter(|letters| letters.chars().all(|flag| "apynfvVTMrR".contains(flag)));
+        let letters = text
+            .strip_prefix('-')
+            .filter(|letters| letters.chars().all(|flag| "apynfvVTMrRl".contains(flag)));
         if let Some(letters) = letters.filter(|letters| !letters.is_empty()) {
+            if letters.contains('V') {
+                return Ok(Asked::Run(vec!["--version".into()]));
+            }
             boot |= letters.contains(['a', 'p']);
+            only_look |= letters.contains('n');
             repair |= letters.contains('y');
             force |= letters.contains('f');
         } else if text == "-C" {
@@ -113,13 +123,17 @@ fn fsck(arguments: Vec<OsString>) -> Asked {
             rest.push(argument);
         }
     }
-    if boot && !force {
-        return Asked::Nothing;
+    if u8::from(boot) + u8::from(repair) + u8::from(only_look) > 1 {
+        return Err(Failure::usage("only one of -a or -p, -n and -y"));
+    }
+    if let ([image], true, false) = (&rest[..], boot, force) {
+        return Ok(Asked::Unchecked(image.clone()));
     }
     let mut translated: Vec<OsString> = vec!["check".into()];
-    translated.extend((boot || repair).then(|| "--repair".into()));
+    translated.extend(boot.then(|| "-p".into()));
+    translated.extend(repair.then(|| "--repair".into()));
     translated.extend(rest);
-    Asked::Run(translated)
+    Ok(Asked::Run(translated))
 }
 
 /// `mount.syncline IMAGE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
@@ -256,16 +270,21 @@ mod tests {
 
     #[test]
     fn fsck_checks_or_mends() {
-        assert_eq!(asked("fsck.syncline -a image"), Asked::Nothing);
+        assert_eq!(asked("fsck.syncline -a image"), Asked::Unchecked("image".into()));
+        assert_eq!(asked("fsck.syncline -p -l -C0 image"), Asked::Unchecked("image".into()));
+        assert_eq!(asked("fsck.syncline -p"), run("check -p"));
         assert_eq!(asked("fsck.syncline image"), run("check image"));
         assert_eq!(asked("fsck.syncline -n -C0 image"), run("check image"));
-        assert_eq!(asked("fsck.syncline -p -f image"), run("check --repair image"));
+        assert_eq!(asked("fsck.syncline -p -f image"), run("check -p image"));
         assert_eq!(asked("fsck.syncline -y image"), run("check --repair image"));
         assert_eq!(asked("fsck.syncline -fy image"), run("check --repair image"));
-        assert_eq!(asked("fsck.syncline -fp -C 0 image"), run("check --repair image"));
+        assert_eq!(asked("fsck.syncline -fp -C 0 image"), run("check -p image"));
         assert_eq!(asked("fsck.syncline -nf image --json"), run("check image --json"));
         assert_eq!(asked("fsck.syncline -fx image"), run("check -fx image"));
+        assert!(Role::Fsck.arguments(["fsck.syncline", "-pn", "image"].map(Into::into).into()).is_err());
         assert_eq!(asked("mkfs.syncline -v --force image"), run("mkfs --force image"));
+        assert_eq!(asked("mkfs.syncline -V"), run("--version"));
+        assert_eq!(asked("fsck.syncline -V"), run("--version"));
     }
 
     #[test]

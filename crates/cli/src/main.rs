@@ -19,6 +19,7 @@ mod log_limit;
 mod log_thread;
 mod logging;
 mod metrics;
+mod near;
 mod permission;
 mod size;
 mod utab;
@@ -262,8 +263,11 @@ fn main() -> ExitCode {
     let arguments = match role.arguments(arguments) {
         Ok(Asked::Run(arguments)) => arguments,
         Ok(Asked::Nothing) => return ExitCode::SUCCESS,
+        Ok(Asked::Unchecked(image)) => {
+            return commands::boot_check::run(image.as_ref()).unwrap_or_else(failed);
+        }
         Ok(Asked::Remount(directory, options)) => {
-            let remounted = commands::mount::remount(directory.as_ref(), &options);
+            let remounted = commands::remount::for_mount(directory.as_ref(), &options);
             return remounted.unwrap_or_else(failed);
         }
         Ok(Asked::Unmount(directory)) => {

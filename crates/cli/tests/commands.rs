@@ -101,6 +101,39 @@ fn flags_of_other_filesystems_tools_are_taken() {
     assert_eq!(call(&["check", "-n"]).code, 0);
 }
 
+/// As fsck(8) and mkfs(8) call it.
+#[test]
+fn at_boot_nothing_is_checked_and_what_is_no_image_is_told() {
+    let place = Place::with_image("16MiB");
+    let named = |name: &str, words: &[&str]| {
+        let link = place.path().join(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(program().get_program(), &link).unwrap();
+        }
+        let mut command = std::process::Command::new(link);
+        command.args(words).current_dir(place.path());
+        run(command)
+    };
+    let image = place.image();
+    let image = image.to_str().unwrap();
+    for flags in [&["-a"][..], &["-p"], &["-a", "-C0"], &["-l", "-a"]] {
+        let answer = named("fsck.syncline", &[flags, &[image]].concat()).ok();
+        assert!(answer.out.lines().count() == 1 && answer.out.contains("use -f to check it"), "{answer:?}");
+    }
+    fs::write(place.path().join("foreign"), vec![7; 16 << 20]).unwrap();
+    named("fsck.syncline", &["-a", "missing"]).fails(8, &["missing", "check the path"]);
+    named("fsck.syncline", &["-p", "foreign"]).fails(8, &["foreign", "not a Syncline image"]);
+    assert!(named("fsck.syncline", &["-fp", image]).ok().out.contains("clean"));
+    assert_eq!(named("fsck.syncline", &["-p", "-n", image]).code, 16);
+    for name in ["fsck.syncline", "mkfs.syncline"] {
+        assert!(named(name, &["-V"]).ok().out.contains(env!("CARGO_PKG_VERSION")));
+    }
+    // A rotten copy follows from the other one.
+    support::edit(&place.image(), 65536, 4096, |block| block[8] ^= 1);
+    assert_eq!(named("fsck.syncline", &["-a", "-f", image]).code, 1);
+    assert_eq!(named("fsck.syncline", &["-a", "-f", image]).code, 0);
+}
+
 #[test]
 fn what_a_repair_replaced_is_put_back_and_told_as_json() {
     let place = Place::with_image("16MiB");

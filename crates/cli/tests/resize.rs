@@ -106,6 +106,23 @@ fn an_image_file_becomes_smaller_with_its_filesystem() {
 }
 
 #[test]
+fn the_snapshot_that_keeps_an_image_large_is_named() {
+    let place = Place::with_image("64MiB");
+    let image = place.image();
+    let answer = resize(&image, "min").ok();
+    assert_eq!(answer.err, "", "nothing keeps it");
+    let place = Place::with_image("64MiB");
+    let image = place.image();
+    let mut command = program();
+    command.args(["snapshot", "create"]).arg(&image).arg("monday");
+    run(command).ok();
+    let answer = resize(&image, "min").ok();
+    assert!(answer.err.contains("\"monday\"") && answer.err.contains("snapshot delete"), "{answer:?}");
+    assert_eq!(answer.err.lines().count(), 1, "{answer:?}");
+    assert!(answer.out.contains("as before"), "{answer:?}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let place = Place::with_image("32MiB");
     let image = place.image();

@@ -17,6 +17,8 @@ pub struct MountEntry {
     pub filesystem_type: String,
     /// What is mounted.
     pub source: String,
+    /// The options that the kernel shows, separated by commas: of this mount, and of the filesystem.
+    pub options: String,
 }
 
 impl MountEntry {
@@ -26,6 +28,17 @@ impl MountEntry {
         let which =
             |entry: &Self| (entry.device.clone(), entry.filesystem_type.clone(), entry.source.clone());
         which(self) == which(other)
+    }
+
+    /// True if the kernel shows this option.
+    pub fn has_option(&self, option: &str) -> bool {
+        self.options.split(',').any(|shown| shown == option)
+    }
+
+    /// True if the kernel refuses changes: of this mount, or of the filesystem wherever it is
+    /// mounted.
+    pub fn is_read_only(&self) -> bool {
+        self.has_option("ro")
     }
 }
 
@@ -45,10 +58,13 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
     let mount_point = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    let of_mount = String::from_utf8_lossy(fields.next()?).into_owned();
     let mut rest = fields.skip_while(|&field| field != b"-").skip(1);
     let filesystem_type = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
-    Some(MountEntry { device, mount_point, filesystem_type, source })
+    let of_filesystem = String::from_utf8_lossy(rest.next().unwrap_or_default()).into_owned();
+    let options = format!("{of_mount},{of_filesystem}");
+    Some(MountEntry { device, mount_point, filesystem_type, source, options })
 }
 
 /// Decodes the kernel's `\040` for a space and the like.
@@ -83,6 +99,10 @@ mod tests {
         assert_eq!(entry.mount_point, PathBuf::from(r"/mnt two/x\y"));
         assert_eq!((&*entry.device, &*entry.filesystem_type), ("98:0", "fuse.syncline"));
         assert_eq!(entry.source, "/i m.img");
+        assert!(entry.has_option("noatime") && !entry.has_option("atime") && !entry.is_read_only());
+        for line in [&b"1 2 0:9 / /m ro - fuse.syncline i rw,user_id=0"[..], b"1 2 0:9 / /m rw - fuse i ro"] {
+            assert!(parse(line).unwrap().is_read_only());
+        }
     }
 
     #[test]

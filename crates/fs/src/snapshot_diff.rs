@@ -40,6 +40,13 @@ pub struct Change {
     pub file_type: FileType,
 }
 
+impl Change {
+    /// By the paths; what was replaced goes before what is there instead.
+    fn order(&self) -> (&[u8], bool, &ChangeKind) {
+        (&self.path, self.kind != ChangeKind::Removed, &self.kind)
+    }
+}
+
 /// A directory entry.
 struct Entry {
     directory: Ino,
@@ -87,7 +94,7 @@ impl Filesystem {
             let kinds = kinds.into_iter().filter(|(differs, _)| *differs);
             changes.extend(kinds.map(|(_, kind)| Change { path: path.clone(), kind, ino, file_type }));
         }
-        changes.sort_unstable_by(|a, b| (&a.path, &a.kind).cmp(&(&b.path, &b.kind)));
+        changes.sort_unstable_by(|a, b| a.order().cmp(&b.order()));
         Ok(changes)
     }
 }

@@ -78,6 +78,21 @@ pub(crate) fn too_much(
         .or_else(slot)
 }
 
+/// The reason to refuse if nothing may be given up.
+pub(crate) fn any(planner: &Planner) -> Option<String> {
+    if let Some(node) = planner.view.lost.values().next() {
+        return Some(format!("something would be given up: the tree node at block {} is lost", node.addr));
+    }
+    let removed = planner.changes.iter().find(|change| !change.kind.follows_from_the_rest());
+    match removed {
+        Some(change) => Some(format!("something would be given up or removed: {change}")),
+        None if planner.changes_dropped > 0 => {
+            Some("there are more changes than can be looked at".to_owned())
+        }
+        None => None,
+    }
+}
+
 /// The end of the log may be wrong. A mount for writing refuses such an image too, unless told
 /// otherwise.
 fn log(found: &Report, salvaged: &Salvaged) -> Option<String> {

@@ -72,6 +72,9 @@ pub struct RepairOptions {
     pub undo: Option<PathBuf>,
     /// Continue even if a large part of the image has to be given up.
     pub accept_loss: bool,
+    /// Refuse if anything at all has to be given up or removed, however little: for a repair that
+    /// nobody watches.
+    pub refuse_loss: bool,
     /// A rule to break, for tests.
     #[doc(hidden)]
     pub flaw: Option<Flaw>,
@@ -191,6 +194,7 @@ struct Work {
     /// Blocks of inner nodes and pages of space maps that were restored.
     put_back: BTreeSet<u64>,
     accept_loss: bool,
+    refuse_loss: bool,
     flaw: Option<Flaw>,
 }
 
@@ -200,7 +204,19 @@ impl Work {
         let (moved, put_back) = (Moved::new(), BTreeSet::new());
         let flaw = options.flaw;
         let accept_loss = options.accept_loss || flaw.is_some();
-        Self { device, spawn, overlay, needed: None, used: None, moved, put_back, accept_loss, flaw }
+        let refuse_loss = options.refuse_loss;
+        Self {
+            device,
+            spawn,
+            overlay,
+            needed: None,
+            used: None,
+            moved,
+            put_back,
+            accept_loss,
+            refuse_loss,
+            flaw,
+        }
     }
 
     fn over(&self) -> Arc<dyn Device> {
@@ -284,6 +300,8 @@ impl Work {
         losses::tell(&mut planner).await;
         structure::counters(&store, &mut planner);
         let too_much = losses::too_much(found, &store, &salvaged, &planner).filter(|_| !self.accept_loss);
+        let any = || self.refuse_loss.then(|| losses::any(&planner)).flatten();
+        let too_much = too_much.or_else(any);
         let anew = structure::is_broken(found, &salvaged, &planner);
         repair.rebuilt |= anew;
         let room = FINDINGS_MAX - repair.changes.len().min(FINDINGS_MAX);

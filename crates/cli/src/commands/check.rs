@@ -33,10 +33,14 @@ pub struct Args {
     /// Image file or block device that is not mounted
     image: PathBuf,
     /// Mend what can be mended, and check again; nothing is asked
-    #[arg(long, short = 'y', visible_short_alias = 'p', short_alias = 'a')]
+    #[arg(long, short = 'y')]
     repair: bool,
+    /// Mend only where nothing is given up or removed, as when nobody watches; otherwise change
+    /// nothing, and end with 4
+    #[arg(short = 'p', visible_short_alias = 'a', conflicts_with_all = ["repair", "take_back"])]
+    preen: bool,
     /// Only look, as without --repair
-    #[arg(short = 'n', conflicts_with_all = ["repair", "take_back"])]
+    #[arg(short = 'n', conflicts_with_all = ["repair", "preen", "take_back"])]
     _only_look: bool,
     /// Check it even if it was unmounted cleanly, as is done in any case
     #[arg(short = 'f')]
@@ -64,7 +68,7 @@ pub fn run(args: Args) -> Outcome {
     refuse_mounted(&args.image, next).map_err(|failure| failure.with_code(OPERATIONAL_ERROR))?;
     let outcome = match &args.take_back {
         Some(undo) => take_back(&args, undo),
-        None if args.repair => mend(&args),
+        None if args.repair || args.preen => mend(&args),
         None => examine(&args),
     };
     let code = outcome.map_err(|failure| failure.with_code(OPERATIONAL_ERROR))?;
@@ -97,6 +101,7 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         dry_run: args.dry_run,
         undo: args.undo.clone(),
         accept_loss: args.accept_loss,
+        refuse_loss: args.preen,
         ..RepairOptions::default()
     };
     let repair = block_on(syncline_check::repair(device, spawn, &how, &mut tell));
@@ -118,7 +123,7 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     if args.json {
         print_json(&repair, &paths);
     } else {
-        print_repair(&args.image, &repair, &paths);
+        print_repair(&args.image, &repair, &paths, args.preen);
     }
     // Otherwise there is no such file.
     if let Some(undo) = args.undo.as_ref().filter(|_| repair.after.is_some()) {
@@ -136,7 +141,7 @@ fn mend(args: &Args) -> Result<u8, Failure> {
 
 /// The failure when there is no report. A checker must not advise making a filesystem where one may
 /// have been.
-fn not_checked(error: CheckError, image: &Path) -> Failure {
+pub(super) fn not_checked(error: CheckError, image: &Path) -> Failure {
     let none = matches!(&error, CheckError::Store(StoreError::Unusable(text)) if text.contains("no superblock found"));
     let failure = Failure::from(error);
     if !none {
@@ -209,8 +214,8 @@ fn print_report(image: &Path, report: &Report, paths: &Paths) {
 }
 
 fn print_findings(findings: &[Finding], dropped: u64, paths: &Paths) {
-    for finding in findings {
-        say!("{}", found::of_finding(finding, paths));
+    for (finding, more) in found::runs(findings, found::follows) {
+        say!("{}{}", found::of_finding(finding, paths), found::and_more(more));
     }
     if dropped > 0 {
         say!("... and {dropped} more than the {FINDINGS_MAX} shown");
@@ -248,13 +253,16 @@ fn print_summary(image: &Path, report: &Report) {
 }
 
 /// Prints each change in a line, and what is left.
-fn print_repair(path: &Path, repair: &Repair, paths: &Paths) {
+fn print_repair(path: &Path, repair: &Repair, paths: &Paths, preen: bool) {
     let image = path.display();
     let shown = if repair.refused.is_some() { &repair.before.findings } else { &repair.changes };
     print_findings(shown, repair.changes_dropped, paths);
     let changes = repair.changes.len() as u64 + repair.changes_dropped;
     if let Some(reason) = &repair.refused {
         say!("{image}: the repair is refused, and nothing was changed: {reason}");
+        if preen {
+            return say!("{image}: 'syncline check --repair --dry-run' says what can be mended");
+        }
         say!("{image}: {}", after_refusal(repair.refused_for_loss, &image::what_can_be_read(path)));
         return;
     }

@@ -2,6 +2,7 @@
 
 use crate::failure::Outcome;
 use crate::printed;
+use clap::Command;
 use clap_complete::Shell;
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,10 +14,58 @@ pub struct Args {
     shell: Shell,
 }
 
+/// A command without what no help shows: generators offer that too.
+fn shown(command: &Command) -> Command {
+    let seen = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
+    let below = command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown);
+    let aliases: Vec<_> = command.get_visible_aliases().map(kept).collect();
+    let shown = Command::new(kept(command.get_name()))
+        .disable_help_flag(command.is_disable_help_flag_set())
+        .visible_aliases(aliases)
+        .args(seen)
+        .subcommands(below);
+    let about = command.get_about().cloned().unwrap_or_default();
+    match command.get_version() {
+        Some(version) => shown.about(about).version(kept(version)),
+        None => shown.about(about),
+    }
+}
+
+/// A name for as long as the program lives, which is until the script is printed.
+fn kept(name: &str) -> &'static str {
+    name.to_owned().leak()
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::definition(), "syncline", &mut script);
+    clap_complete::generate(args.shell, &mut shown(&crate::definition()), "syncline", &mut script);
     printed::written(std::io::stdout().write_all(&script))?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_help_shows_is_not_offered() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut shown(&crate::definition()), "syncline", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for hidden in ["daemon", "manual", "bench-null"] {
+                let offered = script.lines().find(|line| {
+                    let words = line.split(|c: char| !c.is_alphanumeric() && !"-_".contains(c));
+                    words.map(|word| word.trim_start_matches('-')).any(|word| word == hidden)
+                        && !line.contains("daemon ")
+                        && !line.contains("daemon's")
+                });
+                assert_eq!(offered, None, "{shell}");
+            }
+            for known in ["read-only", "transport", "snapshot", "rollback", "version"] {
+                assert!(script.contains(known), "{shell}: {known}");
+            }
+        }
+    }
 }

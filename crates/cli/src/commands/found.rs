@@ -1,5 +1,6 @@
 //! Findings in words, with the paths of the files that they are about.
 
+use crate::printed::several;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
@@ -51,6 +52,30 @@ pub fn of_finding(finding: &Finding, paths: &Paths) -> String {
     line(words, finding.object, finding.block, path)
 }
 
+/// True for the damage of the next block of the same file.
+pub fn follows(one: &Finding, next: &Finding) -> bool {
+    let is_data = matches!(one.kind, FindingKind::DataDamaged | FindingKind::DataUnreadable);
+    let same = one.kind == next.kind && one.object == next.object;
+    same && is_data && one.block.is_some_and(|at| next.block == Some(at + 1))
+}
+
+/// The first finding of each run, and how many follow it there.
+pub fn runs<T>(findings: &[T], follows: impl Fn(&T, &T) -> bool) -> impl Iterator<Item = (&T, u64)> {
+    findings.chunk_by(move |one, next| follows(one, next)).map(|run| (&run[0], run.len() as u64 - 1))
+}
+
+/// What is said of a run behind its first finding.
+pub fn and_more(more: u64) -> String {
+    match more {
+        0 => String::new(),
+        more => format!(
+            ", and the same of {} that {}",
+            several(more, "block", "blocks"),
+            if more == 1 { "follows" } else { "follow" }
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +91,23 @@ mod tests {
         assert_eq!(told(damaged, None), finding(damaged, None).to_string());
         let kept = told(FindingKind::SnapshotDamaged, Some(14));
         assert_eq!(kept, "SL0042 snapshot-damaged, inode 14, block 9: rotten");
+    }
+
+    #[test]
+    fn blocks_in_a_row_are_one_run() {
+        let finding = |kind, object, block| Finding { kind, object, block, text: String::new() };
+        let (damaged, node) = (FindingKind::DataDamaged, FindingKind::NodeDamaged);
+        let all = [
+            finding(damaged, Some(3), Some(10)),
+            finding(damaged, Some(3), Some(11)),
+            finding(damaged, Some(3), Some(12)),
+            finding(damaged, Some(3), Some(14)),
+            finding(damaged, Some(4), Some(15)),
+            finding(node, None, Some(16)),
+            finding(node, None, Some(17)),
+        ];
+        let runs: Vec<_> = runs(&all, follows).map(|(first, more)| (first.block.unwrap(), more)).collect();
+        assert_eq!(runs, [(10, 2), (14, 0), (15, 0), (16, 0), (17, 0)]);
+        assert_eq!((&*and_more(0), &*and_more(1)), ("", ", and the same of 1 block that follows"));
     }
 }

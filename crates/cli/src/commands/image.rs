@@ -61,6 +61,11 @@ fn telling(path: &Path, how: &How) -> How {
     How { waiting: Some(Arc::new(waiting)), ..how.clone() }
 }
 
+/// The failure where an image's path leads nowhere, as opening it would have it.
+pub fn without_path(path: &Path, error: std::io::Error) -> Failure {
+    DeviceError::Open { path: path.display().to_string(), source: Arc::new(error) }.into()
+}
+
 /// Writes everything back and leaves an image with nothing to recover.
 pub fn close(fs: &Arc<Filesystem>) -> Result<(), Failure> {
     let closed = block_on(fs.close());

@@ -3,6 +3,7 @@
 pub mod ask;
 pub mod bench;
 pub mod bench_null;
+pub mod boot_check;
 pub mod check;
 pub mod clone;
 pub mod completions;
@@ -33,6 +34,7 @@ pub mod path;
 mod place;
 pub mod quota;
 mod recovered;
+pub mod remount;
 pub mod resize;
 pub mod run;
 pub mod scrub;

@@ -4,13 +4,13 @@
 //! that the mount is usable. Until then the daemon's messages go to the caller's standard error.
 
 use super::image;
-use super::mount_options::{MountChoices, left_by_remount};
+use super::mount_options::MountChoices;
 use super::{signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::{size, utab};
 use signal_hook::iterator::Handle;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -19,12 +19,14 @@ use syncline::FormatOptions;
 use syncline_check::{Readable, Scrub};
 use syncline_device::{OpenOptions, Spawn, block_on};
 use syncline_fs::Filesystem;
-use syncline_fuse::{Mounted, Session, control};
+use syncline_fuse::{Mounted, Session};
 use syncline_image::{How, Image, TakeOver};
 use syncline_store::{Recovered, RecoveryReport, Store, StoreError};
 
 /// The daemon writes this to standard output when the mount is usable.
 const READY: &str = "ready";
+/// Where messages go that nobody asked for.
+const NOWHERE: &str = "/dev/null";
 
 /// Arguments of `mount`.
 #[derive(clap::Args)]
@@ -97,14 +99,7 @@ impl Args {
 pub fn run(mut args: Args) -> Outcome {
     args.options.extend(args.read_only.then(|| "ro".to_owned()));
     if args.options.iter().flat_map(|list| list.split(',')).any(|option| option == "remount") {
-        let ended = remount(&args.directory, &args.options)?;
-        let left = left_by_remount(&args.options).join(", ");
-        if !left.is_empty() {
-            note!(
-                "syncline: remounted; these stay as they were: {left}; to change them unmount, and mount again"
-            );
-        }
-        return Ok(ended);
+        return super::remount::remount(&args.directory, &args.options, &[]);
     }
     // As an option, the transport also reaches the daemon. It comes first, so that -o overrides it:
     // 'bench' passes --transport for all contestants and -o for one of them.
@@ -118,28 +113,6 @@ pub fn run(mut args: Args) -> Outcome {
         return serve(&args, &choices);
     }
     start_daemon(daemon_command(&args)?)
-}
-
-/// Performs `mount -o remount`. The daemon's own mode does not change: one that was mounted
-/// read-only stays so, and can't be made writable.
-pub fn remount(directory: &Path, options: &[String]) -> Outcome {
-    let choices = MountChoices::parse_remount(options)?;
-    // For another filesystem, the kernel would report an invalid argument.
-    control::text(directory, "daemon")?;
-    if !choices.store.read_only {
-        let stats: serde_json::Value = serde_json::from_str(&control::stats(directory)?).unwrap_or_default();
-        if let Some(reason) = stats["read_only"].as_str() {
-            let text = format!("{}: its daemon can't write: {reason}", directory.display());
-            return Err(Failure::new(text).next("unmount it, and mount it with -o rw"));
-        }
-        if !choices.is_promised_by(stats["daemon"]["durability"].as_str().unwrap_or_default()) {
-            let (directory, asked) = (directory.display(), choices.durability());
-            let text = format!("{directory}: a mount can't become one with -o {asked}");
-            return Err(Failure::new(text).next(format!("unmount it, and mount it with -o {asked}")));
-        }
-    }
-    syncline_fuse::remount(directory, &choices.kernel(Path::new("")).kernel)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The command line of the daemon.
@@ -166,6 +139,7 @@ fn daemon_command(args: &Args) -> Result<Command, Failure> {
 
 /// Starts a daemon; returns when the mount is usable or the daemon has given up.
 pub(super) fn start_daemon(mut command: Command) -> Outcome {
+    require_null()?;
     let mut daemon =
         command.envs(crate::logging::environment()).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let output = daemon.stdout.take().expect("it was asked for");
@@ -183,14 +157,24 @@ pub(super) fn start_daemon(mut command: Command) -> Outcome {
     Err(Failure::told(status.code().unwrap_or(1).clamp(1, 255) as u8))
 }
 
+/// Names what a container without devices lacks; the system's error would name nothing. Opening the
+/// log there would make a regular file of it.
+fn require_null() -> Result<(), Failure> {
+    std::fs::metadata(NOWHERE).map(drop).map_err(|error| {
+        let failure = Failure::of(Cause::Fuse, error).about(Path::new(NOWHERE));
+        failure.next("the daemon needs it, and /dev/fuse: mount a /dev that has both (in a container, start it with '--device /dev/fuse')")
+    })
+}
+
 /// Opens the image, mounts it and serves it until it is unmounted.
 fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     if args.daemon {
         // A session of its own: closing the terminal must not end it.
         rustix::process::setsid()?;
     }
+    require_null()?;
     // Open the log now, so that an error reaches the caller.
-    let log = open_log(args.log.as_deref().unwrap_or(Path::new("/dev/null")))?;
+    let log = open_log(args.log.as_deref().unwrap_or(Path::new(NOWHERE)))?;
     let made = make_image(args, choices)?;
     let mounted = open_and_mount(args, choices, made.clone()).map_err(|failure| {
         // Nobody else has had the new image, so remove it.
@@ -298,13 +282,19 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
 }
 
 /// The name that an image has from everywhere on this host.
-fn whole_name(image: &Path) -> Result<PathBuf, Failure> {
-    if syncline_image::is_remote(image) {
-        return Ok(image.to_owned());
+fn whole_name(path: &Path) -> Result<PathBuf, Failure> {
+    if syncline_image::is_remote(path) {
+        return Ok(path.to_owned());
     }
-    std::fs::canonicalize(image).map_err(|error| {
-        Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", image.display()))
-            .next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
+    std::fs::canonicalize(path).map_err(|error| {
+        let is_missing = error.kind() == ErrorKind::NotFound;
+        let failure = image::without_path(path, error);
+        match is_missing {
+            true => {
+                failure.next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
+            }
+            false => failure,
+        }
     })
 }
 

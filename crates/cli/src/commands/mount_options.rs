@@ -18,36 +18,56 @@ const UNKNOWN: &str = "unknown option; 'syncline mount --help' lists them";
 const DURABILITIES: [&str; 3] = ["async", "dirsync", "sync"];
 
 /// The options that the kernel reports for every FUSE mount.
-const KERNEL_WORDS: [&str; 7] =
+pub const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
-/// Options without a value that a mount keeps for its whole life.
-const FIXED_WORDS: [&str; 13] = [
+/// The words to suggest for one that is unknown.
+const NAMES: [&str; 44] = [
+    "ro",
+    "rw",
+    "snapshot",
+    "nosuid",
+    "suid",
+    "nodev",
+    "dev",
+    "noexec",
+    "exec",
+    "nosymfollow",
+    "symfollow",
+    "allow_other",
+    "no_allow_other",
     "noatime",
     "relatime",
-    "atime",
     "strictatime",
     "nodiratime",
     "diratime",
-    "allow_other",
-    "no_allow_other",
+    "norecovery",
+    "sync",
+    "dirsync",
+    "async",
     "discard",
     "nodiscard",
-    "check_opens",
+    "accept-damaged-log",
+    "commit",
+    "memtable",
+    "cache",
+    "dirty",
     "compress",
     "nocompress",
+    "kept",
+    "direct_io",
+    "log",
+    "check_opens",
+    "nocheck_opens",
+    "receipts",
+    "transport",
+    "uring_switch",
+    "defaults",
+    "nofail",
+    "noauto",
+    "_netdev",
+    "remount",
 ];
-
-/// The options that a remount leaves unchanged: all with a value, and some words.
-pub fn left_by_remount(options: &[String]) -> Vec<String> {
-    let names = options.iter().flat_map(|list| list.split(',')).map(str::trim);
-    let left = names.filter(|name| {
-        let word = name.split('=').next().unwrap_or_default();
-        let is_for_others = word.starts_with("x-") || word.starts_with("X-") || word == "comment";
-        (name.contains('=') && !is_for_others && !KERNEL_WORDS.contains(&word)) || FIXED_WORDS.contains(&word)
-    });
-    left.map(str::to_owned).collect()
-}
 
 /// Everything that `-o` can choose.
 #[derive(Default)]
@@ -86,6 +106,11 @@ impl MountChoices {
             match choices.apply(name, value) {
                 // mount(8) asks for this: the list may be meant for several systems.
                 Err(text) if sloppy && text == UNKNOWN => {}
+                Err(text) if text == UNKNOWN => {
+                    let near = crate::near::nearest(name, &NAMES);
+                    let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+                    return Err(Failure::usage(format!("-o {option}: {text}{near}")));
+                }
                 applied => applied.map_err(|text| Failure::usage(format!("-o {option}: {text}")))?,
             }
         }
@@ -300,7 +325,6 @@ mod tests {
         assert_eq!(compression("compress"), Some(Algorithm::Zstd));
         assert_eq!(compression("compress=lz4"), Some(Algorithm::Lz4));
         assert!(parse("compress=gzip").is_err_and(|failure| failure.to_string().contains("lz4")));
-        assert_eq!(left_by_remount(&["remount,compress,compress=lz4".into()]), ["compress", "compress=lz4"]);
     }
 
     #[test]
@@ -341,9 +365,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_remount_leaves_is_told() {
-        let left = |text: &str| left_by_remount(&[text.to_owned()]);
-        assert_eq!(left("remount,ro,cache=1GiB,noatime"), ["cache=1GiB", "noatime"]);
-        assert!(left("remount,rw,nosuid,x-a=b,user_id=0,defaults").is_empty());
+    fn a_known_option_is_suggested_for_one_with_a_typo() {
+        let told = |text: &str| parse(text).err().unwrap().to_string();
+        assert!(told("noatim").contains("did you mean noatime?"), "{}", told("noatim"));
+        assert!(told("compres=lz4").contains("did you mean compress?"));
+        assert!(!told("qqqq").contains("did you mean"));
+        let unknown =
+            |name: &&str| MountChoices::default().apply(name, "").is_err_and(|text| text == UNKNOWN);
+        assert_eq!(NAMES.into_iter().find(|name| unknown(&name)), None);
     }
 }

@@ -92,6 +92,9 @@ pub fn run(args: Args) -> Outcome {
 
 /// Reports the result.
 fn tell(args: &Args, before_bytes: u64, now_bytes: u64) -> Outcome {
+    if args.size == Target::Min {
+        tell_of_snapshots(&args.image, now_bytes)?;
+    }
     let (name, before) = (args.image.display(), size::show(before_bytes));
     match (args.json, before_bytes == now_bytes) {
         (true, _) => say_text!("{:#}\n", json!({ "bytes_before": before_bytes, "bytes": now_bytes })),
@@ -99,6 +102,20 @@ fn tell(args: &Args, before_bytes: u64, now_bytes: u64) -> Outcome {
         (false, false) => say!("{name}: {before} before, {} now", size::show(now_bytes)),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says so if only snapshots keep the image from becoming smaller.
+fn tell_of_snapshots(path: &Path, now_bytes: u64) -> Result<(), Failure> {
+    let wanted = least(path)?;
+    if now_bytes.saturating_sub(wanted) < Geometry::TAIL_BLOCKS * BLOCK {
+        return Ok(());
+    }
+    let device: Arc<dyn Device> = image::open_read_only(path)?;
+    if let Err(error) = block_on(syncline_store::require_shrinkable(&device, wanted / BLOCK)) {
+        let wanted = size::show(wanted);
+        note!("syncline: {}: {wanted} would do, but {error}", path.display());
+    }
+    Ok(())
 }
 
 /// Has the daemon do it while the filesystem is in use.

@@ -139,10 +139,12 @@ fn findings(report: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn print(directory: &Path, report: &Value) {
-    for finding in findings(report) {
+    let all: Vec<&Value> = findings(report).collect();
+    for (finding, more) in found::runs(&all, |one, next| follows(one, next)) {
         let path = finding["object"].as_u64().and_then(|object| report["paths"][object.to_string()].as_str());
         let words = ["id", "name", "text"].map(|field| text(&finding[field]));
-        say!("{}", found::line(words, finding["object"].as_u64(), finding["block"].as_u64(), path));
+        let line = found::line(words, finding["object"].as_u64(), finding["block"].as_u64(), path);
+        say!("{line}{}", found::and_more(more));
     }
     let number = |name: &str| report[name].as_u64().unwrap_or(0);
     let directory = directory.display();
@@ -162,6 +164,14 @@ fn print(directory: &Path, report: &Value) {
     }
 }
 
+/// True for the damage of the next block of the same file.
+fn follows(one: &Value, next: &Value) -> bool {
+    let block = |finding: &Value| finding["block"].as_u64();
+    let same = one["id"] == next["id"] && one["object"] == next["object"];
+    let is_data = ["data-damaged", "data-unreadable"].contains(&text(&one["name"]));
+    same && is_data && block(one).is_some_and(|at| block(next) == Some(at + 1))
+}
+
 /// The next step for what was found: no repair mends data.
 fn next_step(report: &Value) -> String {
     let is = |finding: &Value, names: &[&str]| names.contains(&text(&finding["name"]));
@@ -173,7 +183,9 @@ fn next_step(report: &Value) -> String {
         );
     }
     if findings(report).any(|finding| !is(finding, &data)) {
-        steps.push("unmount and run 'syncline check --repair'");
+        steps.push(
+            "unmount it: 'syncline check --repair --dry-run' says what can be mended, 'mount -o ro' saves what can be read",
+        );
     }
     if findings(report).any(|finding| is(finding, &["snapshot-damaged"])) {
         steps.push("delete the snapshots that stay damaged ('syncline snapshot delete')");

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use syncline_fuse::control::{self, ControlError};
+use syncline_fuse::mounts;
 use syncline_store::Distribution;
 
 /// All counters and distributions of a mount.
@@ -23,7 +24,7 @@ pub struct Sample {
 impl Sample {
     /// Asks the daemon behind a path.
     pub fn take(path: &Path) -> Result<Self, Failure> {
-        let stats = parsed(&control::stats(path)?)?;
+        let stats = with_mode_of_mount(path, parsed(&control::stats(path)?)?);
         let distributions = parsed(&control::text(path, DISTRIBUTIONS)?)?;
         Ok(Self { stats, distributions, taken: Instant::now() })
     }
@@ -42,6 +43,7 @@ impl Sample {
         if stats.get("daemon").is_none() {
             return Err(gone(path));
         }
+        let stats = with_mode_of_mount(path, stats);
         let distributions = parsed(&control::text(path, DISTRIBUTIONS).map_err(ended)?)?;
         Ok(Self { stats, distributions, taken: Instant::now() })
     }
@@ -65,6 +67,22 @@ impl Sample {
     pub fn uptime(&self) -> Duration {
         Duration::from_millis(self.number("/process/uptime_ms"))
     }
+}
+
+/// The daemon's figures, read-only where the kernel has the mount so. The daemon is not told of a
+/// remount.
+fn with_mode_of_mount(path: &Path, mut stats: Value) -> Value {
+    let entries = path.canonicalize().and_then(|whole| Ok((mounts()?, whole)));
+    let is_read_only = entries.is_ok_and(|(entries, whole)| {
+        let above = entries.into_iter().filter(|entry| whole.starts_with(&entry.mount_point));
+        // The last one of several at one place is the one that is seen.
+        let here = above.max_by_key(|entry| entry.mount_point.components().count());
+        here.is_some_and(|entry| entry.is_read_only())
+    });
+    if is_read_only && stats["read_only"].is_null() && stats.is_object() {
+        stats["read_only"] = "remounted read-only".into();
+    }
+    stats
 }
 
 fn is_dead(error: &std::io::Error) -> bool {

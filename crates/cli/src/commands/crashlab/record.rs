@@ -5,7 +5,7 @@
 //! as it is.
 
 use crate::commands::image;
-use crate::failure::{Cause, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::size;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -59,10 +59,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let image = std::fs::canonicalize(&args.image).map_err(|error| {
-        Failure::of(Cause::NotAnImage, format!("cannot open {}: {error}", args.image.display()))
-            .next("check the path, or make an image with 'syncline mkfs'")
-    })?;
+    let image =
+        std::fs::canonicalize(&args.image).map_err(|error| image::without_path(&args.image, error))?;
     let output = args.output.clone().unwrap_or_else(|| {
         let mut path = args.image.clone().into_os_string();
         path.push(".crashlab");

@@ -1,0 +1,101 @@
+//! `mount -o remount`: changes what the kernel enforces by itself, and tells what stays as it was.
+
+use super::mount_options::{KERNEL_WORDS, MountChoices};
+use crate::failure::{Cause, Failure, Outcome};
+use std::path::Path;
+use std::process::ExitCode;
+use syncline_fuse::{MountError, control, mounts};
+
+/// Options without a value that a mount keeps for its whole life.
+const FIXED_WORDS: [&str; 17] = [
+    "noatime",
+    "relatime",
+    "atime",
+    "strictatime",
+    "nodiratime",
+    "diratime",
+    "allow_other",
+    "no_allow_other",
+    "discard",
+    "nodiscard",
+    "check_opens",
+    "nocheck_opens",
+    "compress",
+    "nocompress",
+    "norecovery",
+    "noload",
+    "accept-damaged-log",
+];
+
+/// Performs `mount -o remount` for mount(8), which passes on what the kernel shows of the mount
+/// beside what was asked for.
+pub fn for_mount(directory: &Path, options: &[String]) -> Outcome {
+    // If the directory is not there, the remount says so.
+    let whole = directory.canonicalize().unwrap_or_default();
+    let entry = mounts()?.into_iter().rfind(|entry| entry.mount_point == whole);
+    let shown = entry.map(|entry| entry.options.split(',').map(str::to_owned).collect::<Vec<_>>());
+    remount(directory, options, &shown.unwrap_or_default())
+}
+
+/// Changes what the kernel enforces by itself, and tells what it can't change, except for `shown`.
+/// The daemon's own mode does not change: one that was mounted read-only stays so, and can't be
+/// made writable.
+pub fn remount(directory: &Path, options: &[String], shown: &[String]) -> Outcome {
+    let choices = MountChoices::parse_remount(options)?;
+    // For another filesystem, the kernel would report an invalid argument.
+    control::text(directory, "daemon")?;
+    if !choices.store.read_only {
+        let stats: serde_json::Value = serde_json::from_str(&control::stats(directory)?).unwrap_or_default();
+        if let Some(reason) = stats["read_only"].as_str() {
+            let text = format!("{}: its daemon can't write: {reason}", directory.display());
+            return Err(Failure::new(text).next("unmount it, and mount it with -o rw"));
+        }
+        if !choices.is_promised_by(stats["daemon"]["durability"].as_str().unwrap_or_default()) {
+            let (directory, asked) = (directory.display(), choices.durability());
+            let text = format!("{directory}: a mount can't become one with -o {asked}");
+            return Err(Failure::new(text).next(format!("unmount it, and mount it with -o {asked}")));
+        }
+    }
+    syncline_fuse::remount(directory, &choices.kernel(Path::new("")).kernel).map_err(
+        |error| match error {
+            MountError::NotPermitted { source } => {
+                let text = format!("{}: only root may remount: {source}", directory.display());
+                Failure::of(Cause::Permission, text).next("unmount it, and mount it with the other options")
+            }
+            error => error.into(),
+        },
+    )?;
+    let left: Vec<_> = left_by_remount(options).into_iter().filter(|name| !shown.contains(name)).collect();
+    if !left.is_empty() {
+        let left = left.join(", ");
+        note!(
+            "syncline: remounted; these stay as they were: {left}; to change them unmount, and mount again"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The options that a remount leaves unchanged: all with a value, and some words.
+fn left_by_remount(options: &[String]) -> Vec<String> {
+    let names = options.iter().flat_map(|list| list.split(',')).map(str::trim);
+    let left = names.filter(|name| {
+        let word = name.split('=').next().unwrap_or_default();
+        let is_for_others = word.starts_with("x-") || word.starts_with("X-") || word == "comment";
+        (name.contains('=') && !is_for_others && !KERNEL_WORDS.contains(&word)) || FIXED_WORDS.contains(&word)
+    });
+    left.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_remount_leaves_is_told() {
+        let left = |text: &str| left_by_remount(&[text.to_owned()]);
+        assert_eq!(left("remount,ro,cache=1GiB,noatime"), ["cache=1GiB", "noatime"]);
+        assert_eq!(left("remount,compress,compress=lz4"), ["compress", "compress=lz4"]);
+        assert_eq!(left("remount,norecovery,log=/x"), ["norecovery", "log=/x"]);
+        assert!(left("remount,rw,nosuid,x-a=b,user_id=0,defaults").is_empty());
+    }
+}
