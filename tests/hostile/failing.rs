@@ -8,6 +8,7 @@ use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, syncl
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::Read;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -59,6 +60,43 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
         let contents = fs::read(mount.path.join(number.to_string())).unwrap();
         assert!(contents == vec![number as u8; FILE_BYTES], "file {number}");
     }
+    mount.unmount().ok();
+}
+
+#[test]
+fn reads_that_the_device_fails_are_counted_told_and_logged() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let disk = Disk::new(&place, 64 << 20, Duration::ZERO);
+    syncline([OsStr::new("mkfs"), disk.path.as_ref()]).ok();
+    let mount = Mount::new(&disk.path, &place.directory("mount"), &[]);
+    for number in 0..200 {
+        fs::write(mount.path.join(number.to_string()), vec![7; FILE_BYTES / 10]).unwrap();
+    }
+    mount.unmount().ok();
+    let log = place.path().join("log");
+    let mount = Mount::new(&disk.path, &place.directory("again"), &["--log", log.to_str().unwrap()]);
+    let numbers = (0..200).map(|number| mount.path.join(number.to_string()));
+    let mut files: Vec<File> = numbers.map(|path| File::open(path).unwrap()).collect();
+    let number = rustix::fs::fstat(&files[0]).unwrap().st_ino;
+    disk.troubles.set(true, false, false);
+    let mut contents = Vec::new();
+    for file in &mut files {
+        assert_eq!(file.read_to_end(&mut contents).unwrap_err().raw_os_error(), Some(5));
+    }
+    let failed = mount.stats()["store"]["device_reads_failed"].as_u64().unwrap();
+    assert!(failed >= 200, "{failed}");
+    let answer = syncline(["status"]).ok();
+    assert!(answer.out.contains(&format!("{failed} device reads failed")), "{answer:?}");
+    let told = fs::read_to_string(&log).unwrap();
+    let lines = told.lines().filter(|line| line.contains("Read of")).count();
+    assert!((1..=30).contains(&lines), "{lines} lines: {told}");
+    for words in [format!("inode {number}, block "), "'dmesg'".into(), format!("path DIR {number}'")] {
+        assert!(told.contains(&words), "{words}: {told}");
+    }
+    drop(files);
+    disk.troubles.set(false, false, false);
     mount.unmount().ok();
 }
 

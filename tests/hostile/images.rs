@@ -3,6 +3,7 @@
 use crate::skip_if;
 use crate::support::{Answer, Mount, Place, edit, no_fuse, program, run};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, Geometry, crc};
@@ -204,10 +205,17 @@ fn rotten_data_is_an_error_for_its_reader_and_for_nobody_else() {
     let image = fs::read(place.image()).unwrap();
     let at = image.windows(64).position(|window| window == &pattern[8192..8256]).unwrap();
     edit(&place.image(), at as u64, 1, |byte| byte[0] ^= 1);
-    let mount = place.mount("again");
+    let log = place.path().join("log");
+    let mount = Mount::new(&place.image(), &place.directory("again"), &["--log", log.to_str().unwrap()]);
     let error = fs::read(mount.path.join("rotten")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     assert_eq!(fs::read(mount.path.join("sound")).unwrap(), b"sound");
+    let number = fs::metadata(mount.path.join("rotten")).unwrap().ino();
+    let told = fs::read_to_string(&log).unwrap();
+    let line = format!("inode {number}, block {}: data: checksum mismatch", at as u64 / BLOCK);
+    for words in [line, format!("'syncline path DIR {number}'"), "'syncline scrub DIR'".into()] {
+        assert!(told.contains(&words), "{words}: {told}");
+    }
     assert!(mount.stats()["store"]["checksum_errors"].as_u64().unwrap() > 0);
     mount.unmount().ok();
     let answer = with_image("check", &place.image());

@@ -351,7 +351,7 @@ impl Scrub {
     ) -> Vec<BlockAddr> {
         self.count(extent.run().len_bytes());
         self.state.lock().report.data_blocks += extent.run().blocks;
-        if let Ok(bytes) = store.read_data(extent.run(), &extent.checksums).await {
+        if let Ok(bytes) = store.read_data(object, extent.run(), &extent.checksums).await {
             if let Some(packed) = &extent.packed
                 && let Err(error) = syncline_codec::unpack(packed, &bytes)
             {
@@ -364,7 +364,7 @@ impl Scrub {
         let mut damaged = Vec::new();
         for (index, checksum) in (0..).zip(&extent.checksums) {
             let block = BlockRun::new(extent.addr + index, 1);
-            let Err(error) = store.read_data(block, &[*checksum]).await else { continue };
+            let Err(error) = store.read_data(object, block, &[*checksum]).await else { continue };
             let kind = match error {
                 StoreError::Corrupt { .. } => FindingKind::DataDamaged,
                 _ => FindingKind::DataUnreadable,

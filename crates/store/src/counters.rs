@@ -79,6 +79,7 @@ pub struct Counters {
     pub(crate) data_bytes: AtomicU64,
     pub(crate) data_bytes_read: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,
+    pub(crate) reads_failed: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) checkpoints_failed: AtomicU64,
     pub(crate) checkpoints_for_room: AtomicU64,
@@ -178,6 +179,8 @@ pub struct CountersSnapshot {
     pub device_reads: u64,
     /// Bytes read by them.
     pub device_read_bytes: u64,
+    /// Device reads that failed, of file data and of tree nodes.
+    pub device_reads_failed: u64,
     /// Flushes submitted to the device.
     pub flushes_issued: u64,
     /// Requests that shared a flush submitted for another request.
@@ -253,6 +256,7 @@ impl Counters {
             device_writes_through: device.writes_through,
             device_reads: device.reads,
             device_read_bytes: device.read_bytes,
+            device_reads_failed: get(&self.reads_failed),
             flushes_issued: device.flushes_issued,
             flushes_joined: device.flushes_joined,
             flushes_elided: device.flushes_elided,

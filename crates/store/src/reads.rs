@@ -4,7 +4,7 @@
 use crate::{Canary, Store, StoreError};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
-use syncline_device::Room;
+use syncline_device::{DeviceError, Room};
 use syncline_format::{BLOCK_BYTES, BlockRun, Crc, FormatError, Key, block_checksums};
 use syncline_space::Pin;
 
@@ -112,17 +112,19 @@ impl Store {
         self.space.pin()
     }
 
-    /// Reads data blocks and checks them; a mismatch is `Corrupt`, counted and logged (promise P4).
+    /// Reads data blocks of an inode and checks them; a mismatch is `Corrupt` (promise P4). That, and a
+    /// failure of the device, is counted and logged.
     ///
     /// Blocks whose write is not known to be durable are served from the memory that the write
     /// keeps.
-    pub async fn read_data(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
-        self.read_data_into(run, checksums, None).await
+    pub async fn read_data(&self, ino: u64, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
+        self.read_data_into(ino, run, checksums, None).await
     }
 
     /// Like `read_data`; a read from the device goes into `room`, if that has the right length.
     pub async fn read_data_into(
         &self,
+        ino: u64,
         run: BlockRun,
         checksums: &[Crc],
         room: Option<Room>,
@@ -131,19 +133,19 @@ impl Store {
             return Ok(bytes);
         }
         if self.inflight.touches(run) {
-            return self.read_pieces(run, checksums).await;
+            return self.read_pieces(ino, run, checksums).await;
         }
-        self.read_device(run, checksums, room).await
+        self.read_device(ino, run, checksums, room).await
     }
 
     /// Reads a run that is partly in memory, block by block.
-    async fn read_pieces(&self, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
+    async fn read_pieces(&self, ino: u64, run: BlockRun, checksums: &[Crc]) -> Result<Bytes, StoreError> {
         let mut whole = Vec::with_capacity(run.len_bytes() as usize);
         for (block, checksum) in (run.start..run.end()).zip(checksums) {
             let piece = BlockRun::new(block, 1);
             match self.inflight.get(piece) {
                 Some(bytes) => whole.extend_from_slice(&bytes),
-                None => whole.extend_from_slice(&self.read_device(piece, &[*checksum], None).await?),
+                None => whole.extend_from_slice(&self.read_device(ino, piece, &[*checksum], None).await?),
             }
         }
         Ok(whole.into())
@@ -151,32 +153,48 @@ impl Store {
 
     async fn read_device(
         &self,
+        ino: u64,
         run: BlockRun,
         checksums: &[Crc],
         room: Option<Room>,
     ) -> Result<Bytes, StoreError> {
-        let buffer = self.tracker.read_into(run.offset_bytes(), run.len_bytes() as usize, room).await?;
-        let bytes = buffer.into_bytes();
+        let read = self.tracker.read_into(run.offset_bytes(), run.len_bytes() as usize, room).await;
+        let bytes = read.map_err(|error| self.unread(ino, run.start, error))?.into_bytes();
         self.counters.data_bytes_read.fetch_add(run.len_bytes(), Ordering::Relaxed);
         if self.breaks(Canary::UncheckedReads) {
             return Ok(bytes);
         }
         let wrong = block_checksums(&bytes).zip(checksums).position(|(found, expected)| found != *expected);
         if checksums.len() * BLOCK_BYTES != bytes.len() {
-            return Err(self.corrupt(run.start, FormatError::Field { structure: "data", field: "length" }));
+            return Err(self.corrupt(
+                ino,
+                run.start,
+                FormatError::Field { structure: "data", field: "length" },
+            ));
         }
         match wrong {
             Some(block) => {
-                Err(self.corrupt(run.start + block as u64, FormatError::Checksum { structure: "data" }))
+                Err(self.corrupt(ino, run.start + block as u64, FormatError::Checksum { structure: "data" }))
             }
             None => Ok(bytes),
         }
     }
 
     /// Counts and logs damage.
-    pub(crate) fn corrupt(&self, addr: u64, detail: FormatError) -> StoreError {
+    fn corrupt(&self, ino: u64, addr: u64, detail: FormatError) -> StoreError {
         self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
-        tracing::error!("block {addr}: {detail}");
+        tracing::error!(
+            "inode {ino}, block {addr}: {detail}; 'syncline path DIR {ino}' names the file, 'syncline scrub DIR' finds all that is damaged"
+        );
         StoreError::Corrupt { addr, detail }
+    }
+
+    /// Counts and logs a failure of the device.
+    fn unread(&self, ino: u64, addr: u64, error: DeviceError) -> StoreError {
+        self.counters.reads_failed.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            "inode {ino}, block {addr}: data: {error}; 'dmesg' tells more of the device, 'syncline path DIR {ino}' names the file"
+        );
+        error.into()
     }
 }

@@ -159,8 +159,10 @@ impl Store {
     pub fn counters(&self) -> CountersSnapshot {
         let counters = self.counters.snapshot(self.tracker.counters());
         // The tree reads and verifies metadata, so it counts those errors.
-        let checksum_errors = counters.checksum_errors + self.tree.counters().nodes_corrupt;
-        CountersSnapshot { checksum_errors, ..counters }
+        let tree = self.tree.counters();
+        let checksum_errors = counters.checksum_errors + tree.nodes_corrupt;
+        let device_reads_failed = counters.device_reads_failed + tree.reads_failed;
+        CountersSnapshot { checksum_errors, device_reads_failed, ..counters }
     }
 
     /// The device's counters since the image was opened.

@@ -195,10 +195,10 @@ fn data_and_its_batch_share_one_flush_and_reads_are_checked() {
     block_on(store.sync(op)).unwrap();
     let after = store.device_counters();
     assert_eq!((after.flushes_issued - before.flushes_issued, after.writes - before.writes), (1, 2));
-    let bytes = block_on(store.read_data(data.run(), data.checksums())).unwrap();
+    let bytes = block_on(store.read_data(7, data.run(), data.checksums())).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 7));
     let wrong = vec![0; 16];
-    assert!(matches!(block_on(store.read_data(data.run(), &wrong)), Err(StoreError::Corrupt { .. })));
+    assert!(matches!(block_on(store.read_data(7, data.run(), &wrong)), Err(StoreError::Corrupt { .. })));
     assert_eq!(store.counters().checksum_errors, 1);
 }
 
@@ -237,7 +237,7 @@ fn blocks_that_were_written_anew_are_not_read_from_the_memory_of_what_was_there_
         let (anew, transaction) = write_near(&store, 3, 8, Some(first.run().start));
         assert_eq!(anew.run().start, first.run().start);
         store.commit(transaction).unwrap();
-        let read = block_on(store.read_data(second.run(), &anew.checksums()[4..])).unwrap();
+        let read = block_on(store.read_data(7, second.run(), &anew.checksums()[4..])).unwrap();
         let fill = read[0];
         go.send(()).unwrap();
         assert_eq!(fill, 3);

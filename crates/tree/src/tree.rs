@@ -8,7 +8,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use syncline_device::{AlignedBuf, DeviceFuture, FlushTracker};
+use syncline_device::{AlignedBuf, DeviceError, DeviceFuture, FlushTracker};
 use syncline_format::node::Node;
 use syncline_format::superblock::TreeRoot;
 use syncline_format::{
@@ -37,6 +37,8 @@ pub struct TreeCounters {
     pub nodes_written: u64,
     /// Nodes that did not match what their parent says.
     pub nodes_corrupt: u64,
+    /// Reads of nodes that the device failed.
+    pub reads_failed: u64,
     /// Items that merges copied from old nodes to new ones.
     pub items_kept: u64,
     /// Bulk copies by which these items were copied.
@@ -48,6 +50,7 @@ pub(crate) struct Counters {
     pub(crate) read: AtomicU64,
     pub(crate) written: AtomicU64,
     pub(crate) corrupt: AtomicU64,
+    pub(crate) reads_failed: AtomicU64,
     pub(crate) items_kept: AtomicU64,
     pub(crate) copies: AtomicU64,
 }
@@ -114,6 +117,7 @@ impl Tree {
             nodes_read: self.counters.read.load(Relaxed),
             nodes_written: self.counters.written.load(Relaxed),
             nodes_corrupt: self.counters.corrupt.load(Relaxed),
+            reads_failed: self.counters.reads_failed.load(Relaxed),
             items_kept: self.counters.items_kept.load(Relaxed),
             copies: self.counters.copies.load(Relaxed),
         }
@@ -251,7 +255,7 @@ impl Tree {
         let Some(read) = started else {
             return Err(self.corrupt(place, FormatError::Field { structure: "tree root", field: "address" }));
         };
-        let bytes = read.await?.into_bytes();
+        let bytes = read.await.map_err(|error| self.unread(place, error))?.into_bytes();
         let checksum = crc(&bytes);
         if checksum != place.pointer.checksum {
             return Err(self.corrupt(place, FormatError::Checksum { structure: "tree node" }));
@@ -276,8 +280,23 @@ impl Tree {
 
     fn corrupt(&self, place: Place, detail: FormatError) -> TreeError {
         self.counters.corrupt.fetch_add(1, Relaxed);
-        tracing::error!(addr = place.pointer.addr, level = place.level, %detail, "damaged tree node");
+        tracing::error!(
+            addr = place.pointer.addr,
+            level = place.level,
+            %detail,
+            "damaged tree node: 'syncline scrub DIR' finds all that is damaged, 'syncline check' of the unmounted image tells what can be mended"
+        );
         TreeError::Corrupt { addr: place.pointer.addr, detail }
+    }
+
+    fn unread(&self, place: Place, error: DeviceError) -> TreeError {
+        self.counters.reads_failed.fetch_add(1, Relaxed);
+        tracing::error!(
+            addr = place.pointer.addr,
+            level = place.level,
+            "a tree node can't be read: {error}; 'dmesg' tells more of the device"
+        );
+        error.into()
     }
 
     /// Puts a node that is about to be written into the cache, checked as if it had been read.

@@ -251,6 +251,7 @@ pub const METRICS: &[Metric] = &[
     ),
     count("device_writes_failed", "/store/device_writes_failed", "Device writes that failed"),
     count("device_reads", "/store/device_reads", "Device reads"),
+    count("device_reads_failed", "/store/device_reads_failed", "Device reads that failed"),
     bytes(count("device_read", "/store/device_read_bytes", "Bytes read from the device")),
     count("flushes_issued", "/store/flushes_issued", "Flushes asked of the device"),
     count("flushes_joined", "/store/flushes_joined", "Requests that shared a flush another had asked for"),

@@ -71,18 +71,18 @@ async fn read_blocks(
     whole: BlockRun,
     extents: &[(Key, Extent)],
 ) -> Result<Bytes, FsError> {
-    if let [(_, only)] = extents {
-        return Ok(store.read_data(only.run(), &only.checksums).await?);
+    if let [(key, only)] = extents {
+        return Ok(store.read_data(key.object, only.run(), &only.checksums).await?);
     }
     let mut contents = AlignedBuf::zeroed(whole.len_bytes() as usize);
     let mut filled = whole.start;
-    for (_, extent) in extents {
+    for (key, extent) in extents {
         let run = extent.run();
         // Extents come in the order of their blocks, so there is no gap.
         if run.end() > filled {
             let skip = filled.saturating_sub(run.start);
             let rest = BlockRun::new(run.start + skip, run.blocks - skip);
-            let bytes = store.read_data(rest, &extent.checksums[skip as usize..]).await?;
+            let bytes = store.read_data(key.object, rest, &extent.checksums[skip as usize..]).await?;
             let at = (rest.start - whole.start) as usize * BLOCK_BYTES;
             contents[at..at + bytes.len()].copy_from_slice(&bytes);
             filled = run.end();

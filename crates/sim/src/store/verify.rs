@@ -115,7 +115,8 @@ pub(super) fn difference(found: &Items, expected: &Items) -> Option<String> {
 }
 
 pub(super) async fn verify_data(store: &Store, data: &Placed) -> Result<(), String> {
-    let read = store.read_data(data.run, &data.checksums).await;
+    // The inode is only named in the log.
+    let read = store.read_data(STAMP.object, data.run, &data.checksums).await;
     let bytes = read.map_err(|error| format!("data {:#x} at {:?}: {error}", data.tag, data.run))?;
     let wrong =
         bytes.chunks(BLOCK_BYTES).zip(0..).find(|(block, index)| **block != block_of(data.tag, *index));

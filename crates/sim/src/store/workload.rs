@@ -414,7 +414,7 @@ impl Task {
             return Ok(());
         };
         let _pin = self.store.pin();
-        let read = self.store.read_data(placed.run, &placed.checksums).await;
+        let read = self.store.read_data(extent.object, placed.run, &placed.checksums).await;
         let bytes = match read {
             Ok(bytes) => bytes,
             Err(_) if self.world.faulty => return Ok(()),

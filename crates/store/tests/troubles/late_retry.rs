@@ -23,10 +23,14 @@ fn the_block_of_others_survives(canary: Option<Canary>) -> bool {
     let new = write(&store, again, 2);
     name(&store, 101, again, &new);
     block_on(store.checkpoint()).unwrap();
-    assert_eq!(block_on(store.read_data(again, new.checksums())).unwrap()[0], 2, "durable, and acknowledged");
+    assert_eq!(
+        block_on(store.read_data(7, again, new.checksums())).unwrap()[0],
+        2,
+        "durable, and acknowledged"
+    );
 
     late.end().unwrap();
-    block_on(store.read_data(again, new.checksums())).is_ok_and(|bytes| bytes[0] == 2)
+    block_on(store.read_data(7, again, new.checksums())).is_ok_and(|bytes| bytes[0] == 2)
 }
 
 #[test]

@@ -10,8 +10,9 @@ use std::path::Path;
 /// How many kinds of requests are named.
 const REQUESTS_NAMED: usize = 4;
 /// Counters of errors, and what each means.
-const ERRORS: [(&str, &str); 6] = [
+const ERRORS: [(&str, &str); 7] = [
     ("/store/checksum_errors", "damaged blocks read"),
+    ("/store/device_reads_failed", "device reads failed"),
     ("/store/device_writes_failed", "device writes failed"),
     ("/store/flushes_failed", "flushes failed"),
     ("/store/checkpoints_failed", "checkpoints failed"),

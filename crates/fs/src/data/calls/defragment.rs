@@ -120,7 +120,7 @@ impl Filesystem {
                 return Ok(Defragmented { overtaken_bytes: blocks * BLOCK, ..done });
             }
             let Some(room) = Room::find(self, &mut reservation, &row, blocks) else { return Ok(done) };
-            (room, read(self, &row.extents).await?)
+            (room, read(self, ino, &row.extents).await?)
         };
         let mut copy = room.write(&row.extents, contents.clone());
         // Blocks that the device did not take stay allocated until there is another place, so that
@@ -181,8 +181,9 @@ async fn find_row(fs: &Filesystem, ino: Ino, first: u64, end: u64, unshare: bool
 }
 
 /// Reads the contents of these extents and checks their checksums.
-async fn read(fs: &Filesystem, extents: &[Extent]) -> Result<Vec<Bytes>, FsError> {
-    let reads = extents.iter().map(|extent| fs.store.read_data(extent.run(), &extent.checksums)).collect();
+async fn read(fs: &Filesystem, ino: Ino, extents: &[Extent]) -> Result<Vec<Bytes>, FsError> {
+    let reads =
+        extents.iter().map(|extent| fs.store.read_data(ino, extent.run(), &extent.checksums)).collect();
     let read: Result<Vec<Bytes>, _> = join_all(reads, READS_IN_FLIGHT).await.into_iter().collect();
     Ok(read?)
 }
@@ -276,7 +277,9 @@ impl Copy<'_> {
         }
         // Freed blocks are reused only once a superblock says that they are free. So after a new
         // superblock, the same extents may have other contents.
-        if self.fs.store.superblock().generation != generation && read(self.fs, old).await? != contents {
+        if self.fs.store.superblock().generation != generation
+            && read(self.fs, inode.ino, old).await? != contents
+        {
             return Ok(false);
         }
         let shares = shares::hold(self.fs, old).await?;

@@ -89,7 +89,7 @@ pub(crate) async fn read_block(fs: &Filesystem, inode: &Inode, block: u64) -> Re
         return Ok(None);
     };
     let bytes = match &extent.packed {
-        None => fs.store.read_data(extent.run(), &extent.checksums).await?,
+        None => fs.store.read_data(inode.ino, extent.run(), &extent.checksums).await?,
         Some(packed) => units::read(fs, inode, &extent, packed).await?,
     };
     Ok(Some(bytes))
@@ -178,7 +178,7 @@ impl Part {
         let contents = match self {
             Part::Hole { .. } => Bytes::new(),
             Part::Run { run, checksums } => {
-                return Ok(fs.store.read_data_into(*run, checksums, room).await?);
+                return Ok(fs.store.read_data_into(inode.ino, *run, checksums, room).await?);
             }
             Part::Packed { extent, packed } => units::read(fs, inode, extent, packed).await?,
         };
@@ -205,7 +205,7 @@ async fn read_blocks(
     if let [extent] = &extents[..]
         && let Some((run, checksums)) = extent.whole(first, end)
     {
-        return Ok(vec![fs.store.read_data_into(run, checksums, next(run.blocks)).await?]);
+        return Ok(vec![fs.store.read_data_into(inode.ino, run, checksums, next(run.blocks)).await?]);
     }
     let parts = parts(&extents, first, end);
     if let [part @ (Part::Run { .. } | Part::Packed { .. })] = &parts[..] {

@@ -60,9 +60,9 @@ pub(in crate::data) async fn read(
     if let Some(unit) = fs.data.units.decoded.get(&key).filter(|unit| part.end <= unit.len()) {
         return Ok(cut(&unit, part));
     }
-    let stored = fs.store.read_data(extent.run(), &extent.checksums).await?;
+    let stored = fs.store.read_data(inode.ino, extent.run(), &extent.checksums).await?;
     let unit = syncline_codec::unpack(packed, &stored).map_err(|detail| {
-        tracing::error!(ino = inode.ino, block = extent.file_block, %detail, "a compressed unit is damaged");
+        tracing::error!(ino = inode.ino, block = extent.file_block, %detail, "a compressed unit is damaged: 'syncline path DIR INODE' names the file");
         FsError::Undecodable { ino: inode.ino, block: extent.file_block, detail }
     })?;
     fs.counters.units_unpacked.add(1);
