@@ -46,6 +46,8 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
     assert!(lines <= 60, "{lines} log lines in {WATCHED:?}");
     // The dirty data, once for each place that is tried.
     assert!(tried <= 4 * (FILES * FILE_BYTES) as u64, "{tried} bytes in {WATCHED:?}");
+    let failed = mount.stats()["files"]["writeback_errors"].as_u64();
+    assert_eq!(failed, Some(FILES as u64), "files, not attempts");
     disk.troubles.set(false, false, false);
     let started = Instant::now();
     let last = File::open(mount.path.join("0")).unwrap();
@@ -61,6 +63,36 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
         assert!(contents == vec![number as u8; FILE_BYTES], "file {number}");
     }
     mount.unmount().ok();
+}
+
+/// Its files are told of once each, and what is asked of it says that the device failed.
+#[test]
+fn a_mount_that_gave_up_writing_is_told_of_once_and_as_what_it_is() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let disk = Disk::new(&place, 64 << 20, Duration::ZERO);
+    syncline([OsStr::new("mkfs"), disk.path.as_ref()]).ok();
+    let log = place.path().join("log");
+    let mount = Mount::new(&disk.path, &place.directory("mount"), &["--log", log.to_str().unwrap()]);
+    disk.troubles.set(false, true, true);
+    for number in 0..4 {
+        fs::write(mount.path.join(number.to_string()), vec![7; FILE_BYTES]).unwrap();
+    }
+    let file = mount.path.join("0");
+    let started = Instant::now();
+    while mount.stats()["read_only"].is_null() {
+        let _ = File::open(&file).unwrap().sync_all();
+        assert!(started.elapsed() < Duration::from_secs(90), "it gives up at some time");
+    }
+    std::thread::sleep(SETTLE);
+    let sync = |words: &[&OsStr]| syncline([&[OsStr::new("sync")], words].concat());
+    sync(&[OsStr::new("--all"), mount.path.as_ref()]).fails(8, &["gave up writing", "'syncline stats DIR'"]);
+    sync(&[file.as_ref()]).fails(8, &[]);
+    let told = fs::read_to_string(&log).unwrap();
+    assert_eq!(told.matches("could not be written back").count(), 4, "{told}");
+    let answer = syncline([OsStr::new("stats"), mount.path.as_ref()]).ok();
+    assert!(answer.out.contains("4 files not written back"), "{answer:?}");
 }
 
 #[test]

@@ -92,7 +92,7 @@ counters! {
     submissions_short,
     /// Writes that waited for dirty data to shrink.
     writes_throttled,
-    /// Write-backs that failed.
+    /// Files that could not be written back. One counts again only after it could.
     writeback_errors,
     /// fsyncs of regular files.
     fsyncs,

@@ -1,6 +1,5 @@
 //! `syncline sync` and `syncline barrier`: fsync2 and fbarrier for scripts.
 
-use super::ask;
 use crate::failure::{Cause, Failure, Outcome};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,11 +28,9 @@ pub struct BarrierArgs {
 /// `--all`, makes everything durable.
 pub fn sync(args: SyncArgs) -> Outcome {
     let Some(directory) = args.all else { return done(control::sync_files(&args.files)) };
-    ask::require_answer(&directory, ask::PATIENCE)?;
     // Refuse another filesystem before syncing it.
     control::text(&directory, "daemon")?;
-    control::sync(&directory)?;
-    Ok(ExitCode::SUCCESS)
+    done(control::sync(&directory))
 }
 
 /// Orders what was written to the files before everything that comes later.
@@ -45,6 +42,7 @@ fn done(result: Result<(), ControlError>) -> Outcome {
     const EXDEV: i32 = rustix::io::Errno::XDEV.raw_os_error();
     const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
     const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();
+    const EROFS: i32 = rustix::io::Errno::ROFS.raw_os_error();
     let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
     let errno = match &error {
         ControlError::File { source, .. } | ControlError::Failed { source, .. } => source.raw_os_error(),
@@ -55,6 +53,10 @@ fn done(result: Result<(), ControlError>) -> Outcome {
         (Some(EINVAL), _) => Failure::of(Cause::Usage, error).next("name regular files and directories"),
         (Some(EFBIG), _) => Failure::new(error)
             .next("nothing was done: more than 64 MiB are unwritten; sync the large files one by one first"),
+        // A mount that was made read-only has nothing to sync.
+        (Some(EROFS), _) => Failure::of(Cause::Device, error).next(
+            "it gave up writing, so what was not synced before may be lost: 'syncline stats DIR' says why; unmount, mend the device and mount again",
+        ),
         (_, ControlError::TooMany { .. }) => {
             Failure::of(Cause::Usage, error).next("name fewer at a time; each call is a unit of its own")
         }

@@ -160,7 +160,7 @@ pub const METRICS: &[Metric] = &[
         "/files/submissions_short",
         "Submissions after which the log had a smaller size than the file: always zero, or report a bug",
     ),
-    count("writeback_errors", "/files/writeback_errors", "Write-backs that failed"),
+    count("writeback_errors", "/files/writeback_errors", "Files that could not be written back"),
     count("fsyncs", "/files/fsyncs", "fsyncs of regular files"),
     count("fdatasyncs", "/files/fdatasyncs", "fdatasyncs of regular files"),
     count("barriers", "/files/barriers", "Barriers"),

@@ -12,18 +12,40 @@ struct Counted {
     /// Failures that some fsync has reported.
     reported: u64,
     last: FsError,
+    /// Write-back failed, and has not ended well since.
+    unwritten: bool,
 }
 
 impl Failures {
     /// Adds one failure.
     pub(crate) fn add(&mut self, error: FsError) {
-        match &mut self.0 {
-            Some(counted) => {
-                counted.count += 1;
-                counted.last = error;
-            }
-            none => *none = Some(Box::new(Counted { count: 1, reported: 0, last: error })),
+        self.added(error);
+    }
+
+    /// Adds a failure of write-back. True if it is the first since that last ended well: the others
+    /// are attempts to write the same data.
+    pub(crate) fn add_unwritten(&mut self, error: FsError) -> bool {
+        !std::mem::replace(&mut self.added(error).unwritten, true)
+    }
+
+    /// True if write-back failed and nothing has ended well since.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.0.as_ref().is_some_and(|counted| counted.unwritten)
+    }
+
+    /// Notes that everything that was dirty could be written.
+    pub(crate) fn end_unwritten(&mut self) {
+        if let Some(counted) = &mut self.0 {
+            counted.unwritten = false;
         }
+    }
+
+    fn added(&mut self, error: FsError) -> &mut Counted {
+        let new = || Box::new(Counted { count: 0, reported: 0, last: error.clone(), unwritten: false });
+        let counted = self.0.get_or_insert_with(new);
+        counted.count += 1;
+        counted.last = error;
+        counted
     }
 
     /// The last failure, if no fsync has reported it, and the count of failures up to it.
