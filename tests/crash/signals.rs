@@ -79,16 +79,26 @@ fn nothing_acknowledged_is_lost_whatever_signal_comes() {
     mount.unmount().ok();
 }
 
-/// SIGTERM is a request to end, not a crash: everything written is there, even without a sync.
+/// SIGTERM and SIGQUIT are requests to end, not a crash: everything written is there, even without a
+/// sync. Signals that request nothing change nothing.
 #[test]
 fn a_daemon_that_is_asked_to_end_writes_everything_back() {
     skip_if!(no_fuse());
+    ends_well_by(Signal::TERM);
+    ends_well_by(Signal::QUIT);
+}
+
+fn ends_well_by(by: Signal) {
     let place = Place::with_image("64MiB");
     let mount = place.mount("mount");
     let data: Vec<u8> = (0..3_000_000u32).map(|index| (index % 251) as u8).collect();
     fs::write(mount.path.join("unsynced"), &data).unwrap();
     let daemon = mount.pid();
-    kill_process(daemon, Signal::TERM).unwrap();
+    for meaningless in [Signal::USR1, Signal::USR2, Signal::ALARM] {
+        kill_process(daemon, meaningless).unwrap();
+    }
+    assert_eq!(mount.pid(), daemon, "it goes on");
+    kill_process(daemon, by).unwrap();
     wait_for_end(daemon);
     drop(mount);
     let image = place.image();

@@ -1,15 +1,21 @@
-//! SIGINT, SIGTERM and SIGHUP unmount, so that the image is left clean.
+//! SIGINT, SIGTERM, SIGHUP and SIGQUIT unmount, so that the image is left clean. Signals that mean
+//! nothing here do nothing, instead of ending the daemon like a crash.
 
 use crate::failure::Failure;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::Arc;
 use syncline_fs::Filesystem;
 use syncline_fuse::Unmounter;
 
-/// From now on these signals no longer end the process. They wait for [`unmount`].
+/// From now on no signal that can be caught ends the process by accident; those that unmount wait for
+/// [`unmount`].
 pub fn catch() -> Result<Signals, Failure> {
-    Ok(Signals::new([SIGINT, SIGTERM, SIGHUP])?)
+    for signal in [SIGUSR1, SIGUSR2, SIGALRM] {
+        // Handled rather than ignored: programs that we start have the default again.
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    Ok(Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?)
 }
 
 /// Unmounts at the first signal; open files keep the detached mount alive until they are closed. A
