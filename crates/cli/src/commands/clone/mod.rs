@@ -143,6 +143,9 @@ fn unfinished(args: &Args, report: &Report, At { path, source }: At) -> Failure 
         text += " (something else is mounted there)";
     }
     match args.destination.symlink_metadata() {
+        Ok(there) if !there.is_dir() => {
+            text += &format!("; {to} is there, and may lack some of its attributes: remove it ('rm')");
+        }
         Ok(_) => {
             text += &format!(
                 "; {to} is left unfinished, with {}: remove it ('rm -r')",

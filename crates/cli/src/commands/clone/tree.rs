@@ -125,11 +125,21 @@ impl Cloner<'_> {
 fn share(from: &Path, place: &Path) -> Result<u64, At> {
     let source = attributes::open(from, OFlags::RDONLY).at(from)?;
     let copy = File::options().write(true).create_new(true).mode_for_owner().open(place).at(place)?;
+    let shared = share_all(from, &source, place, &copy);
+    if shared.is_err() {
+        // Half a file helps nobody; if it can't be removed, the failure tells that it is there.
+        let _ = fs::remove_file(place);
+    }
+    shared
+}
+
+/// Shares everything from the start to the end.
+fn share_all(from: &Path, source: &File, place: &Path, copy: &File) -> Result<u64, At> {
     let size = source.metadata().at(from)?.len();
     let (mut from_at, mut to_at) = (0, 0);
     while from_at < size {
         let len = (size - from_at).min(CALL_BYTES_MAX) as usize;
-        let copied = rustix::fs::copy_file_range(&source, Some(&mut from_at), &copy, Some(&mut to_at), len);
+        let copied = rustix::fs::copy_file_range(source, Some(&mut from_at), copy, Some(&mut to_at), len);
         match copied {
             // The source was truncated meanwhile.
             Ok(0) => break,
