@@ -62,6 +62,24 @@ fn an_image_that_is_not_there_any_more_is_told_of() {
     place.check_clean();
 }
 
+/// The last superblock is found by another name.
+#[test]
+fn an_image_whose_name_was_removed_ends_well_if_another_is_left() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let other = place.path().join("other");
+    fs::hard_link(place.image(), &other).unwrap();
+    let mount = place.mount("mount");
+    write_synced(&mount);
+    fs::remove_file(place.image()).unwrap();
+    mount.unmount_alone().ok();
+    syncline([OsStr::new("check"), other.as_ref()]).ok();
+    let mount = Mount::new(&other, &place.directory("again"), &[]);
+    assert!(mount.path.join("not synced").exists());
+    fs::remove_file(&other).unwrap();
+    mount.unmount_alone().fails(5, &["there is no"]);
+}
+
 /// Like a loop device made by 'mount -o loop': the kernel removes it when it is no longer used.
 #[test]
 fn a_loop_device_that_goes_with_its_mount_is_looked_at_first() {

@@ -7,7 +7,8 @@ use crate::size;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -107,6 +108,9 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     let is_device =
         |image: &&Path| image.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     let _kept = written.as_deref().filter(is_device).and_then(|image| File::open(image).ok());
+    // An image whose name was removed, and that has another one, is found through its daemon.
+    let nameless = written.as_deref().filter(|image| !image.exists());
+    let nameless = nameless.and_then(|image| opened_by(&daemon, image));
     unmount(&directory, left().max(LEAST_PATIENCE), Detach::WhenUnused)?;
     // A pid of another pid namespace belongs to some other process here.
     let here = daemon["pid_namespace"].as_str() == namespace_of_processes().as_deref();
@@ -118,7 +122,11 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     let released = match ended {
         // The image was never written to, and its daemon is gone.
         Ok(Waiting::ForAnAnswer) if written.is_none() => return Ok(ExitCode::SUCCESS),
-        Ok(waiting) => wait_for_release(&image, &mounted, waiting, left()),
+        Ok(waiting) => {
+            let own = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            let place = nameless.as_ref().map_or(image.clone(), own);
+            wait_for_release(&place, &mounted, waiting, left())
+        }
         Err(failure) => Err(failure),
     };
     let released = match released {
@@ -173,6 +181,16 @@ fn image_of(daemon: &Value, told: &str) -> PathBuf {
     let descriptors = open.and_then(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok());
     let mut paths = descriptors.into_iter().flatten().flatten().flat_map(|it| std::fs::read_link(it.path()));
     paths.find(same).unwrap_or_else(|| told.into())
+}
+
+/// The image that a daemon has open and whose name was removed, if there is another name left.
+fn opened_by(daemon: &Value, image: &Path) -> Option<File> {
+    let removed = format!("{} (deleted)", image.to_string_lossy());
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon["pid"].as_i64()?)).ok()?;
+    let is_it = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|it| it.to_string_lossy() == removed);
+    let found = descriptors.flatten().map(|descriptor| descriptor.path()).find(is_it)?;
+    let file = File::open(found).ok()?;
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.nlink() > 0).then_some(file)
 }
 
 /// The mount point without symbolic links. If its daemon has died it can't be resolved, and is
