@@ -185,6 +185,16 @@ const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 const DAEMON_HAS_GONE: &str =
     "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
 
+/// The next step for a device that does not do what it is asked for.
+const DEVICE_FAILED: &str = "the device failed: see the kernel's log ('dmesg'), and save what can be read";
+
+/// True for the errors of a device that is there and fails, or has just gone.
+fn is_failing(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::IO | Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM | Errno::TIMEDOUT))
+}
+
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
         let kind = error.io_error().map(|error| error.kind());
@@ -209,6 +219,9 @@ impl From<DeviceError> for Failure {
             }
             (DeviceError::Open { .. }, Some(io::ErrorKind::NotADirectory)) => {
                 of(Cause::NotAnImage).next("check the path: a part of it is a file")
+            }
+            (DeviceError::Open { source, .. }, _) if is_failing(source) => {
+                of(Cause::Device).next(DEVICE_FAILED)
             }
             (DeviceError::Open { .. }, _) => of(Cause::Device).next("name an image file or a block device"),
             (
@@ -241,8 +254,7 @@ impl From<DeviceError> for Failure {
             // On a block device, or on an image file whose host never gave it all of its space.
             (_, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => of(Cause::NoSpace)
                 .next("free space where the image lies: it has less room there than its size promises"),
-            _ => of(Cause::Device)
-                .next("the device failed: see the kernel's log ('dmesg'), and save what can be read"),
+            _ => of(Cause::Device).next(DEVICE_FAILED),
         }
     }
 }
@@ -437,6 +449,19 @@ mod tests {
         assert_eq!(code(MountError::NoFuseDevice.into()), 7);
         assert_eq!(code(io::Error::from(io::ErrorKind::StorageFull).into()), 10);
         assert_eq!(code(StoreError::NoSpace.into()), 10);
+    }
+
+    #[test]
+    fn a_device_that_fails_is_not_called_misnamed() {
+        let open = |errno: i32| {
+            let source = io::Error::from_raw_os_error(errno).into();
+            Failure::from(DeviceError::Open { path: "/dev/loop2".into(), source })
+        };
+        let failure = open(EIO);
+        assert_eq!(failure.code(), 8);
+        assert!(failure.to_string().contains("dmesg") && !failure.to_string().contains("name an image"));
+        let other = open(rustix::io::Errno::ISDIR.raw_os_error());
+        assert!(other.to_string().contains("name an image"), "{other}");
     }
 
     #[test]
