@@ -24,7 +24,8 @@ pub const RUN: &str = "\
 Examples:
   syncline run disk.img -- tar xf /tmp/linux.tar
   syncline run scratch.img --create 4GiB -- git clone /srv/project.git
-COMMAND runs in the filesystem's root directory; paths to what lies elsewhere are whole ones. The exit code is COMMAND's; 126 and 127 if it can't be run.";
+COMMAND runs in the filesystem's root directory; paths to what lies elsewhere are whole ones. The exit code is COMMAND's; 126 and 127 if it can't be run. 3 if the image stays mounted, and 8 if what was written and not synced may be lost, \
+whatever COMMAND's was.";
 
 pub const STATUS: &str = "\
 Examples:
@@ -50,6 +51,7 @@ Examples:
   syncline cp -a disk.img@monday:/home disk.img@monday:/etc saved    both into the directory 'saved'
   syncline cp -a disk.img: saved                 everything in it
 Nothing needs to be mounted, and nothing is written to the image. What can't be read or made is told, and the rest is copied. \
+If the log or a superblock is damaged, files may have older contents or be missing: then that is told, and the exit code is 4. \
 Without -r and -a a link is followed, inside of the image. Into an image: mount it, and use cp.";
 
 pub const CHECK: &str = "\
