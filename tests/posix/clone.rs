@@ -209,12 +209,13 @@ fn one_file_is_cloned_and_what_cannot_be_is_refused() {
 fn a_clone_that_finds_no_room_leaves_nothing() {
     skip_if!(no_fuse());
     let ground = Ground::with(&[]);
-    // Blocks that are used by other files need an item each.
     fs::write(ground.path("file"), vec![7; 1 << 20]).unwrap();
     fs::File::open(ground.path("file")).unwrap().sync_all().unwrap();
     let mut filler = fs::File::create(ground.path("filler")).unwrap();
     while std::io::Write::write_all(&mut filler, &[1; 1 << 20]).is_ok() {}
+    while std::io::Write::write_all(&mut filler, &[1; 64 << 10]).is_ok() {}
     while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
+    drop(filler);
     let copy = ground.path("copy");
     let answer = clone(&ground.path("file"), &copy).fails(10, &["nothing is left of the copy"]);
     assert!(!copy.exists(), "{answer:?}");

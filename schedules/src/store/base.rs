@@ -32,7 +32,7 @@ pub(super) const LARGE: u64 = 300;
 /// Bytes of each.
 pub(super) const LARGE_BYTES: usize = 900;
 
-const FIRST_OBJECT: u64 = 100;
+pub(super) const FIRST_OBJECT: u64 = 100;
 /// The smallest legal image.
 const IMAGE_BYTES: u64 = 16 << 20;
 

@@ -1,6 +1,6 @@
 //! Judges what a power cut leaves of a life of the store.
 
-use super::base::{EXTENT, Items};
+use super::base::{EXTENT, FIRST_OBJECT, Items};
 use super::history::{History, Placed};
 use super::setup::{Laboratory, options, seeded};
 use crate::control::Control;
@@ -136,7 +136,8 @@ async fn all_items(store: &Store) -> Result<Items, String> {
 
 /// Checks that the data reads as it was written.
 pub(super) async fn require_data(store: &Store, placed: &Placed) -> Result<(), String> {
-    let read = store.read_data(placed.run, &placed.checksums).await;
+    // The inode is only named in the log.
+    let read = store.read_data(FIRST_OBJECT, placed.run, &placed.checksums).await;
     let bytes = read.map_err(|error| format!("data {:#x} at {:?}: {error}", placed.tag, placed.run))?;
     let wrong =
         bytes.chunks(BLOCK_BYTES).zip(0..).find(|(block, index)| **block != block_of(placed.tag, *index));

@@ -51,8 +51,14 @@ async fn fsync_noting(
         counters.fsyncs.add(1)
     }
     // The failures up to now: a later one is for later fsyncs to report.
-    let unreported = inode.state.lock().data.failures.unreported();
+    let (unreported, unwritten) = {
+        let failures = &inode.state.lock().data.failures;
+        (failures.unreported(), failures.is_unwritten())
+    };
     let result = submit_and_sync(fs, inode, entry, data_only, draft).await;
+    if unwritten && result.is_ok() {
+        inode.state.lock().data.failures.end_unwritten();
+    }
     let Some((count, error)) = unreported else { return result };
     inode.state.lock().data.failures.report(count);
     result.and(Err(error))

@@ -46,17 +46,24 @@ const NAMES_IN_NODE: u64 = 32;
 /// (promise P5); the data stays dirty.
 pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let result = write_back_once(fs, inode).await;
-    if let Err(error) = &result {
-        let first = inode.state.lock().data.failures.add_unwritten(error.clone());
-        // It is tried again for as long as the device fails, which is told once.
-        if first {
-            fs.counters.writeback_errors.add(1);
-            tracing::error!(
-                ino = inode.ino,
-                %error,
-                "a file could not be written back, and is tried again; 'syncline path DIR INODE' names it"
-            );
+    let first = {
+        let failures = &mut inode.state.lock().data.failures;
+        match &result {
+            Ok(()) => {
+                failures.end_unwritten();
+                None
+            }
+            Err(error) => failures.add_unwritten(error.clone()).then_some(error),
         }
+    };
+    // It is tried again for as long as the device fails, which is told once.
+    if let Some(error) = first {
+        fs.counters.writeback_errors.add(1);
+        tracing::error!(
+            ino = inode.ino,
+            %error,
+            "a file could not be written back, and is tried again; 'syncline path DIR INODE' names it"
+        );
     }
     result
 }

@@ -28,6 +28,11 @@ impl Failures {
         !std::mem::replace(&mut self.added(error).unwritten, true)
     }
 
+    /// True if write-back failed and nothing has ended well since.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.0.as_ref().is_some_and(|counted| counted.unwritten)
+    }
+
     /// Notes that everything that was dirty could be written.
     pub(crate) fn end_unwritten(&mut self) {
         if let Some(counted) = &mut self.0 {
