@@ -372,6 +372,6 @@ mod tests {
         assert!(!told("qqqq").contains("did you mean"));
         let unknown =
             |name: &&str| MountChoices::default().apply(name, "").is_err_and(|text| text == UNKNOWN);
-        assert_eq!(NAMES.into_iter().find(|name| unknown(&name)), None);
+        assert_eq!(NAMES.into_iter().find(|name| unknown(name)), None);
     }
 }
