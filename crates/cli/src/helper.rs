@@ -211,7 +211,8 @@ fn umount(arguments: Vec<OsString>) -> Result<Asked, Failure> {
 }
 
 fn is_missing(image: &Path) -> bool {
-    image.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    !syncline_image::is_remote(image)
+        && image.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 #[cfg(test)]

@@ -40,7 +40,11 @@ impl Line {
             return None;
         }
         // A full path is never taken for an option, or for a tag such as LABEL=.
-        let (image, directory) = (std::path::absolute(image).ok()?, directory.canonicalize().ok()?);
+        let image = match syncline_image::is_remote(image) {
+            true => image.to_owned(),
+            false => std::path::absolute(image).ok()?,
+        };
+        let directory = directory.canonicalize().ok()?;
         let kept = options.iter().map(|option| option.trim()).filter(|option| is_kept(option));
         let options = std::iter::once(MARK).chain(kept).collect::<Vec<_>>().join(",");
         let of_type = ["-f", "-t", FILESYSTEM_TYPE, "-o", &options].map(OsStr::new);
