@@ -254,7 +254,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         Ok(loaded) => loaded,
         Err(error) => {
             // Close it, so that the next step can examine it.
-            drop(opened);
+            drop((opened, storage));
             return Err(truly(Failure::from(error).about(&image)));
         }
     };
