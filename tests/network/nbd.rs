@@ -24,18 +24,18 @@ impl Server {
         let disk = place.path().join("disk");
         fs::File::create(&disk).unwrap().set_len(512 << 20).unwrap();
         let mut server = Self { child: None, folder: place.path().to_owned() };
-        server.start(&[]);
+        server.start(&[], &[]);
         server
     }
 
-    /// Starts it with these arguments besides, and waits until it listens.
-    pub fn start(&mut self, arguments: &[&str]) {
+    /// Starts it with these options and parameters besides, and waits until it listens.
+    pub fn start(&mut self, options: &[&str], parameters: &[&str]) {
         self.kill();
         let (socket, disk) = (self.folder.join("socket"), self.folder.join("disk"));
         let _ = fs::remove_file(&socket);
         let mut command = Command::new("nbdkit");
-        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket).args(arguments);
-        command.arg("file").arg(disk).stderr(Stdio::null());
+        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket).args(options);
+        command.arg("file").arg(disk).args(parameters).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());
         crate::support::eventually("nbdkit listens", || {
             std::os::unix::net::UnixStream::connect(&socket).is_ok()
@@ -112,7 +112,7 @@ fn a_server_that_starts_anew_loses_nothing() {
             let path = mount.path.join(format!("{round}-{file}"));
             fs::write(&path, vec![round as u8; 100_000]).unwrap();
             if file == 10 {
-                server.start(&[]);
+                server.start(&[], &[]);
             }
             fs::File::open(&path).unwrap().sync_all().unwrap();
         }
@@ -133,12 +133,12 @@ fn what_is_wrong_is_told_in_a_line() {
     let place = Place::new();
     let mut server = Server::new(&place);
     let image = server.image();
-    server.start(&["--readonly"]);
+    server.start(&["--readonly"], &[]);
     on(&image, &["mkfs"]).fails(9, &["read-only"]);
-    server.start(&["--filter=error", "error-pread=EIO", "error-pread-rate=100%"]);
+    server.start(&["--filter=error"], &["error-pread=EIO", "error-pread-rate=100%"]);
     on(&image, &["info"]).fails(8, &["nbd+unix"]);
     server.kill();
-    on(&image, &["info"]).fails(5, &["nbd+unix"]);
+    on(&image, &["info"]).fails(8, &["nbd+unix", "check the address"]);
     syncline(["info", "nbd+unix:///"]).fails(2, &["socket"]);
     syncline(["info", "nbd+udp://host/"]).fails(2, &["nbd+udp", "known are"]);
     syncline(["mkfs", "nbds://host/e?keyfile=/k"]).fails(2, &["certfile"]);

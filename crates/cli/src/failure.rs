@@ -200,6 +200,9 @@ impl From<DeviceError> for Failure {
         let kind = error.io_error().map(|error| error.kind());
         let of = |cause| Self::of(cause, &error);
         match (&error, kind) {
+            _ if syncline_image::is_unreachable(&error) => {
+                of(Cause::Device).next("check the address, and that the server runs")
+            }
             // Storage on a network, and the leases on it: these texts name the next step themselves.
             _ if syncline_image::tells_next_step(&error) => of(match kind {
                 Some(io::ErrorKind::ResourceBusy) => Cause::InUse,

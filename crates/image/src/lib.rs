@@ -124,10 +124,22 @@ fn location(name: &Path) -> Result<Location, DeviceError> {
     })
 }
 
-/// True if the image that a user names is on a network. What can't be understood counts as a path;
-/// opening it tells what is wrong.
+/// True if the image that a user names is on a network, or looks as if it were and can't be
+/// understood: opening it tells what is wrong.
 pub fn is_remote(name: &Path) -> bool {
-    !matches!(Location::parse(name.as_os_str()), Ok(Location::Path(_)) | Err(_))
+    !matches!(Location::parse(name.as_os_str()), Ok(Location::Path(_)))
+}
+
+/// True if nobody answers where an image on a network should be.
+pub fn is_unreachable(error: &DeviceError) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
+    let (DeviceError::Open { path, source } | DeviceError::TakeOver { path, source }) = error else {
+        return false;
+    };
+    let unanswered =
+        matches!(source.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable | NotFound);
+    // Other texts tell more than an error of the system does.
+    is_remote(Path::new(path)) && unanswered && source.raw_os_error().is_some()
 }
 
 /// True if the text of an error names the next step itself, as those of networks and leases do.
