@@ -9,6 +9,8 @@
 //! | an NBD export | the device lease, for readers too |
 //! | an RBD image | its exclusive lock |
 
+#![forbid(unsafe_code)]
+
 mod create;
 mod how;
 mod leased;
@@ -67,7 +69,7 @@ impl Image {
     }
 
     /// Lets others on this host read an image file or block device, which they may from now on rely
-    /// on not to change. Others than these stay with one reader.
+    /// on not to change. An image on a network keeps its one reader.
     pub fn let_read(&self) -> Result<(), DeviceError> {
         match &self.storage {
             Storage::File(file) => file.let_read(),
