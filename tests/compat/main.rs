@@ -12,16 +12,19 @@ use flate2::write::GzEncoder;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use syncline::{
     Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits, Timestamp, format_device,
 };
-use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::items::extent::Extent;
+use syncline_format::superblock::FEATURE_LEASE;
 use syncline_format::{FORMAT_VERSION, Key, Kind};
 use syncline_fs::ManualClock;
 use syncline_fs::types::Algorithm;
+use syncline_lease::{LeaseHolder, LeaseOptions, LeaseState, Leased, look};
 use syncline_store::Store;
 
 const SIZE: u64 = 16 << 20;
@@ -39,9 +42,10 @@ enum Feature {
     Quotas,
     DataInLog,
     CountedXattrs,
+    Lease,
 }
 
-const FEATURES: [Feature; 8] = [
+const FEATURES: [Feature; 9] = [
     Feature::None,
     Feature::ParentPointers,
     Feature::Preallocation,
@@ -50,6 +54,7 @@ const FEATURES: [Feature; 8] = [
     Feature::Quotas,
     Feature::DataInLog,
     Feature::CountedXattrs,
+    Feature::Lease,
 ];
 /// Limits of the directory in the image that has quotas.
 const LIMITS: QuotaLimits = QuotaLimits { bytes: 10 << 20, inodes: 1000 };
@@ -66,6 +71,7 @@ fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
         Feature::Quotas => "quotas-",
         Feature::DataInLog => "data-in-log-",
         Feature::CountedXattrs => "counted-xattrs-",
+        Feature::Lease => "lease-",
     };
     let name = format!("../../tests/compat/version-{version}-{feature}{state}.img.gz");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -97,9 +103,14 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         .created(Timestamp { seconds: 1_700_000_000, nanoseconds: 123_456_789 })
         .parent_pointers(feature == Feature::ParentPointers)
         .data_in_log(feature == Feature::DataInLog)
-        .counted_xattrs(feature == Feature::CountedXattrs);
+        .counted_xattrs(feature == Feature::CountedXattrs)
+        .shared(feature == Feature::Lease);
     format_device(device.clone(), &format).unwrap();
-    let fs = Filesystem::open_device(device.clone(), options()).unwrap();
+    let used: Arc<dyn Device> = match feature {
+        Feature::Lease => lease(device.clone()),
+        _ => device.clone(),
+    };
+    let fs = Filesystem::open_device(used, options()).unwrap();
     fs.create_dir_all("directory/below").unwrap();
     fs.write("empty", "").unwrap();
     fs.write("directory/inline", "fits the inode").unwrap();
@@ -183,6 +194,14 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
     }
     fs.open_file("empty").unwrap().sync_all().unwrap();
     (device, fs)
+}
+
+/// The device with its lease, as an NBD export is used.
+fn lease(device: Arc<MemoryDevice>) -> Arc<Leased> {
+    let host = LeaseHolder::encode_host("golden");
+    let holder = LeaseHolder { host, machine_id: SEED, boot_id: SEED, pid: 1, process_start_ticks: 1 };
+    let options = LeaseOptions { holder: Some(holder), cached_by_server: true, ..LeaseOptions::default() };
+    Leased::acquire(device, &options, |_| ControlFlow::Continue(())).unwrap()
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -284,7 +303,8 @@ fn compare(fs: &Filesystem, feature: Feature) {
         | Feature::Snapshots
         | Feature::Compression
         | Feature::Quotas
-        | Feature::CountedXattrs => {
+        | Feature::CountedXattrs
+        | Feature::Lease => {
             assert_eq!(inline.nlink(), 2);
             assert_eq!(fs.paths(inline.ino()).unwrap_err().errno(), 61);
         }
@@ -308,6 +328,21 @@ fn compare(fs: &Filesystem, feature: Feature) {
         assert_eq!(fs.read(format!("directory/{index}")).unwrap(), index.to_string().as_bytes());
     }
     assert!(!fs.try_exists("directory/100").unwrap());
+}
+
+/// The lease is given back by a clean unmount, and stays with its holder after a crash.
+fn compare_lease(device: Arc<MemoryDevice>, feature: Feature, state: &str) {
+    let device: Arc<dyn Device> = device;
+    let superblock = block_on(syncline_store::read_superblocks(&device)).unwrap().superblock;
+    let lease = block_on(look(&device)).unwrap();
+    if feature != Feature::Lease {
+        assert_eq!((superblock.features & FEATURE_LEASE, lease), (0, None));
+        return;
+    }
+    assert_ne!(superblock.features & FEATURE_LEASE, 0);
+    let lease = lease.unwrap();
+    assert_eq!((lease.holder.host_text().as_str(), lease.term), ("golden", 1));
+    assert_eq!(lease.state == LeaseState::Released, state == "clean", "{:?}", lease.state);
 }
 
 fn spawn() -> Arc<dyn Spawn> {
@@ -363,6 +398,7 @@ fn golden_images_of_every_version_open_and_hold_what_was_put_in() {
             let fs = Filesystem::open_device(device.clone(), ImageOptions::read_only()).unwrap();
             compare(&fs, feature);
             drop(fs);
+            compare_lease(device.clone(), feature, state);
             // And for writing, which recovers and writes a new superblock.
             let fs = Filesystem::open_device(device, options()).unwrap();
             compare(&fs, feature);

@@ -6,4 +6,6 @@ mod support;
 
 mod nbd;
 mod rbd;
+mod tour;
+mod unmounted;
 mod writers;

@@ -51,6 +51,7 @@ fn an_image_in_a_cluster_has_one_writer() {
     skip_if!(no_ceph());
     let place = Place::new();
     let cluster = Cluster::start(&place);
+    crate::tour::paste(&cluster.image("tour"), true, &place);
     let image = cluster.image("disk");
     syncline([OsStr::new("info"), image.as_os_str()]).fails(5, &["rbd:rbd/disk"]);
     syncline([OsStr::new("mkfs"), image.as_os_str(), "--size".as_ref(), "256MiB".as_ref()]).ok();

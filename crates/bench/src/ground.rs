@@ -37,7 +37,7 @@ impl Drop for LoopDevice {
     }
 }
 
-/// The place of the measurements. Dropping it removes everything.
+/// The place of the measurements. Dropping it removes everything but an image that was there.
 pub struct Ground {
     /// Syncline's own program.
     program: PathBuf,
@@ -88,6 +88,25 @@ impl Ground {
             mount_options: Vec::new(),
             loop_device,
             why_no_loop_device,
+            _folder: folder,
+        })
+    }
+
+    /// Measures on an image that is there, of any kind that Syncline knows, with `bytes`. What it
+    /// holds is lost.
+    pub fn on(program: &Path, image: &Path, bytes: u64) -> Result<Self, BenchError> {
+        let folder = tempfile::Builder::new().prefix("syncline-bench-").tempdir();
+        let folder = folder.at(&std::env::temp_dir())?;
+        let mount_point = folder.path().join("mount");
+        std::fs::create_dir(&mount_point).at(&mount_point)?;
+        Ok(Self {
+            program: program.to_owned(),
+            bytes,
+            image: image.to_owned(),
+            mount_point,
+            mount_options: Vec::new(),
+            loop_device: None,
+            why_no_loop_device: Some("it is measured on the image that was named".to_owned()),
             _folder: folder,
         })
     }

@@ -3,6 +3,7 @@
 use crate::error::CheckError;
 use std::sync::Arc;
 use syncline_device::Device;
+use syncline_format::superblock::FEATURE_LEASE;
 use syncline_format::{BLOCK_BYTES, FORMAT_VERSION};
 use syncline_store::read_superblocks;
 
@@ -37,6 +38,8 @@ pub struct Info {
     pub transactions: u64,
     /// The image keeps parent pointers.
     pub parent_pointers: bool,
+    /// Every writer takes the device lease, since several hosts reach the device.
+    pub device_lease: bool,
     /// Creation time, seconds since 1970.
     pub created_seconds: u64,
     /// The image was unmounted cleanly and is not in use.
@@ -80,6 +83,7 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
         generation: superblock.generation,
         transactions: superblock.op_seq,
         parent_pointers: superblock.has_parent_pointers(),
+        device_lease: superblock.features & FEATURE_LEASE != 0,
         created_seconds: superblock.created_ns / 1_000_000_000,
         clean: superblock.clean,
         log_batches: scan.batches.len() as u64,

@@ -20,6 +20,13 @@ Examples:
 If it is busy, 'fuser -vm /mnt/data' shows who uses it. Where another mount namespace (a container, a service, 'unshare') has the \
 mount too, the filesystem goes on living there: umount says so, and of which process.";
 
+pub const TAKEOVER: &str = "\
+Examples:
+  syncline takeover 'rbd:pool/db'                at once: the cluster refuses the former host's writes
+  syncline takeover 'nbd://storage/db'           when the former host's lease has ended, in about 15 s
+The former host's mount answers every request with EIO from then on, also if that host was only stopped or cut off. \
+'syncline mount --takeover' does the same and mounts.";
+
 pub const RUN: &str = "\
 Examples:
   syncline run disk.img -- tar xf /tmp/linux.tar
@@ -169,7 +176,8 @@ pub const LABEL: &str = "\
 Examples:
   syncline label disk.img                        show it
   syncline label disk.img backups                set it: at most 64 bytes; '' for none
-  syncline label /mnt/data backups               also while it is mounted, for root and the mount's owner";
+  syncline label /mnt/data backups               also while it is mounted, for root and the mount's owner
+  syncline label /dev/san/db --shared on         several hosts reach this device: each takes its lease before it writes";
 
 pub const UUID: &str = "\
 Examples:

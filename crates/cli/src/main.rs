@@ -82,6 +82,9 @@ enum Command {
     /// Unmount, and wait until the image is clean
     #[command(after_help = examples::UMOUNT)]
     Umount(commands::umount::Args),
+    /// Take an image from another host that has it, without mounting it
+    #[command(after_help = examples::TAKEOVER)]
+    Takeover(commands::takeover::Args),
     /// Mount an image, run a command in it, and unmount
     #[command(after_help = examples::RUN)]
     Run(commands::run::Args),
@@ -214,6 +217,7 @@ fn run(command: Command) -> Outcome {
         Command::Mkfs(args) => commands::mkfs::run(args),
         Command::Mount(args) => commands::mount::run(args),
         Command::Umount(args) => commands::umount::run(args),
+        Command::Takeover(args) => commands::takeover::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Status(args) => commands::status::run(args),
         Command::Check(args) => commands::check::run(args),

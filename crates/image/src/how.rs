@@ -17,6 +17,8 @@ pub struct How {
     pub device: OpenOptions,
     /// Take the image from another host that has it. It can never write to it again.
     pub take_over: Option<TakeOver>,
+    /// Take the device lease of a file or block device even if its superblocks do not demand it.
+    pub shared: bool,
     /// How the device lease is held, where there is one.
     pub lease: LeaseOptions,
     /// Told what opening waits for; may end the waiting.

@@ -94,6 +94,14 @@ impl Image {
         }
     }
 
+    /// True if its storage keeps other hosts from writing to it as long as it is open.
+    pub fn is_kept_from_other_hosts(&self) -> bool {
+        match &self.storage {
+            Storage::File(_) => self.leased.is_some(),
+            Storage::Nbd(_) | Storage::Rbd(_) => true,
+        }
+    }
+
     /// The device lease as it is now, if the image has one.
     pub fn lease(&self) -> Option<LeaseStatus> {
         self.leased.as_ref().map(|leased| leased.status())

@@ -34,7 +34,7 @@ impl Image {
         let name = name.display().to_string();
         let device: Arc<dyn Device> = file.clone();
         let storage = Storage::File(file);
-        if !leased::is_demanded(&device) {
+        if !how.shared && !leased::is_demanded(&device) {
             return Ok(Self { storage, leased: None, device });
         }
         if !how.reads() {

@@ -1,8 +1,8 @@
-//! Superblock fields that change while an image is in use: features, added when first used, and the
-//! filesystem's label and UUID.
+//! Superblock fields that change while an image is in use: features, most of them added when
+//! first used, and the filesystem's label and UUID.
 
 use crate::{Store, StoreError};
-use syncline_format::superblock::{LABEL_BYTES, Superblock};
+use syncline_format::superblock::{FEATURE_LEASE, LABEL_BYTES, Superblock};
 
 impl Store {
     /// True when the image has all of these features, or is just getting those that it lacks:
@@ -32,6 +32,16 @@ impl Store {
     /// anything be logged that a program without these features does not understand.
     pub async fn add_features(&self, features: u32) -> Result<(), StoreError> {
         self.change_superblock(|superblock| superblock.features |= features).await
+    }
+
+    /// Makes every writer take the device lease from now on, or none, and returns once a durable
+    /// superblock says so.
+    pub async fn set_shared(&self, shared: bool) -> Result<(), StoreError> {
+        let change = |superblock: &mut Superblock| match shared {
+            true => superblock.features |= FEATURE_LEASE,
+            false => superblock.features &= !FEATURE_LEASE,
+        };
+        self.change_superblock(change).await
     }
 
     /// Sets the filesystem's label (zero-padded) and returns once a durable superblock has it.

@@ -10,6 +10,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use syncline::FormatOptions;
 use syncline_bench::contestant::Contestant;
 use syncline_bench::fio::Fio;
 use syncline_bench::ground::Ground;
@@ -18,6 +19,7 @@ use syncline_bench::outcome::{Conditions, Report, warnings};
 use syncline_bench::workload::Workload;
 use syncline_bench::workloads::{Scale, Suite};
 use syncline_bench::{BenchError, Interrupt, command, machine, micro, report};
+use syncline_image::How;
 
 /// Image size, and the image size of a quick run.
 const SIZE_BYTES: u64 = 4 << 30;
@@ -95,6 +97,13 @@ pub struct Args {
     /// Where the image is made. Default: the folder for temporary files
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Measure on this image instead, which may lie on a network: block device, NBD export, RBD image
+    /// or image file, of its own size. It must hold nothing
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["dir", "size", "peers"])]
+    image: Option<PathBuf>,
+    /// Whatever --image holds is lost
+    #[arg(long, short, requires = "image")]
+    force: bool,
 }
 
 /// The measurements that can be named on the command line.
@@ -237,19 +246,15 @@ fn measure(
     interrupt: &Interrupt,
     bar: &ProgressBar,
 ) -> Result<Report, Failure> {
-    let size_bytes = args.size_bytes()?;
+    let size_bytes = match &args.image {
+        Some(image) => emptied(image, args.force)?,
+        None => args.size_bytes()?,
+    };
     let mut notes = Vec::new();
     let workloads = workloads(args, suites, size_bytes, &mut notes)?;
     let contestants = Contestant::line_up(&args.ablate, &args.also, &args.peers);
-    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    bar.set_message("writing the image");
-    bar.set_length(size_bytes);
-    let program = std::env::current_exe()?;
-    let peers = args.peers.iter().any(Contestant::is_peer);
-    let ground =
-        Ground::new(&program, &parent, size_bytes, peers, interrupt, &mut |bytes| bar.set_position(bytes))?
-            .with_mount_options(args.mount_options());
-    if let Some(why) = ground.why_no_loop_device() {
+    let ground = ground(args, size_bytes, interrupt, bar)?.with_mount_options(args.mount_options());
+    if let Some(why) = ground.why_no_loop_device().filter(|_| args.image.is_none()) {
         let note = format!("Measured on an image file, without a loop device: {why}.");
         bar.suspend(|| note!("syncline: {note}"));
         notes.push(note);
@@ -267,6 +272,27 @@ fn measure(
     report.conditions.counted_by_daemon = ground.why_no_loop_device().is_some();
     report.conditions.notes = notes;
     Ok(report)
+}
+
+/// Makes an image, or takes the one that was named.
+fn ground(args: &Args, size_bytes: u64, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Ground, Failure> {
+    let program = std::env::current_exe()?;
+    if let Some(image) = &args.image {
+        return Ok(Ground::on(&program, image, size_bytes)?);
+    }
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    bar.set_message("writing the image");
+    bar.set_length(size_bytes);
+    let peers = args.peers.iter().any(Contestant::is_peer);
+    let mut written = |bytes| bar.set_position(bytes);
+    Ok(Ground::new(&program, &parent, size_bytes, peers, interrupt, &mut written)?)
+}
+
+/// Makes a filesystem on the image that was named, if that loses nothing or is allowed, and returns
+/// its size.
+fn emptied(image: &Path, force: bool) -> Result<u64, Failure> {
+    let made = super::image::make(image, None, force, false, &How::default(), &FormatOptions::default())?;
+    Ok(made.device().size_bytes())
 }
 
 /// The workloads. With `all`, a workload whose program is missing is left out, with a note.
@@ -293,13 +319,17 @@ fn workloads(
 }
 
 fn conditions(args: &Args, so_far: Conditions) -> Conditions {
-    let device = if so_far.counted_by_daemon { "an image file" } else { "a loop device (direct I/O)" };
+    let device = match &args.image {
+        Some(image) => image.display().to_string(),
+        None if so_far.counted_by_daemon => "an image file".into(),
+        None => "a loop device (direct I/O)".into(),
+    };
     Conditions {
         version: env!("CARGO_PKG_VERSION").into(),
         kernel: machine::kernel(),
         cpu: machine::cpu(),
         cpus: machine::cpus(),
-        device: device.into(),
+        device,
         runs: args.runs(),
         seconds: args.duration().as_secs_f64(),
         ..so_far

@@ -2,14 +2,17 @@
 
 use super::figures::IDENTITY;
 use super::image;
+use super::mkfs::switch;
 use crate::failure::{Cause, Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use syncline::{Filesystem, ImageOptions};
-use syncline_device::block_on;
+use syncline_device::{OpenOptions, block_on};
 use syncline_format::superblock::{LABEL_BYTES, encode_label};
+use syncline_fs::FsError;
 use syncline_fuse::control::{self, ControlError};
+use syncline_image::{How, Location};
 use uuid::Uuid;
 
 /// Arguments of `label`.
@@ -20,6 +23,10 @@ pub struct LabelArgs {
     source: PathBuf,
     /// The label from now on, at most 64 bytes; '' for none
     new: Option<String>,
+    /// Whether several hosts reach this block device, so that every writer takes its lease first:
+    /// on or off. No other host may have it mounted meanwhile
+    #[arg(long, value_name = "on|off", value_parser = switch, action = clap::ArgAction::Set, conflicts_with = "new")]
+    shared: Option<bool>,
 }
 
 /// Arguments of `uuid`.
@@ -62,6 +69,9 @@ pub struct Identity {
 
 /// Runs `label`.
 pub fn label(args: LabelArgs) -> Outcome {
+    if let Some(shared) = args.shared {
+        return share(&args.source, shared);
+    }
     let Some(new) = args.new else {
         say!("{}", identity(&args.source)?.label);
         return Ok(ExitCode::SUCCESS);
@@ -74,6 +84,32 @@ pub fn label(args: LabelArgs) -> Outcome {
     } else {
         change(&args.source, |fs| fs.set_label(&new))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sets or clears what makes every writer take the device lease, which this process holds meanwhile.
+fn share(source: &Path, shared: bool) -> Outcome {
+    if source.is_dir() {
+        let text = format!("{}: it is mounted, and --shared is changed while it is not", source.display());
+        return Err(Failure::of(Cause::InUse, text).next("unmount it, and name the image"));
+    }
+    match Location::parse(source.as_os_str()) {
+        Ok(Location::Rbd(_)) if shared => {
+            let text = format!("{}: an RBD image has a lock of its own", source.display());
+            return Err(Failure::usage(text).next("nothing has to be set"));
+        }
+        Ok(Location::Nbd(_)) if !shared => {
+            let text = format!("{}: the lease of an NBD export is always taken", source.display());
+            return Err(Failure::usage(text).next("to give it up, name the file behind the export"));
+        }
+        _ => {}
+    }
+    let how = How { shared: true, ..How::new(OpenOptions::default()) };
+    let device = image::open(source, &how)?.device();
+    let about = |error: syncline::Error| Failure::from(error).about(source);
+    let fs = Filesystem::open_device(device, ImageOptions::default()).map_err(about)?;
+    let set = block_on(fs.engine().store().set_shared(shared));
+    set.map_err(|error| FsError::from(error).into()).and_then(|()| fs.close()).map_err(about)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -64,6 +64,23 @@ fn telling(path: &Path, how: &How) -> How {
 /// The failure where an image's path leads nowhere, as opening it would have it.
 pub fn without_path(path: &Path, error: std::io::Error) -> Failure {
     DeviceError::Open { path: path.display().to_string(), source: Arc::new(error) }.into()
+}
+
+/// The name that an image has from everywhere on this host.
+pub fn whole_name(path: &Path) -> Result<PathBuf, Failure> {
+    if syncline_image::is_remote(path) {
+        return Ok(path.to_owned());
+    }
+    std::fs::canonicalize(path).map_err(|error| {
+        let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+        let failure = without_path(path, error);
+        match is_missing {
+            true => {
+                failure.next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
+            }
+            false => failure,
+        }
+    })
 }
 
 /// Writes everything back and leaves an image with nothing to recover.

@@ -84,6 +84,9 @@ fn print(info: &Info) {
     let clean = "clean: it was unmounted";
     let dirty = "not unmounted: the next mount replays the log";
     say!("parents       {}", if info.parent_pointers { "every inode knows its names" } else { "off" });
+    if info.device_lease {
+        say!("lease         every writer takes the device lease: other hosts may reach the device");
+    }
     say!("state         {}", if info.clean { clean } else { dirty });
     if let Some(what) = &info.superblock_lost {
         say!("damaged       {what}; a mount for writing is refused");

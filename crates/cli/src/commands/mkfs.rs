@@ -63,7 +63,7 @@ fn with_unit(text: &str) -> Result<u64, String> {
     }
 }
 
-fn switch(text: &str) -> Result<bool, String> {
+pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),

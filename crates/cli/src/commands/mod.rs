@@ -44,6 +44,7 @@ pub mod stats;
 pub mod status;
 pub mod sync;
 mod systemd;
+pub mod takeover;
 pub mod top;
 pub mod trim;
 pub mod umount;

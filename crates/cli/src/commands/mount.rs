@@ -10,7 +10,7 @@ use crate::failure::{Cause, Failure, Outcome};
 use crate::{size, utab};
 use signal_hook::iterator::Handle;
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -242,7 +242,7 @@ struct Served {
 /// made and negotiated with the kernel, and only then does recovery write. Requests that come
 /// meanwhile wait.
 fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> Result<Served, Failure> {
-    let image = whole_name(&args.image)?;
+    let image = image::whole_name(&args.image)?;
     let spawn = image::background()?;
     let about = |error: StoreError| Failure::from(error).about(&image);
     let truly = |failure| of_what_is_damaged(failure, &image, choices);
@@ -279,23 +279,6 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
     }
     loaded.start();
     Ok(Served { fs, mounted: prepared.serve(), scrub, signals, storage })
-}
-
-/// The name that an image has from everywhere on this host.
-fn whole_name(path: &Path) -> Result<PathBuf, Failure> {
-    if syncline_image::is_remote(path) {
-        return Ok(path.to_owned());
-    }
-    std::fs::canonicalize(path).map_err(|error| {
-        let is_missing = error.kind() == ErrorKind::NotFound;
-        let failure = image::without_path(path, error);
-        match is_missing {
-            true => {
-                failure.next("check the path, or make an image with 'syncline mkfs' or with --create SIZE")
-            }
-            false => failure,
-        }
-    })
 }
 
 /// The next step for a damaged image: not a read-only mount, if that would fail as well.

@@ -26,7 +26,9 @@ impl Place {
     /// snapshot whose own name has a colon can't be named here.)
     fn parse(text: &OsString, exists: impl Fn(&Path) -> bool) -> Self {
         let bytes = text.as_bytes();
-        let path_of = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+        if syncline_image::is_remote(Path::new(text)) {
+            return Self::on_network(bytes);
+        }
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
         for end in colons.chain([bytes.len()]) {
             let (whole, path) = (&bytes[..end], path_of(bytes.get(end + 1..).unwrap_or_default()));
@@ -45,6 +47,26 @@ impl Place {
         Self { image: path_of(&bytes[..end]), snapshot: None, path: PathBuf::new() }
     }
 
+    /// On a network nothing tells where an image's name ends. So the path in it begins with a slash,
+    /// and the image ends at the first `:/` behind that of its scheme, or at a colon at the end. A
+    /// snapshot follows the last `@` before that, if no slash does. Where an image's own name has
+    /// such characters, they are written as `%3A` and `%40`.
+    fn on_network(text: &[u8]) -> Self {
+        let scheme = text.iter().position(|byte| *byte == b':').map_or(0, |colon| colon + 1);
+        let begin = if text[scheme..].starts_with(b"//") { scheme + 2 } else { scheme };
+        let colon = text[begin..].windows(2).position(|pair| pair == b":/").map(|at| begin + at);
+        let at_end = || (text.len() > begin && text.ends_with(b":")).then(|| text.len() - 1);
+        let end = colon.or_else(at_end).unwrap_or(text.len());
+        let (whole, path) = (&text[..end], text.get(end + 1..).unwrap_or_default());
+        let at = whole.iter().rposition(|byte| *byte == b'@').filter(|at| *at > begin);
+        let snapshot = at.and_then(|at| {
+            let name = std::str::from_utf8(&whole[at + 1..]).ok()?;
+            (!name.is_empty() && !name.contains('/')).then(|| (at, name.to_owned()))
+        });
+        let image = path_of(snapshot.as_ref().map_or(whole, |(at, _)| &whole[..*at]));
+        Self { image, snapshot: snapshot.map(|(_, name)| name), path: path_of(path) }
+    }
+
     /// Opens it for reading, and tells what is damaged: then older contents, or none, may be all that is
     /// left of a file.
     pub fn open(&self) -> Result<Filesystem, Failure> {
@@ -54,7 +76,9 @@ impl Place {
         };
         let opened = opened.map_err(|error| {
             let failure = Failure::from(error).about(&self.image).of_reading_only();
-            match failure.code() == Cause::InUse as u8 && self.snapshot.is_none() {
+            // Of an NBD export even a reader of snapshots needs the lease.
+            let beside = self.snapshot.is_none() && !syncline_image::is_remote(&self.image);
+            match failure.code() == Cause::InUse as u8 && beside {
                 true => failure.next("or name a snapshot, which can be read meanwhile: IMAGE@SNAPSHOT:PATH"),
                 false => failure,
             }
@@ -67,6 +91,10 @@ impl Place {
     pub fn inside(&self) -> PathBuf {
         Path::new("/").join(&self.path)
     }
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes.to_vec()))
 }
 
 /// The end of a command that has read what it should: it fails if that may not be what was synced.
@@ -99,5 +127,26 @@ mod tests {
         assert_eq!(place("a.img@b@c:d", &["a.img"]), told("a.img", Some("b@c"), "d"));
         assert_eq!(place("x:y.img:c", &["x:y.img"]), told("x:y.img", None, "c"));
         assert_eq!(place("none.img:c", &[]), told("none.img", None, ""));
+    }
+
+    #[test]
+    fn on_a_network_the_path_begins_with_a_slash() {
+        let told = |image: &str, snapshot: Option<&str>, path: &str| {
+            (image.to_owned(), snapshot.map(str::to_owned), path.to_owned())
+        };
+        let is = |text: &str, image: &str, snapshot, path: &str| {
+            assert_eq!(place(text, &[]), told(image, snapshot, path), "{text}");
+        };
+        is("nbd://host/disk", "nbd://host/disk", None, "");
+        is("nbd://host:10810/disk:/a:/b", "nbd://host:10810/disk", None, "/a:/b");
+        is("nbd://[::1]:10810/disk@monday:/a@b", "nbd://[::1]:10810/disk", Some("monday"), "/a@b");
+        is("nbd://host/:", "nbd://host/", None, "");
+        is("nbd+unix:///?socket=/run/nbd:/etc", "nbd+unix:///?socket=/run/nbd", None, "/etc");
+        is("nbd+unix:///?socket=/run/u@1/nbd:/etc", "nbd+unix:///?socket=/run/u@1/nbd", None, "/etc");
+        is("nbds://host/disk?cafile=/a%3A/b:/c", "nbds://host/disk?cafile=/a%3A/b", None, "/c");
+        is("rbd:pool/disk@monday", "rbd:pool/disk", Some("monday"), "");
+        is("rbd:pool/disk?conf=/etc/c.conf@x:/a", "rbd:pool/disk?conf=/etc/c.conf", Some("x"), "/a");
+        is("rbd:pool/disk:", "rbd:pool/disk", None, "");
+        is("rbd:", "rbd:", None, "");
     }
 }

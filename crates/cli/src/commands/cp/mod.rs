@@ -122,13 +122,14 @@ fn refuse_impossible(args: &Args, places: &[Place]) -> Result<(), Failure> {
     let into = Place::of(&args.destination.clone().into_os_string());
     let has_colon = args.destination.as_os_str().as_bytes().contains(&b':');
     let is_meant = || without_path.is_some() || (has_colon && known_contents(&into.image).is_some());
-    if !exists(&args.destination) && into.image.is_file() && is_meant() {
+    let remote = syncline_image::is_remote(&args.destination);
+    if remote || (!exists(&args.destination) && into.image.is_file() && is_meant()) {
         let failure = Failure::usage(format!("{destination}: nothing is copied into an image"));
         return Err(failure.next("mount it, and copy with cp"));
     }
     if let Some((text, _)) = without_path {
         // For a missing one, opening it reports that.
-        if Path::new(text).exists() {
+        if Path::new(text).exists() || syncline_image::is_remote(Path::new(text)) {
             let text = format!("{}: no path in an image", Path::new(text).display());
             return Err(Failure::usage(text).next("name one: IMAGE:PATH, or 'IMAGE:' for everything"));
         }

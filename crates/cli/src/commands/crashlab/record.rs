@@ -59,13 +59,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let image =
-        std::fs::canonicalize(&args.image).map_err(|error| image::without_path(&args.image, error))?;
-    let output = args.output.clone().unwrap_or_else(|| {
-        let mut path = args.image.clone().into_os_string();
-        path.push(".crashlab");
-        path.into()
-    });
+    let image = image::whole_name(&args.image)?;
+    let output = output(&args)?;
     require_folder(&output)?;
     let about = |failure: Failure| failure.about(&image);
     let base =
@@ -105,6 +100,22 @@ pub fn run(args: Args) -> Outcome {
         output.display()
     );
     Ok(ExitCode::from(exit_code))
+}
+
+/// Where the recording goes.
+fn output(args: &Args) -> Result<PathBuf, Failure> {
+    match &args.output {
+        Some(path) => Ok(path.clone()),
+        None if syncline_image::is_remote(&args.image) => {
+            Err(Failure::usage("the recording of an image on a network needs a name of its own")
+                .next("add --output FILE"))
+        }
+        None => {
+            let mut path = args.image.clone().into_os_string();
+            path.push(".crashlab");
+            Ok(path.into())
+        }
+    }
 }
 
 /// Checks now that the recording can be written, since that happens only at the very end.

@@ -12,7 +12,7 @@ use crate::size;
 use indicatif::{HumanCount, ProgressBar};
 use serde_json::{Value, json};
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use syncline::FormatOptions;
@@ -34,6 +34,10 @@ pub struct Args {
     /// Keep the folder with the image
     #[arg(long)]
     keep: bool,
+    /// Use this image, which may lie on a network and must hold nothing: block device, NBD export or RBD
+    /// image
+    #[arg(long, value_name = "IMAGE", conflicts_with = "keep")]
+    image: Option<PathBuf>,
     /// Seconds for each workload
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=30))]
     seconds: u64,
@@ -62,8 +66,8 @@ pub fn run(args: Args) -> Outcome {
     let interrupt = interrupt::watch()?;
     let mut folder = tempfile::Builder::new().prefix("syncline-demo-").tempdir()?;
     folder.disable_cleanup(args.keep);
-    let image = folder.path().join("image");
-    let result = show(&args, folder.path(), &interrupt);
+    let image = args.image.clone().unwrap_or_else(|| folder.path().join("image"));
+    let result = show(&args, &image, folder.path(), &interrupt);
     if args.keep {
         args.say(format_args!("\nThe image is {}", image.display()));
     }
@@ -76,23 +80,16 @@ pub fn run(args: Args) -> Outcome {
 }
 
 /// Runs everything and returns the figures.
-fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Result<Value, Failure> {
-    let path = folder.join("image");
-    let bytes = image_bytes(folder)?;
-    args.say(format_args!(
-        "Making an image of {}, every block of it written, in\n{}",
-        size::show(bytes),
-        folder.display()
-    ));
-    drop(image::make(&path, Some(bytes), false, false, &How::default(), &FormatOptions::default())?);
-    let target = Target::start(&path, folder, args.embedded)?;
+fn show(args: &Args, path: &Path, folder: &Path, interrupt: &Interrupt) -> Result<Value, Failure> {
+    let bytes = make_image(args, path, folder)?;
+    let target = Target::start(path, bytes, folder, args.embedded)?;
     let description = target.description();
     args.say(format_args!("{description}\n"));
     let rows = measure(args, &target, interrupt);
     target.end()?;
     let rows = rows?;
     explain(args, &rows);
-    let checked = check_image(args, &path)?;
+    let checked = check_image(args, path)?;
     interrupt.check()?;
     let power_cuts = cut_the_power(args, interrupt)?;
     let workloads: Vec<Value> = rows.iter().map(Row::json).collect();
@@ -103,6 +100,34 @@ fn show(args: &Args, folder: &Path, interrupt: &Interrupt) -> Result<Value, Fail
         "checked": checked,
         "power_cuts": power_cuts,
     }))
+}
+
+/// Makes the filesystem, and returns its size.
+fn make_image(args: &Args, path: &Path, folder: &Path) -> Result<u64, Failure> {
+    let size_bytes = match &args.image {
+        Some(path) => {
+            require_size(path, image::open_read_only(path)?.size_bytes())?;
+            args.say(format_args!("Making a filesystem on\n{}", path.display()));
+            None
+        }
+        None => {
+            let bytes = image_bytes(folder)?;
+            let (size, folder) = (size::show(bytes), folder.display());
+            args.say(format_args!("Making an image of {size}, every block of it written, in\n{folder}"));
+            Some(bytes)
+        }
+    };
+    let made = image::make(path, size_bytes, false, false, &How::default(), &FormatOptions::default())?;
+    Ok(made.device().size_bytes())
+}
+
+fn require_size(path: &Path, bytes: u64) -> Result<(), Failure> {
+    if bytes >= IMAGE_BYTES_MIN {
+        return Ok(());
+    }
+    let (there, least) = (size::show(bytes), size::show(IMAGE_BYTES_MIN));
+    let text = format!("{} has {there}, and the demo needs {least}", path.display());
+    Err(Failure::of(Cause::NoSpace, text).next("name a larger image"))
 }
 
 /// The preferred size, or half of the free space if that is less.

@@ -32,13 +32,12 @@ pub enum Target {
 
 impl Target {
     /// Mounts the image, or opens it in this process if FUSE prevents that.
-    pub fn start(image: &Path, folder: &Path, embedded: bool) -> Result<Self, Failure> {
+    pub fn start(image: &Path, image_bytes: u64, folder: &Path, embedded: bool) -> Result<Self, Failure> {
         let why = if embedded {
             "as was asked for".to_owned()
         } else {
             let directory = folder.join("mount");
             fs::create_dir(&directory)?;
-            let image_bytes = fs::metadata(image)?.len();
             // A demo leaves the machine's switch for FUSE over io_uring as it is.
             let options = ["-o", "uring_switch=leave"].map(OsString::from);
             match Mounted::syncline(&std::env::current_exe()?, image, &directory, &options) {

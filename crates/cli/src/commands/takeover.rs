@@ -1,0 +1,35 @@
+//! `syncline takeover`: takes an image from the host that has it, and leaves it free for the next
+//! one.
+
+use super::image;
+use crate::failure::{Failure, Outcome};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+use syncline_device::OpenOptions;
+use syncline_image::{How, TakeOver};
+
+/// Arguments of `takeover`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// NBD export, RBD image, or block device that was made with 'mkfs --shared'
+    image: PathBuf,
+}
+
+/// Runs the command. The engine is not started: what a crash left is for the next mount to recover.
+pub fn run(args: Args) -> Outcome {
+    let began = Instant::now();
+    let how = How::new(OpenOptions::default());
+    let taken = image::open(&args.image, &How { take_over: Some(TakeOver::WhenExpired), ..how })?;
+    if !taken.is_kept_from_other_hosts() {
+        let text = format!("{}: no other host can have it: it has no lease", args.image.display());
+        return Err(Failure::usage(text).next(
+            "on this host 'syncline umount' ends its mount; if several hosts reach this device, 'syncline label --shared on' makes them take turns",
+        ));
+    }
+    taken.release();
+    drop(taken);
+    let seconds = began.elapsed().as_secs_f64();
+    say!("{}: free after {seconds:.1} s; whoever had it can't write to it any more", args.image.display());
+    Ok(ExitCode::SUCCESS)
+}

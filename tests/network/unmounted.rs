@@ -1,0 +1,113 @@
+//! Commands on images that other hosts may have, without mounting them here.
+
+use crate::nbd::{Server, no_nbdkit};
+use crate::skip_if;
+use crate::support::{Loop, Mount, Place, no_fuse, not_root, syncline};
+use rustix::process::{Signal, kill_process};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// A place in an image.
+fn at(image: &Path, rest: &str) -> OsString {
+    let mut place = image.as_os_str().to_owned();
+    place.push(rest);
+    place
+}
+
+#[test]
+fn files_are_listed_and_copied_from_an_export() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let server = Server::new(&place);
+    let image = server.image();
+    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    let mount = Mount::new(&image, &place.directory("mnt"), &[]);
+    fs::create_dir(mount.path.join("folder")).unwrap();
+    fs::write(mount.path.join("folder/file"), "on monday").unwrap();
+    syncline([OsStr::new("snapshot"), "create".as_ref(), mount.path.as_os_str(), "monday".as_ref()]).ok();
+    fs::write(mount.path.join("folder/file"), "now").unwrap();
+    let busy = syncline([OsStr::new("ls"), image.as_os_str()]);
+    busy.fails(3, &["in use by", "process"]);
+    mount.unmount().ok();
+
+    assert_eq!(syncline([OsStr::new("ls"), image.as_os_str()]).ok().out, "folder\n");
+    assert_eq!(syncline([OsString::from("ls"), at(&image, ":/folder")]).ok().out, "file\n");
+    assert_eq!(syncline([OsString::from("cat"), at(&image, ":/folder/file")]).ok().out, "now");
+    assert_eq!(syncline([OsString::from("cat"), at(&image, "@monday:/folder/file")]).ok().out, "on monday");
+    let copy = place.path().join("copy");
+    syncline([OsString::from("cp"), "-a".into(), at(&image, "@monday:"), copy.clone().into()]).ok();
+    assert_eq!(fs::read_to_string(copy.join("folder/file")).unwrap(), "on monday");
+    syncline([OsString::from("cp"), at(&image, ""), copy.clone().into()]).fails(2, &["no path in an image"]);
+    let into = [OsString::from("cp"), at(&image, ":/folder/file"), at(&image, ":/other")];
+    syncline(into).fails(2, &["nothing is copied into an image"]);
+    let record = [OsStr::new("crashlab"), "record".as_ref(), image.as_os_str(), copy.as_os_str()];
+    syncline(record.into_iter().chain(["--".as_ref(), "true".as_ref()])).fails(2, &["--output"]);
+}
+
+#[test]
+fn an_image_is_taken_without_mounting_it() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let server = Server::new(&place);
+    let image = server.image();
+    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    let mut mount = Mount::new(&image, &place.directory("mnt"), &[]);
+    let mut file = fs::File::create(mount.path.join("file")).unwrap();
+    file.write_all(b"acknowledged").unwrap();
+    file.sync_all().unwrap();
+    let daemon = mount.pid();
+    kill_process(daemon, Signal::STOP).unwrap();
+    let taken = syncline([OsStr::new("takeover"), image.as_os_str()]).ok().out;
+    assert!(taken.contains("free after"), "{taken}");
+    kill_process(daemon, Signal::CONT).unwrap();
+    file.write_all(b" too late").unwrap();
+    file.sync_all().expect_err("another host may have it by now");
+    drop(file);
+    mount.kill();
+    // Nobody has it, so nothing is waited for; and nothing was recovered before.
+    let info = syncline([OsStr::new("info"), image.as_os_str()]).ok().out;
+    assert!(info.contains("not unmounted") && info.contains("device lease"), "{info}");
+    assert_eq!(syncline([OsString::from("cat"), at(&image, ":/file")]).ok().out, "acknowledged");
+}
+
+#[test]
+fn a_block_device_is_shared_from_now_on_or_no_longer() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = Place::new();
+    let disk = place.path().join("disk");
+    fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let Some(device) = Loop::with(&disk, &["--direct-io=on"]) else {
+        return eprintln!("skipped: there are no loop devices here");
+    };
+    let image = device.device.as_os_str();
+    let shared = || {
+        let info = syncline([OsStr::new("info"), "--json".as_ref(), image]).ok().out;
+        serde_json::from_str::<serde_json::Value>(&info).unwrap()["device_lease"].as_bool().unwrap()
+    };
+    let share = |switch: &str| syncline([OsStr::new("label"), image, "--shared".as_ref(), switch.as_ref()]);
+    syncline([OsStr::new("mkfs"), image]).ok();
+    assert!(!shared());
+    syncline([OsStr::new("takeover"), image]).fails(2, &["no lease", "label --shared on"]);
+    share("on").ok();
+    assert!(shared());
+    let mount = Mount::new(&device.device, &place.directory("mnt"), &[]);
+    let mounted = mount.path.as_os_str();
+    syncline([OsStr::new("label"), mounted, "--shared".as_ref(), "off".as_ref()]).fails(3, &["unmount it"]);
+    share("off").fails(3, &["in use"]);
+    fs::write(mount.path.join("file"), "contents").unwrap();
+    mount.unmount().ok();
+    syncline([OsStr::new("takeover"), image]).ok();
+    share("off").ok();
+    assert!(!shared());
+    assert_eq!(syncline([OsString::from("cat"), at(&device.device, ":file")]).ok().out, "contents");
+    let (nbd, rbd) = ("nbd://host/disk", "rbd:pool/disk");
+    syncline(["label", nbd, "--shared", "off"]).fails(2, &["always taken"]);
+    syncline(["label", rbd, "--shared", "on"]).fails(2, &["lock of its own"]);
+}
