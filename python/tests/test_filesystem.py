@@ -539,3 +539,26 @@ def test_syncs_of_an_event_loop_share_flushes(fs):
 
     asyncio.run(main())
     assert all((fs / f"log-{n}").read_text() == "ready\n" for n in range(16))
+
+
+@pytest.mark.skipif(shutil.which("nbdkit") is None, reason="nbdkit is not installed")
+def test_an_image_may_lie_on_an_nbd_server(tmp_path):
+    socket = tmp_path / "socket"
+    server = subprocess.Popen(["nbdkit", "--foreground", "--exit-with-parent", "--unix", socket, "memory", "64M"])
+    try:
+        while not socket.exists():
+            assert server.poll() is None
+            time.sleep(0.01)
+        image = f"nbd+unix:///?socket={socket}"
+        with pytest.raises(OSError, match="its storage decides that"):
+            syncline.Filesystem.create(image, 32 << 20)
+        with syncline.Filesystem.create(image, 64 << 20) as fs:
+            fs.write_bytes("/file", b"far away")
+            with pytest.raises(OSError, match="in use by") as busy:
+                syncline.Filesystem(image)
+            assert busy.value.errno == errno.EBUSY
+        with syncline.Filesystem(image, read_only=True) as fs:
+            assert fs.read_bytes("/file") == b"far away"
+    finally:
+        server.kill()
+        server.wait()

@@ -16,7 +16,8 @@ pub fn paste(image: &Path, size_too: bool, place: &Place) {
     assert!(readme.contains(made), "the README makes an image");
     let readme = if size_too { readme.to_owned() } else { readme.replace(made, named) };
     let blocks = readme.split("```").skip(1).step_by(2);
-    let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("syncline ") || is_by_others(line));
+    let lines =
+        blocks.flat_map(str::lines).filter(|line| line.starts_with("syncline ") || is_by_others(line));
     let script = lines.map(|line| line.replace(named, &format!("'{image}'")) + "\n").collect::<String>();
     assert!(script.contains("syncline mount") && script.contains("syncline check"), "{script}");
 

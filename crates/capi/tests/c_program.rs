@@ -97,6 +97,26 @@ fn a_c_program_runs_with_the_static_library() {
     execute(folder, &mut Command::new(&program), "static", &[]);
 }
 
+#[test]
+fn a_c_program_uses_an_export() {
+    if !has("cc") || !has("nbdkit") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    libraries(folder);
+    let (source, program) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/export.c"), folder.join("export"));
+    run(&mut compile_source(&source, folder, &program, &["-lsyncline"]));
+    let socket = folder.join("socket");
+    // It ends when the program does.
+    let mut server = Command::new("nbdkit");
+    server.args(["--exit-with-parent", "--unix"]).arg(&socket).args(["memory", "64M", "--run"]);
+    server.arg(format!("'{}' 'nbd+unix:///?socket={}'", program.display(), socket.display()));
+    let said = run(server.env("LD_LIBRARY_PATH", folder));
+    assert!(said.contains("all is well"), "{said}");
+}
+
 /// The program in docs/EMBEDDING.md, as it stands: it makes an image, and then opens it.
 #[test]
 fn the_program_of_the_documents_runs() {
