@@ -88,10 +88,10 @@ impl Error {
             Self::Store(error) => FsError::Store(error.clone()).errno(),
             Self::Device(DeviceError::InUse { .. } | DeviceError::SnapshotInUse { .. }) => 16,
             Self::Device(DeviceError::NotEmpty { .. }) => 17,
-            Self::Device(error) => error.io_error().map_or(EIO, |error| match error.kind() {
-                // The path is neither an image nor a device; no system call has refused it.
-                io::ErrorKind::InvalidInput => 22,
-                _ => error.raw_os_error().unwrap_or(EIO),
+            Self::Device(error) => error.io_error().map_or(EIO, |error| match error.raw_os_error() {
+                Some(errno) => errno,
+                // No system call has refused it.
+                None => errno_of(error.kind()),
             }),
             Self::TooManySymlinks => 40,
             Self::WrongAccess(_) => 9,
@@ -114,6 +114,21 @@ impl Error {
     /// True for ENOENT.
     pub fn is_not_found(&self) -> bool {
         matches!(self.cause(), Self::Filesystem(FsError::NotFound))
+    }
+}
+
+/// The errno of an error that Syncline, a server or a cluster has found.
+fn errno_of(kind: io::ErrorKind) -> i32 {
+    match kind {
+        io::ErrorKind::NotFound => 2,
+        io::ErrorKind::PermissionDenied => 13,
+        io::ErrorKind::ResourceBusy => 16,
+        io::ErrorKind::InvalidInput => 22,
+        io::ErrorKind::StorageFull => 28,
+        io::ErrorKind::ReadOnlyFilesystem => 30,
+        io::ErrorKind::TimedOut => 110,
+        io::ErrorKind::ConnectionRefused => 111,
+        _ => EIO,
     }
 }
 
