@@ -107,7 +107,7 @@ impl State {
         self.wires.insert(cookie, Wire::new(Target::Flush, index, 0, 0));
         self.loads[index] += self.wires[&cookie].load();
         let request = Request { command: Command::Flush, flags: 0, cookie, offset: 0, len_bytes: 0 };
-        outbox.messages.push((index, Message::new(request.encode(), SmallVec::new())));
+        outbox.messages.push((index, Message::new(&request, SmallVec::new(), false)));
     }
 
     /// True if so much is kept that it is time to flush though nobody has asked.
