@@ -1,10 +1,13 @@
 //! Two hosts that make an image on the same empty export at the same moment.
 
+#[path = "support/relay.rs"]
+mod relay;
 mod support;
 
+use relay::relay;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{Server, image, relay};
+use support::{Server, image};
 use syncline_device::{BLOCK_BYTES, DeviceError, DeviceExt, block_on};
 use syncline_image::{How, Image};
 
@@ -13,14 +16,15 @@ use syncline_image::{How, Image};
 fn who_was_second_does_not_overwrite_what_the_first_has_made() {
     let directory = tempfile::tempdir().unwrap();
     // One connection for each device.
-    let server = Server::start(directory.path(), &["--filter=multi-conn"], &["multi-conn-mode=disable"]);
+    let socket = directory.path().join("socket");
+    let server = Server::start(&socket, &["--filter=multi-conn"], &["multi-conn-mode=disable"]);
     let Some(_server) = server else {
         return eprintln!("skipped: nbdkit is not installed");
     };
-    let near = image(&directory.path().join("socket"));
+    let near = image(&socket);
     let (connections, made) = (Arc::<AtomicUsize>::default(), near.clone());
     // The first connection of the second host is for the look, the next for the lease.
-    let far = relay(directory.path(), move || {
+    let far = relay(&socket, move || {
         if connections.fetch_add(1, Ordering::SeqCst) == 1 {
             let first = Image::create(&made, None, false, false, &How::default(), &mut |_| {}).unwrap();
             let block = vec![bytes::Bytes::from(vec![7; BLOCK_BYTES])];

@@ -1,24 +1,26 @@
-//! An NBD server, and a way to it that can be blocked.
+//! An NBD server.
 
-use std::io::{Read, Write};
-use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::fs::File;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server with an export of 256 MiB in memory, on a socket in this directory.
+/// A server with an export of 256 MiB.
 pub struct Server(Child);
 
 impl Server {
-    pub fn start(directory: &Path, options: &[&str], parameters: &[&str]) -> Option<Self> {
-        let socket = directory.join("socket");
+    /// Starts nbdkit, if it is installed, on `socket` beside the file of the export: all servers of one
+    /// directory have the same one.
+    pub fn start(socket: &Path, options: &[&str], parameters: &[&str]) -> Option<Self> {
+        let disk = socket.with_file_name("disk");
+        File::options().create(true).append(true).open(&disk).unwrap().set_len(256 << 20).unwrap();
         let mut command = Command::new("nbdkit");
-        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket);
-        command.args(options).args(["memory", "256M"]).args(parameters).stderr(Stdio::null());
+        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket);
+        command.args(options).arg("file").arg(disk).args(parameters).stderr(Stdio::null());
         let server = Self(command.spawn().ok()?);
         let begun = Instant::now();
-        while UnixStream::connect(&socket).is_err() {
+        while UnixStream::connect(socket).is_err() {
             assert!(begun.elapsed() < Duration::from_secs(30), "nbdkit does not listen");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -31,39 +33,6 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Passes connections on to the server. `connects` is called for each before, and returns what says
-/// whether that is blocked: nothing that the client sends goes on then.
-pub fn relay<W: Fn() -> bool + Send + 'static>(
-    directory: &Path,
-    connects: impl Fn() -> W + Send + 'static,
-) -> PathBuf {
-    let (path, server) = (directory.join("relay"), directory.join("socket"));
-    let listener = UnixListener::bind(&path).unwrap();
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let blocked = connects();
-            let (client, server) = (client.unwrap(), UnixStream::connect(&server).unwrap());
-            let (back, from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            std::thread::spawn(move || pass(client, server, blocked));
-            std::thread::spawn(move || pass(from, back, || false));
-        }
-    });
-    path
-}
-
-fn pass(mut from: UnixStream, mut to: UnixStream, waits: impl Fn() -> bool) {
-    let mut bytes = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = from.read(&mut bytes) {
-        while waits() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if to.write_all(&bytes[..count]).is_err() {
-            break;
-        }
-    }
-    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
 /// What a user writes for the export behind a socket.
