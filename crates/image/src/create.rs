@@ -6,7 +6,8 @@ use crate::{How, Image, Storage, location};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use syncline_device::{Device, DeviceError, DeviceExt, FileDevice, block_on};
+use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, DeviceError, DeviceExt, FileDevice, block_on};
+use syncline_lease::LEASE_OFFSET;
 use syncline_net::Location;
 use syncline_net::rbd::RbdDevice;
 
@@ -37,8 +38,11 @@ impl Image {
                 if !shared && !leased::is_demanded(&device) {
                     return Ok(Self { storage, leased: None, device });
                 }
-                let leased = leased::take(device, &name.display().to_string(), how, force, false)?;
-                Ok(Self { storage, device: leased.clone(), leased: Some(leased) })
+                let shown = name.display().to_string();
+                let leased = leased::take(device, &shown, how, force, false)?;
+                let device: Arc<dyn Device> = leased.clone();
+                require_still_empty(&device, &shown, force)?;
+                Ok(Self { storage, device, leased: Some(leased) })
             }
             Location::Nbd(location) => {
                 let shown = location.to_string();
@@ -46,7 +50,9 @@ impl Image {
                 require_size(&shown, looked.size_bytes(), size_bytes)?;
                 require_empty(&looked, &shown, force)?;
                 drop(looked);
-                open_nbd(&location, how, force)
+                let image = open_nbd(&location, how, force)?;
+                require_still_empty(&image.device, &shown, force)?;
+                Ok(image)
             }
             Location::Rbd(location) => {
                 let (spec, options) = rbd(&location, how);
@@ -100,9 +106,28 @@ fn require_empty(device: &Arc<dyn Device>, name: &str, force: bool) -> Result<()
     if force {
         return Ok(());
     }
+    require_zeros(name, &start_of(device)?)
+}
+
+/// The same with the device lease, whose block is ours: another host may have made an image between
+/// the look and the lease.
+fn require_still_empty(device: &Arc<dyn Device>, name: &str, force: bool) -> Result<(), DeviceError> {
+    if force {
+        return Ok(());
+    }
+    let start = start_of(device)?;
+    let (before, rest) = start.split_at(start.len().min(LEASE_OFFSET as usize));
+    require_zeros(name, before)?;
+    require_zeros(name, rest.get(BLOCK_BYTES..).unwrap_or_default())
+}
+
+fn start_of(device: &Arc<dyn Device>) -> Result<AlignedBuf, DeviceError> {
     let len = (START_BYTES as u64).min(device.size_bytes());
-    let start = block_on(device.read_at(0, len as usize))?;
-    match start.iter().all(|byte| *byte == 0) {
+    block_on(device.read_at(0, len as usize))
+}
+
+fn require_zeros(name: &str, bytes: &[u8]) -> Result<(), DeviceError> {
+    match bytes.iter().all(|byte| *byte == 0) {
         true => Ok(()),
         false => Err(DeviceError::NotEmpty { path: name.to_owned() }),
     }

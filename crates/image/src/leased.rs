@@ -4,9 +4,12 @@ use crate::How;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_device::{Device, DeviceError, block_on};
 use syncline_format::superblock::FEATURE_LEASE;
-use syncline_lease::{LEASE_OFFSET, LeaseError, LeaseOptions, LeaseState, Leased, Permit, look};
+use syncline_lease::{
+    BootClock, Clock, LEASE_OFFSET, LeaseError, LeaseOptions, LeaseState, Leased, Permit, look,
+};
 use syncline_net::nbd::{Fence, ReadBlock};
 
 /// Takes the lease of a device. `over_unknown` allows to take a block that holds something else,
@@ -31,14 +34,45 @@ pub(crate) fn take(
     taken.map_err(|error| refused(name, error))
 }
 
-/// Refuses a device that can only be read while somebody has its lease. Nothing keeps others from
-/// taking it later.
-pub(crate) fn require_free(device: &Arc<dyn Device>, name: &str) -> Result<(), DeviceError> {
-    match block_on(look(device)).map_err(|error| refused(name, error))? {
-        Some(lease) if lease.state != LeaseState::Released => {
-            Err(refused(name, LeaseError::InUse(Box::new(lease))))
+/// Refuses a device that can only be read while somebody has its lease. Who has it is waited for as
+/// by a writer: until he renews, or has certainly died. Nothing keeps others from taking it later.
+pub(crate) fn require_free(
+    device: &Arc<dyn Device>,
+    name: &str,
+    how: &How,
+    cached_by_server: bool,
+) -> Result<(), DeviceError> {
+    const POLL: Duration = Duration::from_millis(500);
+    let refused = |error| refused(name, error);
+    let held = || match block_on(look(device)) {
+        Ok(found) => Ok(found.filter(|lease| lease.state != LeaseState::Released)),
+        Err(error) => Err(refused(error)),
+    };
+    let Some(first) = held()? else { return Ok(()) };
+    let in_use = |lease| Err(refused(LeaseError::InUse(Box::new(lease))));
+    if !device.reads_bypass_caches() && !cached_by_server {
+        // A renewal would not be seen.
+        return in_use(first);
+    }
+    let lasts = Duration::from_millis(u64::from(first.duration_ms) + u64::from(first.guard_ms));
+    // Clocks may differ by an eighth.
+    let (wait, clock) = (lasts * 9 / 8, BootClock);
+    let began = clock.now();
+    loop {
+        // The beginning of the read counts.
+        let left = (began + wait).saturating_sub(clock.now());
+        match held()? {
+            None => return Ok(()),
+            Some(lease) if lease != first => return in_use(lease),
+            Some(_) if left.is_zero() => return Ok(()),
+            Some(lease) => {
+                let step = syncline_lease::Progress::Holder { lease: &lease, left };
+                if how.waiting.as_ref().is_some_and(|waiting| waiting(&step).is_break()) {
+                    return Err(refused(LeaseError::Interrupted));
+                }
+            }
         }
-        _ => Ok(()),
+        std::thread::sleep(POLL);
     }
 }
 
@@ -76,5 +110,9 @@ impl Fence for LeaseFence {
 
     fn may_still_write(&self) -> Result<(), DeviceError> {
         Ok(self.0.check()?)
+    }
+
+    fn may_send(&self) -> Result<(), DeviceError> {
+        Ok(self.0.check_begun()?)
     }
 }

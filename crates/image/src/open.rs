@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use syncline_device::{Device, DeviceError, FileDevice};
-use syncline_lease::Leased;
+use syncline_lease::{LEASE_OFFSET, Leased};
 use syncline_net::rbd::{RbdDevice, RbdOptions, RbdSpec};
 use syncline_net::{Location, NbdDevice, NbdLocation, NbdOptions, RbdLocation};
 
@@ -43,7 +43,7 @@ impl Image {
         }
         // What a reader beside a writer reads does not change.
         if !how.device.beside_writer {
-            leased::require_free(&device, &name)?;
+            leased::require_free(&device, &name, how, false)?;
         }
         Ok(Self { storage, leased: None, device })
     }
@@ -57,18 +57,27 @@ impl Image {
 /// host away. Only an export that can't be written at all is read without.
 pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) -> Result<Image, DeviceError> {
     let name = location.to_string();
-    let options = NbdOptions { dead_after: how.dead_after(), ..NbdOptions::default() };
+    let urgent = Some(LEASE_OFFSET);
+    let options = NbdOptions { dead_after: how.dead_after(), urgent, ..NbdOptions::default() };
     let nbd = match NbdDevice::open(location, options) {
         Err(error) if how.reads() && is_read_only(&error) => {
             let nbd = NbdDevice::open(location, NbdOptions { read_only: true, ..options })?;
             let device: Arc<dyn Device> = nbd.clone();
-            leased::require_free(&device, &name)?;
+            leased::require_free(&device, &name, how, true)?;
             return Ok(Image { storage: Storage::Nbd(nbd), leased: None, device });
         }
         opened => opened?,
     };
     let leased: Arc<Leased> = leased::take(nbd.clone(), &name, how, over_unknown, true)?;
     nbd.set_fence(Arc::new(LeaseFence(leased.permit())));
+    // What waits in the client, or in its sockets, must not leave this host any more. The device has
+    // the fence, and that the lease.
+    let ended = Arc::downgrade(&nbd);
+    leased.on_lost(move |why| {
+        if let Some(nbd) = ended.upgrade() {
+            nbd.end(io::Error::other(why.clone()));
+        }
+    });
     let device: Arc<dyn Device> = match how.reads() {
         true => Arc::new(ReadOnly(leased.clone())),
         false => leased.clone(),

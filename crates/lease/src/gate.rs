@@ -69,6 +69,15 @@ impl Gate {
         self.check_slowly()
     }
 
+    /// Fails if what was begun may not be sent any more. That is until the lease expires, also while
+    /// it is being released: it is given back when everything that was begun has ended.
+    pub fn check_begun(&self) -> Result<(), LeaseLost> {
+        match self.lost() {
+            Some(LeaseLost::Released) if self.clock.now() < self.valid_until() => Ok(()),
+            _ => self.check(),
+        }
+    }
+
     #[cold]
     fn check_slowly(&self) -> Result<(), LeaseLost> {
         let mut state = self.state.lock();

@@ -19,6 +19,12 @@ impl Permit {
         self.0.check()
     }
 
+    /// The same for what [`Leased`](crate::Leased) has let pass and is sent only now. It may still be
+    /// while the lease is being released.
+    pub fn check_begun(&self) -> Result<(), LeaseLost> {
+        self.0.check_begun()
+    }
+
     /// The check after a reconnect, before anything is sent again: `block` was just read at
     /// [`LEASE_OFFSET`](crate::LEASE_OFFSET) on the new connection. If another host has taken over,
     /// or the lease has expired meanwhile, it is lost and nothing may be sent.

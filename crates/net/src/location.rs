@@ -197,7 +197,7 @@ impl NbdLocation {
 fn tcp(rest: &Rest<'_>, authority: &str) -> Result<NbdAddress, LocationError> {
     let text = || rest.text.to_owned();
     if authority.contains('@') {
-        return Err(LocationError::User(text()));
+        return Err(LocationError::User(without_user(rest.text)));
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(inside) => {
@@ -227,6 +227,14 @@ fn tcp(rest: &Rest<'_>, authority: &str) -> Result<NbdAddress, LocationError> {
         },
     };
     Ok(NbdAddress::Tcp(host, port))
+}
+
+/// The text without what stands between `//` and `@`, which may be a password.
+fn without_user(text: &str) -> String {
+    match (text.find("//"), text.rfind('@')) {
+        (Some(slashes), Some(at)) if slashes < at => format!("{}...{}", &text[..slashes + 2], &text[at..]),
+        _ => text.to_owned(),
+    }
 }
 
 fn export_name(rest: &Rest<'_>, path: &str) -> Result<String, LocationError> {

@@ -49,6 +49,7 @@ mod state;
 mod tls;
 mod wires;
 
+use fence::Guard;
 pub use fence::{Fence, ReadBlock};
 
 use crate::counters::{Counters, NetCounters};
@@ -86,6 +87,9 @@ pub struct NbdOptions {
     /// After this long without any sign of the server's host a TCP connection counts as broken
     /// (TCP_USER_TIMEOUT and keep-alive, in seconds). Until then it may resend what it was given.
     pub dead_after: Duration,
+    /// The place of a block whose reads and writes go before all others, and never wait for room: a
+    /// lease is in it, which ends if it is not renewed in time.
+    pub urgent: Option<u64>,
 }
 
 impl Default for NbdOptions {
@@ -97,6 +101,7 @@ impl Default for NbdOptions {
             connections: 4,
             kept_bytes: 256 << 20,
             dead_after: Duration::from_secs(10),
+            urgent: None,
         }
     }
 }
@@ -116,15 +121,16 @@ impl NbdDevice {
         let name = location.to_string();
         let failed =
             |source: io::Error| DeviceError::Open { path: location.to_string(), source: Arc::new(source) };
-        let counters = Arc::<Counters>::default();
+        let (counters, guard) = (Arc::<Counters>::default(), Arc::<Guard>::default());
         let shared = Arc::new(Shared {
             location: location.clone(),
             name,
             options,
             wait: location.wait.unwrap_or(options.wait).limit(),
-            state: Mutex::new(State::new(options.kept_bytes, counters.clone())),
+            state: Mutex::new(State::new(&options, guard.clone(), counters.clone())),
             wake: Condvar::new(),
             counters,
+            guard,
             size_bytes: AtomicU64::new(0),
             flags: AtomicU16::new(0),
         });
@@ -155,9 +161,16 @@ impl NbdDevice {
         Ok(Arc::new(Self { shared, manager: Some(manager) }))
     }
 
-    /// Sets the question that is asked after each reconnect before anything is written.
+    /// Sets the question that is asked after each reconnect before anything is written, and before
+    /// anything that waited goes on.
     pub fn set_fence(&self, fence: Arc<dyn Fence>) {
-        self.shared.state.lock().fence = Some(fence);
+        self.shared.guard.set(fence);
+    }
+
+    /// Ends the device for good: whatever waits fails with this error, and so does all that comes
+    /// later. Nothing that has not left this host leaves it any more. Does not wait.
+    pub fn end(&self, why: io::Error) {
+        self.shared.with(|state, outbox| state.give_up(why, outbox));
     }
 
     /// The counters so far.
@@ -315,7 +328,7 @@ impl Drop for NbdDevice {
         let ends_at_once = {
             let mut state = self.shared.state.lock();
             state.closing = true;
-            state.is_idle() && !matches!(state.phase, Phase::Down { .. })
+            state.is_idle() && !state.connecting
         };
         self.shared.wake.notify_one();
         // What is left is done without us.

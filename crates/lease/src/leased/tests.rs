@@ -215,6 +215,21 @@ fn an_expired_lease_is_not_replayed_even_if_the_block_is_its_own() {
     ));
 }
 
+/// The release is itself a write that the client of a network sends.
+#[test]
+fn what_was_begun_is_sent_while_the_lease_is_released_and_not_when_it_is_lost() {
+    let Bench { clock, leased, .. } = bench();
+    let permit = leased.permit();
+    assert_eq!(permit.check_begun(), Ok(()));
+    leased.gate.lose(LeaseLost::Released);
+    assert_eq!((permit.check(), permit.check_begun()), (Err(LeaseLost::Released), Ok(())));
+    clock.goes_on(leased.gate.valid_until());
+    assert_eq!(permit.check_begun(), Err(LeaseLost::Released));
+    let Bench { leased, .. } = bench();
+    let why = leased.gate.lose(LeaseLost::Overwritten("zeros".into()));
+    assert_eq!(leased.permit().check_begun(), Err(why));
+}
+
 #[test]
 fn the_block_of_the_lease_is_left_out_of_every_write() {
     for (first, blocks) in [(0, 64), (47, 2), (48, 1), (48, 3), (40, 9), (49, 5), (10, 38)] {

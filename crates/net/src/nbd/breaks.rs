@@ -70,8 +70,13 @@ impl State {
         }
     }
 
-    /// A new link is in use: everything that waits is sent.
+    /// A new link is in use: everything that waits is sent. Unless the device was given up meanwhile.
     pub(super) fn link_stands(&mut self, link: Arc<Link>, outbox: &mut Outbox) {
+        if let Phase::Broken { old, .. } = &mut self.phase {
+            *old = Some(link.clone());
+            (outbox.ended, outbox.wake_manager) = (Some(link), true);
+            return;
+        }
         self.loads = link.connections.iter().map(|_| 0).collect();
         self.reopen = false;
         // Some may have asked for the size meanwhile.
@@ -84,8 +89,12 @@ impl State {
         self.pump(outbox);
     }
 
-    /// Ends all waits with this error, for good.
+    /// Ends all waits with this error, for good. The first one stays. The connections end at once,
+    /// with everything that is in them: what was given up must not arrive later.
     pub(super) fn give_up(&mut self, error: io::Error, outbox: &mut Outbox) {
+        if matches!(self.phase, Phase::Broken { .. }) {
+            return;
+        }
         let error = Arc::new(error);
         tracing::error!("{error}");
         let ops: Vec<Op> = std::mem::take(&mut self.ops).into_values().collect();
@@ -105,6 +114,7 @@ impl State {
             Phase::Up(link) => Some(link.clone()),
             Phase::Down { old, .. } | Phase::Broken { old, .. } => old.clone(),
         };
+        outbox.ended = old.clone();
         self.phase = Phase::Broken { error, old };
         outbox.wake_manager = true;
     }

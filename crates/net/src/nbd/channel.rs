@@ -4,11 +4,11 @@ use super::NbdOptions;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg, sockopt};
+use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg, sockopt};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -79,6 +79,14 @@ impl Channel {
         Self { socket, tls: None, deadline: Mutex::default() }
     }
 
+    /// The server's address; none on this host.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(stream) => stream.peer_addr().ok(),
+            Socket::Unix(_) => None,
+        }
+    }
+
     /// Limits how long reads and sends wait, all together; none is for ever.
     pub(super) fn set_deadline(&self, deadline: Option<Instant>) {
         *self.deadline.lock() = deadline;
@@ -117,6 +125,24 @@ impl Channel {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
+    }
+
+    /// Ends the connection at once: what this host has not sent yet is dropped, rather than sent in
+    /// the background. (A socket of this host has none of that: what it takes is at the server.)
+    pub(super) fn abort(&self) {
+        if let Socket::Tcp(stream) = &self.socket {
+            // In case the next but one is refused: closing the socket does the same then.
+            let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
+        }
+        self.shut_down();
+        if let Socket::Tcp(stream) = &self.socket {
+            let _ = net::connect_unspec(stream);
+        }
+    }
+
+    /// Waits until the socket has room, or its connection has ended.
+    pub(super) fn wait_for_room(&self) -> io::Result<()> {
+        self.wait_for(PollFlags::OUT)
     }
 
     /// Takes the front of what `bufs` hold.

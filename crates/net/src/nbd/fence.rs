@@ -1,5 +1,7 @@
 //! The question whether this host may still write, asked before anything is written again.
 
+use parking_lot::RwLock;
+use std::sync::Arc;
 use syncline_device::DeviceError;
 
 /// Decides, after the connection was lost, whether this host may still write to the export.
@@ -24,6 +26,38 @@ pub trait Fence: Send + Sync {
     /// flag. An error is final.
     fn may_still_write(&self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    /// Called whenever a part of a write or discard goes to the socket, on whichever thread sends it:
+    /// what the socket has no room for may lie in this device for any time. As
+    /// [`may_still_write`](Self::may_still_write), which it is unless a fence makes a difference
+    /// between what was begun and what is sent anew.
+    fn may_send(&self) -> Result<(), DeviceError> {
+        self.may_still_write()
+    }
+}
+
+/// The fence of a device, once there is one.
+#[derive(Default)]
+pub(super) struct Guard(RwLock<Option<Arc<dyn Fence>>>);
+
+impl Guard {
+    pub(super) fn set(&self, fence: Arc<dyn Fence>) {
+        *self.0.write() = Some(fence);
+    }
+
+    pub(super) fn get(&self) -> Option<Arc<dyn Fence>> {
+        self.0.read().clone()
+    }
+
+    /// [`Fence::may_still_write`] of it.
+    pub(super) fn may_still_write(&self) -> Result<(), DeviceError> {
+        self.0.read().as_ref().map_or(Ok(()), |fence| fence.may_still_write())
+    }
+
+    /// [`Fence::may_send`] of it.
+    pub(super) fn may_send(&self) -> Result<(), DeviceError> {
+        self.0.read().as_ref().map_or(Ok(()), |fence| fence.may_send())
     }
 }
 

@@ -13,8 +13,14 @@ use super::wires::{Target, Wire};
 use smallvec::SmallVec;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use syncline_device::{Completion, DeviceError, Operation};
+
+/// What is kept is written again in about the time in which it was written. A lease that is in the
+/// image ends after some seconds in which it was not renewed, and the writing again comes before that.
+/// So this long after a flush the next is due, once so much is kept that it takes any time at all.
+const OWN_AFTER: Duration = Duration::from_secs(2);
+const OWN_BYTES: u64 = 8 << 20;
 
 #[derive(Default)]
 pub(super) struct Flushes {
@@ -22,6 +28,8 @@ pub(super) struct Flushes {
     /// Those for the next one.
     gathered: Vec<Waiter>,
     owed: Option<Arc<io::Error>>,
+    /// When the newest one was sent.
+    sent: Option<Instant>,
 }
 
 struct Flight {
@@ -98,6 +106,7 @@ impl State {
         if own && !self.wants_own_flush() {
             return;
         }
+        self.flushes.sent = Some(Instant::now());
         self.counters.flushes.add(1);
         self.counters.own_flushes.add(own.into());
         // The cover is fixed before the request is sent (rule R4).
@@ -107,13 +116,16 @@ impl State {
         self.wires.insert(cookie, Wire::new(Target::Flush, index, 0, 0));
         self.loads[index] += self.wires[&cookie].load();
         let request = Request { command: Command::Flush, flags: 0, cookie, offset: 0, len_bytes: 0 };
-        outbox.messages.push((index, Message::new(request.encode(), SmallVec::new())));
+        // In front of writes that are not on their way: it covers none of them.
+        outbox.messages.push((index, Message::new(&request, SmallVec::new(), true)));
     }
 
     /// True if so much is kept that it is time to flush though nobody has asked.
     fn wants_own_flush(&self) -> bool {
         let open_bytes = self.kept.open_bytes();
+        let is_due = || self.flushes.sent.is_none_or(|sent| sent.elapsed() >= OWN_AFTER);
         open_bytes > 0 && (self.is_full || open_bytes >= self.kept_max_bytes / 2)
+            || open_bytes >= OWN_BYTES && is_due()
     }
 
     /// The flush in flight was answered.

@@ -10,7 +10,7 @@ use crate::location::{NbdAddress, NbdLocation};
 use rustix::io::Errno;
 use rustix::net::{self, sockopt::Timeout};
 use std::io::{self, IoSlice};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -68,21 +68,28 @@ impl Export {
 }
 
 /// Connects and agrees on everything. Connecting may take `limit`, and then the rest. The channel
-/// keeps its deadline.
+/// keeps its deadline. With `peer`, it is that address which must answer: behind each of a name there
+/// may be another server.
 pub(super) fn connect(
     location: &NbdLocation,
     options: &NbdOptions,
     limit: Duration,
+    peer: Option<SocketAddr>,
 ) -> io::Result<(Channel, Export)> {
-    let mut handshake = Handshake::begin(location, options, limit)?;
+    let mut handshake = Handshake::begin(location, options, limit, peer)?;
     let structured = handshake.structured_replies()?;
     let export = handshake.export(option::GO, &location.export, structured)?;
     Ok((handshake.channel, export))
 }
 
 /// Asks for the size of the export as it is now, over a connection that is used for nothing else.
-pub(super) fn ask_size(location: &NbdLocation, options: &NbdOptions, limit: Duration) -> io::Result<u64> {
-    let mut handshake = Handshake::begin(location, options, limit)?;
+pub(super) fn ask_size(
+    location: &NbdLocation,
+    options: &NbdOptions,
+    limit: Duration,
+    peer: Option<SocketAddr>,
+) -> io::Result<u64> {
+    let mut handshake = Handshake::begin(location, options, limit, peer)?;
     let export = handshake.export(option::INFO, &location.export, false)?;
     // The answer to this is of no interest.
     let _ = handshake.ask(option::ABORT, &[]);
@@ -103,7 +110,10 @@ fn connect_unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-fn connect_tcp(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
+fn connect_tcp(host: &str, port: u16, limit: Duration, peer: Option<SocketAddr>) -> io::Result<TcpStream> {
+    if let Some(peer) = peer {
+        return TcpStream::connect_timeout(&peer, limit);
+    }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name of the host has no address");
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, limit) {
@@ -126,10 +136,15 @@ struct OptionReply {
 
 impl Handshake {
     /// Connects, and starts TLS where the location wants it.
-    fn begin(location: &NbdLocation, options: &NbdOptions, limit: Duration) -> io::Result<Self> {
+    fn begin(
+        location: &NbdLocation,
+        options: &NbdOptions,
+        limit: Duration,
+        peer: Option<SocketAddr>,
+    ) -> io::Result<Self> {
         let channel = match &location.address {
             NbdAddress::Unix(path) => Channel::unix(connect_unix(path, limit)?),
-            NbdAddress::Tcp(host, port) => Channel::tcp(connect_tcp(host, *port, limit)?, options)?,
+            NbdAddress::Tcp(host, port) => Channel::tcp(connect_tcp(host, *port, limit, peer)?, options)?,
         };
         channel.set_deadline(Some(Instant::now() + limit));
         let mut handshake = Self { channel };

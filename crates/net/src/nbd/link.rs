@@ -97,8 +97,8 @@ impl Link {
         let send = move || {
             own_thread::enter();
             let connection = &link.connections[index];
-            if let Err(why) = connection.outgoing.serve(&connection.channel) {
-                to.link_broke(&link, why);
+            if let Err(why) = connection.outgoing.serve(&connection.channel, &to.guard) {
+                to.not_sent(&link, why);
             }
         };
         self.threads.lock().push(Builder::new().name("syncline-nbd-out".into()).spawn(send)?);
@@ -118,6 +118,14 @@ impl Link {
     /// When something was received last.
     pub(super) fn heard(&self) -> Instant {
         self.began + Duration::from_nanos(self.heard.load(Ordering::Relaxed))
+    }
+
+    /// Ends all connections, with everything that this host has not sent yet. Does not wait.
+    pub(super) fn abort(&self) {
+        for connection in &self.connections {
+            connection.outgoing.close();
+            connection.channel.abort();
+        }
     }
 
     /// Ends all connections and waits for their threads: from here on nothing of it is sent or

@@ -23,6 +23,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether the server keeps silent.
 const LOOK_MAX: Duration = Duration::from_secs(15);
+/// How long an answer may take while nothing else is under way, though the server is waited for as
+/// long as it takes. After that it may be back over another connection.
+const REPLAY_MAX: Duration = Duration::from_secs(60);
 /// How long saying good-bye may take.
 const DISCONNECT_MAX: Duration = Duration::from_secs(1);
 
@@ -43,7 +46,7 @@ impl From<io::Error> for Failure {
 enum Task {
     Restore { since: Instant, why: io::Error, old: Option<Arc<Link>> },
     EndLink(Arc<Link>),
-    AskSize { known_bytes: u64 },
+    AskSize { link: Arc<Link> },
     Look,
     Close(Option<Arc<Link>>),
 }
@@ -53,9 +56,12 @@ pub(super) fn serve(shared: &Arc<Shared>) {
     let mut pause = PAUSE_MIN;
     loop {
         match next_task(shared) {
-            Task::Restore { since, why, old } => restore(shared, since, why, old, &mut pause),
+            Task::Restore { since, why, old } => {
+                restore(shared, since, why, old, &mut pause);
+                shared.state.lock().connecting = false;
+            }
             Task::EndLink(link) => link.end(),
-            Task::AskSize { known_bytes } => ask_size(shared, known_bytes),
+            Task::AskSize { link } => ask_size(shared, &link),
             Task::Look => look(shared),
             Task::Close(link) => {
                 if let Some(link) = link {
@@ -83,9 +89,11 @@ fn next_task(shared: &Shared) -> Task {
             Phase::Broken { .. } if closing => return Task::Close(None),
             Phase::Down { since, why, old } => {
                 let why = io::Error::new(why.kind(), why.to_string());
-                return Task::Restore { since: *since, why, old: old.take() };
+                let task = Task::Restore { since: *since, why, old: old.take() };
+                state.connecting = true;
+                return task;
             }
-            Phase::Up(link) if asks => return Task::AskSize { known_bytes: link.export.size_bytes },
+            Phase::Up(link) if asks => return Task::AskSize { link: link.clone() },
             Phase::Up(_) | Phase::Broken { .. } => {}
         }
         match shared.wait {
@@ -121,6 +129,10 @@ fn restore(
         }
     }
     loop {
+        if matches!(shared.state.lock().phase, Phase::Broken { .. }) {
+            // It was ended meanwhile.
+            return;
+        }
         let away_since = shared.state.lock().away_since(since);
         let left = shared.wait.map(|wait| wait.saturating_sub(away_since.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -152,6 +164,7 @@ fn end_old(shared: &Shared, old: &Link, why: &io::Error) {
         disconnect(old);
     } else {
         tracing::warn!("the connection to {} broke ({why}): reconnecting", shared.name);
+        old.abort();
         old.end();
     }
     shared.with(State::requeue);
@@ -184,9 +197,10 @@ fn stands(shared: &Shared, link: Arc<Link>, size_bytes: u64, asking: usize) {
 
 /// Asks the server for its size. The connections in use know the old one, so for a new one they are
 /// replaced. Where it has not changed they stay: some servers end with their last client.
-fn ask_size(shared: &Shared, known_bytes: u64) {
+fn ask_size(shared: &Shared, link: &Link) {
+    let (known_bytes, peer) = (link.export.size_bytes, link.connections[0].channel.peer());
     let asking = shared.state.lock().growing.len();
-    let told = handshake::ask_size(&shared.location, &shared.options, EXTRA_MAX);
+    let told = handshake::ask_size(&shared.location, &shared.options, EXTRA_MAX, peer);
     shared.with(|state, outbox| match told {
         Ok(size_bytes) if size_bytes > known_bytes => state.reopen(outbox),
         told => answer_growing(shared, state, asking, told, outbox),
@@ -235,16 +249,13 @@ fn answer_growing(
 
 /// Connects and makes everything ready: the fence has agreed, and what was kept is written.
 pub(super) fn attempt(shared: &Arc<Shared>, limit: Duration) -> Result<(Arc<Link>, u64), Failure> {
-    let (channel, export) = handshake::connect(&shared.location, &shared.options, limit)?;
+    let (channel, export) = handshake::connect(&shared.location, &shared.options, limit, None)?;
     check(shared, &export)?;
     let mut fresh = vec![Fresh::new(channel)];
     add_connections(shared, &export, &mut fresh)?;
-    let (fence, epoch) = {
-        let mut state = shared.state.lock();
-        (state.fence.clone(), state.next_epoch())
-    };
+    let (fence, epoch) = (shared.guard.get(), shared.state.lock().next_epoch());
     if !shared.options.read_only {
-        let mut exchange = Exchange::new(&mut fresh[0], export, shared.wait);
+        let mut exchange = Exchange::new(&mut fresh[0], export, shared.wait.or(Some(REPLAY_MAX)));
         if let Some(fence) = &fence
             && let Err(error) = fence.may_write(&mut exchange)
         {
@@ -255,7 +266,12 @@ pub(super) fn attempt(shared: &Arc<Shared>, limit: Duration) -> Result<(Arc<Link
         }
         let changes = shared.state.lock().kept.completed();
         let (count, bytes) = (changes.len() as u64, changes.iter().map(|(_, len_bytes, _)| len_bytes).sum());
-        let may_go_on = || fence.as_ref().map_or(Ok(()), |fence| fence.may_still_write());
+        let may_go_on = || {
+            if let Phase::Broken { error: source, .. } = &shared.state.lock().phase {
+                return Err(DeviceError::Poisoned { source: source.clone() });
+            }
+            fence.as_ref().map_or(Ok(()), |fence| fence.may_still_write())
+        };
         exchange.replay(changes, &may_go_on).map_err(|stop| match stop {
             Stop::Failed(error) => Failure::Again(error),
             Stop::Fenced(error) => Failure::Final(io::Error::new(io::ErrorKind::PermissionDenied, error)),
@@ -289,8 +305,9 @@ fn add_connections(shared: &Shared, export: &Export, fresh: &mut Vec<Fresh>) -> 
     if !export.offers(export::MULTI_CONN) || export.size_bytes < BLOCK_BYTES as u64 {
         return Ok(());
     }
+    let peer = fresh[0].channel.peer();
     while fresh.len() < shared.options.connections {
-        match handshake::connect(&shared.location, &shared.options, EXTRA_MAX) {
+        match handshake::connect(&shared.location, &shared.options, EXTRA_MAX, peer) {
             Ok((channel, other)) if other == *export => fresh.push(Fresh::new(channel)),
             Ok(_) => break,
             Err(error) => {

@@ -5,31 +5,54 @@
 //! connection's own sender, since callers must not wait.
 
 use super::channel::{Channel, Room};
-use super::protocol::REQUEST_BYTES;
+use super::fence::Guard;
+use super::protocol::{Command, REQUEST_BYTES, Request};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use syncline_device::DeviceError;
 
 /// Messages that are sent together.
 const BATCH: usize = 64;
 /// Batches that a caller sends before it leaves the rest to the sender.
 const ROUNDS: usize = 4;
-/// A message of this size is the sender's from the start: copying it takes longer than waking.
+/// A message of this size is the sender's from the start: copying it takes longer than waking. The
+/// sender takes no more than this, or one message, at a time, so that an urgent one waits for no
+/// more.
 const LARGE_BYTES: usize = 256 << 10;
 
 /// A request with its data.
 pub(super) struct Message {
     pub(super) header: [u8; REQUEST_BYTES],
     pub(super) data: SmallVec<[Bytes; 2]>,
+    /// It changes the export.
+    changes: bool,
+    /// It is sent before all that are not.
+    urgent: bool,
     /// Bytes that are gone already.
     sent: usize,
 }
 
+/// Why messages were not sent.
+pub(super) enum Unsent {
+    /// The connection has ended.
+    Broke(io::Error),
+    /// This host may not write any more.
+    Fenced(DeviceError),
+}
+
+impl From<io::Error> for Unsent {
+    fn from(error: io::Error) -> Self {
+        Self::Broke(error)
+    }
+}
+
 impl Message {
-    pub(super) fn new(header: [u8; REQUEST_BYTES], data: SmallVec<[Bytes; 2]>) -> Self {
-        Self { header, data, sent: 0 }
+    pub(super) fn new(request: &Request, data: SmallVec<[Bytes; 2]>, urgent: bool) -> Self {
+        let changes = !matches!(request.command, Command::Read | Command::Flush);
+        Self { header: request.encode(), data, changes, urgent, sent: 0 }
     }
 
     fn len(&self) -> usize {
@@ -70,13 +93,14 @@ impl Outgoing {
     pub(super) fn post(
         &self,
         channel: &Channel,
+        guard: &Guard,
         messages: impl IntoIterator<Item = Message>,
-    ) -> io::Result<()> {
+    ) -> Result<(), Unsent> {
         let mut queue = self.queue.lock();
         if queue.closed {
             return Ok(());
         }
-        queue.messages.extend(messages);
+        messages.into_iter().for_each(|message| queue.push(message));
         if queue.busy {
             return Ok(());
         }
@@ -86,7 +110,7 @@ impl Outgoing {
                 break;
             }
             let mut batch = queue.take_batch();
-            let pending = MutexGuard::unlocked(&mut queue, || send(channel, &mut batch, Room::Take))?;
+            let pending = MutexGuard::unlocked(&mut queue, || send(channel, guard, &mut batch))?;
             if pending || !batch.is_empty() {
                 batch.into_iter().rev().for_each(|message| queue.messages.push_front(message));
                 break;
@@ -102,7 +126,7 @@ impl Outgoing {
     }
 
     /// The sender's whole life.
-    pub(super) fn serve(&self, channel: &Channel) -> io::Result<()> {
+    pub(super) fn serve(&self, channel: &Channel, guard: &Guard) -> Result<(), Unsent> {
         let mut queue = self.queue.lock();
         loop {
             while !queue.handed_over && !queue.closed {
@@ -112,7 +136,12 @@ impl Outgoing {
                 return Ok(());
             }
             let mut batch = queue.take_batch();
-            MutexGuard::unlocked(&mut queue, || send(channel, &mut batch, Room::Wait))?;
+            MutexGuard::unlocked(&mut queue, || {
+                while send(channel, guard, &mut batch)? {
+                    channel.wait_for_room()?;
+                }
+                Ok::<_, Unsent>(())
+            })?;
             if queue.messages.is_empty() {
                 queue.handed_over = false;
                 queue.busy = false;
@@ -130,18 +159,39 @@ impl Outgoing {
 }
 
 impl Queue {
+    /// Adds a message behind the others, or an urgent one in front of those that are not. One of
+    /// which a part is gone stays the first.
+    fn push(&mut self, message: Message) {
+        if !message.urgent {
+            return self.messages.push_back(message);
+        }
+        let place = self.messages.iter().position(|other| !other.urgent && other.sent == 0);
+        self.messages.insert(place.unwrap_or(self.messages.len()), message);
+    }
+
     fn take_batch(&mut self) -> VecDeque<Message> {
-        let count = self.messages.len().min(BATCH);
-        self.messages.drain(..count).collect()
+        let mut bytes = 0;
+        let fits = |message: &&Message| {
+            bytes += message.len();
+            bytes <= LARGE_BYTES
+        };
+        let count = self.messages.iter().take(BATCH).take_while(fits).count().max(1);
+        self.messages.drain(..count.min(self.messages.len())).collect()
     }
 }
 
-/// Sends the front of a batch, and removes it; true if the channel itself still holds some.
-fn send(channel: &Channel, batch: &mut VecDeque<Message>, room: Room) -> io::Result<bool> {
+/// Sends the front of a batch, and removes it; true if the socket had no room for all of it. Before
+/// each part it is asked whether changes may be sent: the socket takes a part without waiting, and
+/// the next one may come much later.
+fn send(channel: &Channel, guard: &Guard, batch: &mut VecDeque<Message>) -> Result<bool, Unsent> {
     loop {
         let mut slices = SmallVec::new();
         batch.iter().for_each(|message| message.slices(&mut slices));
-        let sent = channel.send(&slices, room)?;
+        // Without a message, TLS has something left of one.
+        if batch.is_empty() || batch.iter().any(|message| message.changes) {
+            guard.may_send().map_err(Unsent::Fenced)?;
+        }
+        let sent = channel.send(&slices, Room::Take)?;
         drop(slices);
         let mut left = sent.bytes;
         while let Some(first) = batch.front_mut() {
@@ -157,7 +207,7 @@ fn send(channel: &Channel, batch: &mut VecDeque<Message>, room: Room) -> io::Res
             return Ok(sent.pending);
         }
         if sent.bytes == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+            return Err(Unsent::Broke(io::ErrorKind::WriteZero.into()));
         }
     }
 }

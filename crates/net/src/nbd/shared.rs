@@ -1,7 +1,9 @@
 //! What the device, its receivers and its manager share, and the way from the state to the outside.
 
 use super::NbdOptions;
+use super::fence::Guard;
 use super::link::Link;
+use super::outgoing::Unsent;
 use super::state::{Outbox, State};
 use super::wires::Span;
 use crate::counters::Counters;
@@ -25,6 +27,8 @@ pub(super) struct Shared {
     /// The manager waits here.
     pub(super) wake: Condvar,
     pub(super) counters: Arc<Counters>,
+    /// The fence, for those who send.
+    pub(super) guard: Arc<Guard>,
     pub(super) size_bytes: AtomicU64,
     /// What the export offers.
     pub(super) flags: AtomicU16,
@@ -40,7 +44,10 @@ impl Shared {
     }
 
     fn deliver(&self, outbox: Outbox) {
-        let Outbox { link, mut messages, answers, wake_manager } = outbox;
+        let Outbox { link, mut messages, answers, wake_manager, ended } = outbox;
+        if let Some(ended) = ended {
+            ended.abort();
+        }
         if wake_manager {
             self.wake.notify_one();
         }
@@ -51,13 +58,24 @@ impl Shared {
                 let own: smallvec::SmallVec<[_; 2]> = own;
                 let connection = &link.connections[index];
                 let posted = own.into_iter().map(|(_, message)| message);
-                if let Err(why) = connection.outgoing.post(&connection.channel, posted) {
-                    self.link_broke(&link, why);
+                if let Err(why) = connection.outgoing.post(&connection.channel, &self.guard, posted) {
+                    self.not_sent(&link, why);
                 }
             }
         }
         for answer in answers {
             answer.deliver();
+        }
+    }
+
+    /// Messages were not sent.
+    pub(super) fn not_sent(&self, link: &Link, why: Unsent) {
+        match why {
+            Unsent::Broke(why) => self.link_broke(link, why),
+            Unsent::Fenced(error) => {
+                let error = io::Error::new(io::ErrorKind::PermissionDenied, error);
+                self.with(|state, outbox| state.give_up(error, outbox));
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! The state of the device: what was asked for and not answered, and what is kept. Methods here do
 //! no I/O and call nobody; what is to be sent and to be answered goes to an [`Outbox`].
 
-use super::fence::Fence;
+use super::NbdOptions;
+use super::fence::Guard;
 use super::flushes::{Flushes, Waiter};
 use super::kept::{Kept, weight};
 use super::link::Link;
@@ -15,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
-use syncline_device::{Completion, DeviceError};
+use syncline_device::{BLOCK_BYTES, Completion, DeviceError};
 
 /// What is to be done when the state is not locked any more.
 #[derive(Default)]
@@ -27,6 +28,8 @@ pub(super) struct Outbox {
     pub(super) answers: SmallVec<[Answer; 2]>,
     /// The manager has something to do.
     pub(super) wake_manager: bool,
+    /// A link that ends at once, with everything in it.
+    pub(super) ended: Option<Arc<Link>>,
 }
 
 /// Whether the server can be reached.
@@ -47,6 +50,8 @@ pub(super) enum Phase {
 
 pub(super) struct State {
     pub(super) phase: Phase,
+    /// The manager makes a new link, which may take its time.
+    pub(super) connecting: bool,
     /// The device was dropped: what is left is done, then the connection ends.
     pub(super) closing: bool,
     /// Nothing is sent until a new link stands, for which the present one ends when all of its
@@ -71,15 +76,18 @@ pub(super) struct State {
     pub(super) flushes: Flushes,
     /// What each connection has to do.
     pub(super) loads: SmallVec<[u64; 4]>,
-    pub(super) fence: Option<Arc<dyn Fence>>,
+    pub(super) guard: Arc<Guard>,
+    /// The place of a block whose reads and writes go before all others, and wait for no room.
+    pub(super) urgent: Option<u64>,
     pub(super) counters: Arc<Counters>,
 }
 
 impl State {
-    pub(super) fn new(kept_max_bytes: u64, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(options: &NbdOptions, guard: Arc<Guard>, counters: Arc<Counters>) -> Self {
         let why = io::Error::from(io::ErrorKind::NotConnected);
         Self {
             phase: Phase::Down { since: Instant::now(), why, old: None },
+            connecting: false,
             closing: false,
             reopen: false,
             growing: Vec::new(),
@@ -92,10 +100,11 @@ impl State {
             waiting: VecDeque::new(),
             is_full: false,
             kept: Kept::default(),
-            kept_max_bytes,
+            kept_max_bytes: options.kept_bytes,
             flushes: Flushes::default(),
             loads: SmallVec::new(),
-            fence: None,
+            guard,
+            urgent: options.urgent,
             counters,
         }
     }
@@ -160,7 +169,7 @@ impl State {
             let is_change = matches!(op.work, Work::Change { .. });
             if is_change
                 && op.waited
-                && let Err(error) = self.fence.as_ref().map_or(Ok(()), |fence| fence.may_still_write())
+                && let Err(error) = self.guard.may_still_write()
             {
                 self.waiting.push_front(op);
                 held.into_iter().rev().for_each(|op| self.waiting.push_front(op));
@@ -175,10 +184,15 @@ impl State {
     /// Two changes that overlap are never in flight at once, and what is kept has a limit.
     fn may_be_sent(&mut self, op: &Op, held: &VecDeque<Op>) -> bool {
         let Work::Change { change, .. } = &op.work else { return true };
-        if self.is_full
-            || self.kept.is_in_flight(op.offset, op.len_bytes)
-            || held.iter().any(|earlier| earlier.overlaps(op))
+        if self.kept.is_in_flight(op.offset, op.len_bytes) || held.iter().any(|earlier| earlier.overlaps(op))
         {
+            return false;
+        }
+        if self.is_urgent(op) {
+            // Its writes are few and small.
+            return true;
+        }
+        if self.is_full {
             return false;
         }
         let weight = weight(change);
@@ -190,8 +204,12 @@ impl State {
         !self.is_full
     }
 
+    fn is_urgent(&self, op: &Op) -> bool {
+        self.urgent == Some(op.offset) && op.len_bytes == BLOCK_BYTES as u64
+    }
+
     fn send(&mut self, mut op: Op, link: &Link, outbox: &mut Outbox) {
-        let (seq, range) = (op.seq, (op.offset, op.len_bytes));
+        let (seq, range, urgent) = (op.seq, (op.offset, op.len_bytes), self.is_urgent(&op));
         let (flags, max_bytes) = (link.export.flags, link.export.max_bytes);
         let parts: Vec<Piece> = match &op.work {
             Work::Read { .. } => split(op.offset, op.len_bytes, max_bytes)
@@ -225,7 +243,7 @@ impl State {
             self.wires.insert(cookie, wire);
             let Piece { command, flags, offset, len_bytes, data } = part;
             let request = Request { command, flags, cookie, offset, len_bytes };
-            outbox.messages.push((index, Message::new(request.encode(), data)));
+            outbox.messages.push((index, Message::new(&request, data, urgent)));
         }
         self.ops.insert(seq, op);
     }

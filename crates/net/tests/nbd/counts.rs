@@ -48,3 +48,26 @@ fn flushes_asked_for_meanwhile_share_the_next_one() {
     flushes.into_iter().for_each(|flush| flush.wait().unwrap());
     assert_eq!(lab.count(FLUSH), 2);
 }
+
+/// Otherwise a slow server that is started anew is busy with what it has forgotten for longer than a
+/// lease lasts.
+#[test]
+fn much_that_was_written_seconds_ago_is_flushed_unasked() {
+    const LEN: usize = 4 << 20;
+    let spec = Spec { size: 64 << 20, blocks: Some((512, 4096, LEN as u32)), ..Spec::default() };
+    let lab = Lab::new(7, spec);
+    let device = open(&lab);
+    flush(&device).wait().unwrap();
+    for index in 0..3 {
+        write(&device, (index * LEN) as u64, 1, LEN).wait().unwrap();
+    }
+    assert_eq!(lab.count(FLUSH), 1);
+    std::thread::sleep(Duration::from_secs(2));
+    write(&device, 0, 2, BLOCK).wait().unwrap();
+    eventually("it flushes by itself", || lab.count(FLUSH) == 2);
+    eventually("the last one alone is kept", || device.counters().kept_bytes < LEN as u64);
+    std::thread::sleep(Duration::from_secs(2));
+    write(&device, 0, 2, BLOCK).wait().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((lab.count(FLUSH), device.counters().own_flushes), (2, 1), "little is not worth one");
+}

@@ -78,18 +78,22 @@ fn a_fence_that_could_not_read_is_asked_again() {
     assert_eq!(asked.load(Ordering::SeqCst), 4);
 }
 
+/// A fence that a test lets down.
+struct Flag(Arc<AtomicBool>);
+
+impl Fence for Flag {
+    fn may_write(&self, _: &mut dyn ReadBlock) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn may_still_write(&self) -> Result<(), DeviceError> {
+        if self.0.load(Ordering::SeqCst) { Ok(()) } else { Err(refused()) }
+    }
+}
+
 /// What waited is only sent if it still may be.
 #[test]
 fn what_had_to_wait_is_asked_for_again() {
-    struct Flag(Arc<AtomicBool>);
-    impl Fence for Flag {
-        fn may_write(&self, _: &mut dyn ReadBlock) -> Result<(), DeviceError> {
-            Ok(())
-        }
-        fn may_still_write(&self) -> Result<(), DeviceError> {
-            if self.0.load(Ordering::SeqCst) { Ok(()) } else { Err(refused()) }
-        }
-    }
     // Waiting behind a write, and in a replay.
     for replay in [false, true] {
         let lab = Lab::new(4, Spec::default());
@@ -114,4 +118,29 @@ fn what_had_to_wait_is_asked_for_again() {
         assert!(error.contains("another host has taken it over"), "{error}");
         assert_eq!(lab.count(WRITE), if replay { 1 } else { 2 });
     }
+}
+
+/// What the socket had no room for may be in the client's own queue for any time: while the server
+/// takes nothing, or while this process is stopped.
+#[test]
+fn what_the_socket_had_no_room_for_is_not_sent_when_it_may_not_be_any_more() {
+    const LEN: usize = 4 << 20;
+    let blocks = Some((512, 4096, LEN as u32));
+    let lab = Lab::new(5, Spec { size: 64 << 20, flags: server::FLUSH, blocks, ..Spec::default() });
+    let device = open(&lab);
+    let allowed = Arc::new(AtomicBool::new(true));
+    device.set_fence(Arc::new(Flag(allowed.clone())));
+    lab.faults(|faults| faults.stalled_command = Some(WRITE));
+    let mut writes: Vec<_> = (0..8).map(|index| write(&device, (index * LEN) as u64, 1, LEN)).collect();
+    eventually("the first is at the server, which takes no more", || lab.count(WRITE) == 1);
+    allowed.store(false, Ordering::SeqCst);
+    lab.faults(|faults| faults.stalled_command = None);
+    // The first may have been answered.
+    let _ = writes.remove(0).wait();
+    for write in writes {
+        let error = write.wait().unwrap_err().to_string();
+        assert!(error.contains("another host has taken it over"), "{error}");
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(lab.count(WRITE), 1);
 }

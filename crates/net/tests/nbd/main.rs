@@ -11,6 +11,8 @@ mod hostile;
 mod real;
 mod server;
 mod silence;
+mod tcp;
+mod urgent;
 
 use bytes::Bytes;
 use server::{BLOCK, Lab, Spec};

@@ -82,3 +82,33 @@ fn a_server_that_accepts_nobody_is_given_up_in_time() {
     assert!(error.contains("the server does not accept connections"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(4));
 }
+
+/// The owner has lost the image, and nobody waits any longer for a server that may take for ever.
+/// When it is back, it gets nothing of what was under way.
+#[test]
+fn a_device_that_is_ended_ends_all_that_waits_at_once() {
+    // Silent, and away.
+    for away in [false, true] {
+        let lab = Lab::new(5, Spec::default());
+        let device = open_with(&lab, Wait::Forever, NbdOptions::default());
+        write(&device, 0, 1, 4096).wait().unwrap();
+        lab.faults(|faults| (faults.away, faults.stalled) = (away, true));
+        let (written, flushed) = (write(&device, 4096, 1, 4096), flush(&device));
+        eventually("both are at the server", || lab.count(WRITE) == 2 && lab.count(FLUSH) == 1);
+        let again = write(&device, 4096, 2, 4096);
+        if away {
+            lab.crash();
+            eventually("it is missed", || device.connections() == 0);
+        }
+        device.end(std::io::Error::other("another host has it"));
+        device.end(std::io::Error::other("the second reason"));
+        for answer in [written, flushed, again, write(&device, 0, 3, 4096)] {
+            let error = answer.wait().unwrap_err().to_string();
+            assert!(error.contains("another host has it"), "{error}");
+        }
+        lab.faults(|faults| (faults.away, faults.stalled) = (false, false));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!((lab.count(WRITE), device.connections()), (2, 0));
+        drop(device);
+    }
+}

@@ -1,0 +1,112 @@
+//! Connections over TCP: where they lead, and what their sockets hold when they are given up.
+
+use super::*;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use syncline_net::{NbdAddress, NbdLocation};
+
+/// The server's side of a handshake: an export of 64 MiB that several connections may use.
+fn greet(stream: &TcpStream) {
+    const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
+    let received = |len: usize| {
+        let mut bytes = vec![0; len];
+        (&*stream).read_exact(&mut bytes).unwrap();
+        bytes
+    };
+    (&*stream).write_all(b"NBDMAGICIHAVEOPT\0\x03").unwrap();
+    received(4);
+    loop {
+        let header = received(16);
+        let number = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
+        let option = number(8);
+        received(number(12) as usize);
+        let reply = |kind: u32, data: &[u8]| {
+            let mut bytes = OPTION_REPLY.to_be_bytes().to_vec();
+            [option, kind, data.len() as u32].iter().for_each(|field| bytes.extend(field.to_be_bytes()));
+            bytes.extend(data);
+            (&*stream).write_all(&bytes).unwrap();
+        };
+        if option != 7 {
+            reply((1 << 31) + 1, b"unknown");
+            continue;
+        }
+        let flags = 1 | server::FLUSH | server::MULTI_CONN;
+        reply(3, &[&[0, 0][..], &(64u64 << 20).to_be_bytes(), &flags.to_be_bytes()].concat());
+        return reply(1, &[]);
+    }
+}
+
+/// Answers the read by which the client sees that the connection is alive, if it asks.
+fn answer_read(mut stream: &TcpStream) {
+    let mut request = [0; 28];
+    stream.read_exact(&mut request).unwrap();
+    if request[6..8] != [0, 0] {
+        return;
+    }
+    let header = [&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], &request[8..16]].concat();
+    stream.write_all(&[header, vec![0; BLOCK]].concat()).unwrap();
+}
+
+/// One connection breaks, so both are given up, and everything is sent again over new ones. What the
+/// other's socket held comes after that if it is sent on: over newer contents.
+#[test]
+fn a_connection_that_was_given_up_delivers_nothing_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = NbdAddress::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port());
+    let wait = Some(Wait::Seconds(1));
+    let location = NbdLocation { address, export: "disk".into(), tls: None, wait };
+    let options = NbdOptions { connections: 2, ..NbdOptions::default() };
+    let opening = std::thread::spawn(move || NbdDevice::open(&location, options).unwrap());
+    let accept = || listener.accept().unwrap().0;
+    let first = accept();
+    greet(&first);
+    let second = accept();
+    greet(&second);
+    answer_read(&first);
+    let device = opening.join().unwrap();
+
+    // More than the server's side of a connection takes.
+    let writes: Vec<_> = (0..16).map(|index| write(&device, index << 22, 1, 4 << 20)).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    first.shutdown(Shutdown::Both).unwrap();
+    // The next one comes when the client is done with those before.
+    let _third = accept();
+    let mut arrived = vec![0; 1 << 20];
+    let end = loop {
+        match (&second).read(&mut arrived) {
+            Ok(0) => break None,
+            Ok(_) => {}
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    assert_eq!(end, Some(ErrorKind::ConnectionReset), "all that the socket held has arrived");
+    for write in writes {
+        write.wait().unwrap_err();
+    }
+}
+
+/// A name may have several addresses, and behind each another server, though its export looks alike.
+#[test]
+fn all_connections_lead_to_one_server() {
+    let here: Option<Vec<_>> = TcpListener::bind("localhost:0").ok().and_then(|one| {
+        let port = one.local_addr().ok()?.port();
+        drop(one);
+        let addresses = ("localhost", port).to_socket_addrs().ok()?;
+        addresses.map(|address| TcpListener::bind(address).ok()).collect()
+    });
+    let Some(Ok([first, other])) = here.map(<[TcpListener; 2]>::try_from) else {
+        return eprintln!("skipped: localhost has no two addresses here");
+    };
+    let address = NbdAddress::Tcp("localhost".into(), first.local_addr().unwrap().port());
+    let location = NbdLocation { address, export: "disk".into(), tls: None, wait: None };
+    std::thread::spawn(move || greet(&other.accept().unwrap().0));
+    std::thread::spawn(move || {
+        let stream = first.accept().unwrap().0;
+        // It accepts no more.
+        drop(first);
+        greet(&stream);
+        answer_read(&stream);
+    });
+    let device = NbdDevice::open(&location, NbdOptions::default()).unwrap();
+    assert_eq!(device.connections(), 1);
+}
