@@ -35,10 +35,10 @@ impl Image {
                 let file = FileDevice::create(path, size_bytes, force, how.device, progress)?;
                 let (device, storage) = (file.clone() as Arc<dyn Device>, Storage::File(file));
                 if !shared && !leased::is_demanded(&device) {
-                    return Ok(Self { storage, leased: None, device });
+                    return Ok(Self::of_this_host(storage, None, device));
                 }
                 let leased = leased::take(device, &name.display().to_string(), how, force, false)?;
-                Ok(Self { storage, device: leased.clone(), leased: Some(leased) })
+                Ok(Self::of_this_host(storage, Some(leased.clone()), leased))
             }
             Location::Nbd(location) => {
                 let shown = location.to_string();

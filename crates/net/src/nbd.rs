@@ -162,8 +162,28 @@ impl NbdDevice {
 
     /// The counters so far.
     pub fn counters(&self) -> NetCounters {
-        let kept_bytes = self.shared.state.lock().kept.bytes();
-        self.shared.counters.snapshot(kept_bytes)
+        let now = self.shared.state.lock().now();
+        self.shared.counters.snapshot(now)
+    }
+
+    /// Ends the device for good: everything that waits fails with this error, and all that comes
+    /// later. Nothing more is sent to the server. The first reason stays.
+    pub fn end(&self, why: io::Error) {
+        self.shared.with(|state, outbox| state.end(why, outbox));
+    }
+
+    /// Why it answers nothing any more.
+    pub fn broken(&self) -> Option<Arc<io::Error>> {
+        match &self.shared.state.lock().phase {
+            Phase::Broken { error, .. } => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// Calls `listener` when the device answers nothing any more, before those who wait for it are
+    /// told; at once if that was before. It must not wait for the device.
+    pub fn on_broken(&self, listener: impl FnOnce(&Arc<io::Error>) + Send + 'static) {
+        self.shared.with(|state, outbox| state.on_broken(Box::new(listener), outbox));
     }
 
     /// The location that it was opened with.
@@ -315,7 +335,8 @@ impl Drop for NbdDevice {
         let ends_at_once = {
             let mut state = self.shared.state.lock();
             state.closing = true;
-            state.is_idle() && !matches!(state.phase, Phase::Down { .. })
+            // One that is broken has nothing to say to its server, and may still be reaching for it.
+            state.is_idle() && matches!(state.phase, Phase::Up(_))
         };
         self.shared.wake.notify_one();
         // What is left is done without us.

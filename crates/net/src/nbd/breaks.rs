@@ -2,7 +2,7 @@
 
 use super::link::Link;
 use super::operation::{Answer, Op, Work};
-use super::state::{Outbox, Phase, State};
+use super::state::{Listener, Outbox, Phase, State};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,10 +70,24 @@ impl State {
         }
     }
 
+    /// Has `listener` called when the device breaks, or now if it has.
+    pub(super) fn on_broken(&mut self, listener: Listener, outbox: &mut Outbox) {
+        match &self.phase {
+            Phase::Broken { error, .. } => outbox.listeners.push((listener, error.clone())),
+            _ => self.listeners.push(listener),
+        }
+    }
+
     /// A new link is in use: everything that waits is sent.
     pub(super) fn link_stands(&mut self, link: Arc<Link>, outbox: &mut Outbox) {
         self.loads = link.connections.iter().map(|_| 0).collect();
         self.reopen = false;
+        if let Phase::Broken { old, .. } = &mut self.phase {
+            // It was ended while this link was made.
+            *old = Some(link);
+            outbox.wake_manager = true;
+            return;
+        }
         // Some may have asked for the size meanwhile.
         outbox.wake_manager |= !self.growing.is_empty();
         self.phase = Phase::Up(link.clone());
@@ -85,9 +99,14 @@ impl State {
     }
 
     /// Ends all waits with this error, for good.
-    pub(super) fn give_up(&mut self, error: io::Error, outbox: &mut Outbox) {
+    pub(super) fn end(&mut self, error: io::Error, outbox: &mut Outbox) {
+        if matches!(self.phase, Phase::Broken { .. }) {
+            return;
+        }
         let error = Arc::new(error);
-        tracing::error!("{error}");
+        tracing::info!("{error}");
+        let listeners = std::mem::take(&mut self.listeners);
+        outbox.listeners.extend(listeners.into_iter().map(|listener| (listener, error.clone())));
         let ops: Vec<Op> = std::mem::take(&mut self.ops).into_values().collect();
         let mut ops: Vec<Op> = ops.into_iter().chain(std::mem::take(&mut self.waiting)).collect();
         ops.sort_by_key(|op| op.seq);

@@ -40,9 +40,12 @@ impl Shared {
     }
 
     fn deliver(&self, outbox: Outbox) {
-        let Outbox { link, mut messages, answers, wake_manager } = outbox;
+        let Outbox { link, mut messages, listeners, answers, wake_manager } = outbox;
         if wake_manager {
             self.wake.notify_one();
+        }
+        for (listener, error) in listeners {
+            listener(&error);
         }
         if let Some(link) = link {
             while let Some(&(index, _)) = messages.first() {
