@@ -4,7 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod lost;
 mod nbd;
+mod observed;
 mod rbd;
 mod tour;
 mod unmounted;

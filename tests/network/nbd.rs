@@ -2,6 +2,7 @@
 
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse, not_root, run, syncline, tool};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ impl Server {
         });
     }
 
-    /// Kills it.
+    /// Kills it, also when it is stopped.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -52,7 +53,18 @@ impl Server {
 
     /// What a user writes for the export.
     pub fn image(&self) -> PathBuf {
-        PathBuf::from(format!("nbd+unix:///?socket={}&wait=20", self.folder.join("socket").display()))
+        self.image_with("20")
+    }
+
+    /// The same with another `wait`.
+    pub fn image_with(&self, wait: &str) -> PathBuf {
+        PathBuf::from(format!("nbd+unix:///?socket={}&wait={wait}", self.folder.join("socket").display()))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.child.as_ref().expect("it runs").id();
+        kill_process(Pid::from_raw(pid as i32).expect("not zero"), signal).unwrap();
     }
 }
 

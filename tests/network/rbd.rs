@@ -1,5 +1,7 @@
 //! RBD images of a Ceph cluster that the test starts.
 
+use crate::lost::assert_lost;
+use crate::observed::{metric, told};
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse, not_root, program, run, syncline};
 use rustix::process::{Signal, kill_process};
@@ -55,7 +57,8 @@ fn an_image_in_a_cluster_has_one_writer() {
     let image = cluster.image("disk");
     syncline([OsStr::new("info"), image.as_os_str()]).fails(5, &["rbd:rbd/disk"]);
     syncline([OsStr::new("mkfs"), image.as_os_str(), "--size".as_ref(), "256MiB".as_ref()]).ok();
-    let first = Mount::new(&image, &place.directory("first"), &[]);
+    let log = place.path().join("log");
+    let first = Mount::new(&image, &place.directory("first"), &["--log", log.to_str().unwrap()]);
     let mut before = fs::File::create(first.path.join("before")).unwrap();
     before.write_all(b"acknowledged").unwrap();
     before.sync_all().unwrap();
@@ -75,15 +78,22 @@ fn an_image_in_a_cluster_has_one_writer() {
 
     kill_process(stopped, Signal::CONT).unwrap();
     before.write_all(b" too late").unwrap();
-    before.sync_all().expect_err("the cluster lets it write no more");
+    assert_eq!(before.sync_all().unwrap_err().raw_os_error(), Some(5), "the cluster lets it write no more");
     drop(before);
-    let mut first = first;
-    first.kill();
+    let holder = format!("process {}) has its lock now", second.pid().as_raw_nonzero());
+    assert_lost(first, "lost its image to client.", &log, &["this host was fenced", &holder]);
     second.unmount().ok();
 
     syncline([OsStr::new("check"), image.as_os_str()]).ok();
     syncline([OsStr::new("resize"), image.as_os_str(), "320MiB".as_ref()]).ok();
     let third = Mount::new(&image, &place.directory("third"), &[]);
+    let stats = told(&third, &["stats"]);
+    assert!(stats.contains(&*image.to_string_lossy()) && stats.contains("1 connection, "), "{stats}");
+    let stats = third.stats();
+    assert!(stats["network"]["kind"] == "rbd" && stats["lease"].is_null(), "{stats:#}");
+    let metrics = told(&third, &["stats", "--prometheus"]);
+    assert!(metric(&metrics, "syncline_network_write_duration_seconds_count").unwrap() > 0.0, "{metrics}");
+    assert_eq!(metric(&metrics, "syncline_lease_left_seconds"), None);
     assert_eq!(fs::read_to_string(third.path.join("before")).unwrap(), "acknowledged");
     assert!(fs::read(third.path.join("after")).unwrap() == vec![7; 1 << 20]);
     third.unmount().ok();

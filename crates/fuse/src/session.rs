@@ -160,8 +160,8 @@ impl<F: Serve> Session<F> {
         self.capability_removed.lock().take_if(|removed| *removed == (ino, thread)).is_some()
     }
 
-    /// Makes later requests that read or change data fail.
-    pub(crate) fn shut_down(&self) {
+    /// Makes later requests that read or change data fail with EIO; the mount stays.
+    pub fn shut_down(&self) {
         self.shut_down.store(true, Ordering::Release);
     }
 

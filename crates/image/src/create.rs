@@ -36,13 +36,13 @@ impl Image {
                 let file = FileDevice::create(path, size_bytes, force, how.device, progress)?;
                 let (device, storage) = (file.clone() as Arc<dyn Device>, Storage::File(file));
                 if !shared && !leased::is_demanded(&device) {
-                    return Ok(Self { storage, leased: None, device });
+                    return Ok(Self::of_this_host(storage, None, device));
                 }
                 let shown = name.display().to_string();
                 let leased = leased::take(device, &shown, how, force, false)?;
                 let device: Arc<dyn Device> = leased.clone();
                 require_still_empty(&device, &shown, force)?;
-                Ok(Self { storage, device, leased: Some(leased) })
+                Ok(Self::of_this_host(storage, Some(leased), device))
             }
             Location::Nbd(location) => {
                 let shown = location.to_string();

@@ -12,20 +12,24 @@
 #![forbid(unsafe_code)]
 
 mod create;
+mod figures;
 mod how;
 mod leased;
+mod lost;
 mod open;
 mod read_only;
 
 pub use create::start_of_remote;
+pub use figures::Figures;
 pub use how::{How, Waiting};
-pub use syncline_lease::{LeaseLost, LeaseOptions, Progress, TakeOver};
-pub use syncline_net::{Location, LocationError, NetCounters};
+pub use lost::Lost;
+pub use syncline_lease::{LeaseLost, LeaseOptions, LeaseStatus, Progress, TakeOver};
+pub use syncline_net::{Latency, Location, LocationError, NetCounters, NetGauges, Outage};
 
 use std::path::Path;
 use std::sync::Arc;
 use syncline_device::{Device, DeviceError, FileDevice};
-use syncline_lease::{LeaseError, LeaseStatus, Leased};
+use syncline_lease::{LeaseError, Leased};
 use syncline_net::NbdDevice;
 use syncline_net::rbd::{RbdDevice, RbdError};
 
@@ -35,6 +39,8 @@ pub struct Image {
     storage: Storage,
     /// The lease on it, where it has one.
     leased: Option<Arc<Leased>>,
+    /// Whether it was lost.
+    watch: Arc<lost::Watch>,
     /// What the engine uses.
     device: Arc<dyn Device>,
 }
@@ -85,15 +91,6 @@ impl Image {
         }
     }
 
-    /// What the network did, for an image that is not on this host.
-    pub fn net_counters(&self) -> Option<NetCounters> {
-        match &self.storage {
-            Storage::File(_) => None,
-            Storage::Nbd(nbd) => Some(nbd.counters()),
-            Storage::Rbd(rbd) => Some(rbd.counters()),
-        }
-    }
-
     /// True if its storage keeps other hosts from writing to it as long as it is open.
     pub fn is_kept_from_other_hosts(&self) -> bool {
         match &self.storage {
@@ -102,9 +99,9 @@ impl Image {
         }
     }
 
-    /// The device lease as it is now, if the image has one.
-    pub fn lease(&self) -> Option<LeaseStatus> {
-        self.leased.as_ref().map(|leased| leased.status())
+    /// True if who may write to it is decided by a device lease.
+    pub fn has_lease(&self) -> bool {
+        self.leased.is_some()
     }
 
     /// Gives the device lease back, so that the next host need not wait for its end. No operation
@@ -117,11 +114,16 @@ impl Image {
         }
     }
 
-    /// Calls `listener` when the device lease is lost: no operation succeeds any more.
-    pub fn on_lost(&self, listener: impl FnOnce(&LeaseLost) + Send + 'static) {
-        if let Some(leased) = &self.leased {
-            leased.on_lost(listener);
-        }
+    /// Calls `listener` when the image is lost: another host has it, or its storage was away for too
+    /// long. No operation succeeds any more. It is called before those who wait are told, or at once
+    /// if the image was lost before, and must not wait for the image.
+    pub fn on_lost(&self, listener: impl FnOnce(&Lost) + Send + 'static) {
+        self.watch.on_lost(Box::new(listener));
+    }
+
+    /// How the image was lost, if it was.
+    pub fn lost(&self) -> Option<Lost> {
+        self.watch.lost()
     }
 }
 

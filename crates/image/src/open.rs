@@ -1,6 +1,7 @@
 //! Opening an image that is there.
 
 use crate::leased::{self, LeaseFence};
+use crate::lost::Watch;
 use crate::read_only::ReadOnly;
 use crate::{How, Image, Storage, location};
 use std::io;
@@ -35,21 +36,31 @@ impl Image {
         let device: Arc<dyn Device> = file.clone();
         let storage = Storage::File(file);
         if !how.shared && !leased::is_demanded(&device) {
-            return Ok(Self { storage, leased: None, device });
+            return Ok(Self::of_this_host(storage, None, device));
         }
         if !how.reads() {
             let leased = leased::take(device, &name, how, false, false)?;
-            return Ok(Self { storage, device: leased.clone(), leased: Some(leased) });
+            return Ok(Self::of_this_host(storage, Some(leased.clone()), leased));
         }
         // What a reader beside a writer reads does not change.
         if !how.device.beside_writer {
             leased::require_free(&device, &name, how, false)?;
         }
-        Ok(Self { storage, leased: None, device })
+        Ok(Self::of_this_host(storage, None, device))
+    }
+
+    pub(crate) fn of_this_host(
+        storage: Storage,
+        leased: Option<Arc<Leased>>,
+        device: Arc<dyn Device>,
+    ) -> Self {
+        let watch = leased.as_deref().map(Watch::of_lease).unwrap_or_default();
+        Self { storage, leased, watch, device }
     }
 
     pub(crate) fn of_rbd(device: Arc<RbdDevice>) -> Self {
-        Self { storage: Storage::Rbd(device.clone()), leased: None, device }
+        let watch = Watch::of_rbd(&device);
+        Self { storage: Storage::Rbd(device.clone()), leased: None, watch, device }
     }
 }
 
@@ -64,25 +75,19 @@ pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) ->
             let nbd = NbdDevice::open(location, NbdOptions { read_only: true, ..options })?;
             let device: Arc<dyn Device> = nbd.clone();
             leased::require_free(&device, &name, how, true)?;
-            return Ok(Image { storage: Storage::Nbd(nbd), leased: None, device });
+            let watch = Watch::of_nbd(&nbd, None);
+            return Ok(Image { storage: Storage::Nbd(nbd), leased: None, watch, device });
         }
         opened => opened?,
     };
     let leased: Arc<Leased> = leased::take(nbd.clone(), &name, how, over_unknown, true)?;
     nbd.set_fence(Arc::new(LeaseFence(leased.permit())));
-    // What waits in the client, or in its sockets, must not leave this host any more. The device has
-    // the fence, and that the lease.
-    let ended = Arc::downgrade(&nbd);
-    leased.on_lost(move |why| {
-        if let Some(nbd) = ended.upgrade() {
-            nbd.end(io::Error::other(why.clone()));
-        }
-    });
     let device: Arc<dyn Device> = match how.reads() {
         true => Arc::new(ReadOnly(leased.clone())),
         false => leased.clone(),
     };
-    Ok(Image { storage: Storage::Nbd(nbd), leased: Some(leased), device })
+    let watch = Watch::of_nbd(&nbd, Some(&leased));
+    Ok(Image { storage: Storage::Nbd(nbd), leased: Some(leased), watch, device })
 }
 
 /// Opens an export without its lease, to look at what is there. It may change meanwhile.

@@ -96,7 +96,14 @@ pub enum LeaseLost {
 /// The error of a write that was not sent.
 impl From<LeaseLost> for DeviceError {
     fn from(why: LeaseLost) -> Self {
-        Self::io(Operation::Write, 0, 0, io::Error::other(why))
+        Self::io(Operation::Write, 0, 0, why.into())
+    }
+}
+
+/// Of the kind that tells the engine not to try again.
+impl From<LeaseLost> for io::Error {
+    fn from(why: LeaseLost) -> Self {
+        Self::new(io::ErrorKind::StaleNetworkFileHandle, why)
     }
 }
 

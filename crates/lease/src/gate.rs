@@ -21,6 +21,8 @@ pub struct Gate {
     valid_until_ns: AtomicU64,
     /// Set with `State::why`, and never taken back.
     closed: AtomicBool,
+    /// Renewals that counted, and were answered when less than half of the time was left.
+    late: AtomicU64,
     state: Mutex<State>,
     times: Times,
     term: u64,
@@ -51,6 +53,7 @@ impl Gate {
             clock,
             valid_until_ns: AtomicU64::new(nanoseconds(valid_until)),
             closed: AtomicBool::new(false),
+            late: AtomicU64::new(0),
             state: Mutex::default(),
             times,
             term: lease.term,
@@ -113,7 +116,8 @@ impl Gate {
         }
     }
 
-    /// Ends the lease; the first reason stays and is returned.
+    /// Ends the lease. The first reason stays and is returned; only the name of another holder takes
+    /// the place of a time that was over.
     pub fn lose(&self, why: LeaseLost) -> LeaseLost {
         self.close(&mut self.state.lock(), why)
     }
@@ -130,6 +134,9 @@ impl Gate {
         if now >= self.valid_until() && self.canary != Some(Canary::Revive) {
             return Err(self.expire(&mut state));
         }
+        if self.valid_until().saturating_sub(now) < self.times.valid() / 2 {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
         let from = if self.canary == Some(Canary::CountFromEnd) { now } else { sent };
         self.valid_until_ns.fetch_max(nanoseconds(from + self.times.valid()), Ordering::SeqCst);
         state.trouble = None;
@@ -140,6 +147,11 @@ impl Gate {
     pub(crate) fn note(&self, trouble: String) {
         tracing::warn!("the device lease could not be renewed: {trouble}");
         self.state.lock().trouble = Some(trouble);
+    }
+
+    /// Renewals that counted, and were answered when less than half of the time was left.
+    pub(crate) fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
     }
 
     /// Until when the lease is valid.
@@ -202,11 +214,18 @@ impl Gate {
     }
 
     fn close(&self, state: &mut State, why: LeaseLost) -> LeaseLost {
-        if let Some(why) = &state.why {
-            return why.clone();
+        match (&state.why, &why) {
+            (None, _) => {}
+            // The block says who has it, after the time was over.
+            (Some(LeaseLost::Expired { .. }), LeaseLost::TakenBy { .. }) => {
+                state.why = Some(why.clone());
+                return why;
+            }
+            (Some(first), _) => return first.clone(),
         }
         if why != LeaseLost::Released {
-            tracing::error!("{why}");
+            // The listeners tell people, once it is known who has it now.
+            tracing::info!("{why}");
         }
         state.why = Some(why.clone());
         self.closed.store(true, Ordering::SeqCst);

@@ -78,6 +78,7 @@ impl Leased {
             left: if lost.is_some() { Duration::ZERO } else { left },
             age: (now + valid).saturating_sub(self.gate.valid_until()),
             renewals: counts.renewals,
+            late: self.gate.late(),
             failed: counts.failed,
             slowest: counts.slowest,
             lost,
@@ -138,7 +139,7 @@ impl Flight {
 }
 
 fn refused(operation: Operation, offset: u64, len_bytes: u64, why: LeaseLost) -> DeviceError {
-    DeviceError::io(operation, offset, len_bytes, io::Error::other(why))
+    DeviceError::io(operation, offset, len_bytes, why.into())
 }
 
 fn len_of(bufs: &[Bytes]) -> u64 {

@@ -17,6 +17,8 @@ pub struct LeaseStatus {
     pub age: Duration,
     /// Renewals that were answered in time.
     pub renewals: u64,
+    /// Of those, the ones that were answered when less than half of the time was left.
+    pub late: u64,
     /// Renewals that the device refused.
     pub failed: u64,
     /// The longest time that a renewal took, from its read to its answer.

@@ -18,6 +18,9 @@ use syncline_format::lease::{Lease, LeaseState};
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// Until nothing is in flight any more, a release looks again after this time.
 const TRAFFIC_PAUSE: Duration = Duration::from_millis(5);
+/// How long who has the lease now is looked for after it has expired. Everybody who waits for the
+/// device waits for that too.
+const SUCCESSOR_MAX: Duration = Duration::from_millis(500);
 /// The stack of the thread.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -118,6 +121,7 @@ impl Running {
     }
 
     fn end(self) {
+        self.look_for_successor();
         let told = || {
             *self.shared.ended.lock() = Some(self.released);
             self.shared.changed.notify_all();
@@ -126,6 +130,25 @@ impl Running {
         drop(self.device);
         told();
         self.gate.tell_listeners();
+    }
+
+    /// Reads the block once more if the lease has expired: its listeners are told who has it, if
+    /// somebody does. A read does no harm.
+    fn look_for_successor(&self) {
+        if !matches!(self.gate.lost(), Some(LeaseLost::Expired { .. })) {
+            return;
+        }
+        let answer = Answer::default();
+        self.begin_read(answer.clone());
+        self.device.submit();
+        let limit = Instant::now() + SUCCESSOR_MAX;
+        while answer.lock().is_none() && Instant::now() < limit {
+            thread::park_timeout(limit.saturating_duration_since(Instant::now()));
+        }
+        let answer = answer.lock().take();
+        if let Some(Event::Read(Ok(found))) = answer {
+            let _ = self.gate.check_block(&found);
+        }
     }
 
     /// Waits until the next renewal is due, the lease is lost or it is to be released.
@@ -160,16 +183,17 @@ impl Running {
     }
 
     fn read(&self) -> Option<Event> {
-        let buf = AlignedBuf::for_read(BLOCK_BYTES);
-        let event = self.answered(|answer| {
-            let mut post = Post::new(answer, |lost| Event::Read(Err(lost)), Operation::Read);
-            let done = move |result: Result<AlignedBuf, DeviceError>| {
-                post.send(Event::Read(result.map(|block| Lease::decode(&block))));
-            };
-            self.device.read(LEASE_OFFSET, buf, Box::new(done));
-        });
+        let event = self.answered(|answer| self.begin_read(answer));
         self.note_failure(&event);
         event
+    }
+
+    fn begin_read(&self, answer: Answer) {
+        let mut post = Post::new(answer, |lost| Event::Read(Err(lost)), Operation::Read);
+        let done = move |result: Result<AlignedBuf, DeviceError>| {
+            post.send(Event::Read(result.map(|block| Lease::decode(&block))));
+        };
+        self.device.read(LEASE_OFFSET, AlignedBuf::for_read(BLOCK_BYTES), Box::new(done));
     }
 
     fn write(&mut self, lease: Lease) -> Option<Event> {

@@ -42,11 +42,11 @@ fn options(host: &str) -> LeaseOptions {
 }
 
 fn device() -> Arc<Switch> {
-    Arc::new(Switch {
-        inner: MemoryDevice::new(1 << 20),
-        mode: Mutex::new(Mode::Works),
-        flushes: AtomicU64::new(0),
-    })
+    way_to(MemoryDevice::new(1 << 20))
+}
+
+fn way_to(inner: Arc<MemoryDevice>) -> Arc<Switch> {
+    Arc::new(Switch { inner, mode: Mutex::new(Mode::Works), flushes: AtomicU64::new(0) })
 }
 
 fn acquire(device: &Arc<Switch>, host: &str) -> Result<Arc<Leased>, LeaseError> {
@@ -62,6 +62,8 @@ enum Mode {
     Works,
     Fails,
     Hangs,
+    /// Writes are never answered; reads are.
+    WritesHang,
 }
 
 /// A device that can be made to fail or to hang.
@@ -83,11 +85,12 @@ impl Switch {
     fn answers<T: 'static>(&self, operation: Operation, done: Completion<T>) -> Option<Completion<T>> {
         match self.mode() {
             Mode::Works => Some(done),
+            Mode::WritesHang if operation == Operation::Read => Some(done),
             Mode::Fails => {
                 done(Err(DeviceError::io(operation, 0, 0, std::io::Error::from_raw_os_error(5))));
                 None
             }
-            Mode::Hangs => {
+            Mode::Hangs | Mode::WritesHang => {
                 std::mem::forget(done);
                 None
             }
@@ -252,6 +255,23 @@ fn a_living_holder_is_taken_over_and_hears_of_it() {
     block_on(beta.write_at(0, block(2))).unwrap();
     block_on(beta.flush_all()).unwrap();
     eventually("the new holder renews", || beta.status().renewals >= 3);
+    assert!(beta.check().is_ok());
+}
+
+/// A holder that was stopped, or cut off for writing, first sees that its time is over.
+#[test]
+fn who_has_it_now_is_named_though_the_time_was_over_first() {
+    let way = device();
+    let alpha = acquire(&way, "alpha").unwrap();
+    let heard = hears(&alpha);
+    eventually("it has renewed", || alpha.status().renewals >= 1);
+    way.set(Mode::WritesHang);
+    let beta = take_over(&way_to(way.inner.clone()), "beta", TakeOver::WhenExpired).unwrap();
+    let why = heard.recv_timeout(LIMIT).unwrap();
+    assert!(matches!(&why, LeaseLost::TakenBy { host, term: 1 | 2, .. } if host == "beta"), "{why}");
+    assert_eq!(alpha.status().lost, Some(why.clone()));
+    assert_eq!(LeaseLost::of(&block_on(alpha.flush_all()).unwrap_err()), Some(&why));
+    assert!(!alpha.release());
     assert!(beta.check().is_ok());
 }
 

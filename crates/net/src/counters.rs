@@ -2,8 +2,9 @@
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// What a device on the network has done since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,14 +31,42 @@ pub struct NetCounters {
     pub replayed: u64,
     /// Bytes that these carried.
     pub replayed_bytes: u64,
-    /// Bytes in memory now that no flush covers.
-    pub kept_bytes: u64,
+    /// What is true at this moment.
+    pub now: NetGauges,
+    /// The last times without a connection that ended with a new one, at most [`OUTAGES_MAX`].
+    pub outages: Vec<Outage>,
     /// From the call to the answer of a read.
     pub read_latency: Latency,
     /// From the call to the answer of a write.
     pub write_latency: Latency,
     /// From the call to the answer of a flush, or of a write that ends with one.
     pub flush_latency: Latency,
+}
+
+/// A time without a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// When the connection broke.
+    pub began: SystemTime,
+    /// Until another one could be used.
+    pub lasted: Duration,
+}
+
+/// How many outages are remembered.
+pub const OUTAGES_MAX: usize = 16;
+
+/// What holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetGauges {
+    /// Connections in use; none while the server is away. Ceph's library, which has its own to each
+    /// part of the cluster, counts as one.
+    pub connections: u64,
+    /// Requests that were asked for and are not answered.
+    pub in_flight: u64,
+    /// Bytes that these carry or ask for.
+    pub in_flight_bytes: u64,
+    /// Bytes in memory that no flush covers.
+    pub kept_bytes: u64,
 }
 
 /// A distribution of times, accurate to a thousandth.
@@ -64,6 +93,13 @@ impl Latency {
     /// The mean.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.0.mean() as u64)
+    }
+
+    /// Calls `take` with every recorded time in nanoseconds, ascending, and how often it was.
+    pub fn each(&self, mut take: impl FnMut(u64, u64)) {
+        for step in self.0.iter_recorded() {
+            take(self.0.median_equivalent(step.value_iterated_to()), step.count_at_value());
+        }
     }
 
     /// The longest.
@@ -104,10 +140,21 @@ pub(crate) struct Counters {
     pub(crate) read_latency: Recorder,
     pub(crate) write_latency: Recorder,
     pub(crate) flush_latency: Recorder,
+    outages: Mutex<VecDeque<Outage>>,
 }
 
 impl Counters {
-    pub(crate) fn snapshot(&self, kept_bytes: u64) -> NetCounters {
+    /// A new connection is in use; the last one broke so long ago.
+    pub(crate) fn reconnected(&self, lasted: Duration) {
+        self.reconnects.add(1);
+        let mut outages = self.outages.lock();
+        if outages.len() == OUTAGES_MAX {
+            outages.pop_front();
+        }
+        outages.push_back(Outage { began: SystemTime::now() - lasted, lasted });
+    }
+
+    pub(crate) fn snapshot(&self, now: NetGauges) -> NetCounters {
         NetCounters {
             reads: self.reads.get(),
             read_bytes: self.read_bytes.get(),
@@ -120,7 +167,8 @@ impl Counters {
             reconnects: self.reconnects.get(),
             replayed: self.replayed.get(),
             replayed_bytes: self.replayed_bytes.get(),
-            kept_bytes,
+            now,
+            outages: self.outages.lock().iter().copied().collect(),
             read_latency: self.read_latency.0.lock().clone(),
             write_latency: self.write_latency.0.lock().clone(),
             flush_latency: self.flush_latency.0.lock().clone(),

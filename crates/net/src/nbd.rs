@@ -168,15 +168,30 @@ impl NbdDevice {
     }
 
     /// Ends the device for good: whatever waits fails with this error, and so does all that comes
-    /// later. Nothing that has not left this host leaves it any more. Does not wait.
+    /// later. Nothing that has not left this host leaves it any more. The first reason
+    /// stays. Does not wait.
     pub fn end(&self, why: io::Error) {
-        self.shared.with(|state, outbox| state.give_up(why, outbox));
+        self.shared.with(|state, outbox| state.end(why, outbox));
     }
 
     /// The counters so far.
     pub fn counters(&self) -> NetCounters {
-        let kept_bytes = self.shared.state.lock().kept.bytes();
-        self.shared.counters.snapshot(kept_bytes)
+        let now = self.shared.state.lock().now();
+        self.shared.counters.snapshot(now)
+    }
+
+    /// Why it answers nothing any more.
+    pub fn broken(&self) -> Option<Arc<io::Error>> {
+        match &self.shared.state.lock().phase {
+            Phase::Broken { error, .. } => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// Calls `listener` when the device answers nothing any more, before those who wait for it are
+    /// told; at once if that was before. It must not wait for the device.
+    pub fn on_broken(&self, listener: impl FnOnce(&Arc<io::Error>) + Send + 'static) {
+        self.shared.with(|state, outbox| state.on_broken(Box::new(listener), outbox));
     }
 
     /// The location that it was opened with.

@@ -41,6 +41,7 @@ impl Store {
         let sealed = self.log_is_full().then(|| self.seal());
         match &sealed {
             Some(Err(StoreError::NoSpace)) => self.ask_for_checkpoint(),
+            Some(Err(error)) if self.is_end(error) => {}
             Some(Err(error)) => tracing::error!("sealing in the background: {error}"),
             _ => {}
         }

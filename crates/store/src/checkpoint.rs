@@ -166,7 +166,9 @@ impl Store {
         // Boxed: nearly every operation may have to wait for a checkpoint, and hardly any ever
         // does.
         let mut result = Box::pin(self.freeze_and_write(state, sort.clone())).await;
-        if matches!(result, Err(StoreError::Device(_))) && self.health.writable().is_ok() {
+        if matches!(&result, Err(error @ StoreError::Device(_)) if !self.is_end(error))
+            && self.health.writable().is_ok()
+        {
             // The retry writes to other blocks: those of the first attempt are not released before
             // a superblock is durable.
             tracing::warn!("a checkpoint failed, and is tried again elsewhere");
@@ -180,7 +182,10 @@ impl Store {
             }
             Err(error) => {
                 self.counters.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
-                tracing::error!("checkpoint failed: {error}");
+                match self.is_end(error) {
+                    true => tracing::debug!("checkpoint failed: {error}"),
+                    false => tracing::error!("checkpoint failed: {error}"),
+                }
                 // Another checkpoint leaves a bad log, and its failures count instead.
                 if leaves_log || !matches!(error, StoreError::Device(_)) || !self.has_hole() {
                     self.note_checkpoint_failure(state, error);
@@ -247,7 +252,9 @@ impl Store {
         let begun = Instant::now();
         loop {
             match write_slot(&self.tracker, slot, superblock).await {
-                Err(StoreError::Device(error)) if begun.elapsed() < self.options.patience => {
+                Err(StoreError::Device(error))
+                    if begun.elapsed() < self.options.patience && !self.is_end(&error.clone().into()) =>
+                {
                     tracing::warn!("{error}; writing the superblock again");
                     // A flush may have failed and taken with it writes of others (rule R6).
                     self.group.demand_rewrite();

@@ -23,6 +23,20 @@ pub struct Distribution {
 }
 
 impl Distribution {
+    /// Puts values, ascending and each with how often it was, into buckets.
+    pub fn of(each: impl FnOnce(&mut dyn FnMut(u64, u64))) -> Self {
+        let mut made = Self::default();
+        each(&mut |value, count| {
+            made.sum += value as f64 * count as f64;
+            let (start, end) = bucket_of(value);
+            match made.buckets.last_mut() {
+                Some((last, _, counted)) if *last == start => *counted += count,
+                _ => made.buckets.push((start, end, count)),
+            }
+        });
+        made
+    }
+
     /// The values recorded since `earlier`, an earlier distribution of the same store.
     pub fn since(&self, earlier: &Self) -> Self {
         let before: BTreeMap<u64, u64> =
@@ -137,16 +151,7 @@ impl Store {
 
 /// The values of a recorder, put into buckets.
 fn distribution(recorder: &Recorder) -> Distribution {
-    let mut made = Distribution::default();
-    recorder.each(|value, count| {
-        made.sum += value as f64 * count as f64;
-        let (start, end) = bucket_of(value);
-        match made.buckets.last_mut() {
-            Some((last, _, counted)) if *last == start => *counted += count,
-            _ => made.buckets.push((start, end, count)),
-        }
-    });
-    made
+    Distribution::of(|take| recorder.each(take))
 }
 
 /// The first value of the bucket that `value` is in, and the first value above the bucket.

@@ -420,6 +420,7 @@ impl Store {
     pub(crate) async fn completed(&self, write: &Write) -> Result<Ticket, DeviceError> {
         let attempt = write.attempt();
         match attempt.wait().await {
+            Err(error) if self.is_end(&error.clone().into()) => Err(error),
             Err(error) => {
                 tracing::warn!("{error}; writing the same bytes there again");
                 self.lab_retry(write);
@@ -432,6 +433,10 @@ impl Store {
 
     /// Counts consecutive failures; too many over too long a time turn the filesystem read-only.
     fn note_failure(&self, error: &StoreError) {
+        if self.is_end(error) {
+            tracing::debug!("fsync failed: {error}");
+            return;
+        }
         tracing::error!("fsync failed: {error}");
         // Room can still be made.
         if !matches!(error, StoreError::NoSpace) && self.group.failures.lock().add(self.options.patience) {

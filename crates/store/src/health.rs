@@ -1,8 +1,10 @@
 //! Whether the store may still be written: once it may not, it stays read-only in this process
 //! (promise P5).
 
-use crate::StoreError;
+use crate::{Store, StoreError};
+use std::io::ErrorKind;
 use std::sync::Arc;
+use syncline_device::DeviceError;
 use syncline_sync::Mutex;
 use syncline_sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +13,7 @@ use syncline_sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Health {
     read_only: AtomicBool,
     reason: Mutex<Option<Arc<str>>>,
+    shut_down: AtomicBool,
 }
 
 impl Health {
@@ -40,8 +43,31 @@ impl Health {
         self.read_only.store(true, Ordering::Release);
     }
 
+    /// The same for a store that was shut down: nothing of it works any more, and why is told by
+    /// who did it.
+    pub(crate) fn shut_down(&self, reason: &str) {
+        self.shut_down.store(true, Ordering::Release);
+        self.end_writing(reason);
+    }
+
     /// Why the store is read-only, if it is.
     pub(crate) fn reason(&self) -> Option<Arc<str>> {
         self.reason.lock().clone()
     }
+}
+
+impl Store {
+    /// True for an error whose cause is told elsewhere, once, and which repeating does not mend: the
+    /// store was shut down, or its device answers nothing any more for anybody here, since another
+    /// host has it.
+    pub fn is_end(&self, error: &StoreError) -> bool {
+        self.health.shut_down.load(Ordering::Acquire)
+            || matches!(error, StoreError::Device(error) if is_lost(error))
+    }
+}
+
+/// True if another host has the device. (The system's own errors of that kind are about a file.)
+pub(crate) fn is_lost(error: &DeviceError) -> bool {
+    let error = error.io_error();
+    error.is_some_and(|it| it.kind() == ErrorKind::StaleNetworkFileHandle && it.raw_os_error().is_none())
 }

@@ -192,9 +192,13 @@ impl Store {
     /// Counts and logs a failure of the device.
     fn unread(&self, ino: u64, addr: u64, error: DeviceError) -> StoreError {
         self.counters.reads_failed.fetch_add(1, Ordering::Relaxed);
+        let error = StoreError::from(error);
+        if self.is_end(&error) {
+            return error;
+        }
         tracing::error!(
             "inode {ino}, block {addr}: data: {error}; 'dmesg' tells more of the device, 'syncline path DIR {ino}' names the file"
         );
-        error.into()
+        error
     }
 }

@@ -135,9 +135,20 @@ impl Store {
         self.turn_read_only(reason);
     }
 
+    /// The same, for a caller that tells people the reason: what fails from now on is not logged, and
+    /// not tried again.
+    pub fn shut_down_untold(&self, reason: &str) {
+        self.health.shut_down(reason);
+        self.wake_all();
+    }
+
     /// Sets the read-only latch, and wakes those who wait for room that nobody will make any more.
     pub(crate) fn turn_read_only(&self, reason: &str) {
         self.health.turn_read_only(reason);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
         self.checkpoint_ended.notify(usize::MAX);
         self.drained.notify(usize::MAX);
         self.wake.notify(usize::MAX);

@@ -97,7 +97,7 @@ impl Filesystem {
     ) -> Result<Self> {
         let how = How::new(options.device());
         let image = Image::create(path, Some(size_bytes), false, format.shared, &how, &mut |_| {})?;
-        format_device(image.device(), &format.clone().shared(image.lease().is_some()))?;
+        format_device(image.device(), &format.clone().shared(image.has_lease()))?;
         Self::open_device(image.device(), options)
     }
 

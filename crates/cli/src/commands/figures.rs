@@ -1,6 +1,7 @@
 //! The daemon's information about itself: the texts `daemon`, `stats` and `distributions`, and
 //! those of other commands.
 
+use super::remote;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use syncline_check::Scrub;
 use syncline_format::BLOCK_BYTES;
 use syncline_fs::Filesystem;
 use syncline_fuse::Session;
+use syncline_image::Figures;
 use syncline_store::{RecoveryReport, Store};
 
 /// The text with the distributions behind the summaries of `stats`.
@@ -22,12 +24,13 @@ pub fn namespace_of_processes() -> Option<String> {
     Some(std::fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
 }
 
-/// Makes the daemon answer `stats`, `daemon`, `identity`, `distributions` and `explain`, and scrub.
+/// Makes the daemon answer `stats`, `daemon`, `identity`, `distributions`, `lost` and `explain`, and
+/// scrub.
 pub fn register(
     session: &Arc<Session>,
     fs: &Arc<Filesystem>,
     scrub: &Arc<Scrub>,
-    image: &Path,
+    (storage, image): (&Figures, &Path),
     durability: &str,
     report: RecoveryReport,
 ) {
@@ -53,16 +56,22 @@ pub fn register(
             json!({ "uuid": uuid.to_string(), "label": fs.label(), "size_bytes": size_bytes }).to_string()
         })
     });
-    let distributed = Arc::downgrade(fs);
+    let (distributed, figures) = (Arc::downgrade(fs), storage.clone());
     control.register(DISTRIBUTIONS, move || {
-        distributed.upgrade().map_or("{}".into(), |fs| json!(fs.store().distributions()).to_string())
+        let Some(fs) = distributed.upgrade() else { return "{}".into() };
+        let mut distributions = json!(fs.store().distributions());
+        remote::add_distributions(&mut distributions, &figures);
+        distributions.to_string()
     });
+    let figures = storage.clone();
+    control.register(remote::LOST, move || remote::lost(&figures).to_string());
     let (fs, session) = (Arc::downgrade(fs), Arc::downgrade(session));
     let scrub = scrub.clone();
-    let started = Instant::now();
+    let (started, figures, name) = (Instant::now(), storage.clone(), image.to_owned());
     control.register("stats", move || {
         let (Some(fs), Some(session)) = (fs.upgrade(), session.upgrade()) else { return "{}".into() };
         let mut stats = of(&fs, &scrub, &report, started);
+        remote::add_to(&mut stats, &figures, &name);
         stats["daemon"] = daemon.clone();
         stats["requests"] = serde_json::from_str(&session.counters().to_json()).unwrap_or_default();
         stats.to_string()
@@ -104,7 +113,7 @@ fn process(started: Instant) -> Value {
     })
 }
 
-/// The statistics of a new filesystem's daemon.
+/// The statistics of a new filesystem's daemon, on a network and with a lease.
 #[cfg(test)]
 pub fn of_new_filesystem() -> Value {
     use syncline_device::{Background, MemoryDevice, WorkerOptions, block_on};
@@ -116,10 +125,22 @@ pub fn of_new_filesystem() -> Value {
     let fs =
         block_on(Filesystem::open(store.clone(), spawn.clone(), Default::default())).expect("it is empty");
     let scrub = Scrub::new(&store, spawn);
-    let stats = of(&fs, &scrub, &report, Instant::now());
+    let mut stats = of(&fs, &scrub, &report, Instant::now());
     block_on(async {
         fs.close().await.expect("nothing was written");
         store.close().await.expect("nothing was written");
+    });
+    stats["network"] = remote::network(&Default::default(), Path::new("rbd:pool/image"));
+    stats["lease"] = remote::lease(&syncline_image::LeaseStatus {
+        term: 1,
+        valid: Default::default(),
+        left: Default::default(),
+        age: Default::default(),
+        renewals: 0,
+        late: 0,
+        failed: 0,
+        slowest: Default::default(),
+        lost: None,
     });
     stats
 }

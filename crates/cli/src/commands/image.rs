@@ -221,7 +221,7 @@ pub fn make(
 ) -> Result<Image, Failure> {
     let image = create(path, size_bytes, force, shared, how)?;
     // Also where its storage asks for the lease without being told.
-    let options = options.clone().shared(image.lease().is_some());
+    let options = options.clone().shared(image.has_lease());
     syncline::format_device(image.device(), &options).map_err(|error| Failure::from(error).about(path))?;
     Ok(image)
 }

@@ -1,6 +1,7 @@
 //! `syncline info`: the information in an image's superblock, or what a mount's daemon knows of it.
 
 use super::identity::identity_of_mount;
+use super::stats::{network, summary};
 use super::{ask, image};
 use crate::failure::{Failure, Outcome};
 use crate::live::Sample;
@@ -54,7 +55,8 @@ fn of_mount(args: &Args) -> Outcome {
     if args.json {
         let answer = json!({ "image": image, "uuid": uuid, "label": label, "size_bytes": size_bytes,
             "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "clean": false, "mounted": true,
-            "read_only": read_only });
+            "read_only": read_only, "network": sample.stats["network"], "lease": sample.stats["lease"],
+            "lost": sample.stats["lost"] });
         say_text!("{answer:#}\n");
         return Ok(ExitCode::SUCCESS);
     }
@@ -63,7 +65,11 @@ fn of_mount(args: &Args) -> Outcome {
     say!("label         {label}");
     say!("size          {}", size::show(size_bytes));
     say!("in use        {}", size::show(bytes("named")));
+    for (name, what) in network::lines(&sample) {
+        say!("{name:14}{what}");
+    }
     match read_only {
+        _ if sample.stats["lost"].is_object() => say!("state         {}", summary::state(&sample)),
         Some(reason) => say!("state         mounted, read-only: {reason}"),
         None => say!("state         mounted; 'syncline stats' tells what it does"),
     }

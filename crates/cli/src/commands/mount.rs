@@ -5,7 +5,7 @@
 
 use super::image;
 use super::mount_options::MountChoices;
-use super::{signals, systemd};
+use super::{remote, signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::{size, utab};
 use signal_hook::iterator::Handle;
@@ -195,10 +195,17 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     tracing::info!(%image, %directory, version = env!("CARGO_PKG_VERSION"), "serving");
     let served = mounted.run_until_unmounted();
     drop(line);
-    tracing::info!(%image, "unmounted; writing everything back");
     systemd::tell("STOPPING=1");
     signals.close();
     scrub.cancel();
+    if storage.lost().is_some() {
+        // Nothing can be written back or given back, and saying good-bye to storage that may be
+        // away takes time. Why was told when it was lost.
+        std::mem::forget(storage);
+        tracing::info!(%image, "unmounted; the image was lost before");
+        return Err(Failure::told(Cause::Device as u8));
+    }
+    tracing::info!(%image, "unmounted; writing everything back");
     image::close(&fs)?;
     storage.release();
     served?;
@@ -273,7 +280,16 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
     let prepared = Session::prepare(fs.clone(), &args.directory, &choices.kernel(&image))?;
     let signals = signals::unmount(caught, prepared.unmounter(), &fs)?;
     let scrub = Scrub::new(fs.store(), spawn);
-    super::figures::register(prepared.session(), &fs, &scrub, &image, choices.durability(), report);
+    let figures = storage.figures();
+    super::figures::register(
+        prepared.session(),
+        &fs,
+        &scrub,
+        (&figures, &image),
+        choices.durability(),
+        report,
+    );
+    remote::shut_down_when_lost(&storage, &image, prepared.session(), &fs);
     if let Opened::Whole(recovered) = opened {
         block_on(recovered.begin()).map_err(about)?;
     }
@@ -332,8 +348,6 @@ async fn open(
             image::open(image, &How { take_over, ..how })?
         }
     };
-    let name = image.display().to_string();
-    storage.on_lost(move |why| tracing::error!("{name}: {why}"));
     tell_of_discards(image, choices, storage.is_block_device());
     let device = storage.device();
     let options = choices.store.clone();

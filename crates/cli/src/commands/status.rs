@@ -1,7 +1,7 @@
 //! `syncline status`: all mounts of this machine at a glance.
 
 use super::ask;
-use super::stats::summary;
+use super::stats::{network, summary};
 use crate::failure::{Failure, Outcome};
 use crate::live::Sample;
 use serde_json::{Value, json};
@@ -54,6 +54,9 @@ pub fn run(args: Args) -> Outcome {
             Ok((sample, fsyncs)) => {
                 say!("    {}", summary::space(sample));
                 say!("    {}", summary::state(sample));
+                if let Some(lease) = network::lease(sample) {
+                    say!("    lease {lease}");
+                }
                 let errors = summary::errors(sample).unwrap_or_else(|| "none".into());
                 say!("    {fsyncs:.1} fsyncs/s; errors: {errors}");
             }
@@ -93,6 +96,8 @@ fn object(entry: &MountEntry, found: &Found) -> Value {
             "pid": sample.number("/daemon/pid"),
             "space": sample.stats["space"],
             "read_only": sample.stats["read_only"],
+            "lease": sample.stats["lease"],
+            "lost": sample.stats["lost"],
             "fsyncs_per_second": fsyncs,
             "errors": summary::errors(sample),
         }),

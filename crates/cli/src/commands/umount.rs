@@ -1,7 +1,7 @@
 //! `syncline umount`: unmount and wait until the image is clean.
 
-use super::ask;
 use super::figures::{IDENTITY, namespace_of_processes};
+use super::{ask, remote};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use serde_json::Value;
@@ -100,6 +100,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     let told = |name| control::text(&directory, name).ok().and_then(|text| serde_json::from_str(&text).ok());
     let (daemon, identity): (Value, Value) =
         (told("daemon").unwrap_or_default(), told(IDENTITY).unwrap_or_default());
+    let lost: Option<Value> = told(remote::LOST).filter(Value::is_object);
     let uuid = identity["uuid"].as_str().and_then(|uuid| uuid.parse().ok());
     // A filesystem that was mounted read-only is unchanged.
     let written = daemon["image"].as_str().filter(|_| daemon["read_only"] != true);
@@ -119,6 +120,15 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         Some(pid) => wait_for_exit(pid, &mounted, left()).map(|()| Waiting::ForAnAnswer),
         None => Ok(Waiting::ForTheDaemon),
     };
+    if let Some(lost) = lost {
+        ended?;
+        let failure = image_was_lost(&directory, &lost, written.is_some());
+        if written.is_none() {
+            note!("syncline: {failure}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        return Err(failure);
+    }
     let image = written.clone().unwrap_or_else(|| PathBuf::from(&mounted.source));
     let released = match ended {
         // The image was never written to, and its daemon is gone.
@@ -152,6 +162,18 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         ),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The failure of a mount that had lost its image, which is not looked at: another host may have it.
+fn image_was_lost(directory: &Path, lost: &Value, written: bool) -> Failure {
+    let how = remote::in_words(lost).unwrap_or_else(|| "lost its image".into());
+    let next = match lost["to"].as_str() {
+        Some(_) => "use it there, or take it back: 'syncline mount --takeover'",
+        None => "mount the image again",
+    };
+    let gone = if written { ", and what was not synced by then is gone" } else { "" };
+    let text = format!("{} is unmounted; it {how}{gone}", directory.display());
+    Failure::of(Cause::Device, text).next(next)
 }
 
 /// After a while, reports once what is being waited for, unless the sender was dropped by then or

@@ -21,6 +21,10 @@ pub struct Interval {
     pub device: Device,
     /// Memory in use at the end.
     pub memory: Memory,
+    /// The network, if the image is on one.
+    pub network: Option<Network>,
+    /// The device lease, if the image has one.
+    pub lease: Option<Lease>,
     /// Requests per second by kind, the most frequent first.
     pub requests: Vec<(String, f64)>,
 }
@@ -127,6 +131,30 @@ pub struct Memory {
     pub cpu_seconds_per_second: f64,
 }
 
+/// The network. Counts are since the mount, times those of the interval.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[allow(missing_docs)] // They say what they are.
+pub struct Network {
+    pub connections: u64,
+    pub reconnects: u64,
+    pub rewritten_bytes: u64,
+    pub in_flight_bytes: u64,
+    /// Written, and covered by no flush.
+    pub kept_bytes: u64,
+    pub read_us: Spread,
+    pub write_us: Spread,
+    pub flush_us: Spread,
+}
+
+/// The device lease at the end.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[allow(missing_docs)] // They say what they are.
+pub struct Lease {
+    pub lost: bool,
+    pub left_seconds: f64,
+    pub age_seconds: f64,
+}
+
 impl Interval {
     /// The interval between two samples of one daemon.
     pub fn between(earlier: &Sample, later: &Sample) -> Self {
@@ -139,6 +167,8 @@ impl Interval {
             log: rates.log(),
             device: rates.device(),
             memory: rates.memory(),
+            network: rates.network(),
+            lease: rates.lease(),
             requests: rates.requests(),
         }
     }
@@ -181,12 +211,14 @@ impl<'a> Rates<'a> {
         }
     }
 
+    fn spread(&self, name: &str, unit: f64) -> Spread {
+        let later = self.later.distributions.get(name).cloned().unwrap_or_default();
+        let earlier = self.earlier.distributions.get(name).cloned().unwrap_or_default();
+        Spread::of(&later.since(&earlier), unit)
+    }
+
     fn spreads(&self) -> Spreads {
-        let spread = |name: &str, unit: f64| {
-            let later = self.later.distributions.get(name).cloned().unwrap_or_default();
-            let earlier = self.earlier.distributions.get(name).cloned().unwrap_or_default();
-            Spread::of(&later.since(&earlier), unit)
-        };
+        let spread = |name: &str, unit: f64| self.spread(name, unit);
         Spreads {
             fsync_us: spread("fsync_ns", 1000.0),
             gather_us: spread("gather_ns", 1000.0),
@@ -243,6 +275,29 @@ impl<'a> Rates<'a> {
             inode_hit_ratio: (hits + loads > 0).then(|| hits as f64 / (hits + loads) as f64),
             cpu_seconds_per_second: self.rate("/process/cpu_ms") / 1000.0,
         }
+    }
+
+    fn network(&self) -> Option<Network> {
+        let now = |name: &str| self.later.number(&format!("/network/{name}"));
+        self.later.stats["network"].is_object().then(|| Network {
+            connections: now("connections"),
+            reconnects: now("reconnects"),
+            rewritten_bytes: now("rewritten_bytes"),
+            in_flight_bytes: now("in_flight_bytes"),
+            kept_bytes: now("kept_bytes"),
+            read_us: self.spread("net_read_ns", 1000.0),
+            write_us: self.spread("net_write_ns", 1000.0),
+            flush_us: self.spread("net_flush_ns", 1000.0),
+        })
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        let seconds = |name: &str| self.later.number(&format!("/lease/{name}")) as f64 / 1000.0;
+        self.later.stats["lease"].is_object().then(|| Lease {
+            lost: self.later.text("/lease/state") == "lost",
+            left_seconds: seconds("left_ms"),
+            age_seconds: seconds("age_ms"),
+        })
     }
 
     fn requests(&self) -> Vec<(String, f64)> {

@@ -42,6 +42,7 @@ impl Collector for Mounts {
         self.up(&mut encoder)?;
         self.info(&mut encoder)?;
         self.read_only(&mut encoder)?;
+        self.lost(&mut encoder)?;
         self.requests(&mut encoder)?;
         METRICS.iter().try_for_each(|metric| self.metric(metric, &mut encoder))?;
         DISTRIBUTIONS.iter().try_for_each(|distributed| self.distributed(distributed, &mut encoder))
@@ -91,6 +92,16 @@ impl Mounts {
         Ok(())
     }
 
+    fn lost(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "1 if the image was lost, to another host or because its storage was away: mount it again";
+        let mut metric = encoder.encode_descriptor("image_lost", help, None, MetricType::Gauge)?;
+        for (labels, sample) in self.asked() {
+            let lost = u64::from(sample.stats["lost"].is_object());
+            metric.encode_family(&labels)?.encode_gauge(&lost)?;
+        }
+        Ok(())
+    }
+
     fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let help = "Requests of the kernel by kind";
         let mut metric = encoder.encode_descriptor("requests", help, None, MetricType::Counter)?;
@@ -111,7 +122,7 @@ impl Mounts {
         };
         let unit = of.measure.unit();
         let mut metric = encoder.encode_descriptor(of.name, of.help, unit.as_ref(), sort)?;
-        for (labels, sample) in self.asked() {
+        for (labels, sample) in self.asked().filter(|(_, sample)| of.is_told_by(&sample.stats)) {
             let value = sample.number(of.at) as f64 * of.scale;
             let mut one = metric.encode_family(&labels)?;
             match of.kind {
@@ -193,7 +204,8 @@ mod tests {
         numbers(&stats, String::new(), &mut found);
         assert!(found.len() > 80, "{found:?}");
         let summary = |at: &str| {
-            at.starts_with("/store/") && at.contains("_ns/") || at.starts_with("/store/group_size/")
+            let timed = at.starts_with("/store/") || at.starts_with("/network/");
+            timed && at.contains("_ns/") || at.starts_with("/store/group_size/")
         };
         for at in &found {
             let known = METRICS.iter().any(|metric| metric.at == at)

@@ -1,6 +1,7 @@
 //! Every metric: its name, unit and meaning, and the number of `stats` that it shows.
 
 use prometheus_client::registry::Unit;
+use serde_json::Value;
 
 /// How a number behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +46,16 @@ pub struct Metric {
     pub at: &'static str,
     /// The factor by which the number there is multiplied.
     pub scale: f64,
+}
+
+impl Metric {
+    /// True for figures that every mount has, and for those of a network and a lease where there is
+    /// one.
+    pub fn is_told_by(&self, stats: &Value) -> bool {
+        let of_some = ["network", "lease"];
+        let section = self.at.split('/').nth(1).unwrap_or_default();
+        !of_some.contains(&section) || stats[section].is_object()
+    }
 }
 
 /// A metric that is a distribution.
@@ -257,6 +268,42 @@ pub const METRICS: &[Metric] = &[
     count("flushes_joined", "/store/flushes_joined", "Requests that shared a flush another had asked for"),
     count("flushes_elided", "/store/flushes_elided", "Requests that an earlier flush had covered"),
     count("flushes_failed", "/store/flushes_failed", "Flushes that failed"),
+    // The network, and the device lease.
+    now("network_connections", "/network/connections", "Connections to the server; none while it is away"),
+    now("network_requests_in_flight", "/network/in_flight", "Requests over the network without an answer"),
+    bytes(now(
+        "network_in_flight",
+        "/network/in_flight_bytes",
+        "Bytes of the requests over the network without an answer",
+    )),
+    bytes(now("network_kept", "/network/kept_bytes", "Bytes written over the network and not flushed yet")),
+    count("network_reconnects", "/network/reconnects", "Connections lost and made again"),
+    count(
+        "network_requests_rewritten",
+        "/network/rewritten",
+        "Writes and discards that had been answered and were done again after a reconnect",
+    ),
+    bytes(count("network_rewritten", "/network/rewritten_bytes", "Bytes written again after a reconnect")),
+    count("network_reads", "/network/reads", "Reads sent over the network"),
+    bytes(count("network_read", "/network/read_bytes", "Bytes read over the network")),
+    count("network_writes", "/network/writes", "Writes sent over the network"),
+    bytes(count("network_written", "/network/written_bytes", "Bytes written over the network")),
+    count(
+        "network_durable_writes",
+        "/network/durable_writes",
+        "Writes that the server made durable before it answered",
+    ),
+    count("network_discards", "/network/discards", "Discards and zeros sent over the network"),
+    count("network_flushes", "/network/flushes", "Flushes sent over the network"),
+    count("network_own_flushes", "/network/own_flushes", "Flushes that only bounded what is kept until one"),
+    now("lease_term", "/lease/term", "Number of this holder of the device lease"),
+    seconds(now("lease_valid", "/lease/valid_ms", "How long a renewal of the device lease is valid"), 1e-3),
+    seconds(now("lease_left", "/lease/left_ms", "How long the device lease is valid still"), 1e-3),
+    seconds(now("lease_age", "/lease/age_ms", "Time since the device lease was renewed"), 1e-3),
+    count("lease_renewals", "/lease/renewals", "Renewals of the device lease"),
+    count("lease_renewals_late", "/lease/late", "Renewals answered when less than half of the time was left"),
+    count("lease_renewals_failed", "/lease/failed", "Renewals that the device refused"),
+    seconds(now("lease_slowest", "/lease/slowest_ms", "The longest renewal of the device lease"), 1e-3),
     // Memory.
     bytes(now("memtable", "/caches/memtable_bytes", "Changes in memory since the last checkpoint")),
     now("memtable_items", "/caches/memtable_items", "Items that the changes in memory are about"),
@@ -288,6 +335,9 @@ pub const DISTRIBUTIONS: &[Distributed] = &[
     latency("gather_duration", "gather_ns", "Time waited for others to join a batch"),
     latency("flush_duration", "flush_ns", "Time of a flush"),
     latency("checkpoint_duration", "checkpoint_ns", "Time of a checkpoint"),
+    latency("network_read_duration", "net_read_ns", "Time of a read over the network"),
+    latency("network_write_duration", "net_write_ns", "Time of a write over the network"),
+    latency("network_flush_duration", "net_flush_ns", "Time of a flush over the network"),
     Distributed {
         name: "group_size",
         measure: Measure::Number,

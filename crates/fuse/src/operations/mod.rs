@@ -84,7 +84,11 @@ pub async fn serve(session: &Session, request: &Request) -> Reply {
         Err(_) if matches!(opcode, Opcode::Forget | Opcode::BatchForget) => Reply::none(),
         Err(refusal) => {
             tracing::trace!(?opcode, ino = request.ino(), ?refusal, "refused");
-            Reply::error(refusal.errno())
+            match refusal.errno() {
+                // Begun before the shutdown, and refused since.
+                libc::EROFS if session.is_shut_down() => Reply::error(libc::EIO),
+                errno => Reply::error(errno),
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
-//! The ioctl that shuts a mounted filesystem down as a crash would, for tests of crash recovery.
-//! From then on nothing is changed, and no data is read or written, until it is unmounted.
+//! A filesystem that was shut down: nothing is changed, and no data is read or written, until it is
+//! unmounted. The daemon does that when it has lost its image, and an ioctl does it as a crash
+//! would, for tests of crash recovery.
 
 use super::{Answer, Refusal};
 use crate::abi::{IoctlIn, IoctlOut, Opcode};
@@ -49,6 +50,9 @@ pub(super) fn is_answered_after(opcode: Opcode) -> bool {
             | ReadLink
             | ReadDir
             | ReadDirPlus
+            | OpenDir
+            | ReleaseDir
+            | Flush
             | Release
             | Ioctl
             | Destroy

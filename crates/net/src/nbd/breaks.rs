@@ -2,7 +2,7 @@
 
 use super::link::Link;
 use super::operation::{Answer, Op, Work};
-use super::state::{Outbox, Phase, State};
+use super::state::{Listener, Outbox, Phase, State};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,6 +70,14 @@ impl State {
         }
     }
 
+    /// Has `listener` called when the device breaks, or now if it has.
+    pub(super) fn on_broken(&mut self, listener: Listener, outbox: &mut Outbox) {
+        match &self.phase {
+            Phase::Broken { error, .. } => outbox.listeners.push((listener, error.clone())),
+            _ => self.listeners.push(listener),
+        }
+    }
+
     /// A new link is in use: everything that waits is sent. Unless the device was given up meanwhile.
     pub(super) fn link_stands(&mut self, link: Arc<Link>, outbox: &mut Outbox) {
         if let Phase::Broken { old, .. } = &mut self.phase {
@@ -91,12 +99,14 @@ impl State {
 
     /// Ends all waits with this error, for good. The first one stays. The connections end at once,
     /// with everything that is in them: what was given up must not arrive later.
-    pub(super) fn give_up(&mut self, error: io::Error, outbox: &mut Outbox) {
+    pub(super) fn end(&mut self, error: io::Error, outbox: &mut Outbox) {
         if matches!(self.phase, Phase::Broken { .. }) {
             return;
         }
         let error = Arc::new(error);
-        tracing::error!("{error}");
+        tracing::info!("{error}");
+        let listeners = std::mem::take(&mut self.listeners);
+        outbox.listeners.extend(listeners.into_iter().map(|listener| (listener, error.clone())));
         let ops: Vec<Op> = std::mem::take(&mut self.ops).into_values().collect();
         let mut ops: Vec<Op> = ops.into_iter().chain(std::mem::take(&mut self.waiting)).collect();
         ops.sort_by_key(|op| op.seq);

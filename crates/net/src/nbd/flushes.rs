@@ -66,6 +66,12 @@ impl Flushes {
         self.flight.is_none() && self.gathered.is_empty()
     }
 
+    /// How many wait for one.
+    pub(super) fn waiting(&self) -> u64 {
+        let flight = self.flight.as_ref().map_or(0, |flight| flight.waiters.len());
+        (flight + self.gathered.len()) as u64
+    }
+
     /// True if the next one who asks gets an error.
     pub(super) fn owes(&self) -> bool {
         self.owed.is_some()

@@ -129,11 +129,13 @@ fn restore(
         }
     }
     loop {
-        if matches!(shared.state.lock().phase, Phase::Broken { .. }) {
-            // It was ended meanwhile.
-            return;
-        }
-        let away_since = shared.state.lock().away_since(since);
+        let away_since = {
+            let state = shared.state.lock();
+            if matches!(state.phase, Phase::Broken { .. }) {
+                return;
+            }
+            state.away_since(since)
+        };
         let left = shared.wait.map(|wait| wait.saturating_sub(away_since.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
             let seconds = shared.wait.unwrap_or_default().as_secs_f64();
@@ -142,13 +144,13 @@ fn restore(
                 shared.name
             );
             let error = io::Error::new(io::ErrorKind::TimedOut, text);
-            return shared.with(|state, outbox| state.give_up(error, outbox));
+            return shared.with(|state, outbox| state.end(error, outbox));
         }
         let limit = left.unwrap_or(ATTEMPT_MAX).clamp(Duration::from_millis(100), ATTEMPT_MAX);
         let asking = shared.state.lock().growing.len();
         match attempt(shared, limit) {
-            Ok((link, size_bytes)) => return stands(shared, link, size_bytes, asking),
-            Err(Failure::Final(error)) => return shared.with(|state, outbox| state.give_up(error, outbox)),
+            Ok((link, size_bytes)) => return stands(shared, link, size_bytes, asking, since),
+            Err(Failure::Final(error)) => return shared.with(|state, outbox| state.end(error, outbox)),
             Err(Failure::Again(error)) => last = error,
         }
         if rest(shared, pause, left) {
@@ -183,11 +185,11 @@ fn rest(shared: &Shared, pause: &mut Duration, left: Option<Duration>) -> bool {
     state.closing && state.is_idle()
 }
 
-/// The new link is used from now on. Of those who ask for the size, `asking` did so before the
+/// The new link is used from now on, the old one having broken at `since`. Of those who ask for the size, `asking` did so before the
 /// server told it.
-fn stands(shared: &Shared, link: Arc<Link>, size_bytes: u64, asking: usize) {
+fn stands(shared: &Shared, link: Arc<Link>, size_bytes: u64, asking: usize, since: Instant) {
     tracing::info!("connected to {} again, by {} connections", shared.name, link.connections.len());
-    shared.counters.reconnects.add(1);
+    shared.counters.reconnected(since.elapsed());
     shared.flags.store(link.export.flags, Ordering::Release);
     shared.with(|state, outbox| {
         answer_growing(shared, state, asking, Ok(size_bytes), outbox);
@@ -340,7 +342,7 @@ fn look(shared: &Shared) {
                 "{} has not answered for {seconds} s: it fails for good; look after the server and mount again",
                 shared.name
             );
-            state.give_up(io::Error::new(io::ErrorKind::TimedOut, text), outbox);
+            state.end(io::Error::new(io::ErrorKind::TimedOut, text), outbox);
         } else if silent >= wait / 2 && !state.is_probing() {
             let work = Work::Read { buf: Some(AlignedBuf::for_read(BLOCK_BYTES)), done: Box::new(|_| {}) };
             let number = state.start(Op::new(0, BLOCK_BYTES as u64, work), outbox);

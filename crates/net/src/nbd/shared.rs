@@ -44,12 +44,15 @@ impl Shared {
     }
 
     fn deliver(&self, outbox: Outbox) {
-        let Outbox { link, mut messages, answers, wake_manager, ended } = outbox;
+        let Outbox { link, mut messages, listeners, answers, wake_manager, ended } = outbox;
         if let Some(ended) = ended {
             ended.abort();
         }
         if wake_manager {
             self.wake.notify_one();
+        }
+        for (listener, error) in listeners {
+            listener(&error);
         }
         if let Some(link) = link {
             while let Some(&(index, _)) = messages.first() {
@@ -74,7 +77,7 @@ impl Shared {
             Unsent::Broke(why) => self.link_broke(link, why),
             Unsent::Fenced(error) => {
                 let error = io::Error::new(io::ErrorKind::PermissionDenied, error);
-                self.with(|state, outbox| state.give_up(error, outbox));
+                self.with(|state, outbox| state.end(error, outbox));
             }
         }
     }

@@ -10,7 +10,7 @@ use super::operation::{Answer, Breaks, Change, Op, Piece, Work, pieces, split};
 use super::outgoing::Message;
 use super::protocol::{Command, Request, error, export, io_error};
 use super::wires::{Target, Wire};
-use crate::counters::Counters;
+use crate::counters::{Counters, NetGauges};
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,12 +25,17 @@ pub(super) struct Outbox {
     pub(super) link: Option<Arc<Link>>,
     /// Messages, each with the number of its connection.
     pub(super) messages: SmallVec<[(usize, Message); 2]>,
+    /// Called before anybody is answered.
+    pub(super) listeners: Vec<(Listener, Arc<io::Error>)>,
     pub(super) answers: SmallVec<[Answer; 2]>,
     /// The manager has something to do.
     pub(super) wake_manager: bool,
     /// A link that ends at once, with everything in it.
     pub(super) ended: Option<Arc<Link>>,
 }
+
+/// Called when the device breaks for good.
+pub(super) type Listener = Box<dyn FnOnce(&Arc<io::Error>) + Send>;
 
 /// Whether the server can be reached.
 pub(super) enum Phase {
@@ -79,6 +84,7 @@ pub(super) struct State {
     pub(super) guard: Arc<Guard>,
     /// The place of a block whose reads and writes go before all others, and wait for no room.
     pub(super) urgent: Option<u64>,
+    pub(super) listeners: Vec<Listener>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -105,6 +111,7 @@ impl State {
             loads: SmallVec::new(),
             guard,
             urgent: options.urgent,
+            listeners: Vec::new(),
             counters,
         }
     }
@@ -173,7 +180,7 @@ impl State {
             {
                 self.waiting.push_front(op);
                 held.into_iter().rev().for_each(|op| self.waiting.push_front(op));
-                return self.give_up(io::Error::new(io::ErrorKind::PermissionDenied, error), outbox);
+                return self.end(io::Error::new(io::ErrorKind::PermissionDenied, error), outbox);
             }
             self.send(op, link, outbox);
         }
@@ -317,6 +324,21 @@ impl State {
                 }
                 outbox.answers.push(Answer::Done(done, Ok(())));
             }
+        }
+    }
+
+    /// What is under way at this moment.
+    pub(super) fn now(&self) -> NetGauges {
+        let connections = match &self.phase {
+            Phase::Up(link) => link.connections.len(),
+            _ => 0,
+        };
+        let all = || self.ops.values().chain(&self.waiting);
+        NetGauges {
+            connections: connections as u64,
+            in_flight: all().count() as u64 + self.flushes.waiting(),
+            in_flight_bytes: all().map(|op| op.len_bytes).sum(),
+            kept_bytes: self.kept.bytes(),
         }
     }
 

@@ -78,6 +78,14 @@ impl fmt::Display for Told {
     }
 }
 
+/// Who has the lock of an image, if the error with which its device broke tells that.
+pub fn successor(error: &io::Error) -> Option<LockHolder> {
+    match &error.get_ref()?.downcast_ref::<Told>()?.broken {
+        Broken::Fenced { holder, .. } => holder.clone(),
+        _ => None,
+    }
+}
+
 /// The source of the error of one operation that failed by itself.
 pub(super) fn failure(errno: Errno, pool: &str) -> io::Error {
     let text = match errno.0 {

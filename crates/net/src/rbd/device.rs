@@ -112,9 +112,15 @@ impl RbdDevice {
         self.flights.broken()
     }
 
+    /// Calls `listener` when the device answers nothing any more, before those who wait for it are
+    /// told; at once if that was before. It must not wait for the device.
+    pub fn on_broken(&self, listener: impl FnOnce(&Arc<io::Error>) + Send + 'static) {
+        self.flights.on_broken(Box::new(listener));
+    }
+
     /// The counters so far.
     pub fn counters(&self) -> NetCounters {
-        self.flights.counters.snapshot(0)
+        self.flights.counters.snapshot(self.flights.now())
     }
 
     fn parts(&self) -> &Parts {

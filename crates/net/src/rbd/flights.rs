@@ -7,7 +7,7 @@
 
 use super::broken::{Broken, failure};
 use super::error::Errno;
-use crate::counters::Counters;
+use crate::counters::{Counters, NetGauges};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +32,11 @@ pub(super) struct Flights {
     closed: Condvar,
 }
 
+/// Called when the device breaks.
+pub(super) type Listener = Box<dyn FnOnce(&Arc<io::Error>) + Send>;
+
 struct State {
+    listeners: Vec<Listener>,
     condition: Condition,
     /// Numbers ascend with time, so the first one is the oldest.
     pending: BTreeMap<u64, Pending>,
@@ -90,7 +94,13 @@ pub(super) enum Task {
 
 impl Flights {
     pub(super) fn new(image: String, pool: String, size_bytes: u64) -> Arc<Self> {
-        let state = State { condition: Condition::Working, pending: BTreeMap::new(), next: 0, closed: false };
+        let state = State {
+            listeners: Vec::new(),
+            condition: Condition::Working,
+            pending: BTreeMap::new(),
+            next: 0,
+            closed: false,
+        };
         Arc::new(Self {
             image,
             pool,
@@ -206,13 +216,39 @@ impl Flights {
         }
         state.condition = Condition::Broken(source.clone());
         let pending = std::mem::take(&mut state.pending);
+        let listeners = std::mem::take(&mut state.listeners);
         drop(state);
-        tracing::error!(unanswered = pending.len(), "{source}");
+        tracing::info!(unanswered = pending.len(), "{source}");
+        listeners.into_iter().for_each(|listener| listener(&source));
         for pending in pending.into_values() {
             pending.fail(source.clone());
         }
         self.changed.notify_all();
         self.closed.notify_all();
+    }
+
+    /// Calls `listener` when the device breaks, or now if it has.
+    pub(super) fn on_broken(&self, listener: Listener) {
+        let mut state = self.state.lock();
+        match &state.condition {
+            Condition::Broken(source) => {
+                let source = source.clone();
+                drop(state);
+                listener(&source);
+            }
+            _ => state.listeners.push(listener),
+        }
+    }
+
+    /// What is under way at this moment.
+    pub(super) fn now(&self) -> NetGauges {
+        let state = self.state.lock();
+        NetGauges {
+            connections: u64::from(!matches!(state.condition, Condition::Broken(_))),
+            in_flight: state.pending.len() as u64,
+            in_flight_bytes: state.pending.values().map(|pending| pending.len_bytes).sum(),
+            kept_bytes: 0,
+        }
     }
 
     /// Why the device is broken.

@@ -46,6 +46,7 @@ mod sentinel;
 mod spec;
 mod watchman;
 
+pub use broken::successor;
 pub use device::RbdDevice;
 pub use error::RbdError;
 pub use holder::LockHolder;

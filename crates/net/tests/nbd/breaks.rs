@@ -254,7 +254,7 @@ fn a_flush_that_fails_is_told_and_newer_writes_stay_newer() {
     flush(&device).wait().unwrap();
     write(&device, 4096, 3, 4096).wait().unwrap();
     flush(&device).wait().unwrap();
-    assert_eq!(device.counters().kept_bytes, 0);
+    assert_eq!(device.counters().now.kept_bytes, 0);
     lab.crash();
     assert_filled(&device, 0, 2, 4096);
     assert_filled(&device, 4096, 3, 4096);
@@ -271,7 +271,7 @@ fn too_much_without_a_flush_is_flushed_by_the_device_itself() {
     writes.into_iter().for_each(|write| write.wait().unwrap());
     let counters = device.counters();
     assert!(counters.own_flushes >= 8, "{counters:?}");
-    assert!(counters.kept_bytes <= 256 << 10, "{counters:?}");
+    assert!(counters.now.kept_bytes <= 256 << 10, "{counters:?}");
     // One that is larger than all there may be.
     write(&device, 0, 9, 1 << 20).wait().unwrap();
     write(&device, 0, 8, 1 << 20).wait().unwrap();
@@ -285,7 +285,7 @@ fn where_nothing_may_be_kept_each_write_is_flushed_and_idleness_is_not() {
     let device = open_with(&lab, Wait::Seconds(60), NbdOptions { kept_bytes: 0, ..Default::default() });
     let writes: Vec<_> = (0..10).map(|index| write(&device, index * 4096, 1, 4096)).collect();
     writes.into_iter().for_each(|write| write.wait().unwrap());
-    eventually("nothing is kept", || device.counters().kept_bytes == 0);
+    eventually("nothing is kept", || device.counters().now.kept_bytes == 0);
     let flushes = lab.count(FLUSH);
     assert!((1..=10).contains(&flushes), "{flushes}");
     std::thread::sleep(Duration::from_millis(50));

@@ -5,6 +5,7 @@ mod basics;
 mod breaks;
 mod counts;
 mod crashes;
+mod ended;
 mod enlarging;
 mod fences;
 mod hostile;

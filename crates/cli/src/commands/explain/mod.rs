@@ -1,6 +1,7 @@
 //! `syncline explain`: what the last fsyncs did, and why.
 
 mod busiest;
+mod network;
 mod text;
 
 pub use busiest::{Busiest, BusyFile};
@@ -83,7 +84,8 @@ pub fn run(args: Args) -> Outcome {
             true => Names::Known(names(&args.file, receipts)),
             false => Names::One(printed::one_line(args.file.display())),
         };
-        output.write_all(text::explain(receipts, &names).as_bytes())
+        let network = network_of(&args.file);
+        output.write_all(text::explain(receipts, &names, network.as_ref()).as_bytes())
     };
     match written {
         // The reader has closed the pipe.
@@ -97,6 +99,12 @@ fn names(directory: &Path, receipts: &[Value]) -> BTreeMap<u64, String> {
     let path = |inode| control::paths(directory, inode).ok()?.into_iter().next();
     let named = |inode| Some((inode, printed::one_line(String::from_utf8_lossy(&path(inode)?))));
     text::inodes(receipts).into_iter().filter_map(named).collect()
+}
+
+/// The network's figures, if the image is on one.
+fn network_of(path: &Path) -> Option<Value> {
+    let stats: Value = serde_json::from_str(&control::stats(path).ok()?).ok()?;
+    stats.get("network").filter(|network| network.is_object()).cloned()
 }
 
 fn ask(path: &Path, whose: &str, count: u32) -> Result<Value, Failure> {

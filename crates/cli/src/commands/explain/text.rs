@@ -1,5 +1,6 @@
 //! Receipts in words.
 
+use super::network;
 use crate::printed::fold;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,22 +64,28 @@ pub fn inodes(receipts: &[Value]) -> BTreeSet<u64> {
     receipts.iter().map(|receipt| Receipt(receipt).number("/inodes/0")).collect()
 }
 
-/// Explains all receipts.
-pub fn explain(receipts: &[Value], names: &Names) -> String {
+/// Explains all receipts. `network` is the section of the statistics that tells of it, if the image
+/// is on one.
+pub fn explain(receipts: &[Value], names: &Names, network: Option<&Value>) -> String {
     let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
     let mut out = String::new();
     for receipt in receipts {
-        out.push_str(&one(&Receipt(receipt), names, now_ns));
+        let receipt = Receipt(receipt);
+        out.push_str(&one(&receipt, names, now_ns));
+        if let Some(words) = network.map(|network| network::told(&receipt, network)) {
+            out.push_str("  net    ");
+            fold(&words, 9, &mut out);
+        }
         out.push('\n');
     }
     out + STAGES
 }
 
 /// A receipt from any version of the daemon: missing values are zero.
-struct Receipt<'a>(&'a Value);
+pub struct Receipt<'a>(pub &'a Value);
 
 impl Receipt<'_> {
-    fn number(&self, pointer: &str) -> u64 {
+    pub fn number(&self, pointer: &str) -> u64 {
         self.0.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
     }
 
@@ -267,7 +274,7 @@ fn times(receipt: &Receipt<'_>) -> String {
 }
 
 /// Microseconds, with a fraction for small values.
-fn micros(ns: u64) -> String {
+pub fn micros(ns: u64) -> String {
     let micros = ns as f64 / 1000.0;
     if micros < 10.0 { format!("{micros:.1}") } else { format!("{micros:.0}") }
 }
@@ -286,7 +293,7 @@ mod tests {
     fn told(receipt: Made, name: Option<&str>) -> String {
         let known = || Names::Known([(14, "/mail/inbox".to_owned())].into());
         let names = name.map_or_else(known, |name| Names::One(name.to_owned()));
-        let text = explain(&[serde_json::json!([receipt])[0].clone()], &names);
+        let text = explain(&[serde_json::json!([receipt])[0].clone()], &names, None);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         // As if it were not folded.
         text.lines().map(str::trim).collect::<Vec<_>>().join(" ")

@@ -1,5 +1,6 @@
 //! `syncline stats`: the counters of a mounted filesystem.
 
+pub mod network;
 pub mod summary;
 mod watch;
 

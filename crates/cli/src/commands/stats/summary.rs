@@ -1,5 +1,7 @@
-//! A mount's activity in ten lines.
+//! A mount's activity in ten lines, and a few more for an image on a network.
 
+use super::network;
+use crate::commands::remote;
 use crate::live::Sample;
 use crate::printed::one_line;
 use indicatif::{HumanBytes, HumanCount};
@@ -81,6 +83,9 @@ pub fn text(directory: &Path, sample: &Sample) -> String {
             bytes("/caches/memtable_bytes")
         ),
     );
+    for (name, what) in network::lines(sample) {
+        line(name, what);
+    }
     line("requests", requests(&sample.stats));
     line("errors", errors(sample).unwrap_or_else(|| "none".into()));
     out
@@ -88,6 +93,9 @@ pub fn text(directory: &Path, sample: &Sample) -> String {
 
 /// How the filesystem is mounted, since when, and what recovery found.
 pub fn state(sample: &Sample) -> String {
+    if let Some(lost) = remote::in_words(&sample.stats["lost"]) {
+        return format!("{lost}: unmount it, and mount it again");
+    }
     let access = match (
         sample.stats.get("read_only").and_then(Value::as_str),
         sample.stats.pointer("/daemon/read_only"),
@@ -116,7 +124,7 @@ pub fn space(sample: &Sample) -> String {
     format!("{}, {used} % used, {} free", HumanBytes(total * BLOCK), HumanBytes(free * BLOCK))
 }
 
-fn latency(sample: &Sample, name: &str) -> String {
+pub fn latency(sample: &Sample, name: &str) -> String {
     match sample.distributions.get(name) {
         Some(times) if times.count() > 0 => {
             let ms = |part| times.quantile(part) / 1e6;

@@ -2,6 +2,8 @@
 
 use super::panels;
 use super::state::State;
+use crate::commands::remote;
+use crate::live::Spread;
 use crate::printed::one_line;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -30,16 +32,25 @@ elided     fsyncs that needed none any more
 a flush    syncs for each flush that was issued
 group size fsyncs that shared one log batch
 amplification  device bytes for each byte of data
+net        p50/p99 of its requests; lease: what is left
 'syncline explain FILE' tells why an fsync took
 what it took.";
 
 /// Draws all of it.
 pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let curve_lines = if frame.area().height >= TALL { CURVE_LINES } else { 1 };
-    let rows =
-        [Constraint::Length(1), Constraint::Length(curve_lines), Constraint::Fill(1), Constraint::Length(1)];
-    let [head, curve, body, foot] = Layout::vertical(rows).areas(frame.area());
+    let network = network(state);
+    let network_lines = u16::from(network.is_some());
+    let rows = [
+        Constraint::Length(1),
+        Constraint::Length(network_lines),
+        Constraint::Length(curve_lines),
+        Constraint::Fill(1),
+        Constraint::Length(1),
+    ];
+    let [head, second, curve, body, foot] = Layout::vertical(rows).areas(frame.area());
     frame.render_widget(Paragraph::new(title(state)), head);
+    frame.render_widget(network.map(Paragraph::new).unwrap_or_default(), second);
     draw_curve(frame, state, curve);
     match &state.interval {
         Some(_) if body.width >= WIDE => draw_wide(frame, state, body),
@@ -60,7 +71,9 @@ fn title(state: &State) -> Line<'static> {
     if state.paused {
         spans.push(Span::styled("PAUSED ", strong.fg(Color::Yellow)));
     }
-    if sample.stats["read_only"].is_string() {
+    if sample.stats["lost"].is_object() {
+        spans.push(Span::styled("IMAGE LOST: unmount, and mount again ", strong.fg(Color::Red)));
+    } else if sample.stats["read_only"].is_string() {
         spans.push(Span::styled("READ-ONLY ", strong.fg(Color::Red)));
     }
     let failed = state.interval.as_ref().map_or(0, |interval| interval.flushes.failed);
@@ -86,6 +99,29 @@ fn title(state: &State) -> Line<'static> {
         spans.push(Span::raw(format!("  {why}")));
     }
     Line::from(spans)
+}
+
+/// The network and the device lease in a line; or that the image was lost.
+fn network(state: &State) -> Option<Line<'static>> {
+    if let Some(lost) = remote::in_words(&state.sample.stats["lost"]) {
+        return Some(Line::styled(one_line(lost), Style::new().fg(Color::Red)));
+    }
+    let interval = state.interval.as_ref()?;
+    let mut words = Vec::new();
+    if let Some(network) = &interval.network {
+        let times = |name: &str, spread: &Spread| match spread.count {
+            0 => format!("{name} -"),
+            _ => format!("{name} {}/{}", panels::time(spread.p50), panels::time(spread.p99)),
+        };
+        words.push(times("write", &network.write_us));
+        words.push(times("flush", &network.flush_us));
+        words.push(match (network.connections, network.reconnects) {
+            (0, _) => "SERVER AWAY".to_owned(),
+            (_, reconnects) => format!("reconnects {reconnects}"),
+        });
+    }
+    words.extend(interval.lease.as_ref().map(|lease| format!("lease {:.1} s", lease.left_seconds)));
+    (!words.is_empty()).then(|| Line::raw(format!("net  {}", words.join("  "))))
 }
 
 fn keys(state: &State) -> Line<'static> {

@@ -215,7 +215,7 @@ fn number(value: f64) -> String {
 }
 
 /// A time, given in microseconds, in a suitable unit.
-fn time(us: f64) -> String {
+pub fn time(us: f64) -> String {
     match us {
         us if us < 999.5 => format!("{} µs", number(us)),
         us if us < 999_500.0 => format!("{} ms", number(us / 1000.0)),

@@ -101,6 +101,7 @@ impl State {
             "daemon": self.sample.stats["daemon"],
             "uptime_seconds": self.sample.uptime().as_secs_f64(),
             "read_only": self.sample.stats["read_only"],
+            "lost": self.sample.stats["lost"],
             "interval": self.interval,
             "space": self.sample.stats["space"],
             "files": self.files,

@@ -56,9 +56,11 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
             Err(error) => failures.add_unwritten(error.clone()).then_some(error),
         }
     };
-    // It is tried again for as long as the device fails, which is told once.
-    if let Some(error) = first {
+    if first.is_some() {
         fs.counters.writeback_errors.add(1);
+    }
+    // It is tried again for as long as the device fails, which is told once.
+    if let Some(error) = first.filter(|error| !is_end(fs, error)) {
         tracing::error!(
             ino = inode.ino,
             %error,
@@ -66,6 +68,11 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
         );
     }
     result
+}
+
+/// True if the store has ended, which is told once.
+fn is_end(fs: &Filesystem, error: &FsError) -> bool {
+    matches!(error, FsError::Store(error) if fs.store.is_end(error))
 }
 
 pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
@@ -140,7 +147,7 @@ pub(crate) async fn round(
 ) -> Result<u64, FsError> {
     for _ in 1..PLACES_MAX {
         match round_once(fs, inode, blocks.clone(), way, note).await {
-            Err(FsError::Store(StoreError::Device(error))) => {
+            Err(ref whole @ FsError::Store(StoreError::Device(ref error))) if !is_end(fs, whole) => {
                 tracing::warn!(ino = inode.ino, "{error}; writing this data elsewhere");
             }
             ended => return ended,

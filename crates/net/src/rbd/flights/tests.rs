@@ -45,7 +45,7 @@ fn an_operation_is_answered_by_its_result() {
     let error = error(&first_answer);
     assert!(error.contains("the quota of pool 'p' is used up"), "{error}");
     assert!(flights.broken().is_none(), "one failed write is no end");
-    let counters = flights.counters.snapshot(0);
+    let counters = flights.counters.snapshot(flights.now());
     assert_eq!((counters.writes, counters.written_bytes, counters.write_latency.count()), (2, 16384, 1));
 }
 
@@ -144,4 +144,27 @@ fn the_size_only_grows() {
     assert_eq!(flights.grown(1 << 10), 1 << 20);
     assert_eq!(flights.grown(1 << 21), 1 << 21);
     assert_eq!(flights.size_bytes(), 1 << 21);
+}
+
+#[test]
+fn listeners_are_told_once_and_before_those_who_wait() {
+    let flights = flights();
+    let (_, answer) = write(&flights);
+    let now = flights.now();
+    assert_eq!((now.connections, now.in_flight, now.in_flight_bytes), (1, 1, 8192));
+    let (sender, told) = channel();
+    let late = sender.clone();
+    // Told while the write is not answered yet.
+    flights.on_broken(Box::new(move |why| {
+        sender.send((is_unanswered(&answer), why.to_string())).unwrap();
+    }));
+    let broken = || Broken::Away { seconds: 60.0 };
+    flights.break_off(&broken());
+    flights.break_off(&broken());
+    let (unanswered, why) = told.try_recv().unwrap();
+    assert!(unanswered && why.contains("no answer for 60 s"), "{why}");
+    assert!(told.try_recv().is_err());
+    flights.on_broken(Box::new(move |why| late.send((false, why.to_string())).unwrap()));
+    assert_eq!(told.try_recv().unwrap().1, why);
+    assert_eq!(flights.now(), NetGauges::default());
 }

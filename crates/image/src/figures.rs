@@ -1,0 +1,57 @@
+//! What an image tells of itself while it is in use, for those who must not keep it open.
+
+use crate::lost::{Lost, Watch};
+use crate::{Image, Storage};
+use std::sync::{Arc, Weak};
+use syncline_lease::{LeaseStatus, Leased};
+use syncline_net::rbd::RbdDevice;
+use syncline_net::{NbdDevice, NetCounters};
+
+/// The figures of an open image. They end when it is closed, and do not keep it open.
+#[derive(Clone)]
+pub struct Figures {
+    network: Network,
+    leased: Weak<Leased>,
+    watch: Arc<Watch>,
+}
+
+#[derive(Clone)]
+enum Network {
+    None,
+    Nbd(Weak<NbdDevice>),
+    Rbd(Weak<RbdDevice>),
+}
+
+impl Figures {
+    /// What the network did, for an image that is not on this host.
+    pub fn net_counters(&self) -> Option<NetCounters> {
+        match &self.network {
+            Network::None => None,
+            Network::Nbd(nbd) => nbd.upgrade().map(|nbd| nbd.counters()),
+            Network::Rbd(rbd) => rbd.upgrade().map(|rbd| rbd.counters()),
+        }
+    }
+
+    /// The device lease as it is now, if the image has one.
+    pub fn lease(&self) -> Option<LeaseStatus> {
+        self.leased.upgrade().map(|leased| leased.status())
+    }
+
+    /// How the image was lost, if it was.
+    pub fn lost(&self) -> Option<Lost> {
+        self.watch.lost()
+    }
+}
+
+impl Image {
+    /// What it tells of itself.
+    pub fn figures(&self) -> Figures {
+        let network = match &self.storage {
+            Storage::File(_) => Network::None,
+            Storage::Nbd(nbd) => Network::Nbd(Arc::downgrade(nbd)),
+            Storage::Rbd(rbd) => Network::Rbd(Arc::downgrade(rbd)),
+        };
+        let leased = self.leased.as_ref().map(Arc::downgrade).unwrap_or_default();
+        Figures { network, leased, watch: self.watch.clone() }
+    }
+}

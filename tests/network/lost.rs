@@ -1,0 +1,139 @@
+//! A mount whose image was lost: everything on it fails with EIO, all commands say so, and it can be
+//! unmounted at once.
+
+use crate::nbd::{Server, no_nbdkit};
+use crate::observed::{metric, told};
+use crate::skip_if;
+use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, run, syncline, wait_for_end};
+use rustix::process::{Signal, kill_process};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const EIO: Option<i32> = Some(5);
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+/// Writes and syncs until that fails; returns the error.
+fn sync_until_it_fails(path: &Path) -> io::Error {
+    let mut file = File::create(path).unwrap();
+    for record in 0u64.. {
+        if let Err(error) = file.write_all(&record.to_le_bytes()).and_then(|()| file.sync_all()) {
+            return error;
+        }
+    }
+    unreachable!("there are enough numbers")
+}
+
+/// Asserts what holds for a mount that has lost its image, which commands tell with the words `lost`,
+/// and its log with these.
+pub fn assert_lost(mount: Mount, lost: &str, log: &Path, words: &[&str]) {
+    let path = mount.path.clone();
+    eventually("the daemon knows it", || mount.stats()["lost"].is_object());
+    let before = mount.stats();
+    // Names are still there, as on ext4 after a shutdown; nothing else is.
+    assert!(path.join("before").exists());
+    assert_eq!(errno(File::open(path.join("before"))), EIO);
+    assert_eq!(errno(File::create(path.join("more"))), EIO);
+    assert_eq!(errno(fs::create_dir(path.join("directory"))), EIO);
+    assert_eq!(errno(fs::remove_file(path.join("before"))), EIO);
+
+    let stats = told(&mount, &["stats"]);
+    for (what, text) in [
+        ("stats", stats.clone()),
+        ("status", syncline(["status"]).ok().out),
+        ("info", told(&mount, &["info"])),
+        ("top", told(&mount, &["top", "--once", "--width", "100", "--interval", "0.2"])),
+    ] {
+        assert!(text.contains(lost), "{lost:?} is missing in {what}: {text}");
+    }
+    assert!(stats.contains("unmount it, and mount it again"), "{stats}");
+    assert_eq!(metric(&told(&mount, &["stats", "--prometheus"]), "syncline_image_lost"), Some(1.0));
+
+    let text = fs::read_to_string(log).unwrap();
+    let errors: Vec<&str> = text.lines().filter(|line| line.contains("ERROR")).collect();
+    assert_eq!(errors.len(), 1, "one line tells it: {text}");
+    for words in words.iter().chain([&"until then everything on the mount fails with EIO"]) {
+        assert!(errors[0].contains(words), "{words:?} is missing: {text}");
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    let after = mount.stats();
+    let used = after["process"]["cpu_ms"].as_u64().unwrap() - before["process"]["cpu_ms"].as_u64().unwrap();
+    assert!(used < 1000, "{used} ms of CPU in more than three seconds");
+    assert_eq!(after["network"]["writes"], before["network"]["writes"], "nothing more is sent");
+
+    let (daemon, began) = (mount.pid(), Instant::now());
+    let answer = mount.unmount();
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}: {answer:?}", began.elapsed());
+    answer.fails(8, &["is unmounted", lost, "what was not synced by then is gone", "mount"]);
+    wait_for_end(daemon);
+    assert!(fs::read_dir(&path).unwrap().next().is_none(), "it is the empty directory again");
+}
+
+#[test]
+fn who_was_taken_over_stays_mounted_and_answers_eio() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let server = Server::new(&place);
+    let image = server.image();
+    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    let log = place.path().join("log");
+    let first = Mount::new(&image, &place.directory("first"), &["--log", log.to_str().unwrap()]);
+    fs::write(first.path.join("before"), "acknowledged").unwrap();
+    File::open(first.path.join("before")).unwrap().sync_all().unwrap();
+    // Dirty data that nobody syncs, and somebody who syncs all the time.
+    fs::write(first.path.join("dirty"), vec![1; 1 << 20]).unwrap();
+    let path = first.path.join("synced");
+    let syncing = std::thread::spawn(move || sync_until_it_fails(&path));
+    let stopped = first.pid();
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(stopped, Signal::STOP).unwrap();
+    let mut taking = program();
+    let directory = place.directory("second");
+    taking.args(["mount", "--takeover"]).arg(&image).arg(&directory);
+    run(taking).ok();
+    let second = Mount::of(&directory);
+    assert!(!syncing.is_finished());
+    kill_process(stopped, Signal::CONT).unwrap();
+
+    assert_eq!(syncing.join().unwrap().raw_os_error(), EIO);
+    let holder = format!("(process {})", second.pid().as_raw_nonzero());
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let holder = format!("{} {holder}", host.trim());
+    let words = [&*format!("lost the lease to {holder}"), "--takeover"];
+    assert_lost(first, &format!("lost its image to {holder} at 20"), &log, &words);
+
+    // The successor works on.
+    fs::write(second.path.join("after"), "more").unwrap();
+    File::open(second.path.join("after")).unwrap().sync_all().unwrap();
+    second.unmount().ok();
+    syncline([OsStr::new("check"), image.as_os_str()]).ok();
+}
+
+/// `wait=forever` is for those who have no lease that ends.
+#[test]
+fn who_waits_for_a_silent_server_is_told_when_the_lease_ends() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    let image = server.image_with("forever");
+    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    let log = place.path().join("log");
+    let mount = Mount::new(&image, &place.directory("mnt"), &["--log", log.to_str().unwrap()]);
+    fs::write(mount.path.join("before"), "contents").unwrap();
+    server.signal(Signal::STOP);
+    let began = Instant::now();
+    let error = sync_until_it_fails(&mount.path.join("synced"));
+    assert_eq!(error.raw_os_error(), EIO);
+    assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
+    assert_lost(mount, "lost its image at 20", &log, &["could not renew the lease within 8.8 s"]);
+    server.kill();
+}

@@ -1,0 +1,130 @@
+//! What `stats`, `top`, `status`, `info` and the metrics tell of an image on a network.
+
+use crate::nbd::{Server, no_nbdkit};
+use crate::skip_if;
+use crate::support::{Mount, Place, no_fuse, not_root, program, run, syncline};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+
+/// The output of a command about a mount.
+pub fn told(mount: &Mount, words: &[&str]) -> String {
+    let mut command = program();
+    command.arg(words[0]).arg(&mount.path).args(&words[1..]);
+    run(command).ok().out
+}
+
+/// The value of a metric of one number.
+pub fn metric(text: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.split('{').next() == Some(name))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn a_server_that_starts_anew_is_seen_everywhere() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    let image = server.image();
+    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    // More than may be dirty, so that some of it is written before anything is flushed.
+    let mount = Mount::new(&image, &place.directory("mnt"), &["-o", "dirty=4MiB"]);
+    let mut file = fs::File::create(mount.path.join("file")).unwrap();
+    file.write_all(&vec![7; 24 << 20]).unwrap();
+    let before = mount.stats();
+    assert!(before["network"]["kept_bytes"].as_u64().unwrap() > 0, "{before:#}");
+    assert_eq!(before["network"]["reconnects"], 0);
+    server.start(&[], &[]);
+    file.sync_all().unwrap();
+
+    let stats = mount.stats();
+    let network = &stats["network"];
+    assert_eq!((&network["kind"], &network["reconnects"]), (&"nbd".into(), &1.into()), "{network:#}");
+    assert!(network["rewritten_bytes"].as_u64().unwrap() >= 1 << 20, "{network:#}");
+    assert!(network["rewritten"].as_u64().unwrap() >= 1, "{network:#}");
+    assert!(network["flush_ns"]["count"].as_u64().unwrap() >= 1, "{network:#}");
+    assert!(network["write_ns"]["max"].as_u64() >= network["write_ns"]["p50"].as_u64(), "{network:#}");
+    assert_eq!((&stats["lease"]["state"], &stats["lease"]["term"]), (&"held".into(), &2.into()));
+    assert!(stats["lease"]["renewals"].as_u64().unwrap() >= 1 && stats["lost"].is_null(), "{stats:#}");
+    assert!(stats["lease"]["age_ms"].as_u64().unwrap() < 8750, "{stats:#}");
+
+    let summary = told(&mount, &["stats"]);
+    for words in [
+        &*image.to_string_lossy(),
+        ", 1 reconnect; ",
+        " written again",
+        "\nnet flushes ",
+        "\nlease       held for ",
+    ] {
+        assert!(summary.contains(words), "{words:?} is missing: {summary}");
+    }
+    assert!(told(&mount, &["stats", "--all"]).contains("flush (µs)"));
+    let told_by_status = syncline(["status"]).ok().out;
+    assert!(told_by_status.contains(&format!("{}: {}", mount.path.display(), image.display())));
+    assert!(told_by_status.contains("    lease held for "), "{told_by_status}");
+    assert!(told(&mount, &["info"]).contains("lease         held for "));
+
+    let metrics = told(&mount, &["stats", "--prometheus"]);
+    assert_eq!(metric(&metrics, "syncline_network_reconnects_total"), Some(1.0), "{metrics}");
+    assert_eq!(metric(&metrics, "syncline_image_lost"), Some(0.0));
+    assert!(metric(&metrics, "syncline_network_rewritten_bytes_total").unwrap() >= 1e6);
+    assert!(metric(&metrics, "syncline_network_flush_duration_seconds_count").unwrap() >= 1.0);
+    assert!(metric(&metrics, "syncline_lease_left_seconds").unwrap() <= 8.75);
+    mount.unmount().ok();
+}
+
+#[test]
+fn top_has_a_line_that_fits_a_terminal() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let server = Server::new(&place);
+    syncline([OsStr::new("mkfs"), server.image().as_os_str()]).ok();
+    let mount = Mount::new(&server.image(), &place.directory("mnt"), &[]);
+    let (path, stop) = (mount.path.join("file"), std::sync::atomic::AtomicBool::new(false));
+    let (page, figures) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                fs::write(&path, vec![1; 100_000]).unwrap();
+                fs::File::open(&path).unwrap().sync_all().unwrap();
+            }
+        });
+        let page = told(&mount, &["top", "--once", "--width", "80", "--interval", "2"]);
+        let figures = told(&mount, &["top", "--json", "--interval", "2"]);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        (page, figures)
+    });
+    let line = page.lines().nth(1).unwrap();
+    assert!(line.starts_with("net  write ") && line.ends_with(" s"), "{page}");
+    for words in ["  flush ", "s/", "  reconnects 0  lease "] {
+        assert!(line.contains(words), "{words:?} is missing: {line}");
+    }
+    assert!(line.chars().count() < 80, "not cut off: {line}");
+    let figures: serde_json::Value = serde_json::from_str(&figures).unwrap();
+    let network = &figures["interval"]["network"];
+    assert!(network["flush_us"]["count"].as_u64().unwrap() > 0, "{figures:#}");
+    assert!(figures["interval"]["lease"]["left_seconds"].as_f64().unwrap() > 0.0, "{figures:#}");
+
+    // A sync's receipt tells how much of it was the way to the server and back.
+    let explained = syncline([OsStr::new("explain"), path.as_os_str(), "--last".as_ref(), "1".as_ref()]);
+    let explained = explained.ok().out;
+    assert!(explained.contains("  net    "), "{explained}");
+    mount.unmount().ok();
+}
+
+#[test]
+fn a_file_of_this_host_has_no_network() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mount = place.mount("mnt");
+    let stats = mount.stats();
+    assert!(stats["network"].is_null() && stats["lease"].is_null() && stats["lost"].is_null());
+    let metrics = told(&mount, &["stats", "--prometheus"]);
+    assert_eq!(metric(&metrics, "syncline_image_lost"), Some(0.0));
+    assert_eq!(metric(&metrics, "syncline_network_reconnects_total"), None);
+    assert!(!told(&mount, &["stats"]).contains("network"));
+    mount.unmount().ok();
+}
