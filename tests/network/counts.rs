@@ -55,6 +55,21 @@ fn cost(mount: &Mount, writers: u64, counts: impl Fn() -> Counts) -> (f64, f64) 
     (each(after.writes - before.writes), each(flushes))
 }
 
+/// What 8 writers cost on an image file of this host.
+fn flushes_of_8_on_a_file() -> f64 {
+    let place = Place::with_image("256MiB");
+    let mount = place.mount("mnt");
+    let counts = || {
+        let stats = mount.stats();
+        let count = |name: &str| stats["store"][name].as_u64().unwrap();
+        Counts { writes: count("device_writes"), flushes: count("flushes_issued") }
+    };
+    let (writes, flushes) = cost(&mount, 8, counts);
+    println!("a file: 8 writers: {writes:.2} writes and {flushes:.2} flushes an fsync");
+    mount.unmount().ok();
+    flushes
+}
+
 fn assert_is_cheap(storage: &str, mount: &Mount, counts: impl Fn() -> Counts) {
     let (writes, flushes) = cost(mount, 1, &counts);
     println!("{storage}: one writer: {writes:.2} writes and {flushes:.2} flushes an fsync");
@@ -63,8 +78,9 @@ fn assert_is_cheap(storage: &str, mount: &Mount, counts: impl Fn() -> Counts) {
     assert!((1.95..2.4).contains(&writes), "{writes} writes an fsync");
     let (writes, flushes) = cost(mount, 8, &counts);
     println!("{storage}: 8 writers: {writes:.2} writes and {flushes:.2} flushes an fsync");
-    // A quarter is usual: those who come during a flush share the next one.
-    assert!(flushes < 0.6, "{flushes} flushes an fsync");
+    // Who comes during a flush shares the next one, there and here; how many come is chance.
+    let local = flushes_of_8_on_a_file();
+    assert!(flushes < (1.5 * local).max(0.4), "{flushes} flushes an fsync, {local} on a file");
 }
 
 /// An export that takes two milliseconds for a flush.
