@@ -119,8 +119,7 @@ fn shake_hands(stream: &Stream<'_>, spec: Spec) -> io::Result<bool> {
                     let is_known = data[4..name_end] == *stream.inner.export().as_bytes();
                     // Who died has nothing here any more.
                     let size = if is_known { spec.size } else { 0 };
-                    let export =
-                        [&[0, 0][..], &size.to_be_bytes(), &(spec.flags | 1).to_be_bytes()].concat();
+                    let export = [&[0, 0][..], &size.to_be_bytes(), &(spec.flags | 1).to_be_bytes()].concat();
                     while fault == Some(Handshake::Endless) {
                         reply(3, &export)?;
                     }

@@ -128,8 +128,7 @@ mod tests {
         let simulation = Simulation::new(3);
         let memory = MemoryDevice::new(1 << 20);
         let threaded = Arc::new(Threaded(memory.clone()));
-        let device =
-            AwaitedDevice::new(&simulation, threaded, Latency::default(), Duration::from_secs(20));
+        let device = AwaitedDevice::new(&simulation, threaded, Latency::default(), Duration::from_secs(20));
         let work = async move {
             let writes: Vec<_> = (0..8_u8)
                 .map(|at| device.write_at(u64::from(at) * 4096, vec![Bytes::from(vec![at; 4096])]))

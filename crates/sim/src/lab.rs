@@ -66,6 +66,8 @@ impl World {
         plan: Plan,
     ) -> Self {
         let log = RecordingDevice::new(image.clone());
+        // Position 0 is that of snapshots: what is promised from then on does not concern them.
+        log.flush(Box::new(drop));
         let context = Context { plan, script: Script::whole(), life: 0 };
         Self::new(device, &log, image, simulation, seed, &context)
     }
