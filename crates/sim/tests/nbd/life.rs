@@ -66,6 +66,9 @@ impl Seen {
 /// What the next life must find: a state that one of these models allows.
 type Allowed<S> = Vec<Arc<<S as Subject>::Model>>;
 
+/// The model that allows an image, and a model of what came back of it.
+type FoundBy<S> = (Arc<<S as Subject>::Model>, Arc<<S as Subject>::Model>);
+
 /// Runs one seed; an error is a violation.
 pub fn run_seed<S: Subject>(subject: &S, seed: u64, plan: Plan) -> Result<Seen, String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -112,14 +115,13 @@ fn image(lab: &Lab, size: usize) -> Arc<MemoryDevice> {
     MemoryDevice::from_image(&lab.store(|store| store.contents(size)))
 }
 
-/// Opens a copy of an image with each of the models. Returns the one that allows it, and a model of
-/// what came back.
+/// Opens a copy of an image with each of the models.
 fn find<S: Subject>(
     subject: &S,
     image: &Arc<MemoryDevice>,
     models: &[Arc<S::Model>],
     rng: &mut ChaCha8Rng,
-) -> Result<(Arc<S::Model>, Arc<S::Model>), String> {
+) -> Result<FoundBy<S>, String> {
     let seed = rng.random();
     let mut wrong = String::new();
     for model in models {
