@@ -28,6 +28,10 @@ crash:
 hosts seeds="100000":
     SYNCLINE_LEASE_SEEDS={{seeds}} cargo test --profile dist -p syncline-lease --test model -- --nocapture
 
+# Storage on a network: the filesystem on NBD servers that forget, for so many seconds
+network seconds="600":
+    SYNCLINE_NBD_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test nbd -- --ignored --nocapture
+
 # Long simulations with new seeds, for so many seconds; failures are reduced to short cases
 soak seconds="600":
     SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test laboratory soak::soak -- --ignored --nocapture
@@ -68,6 +72,11 @@ scale:
 bench *options="all":
     cargo build --profile dist
     target/dist/syncline bench {{options}} --peers ext4,ext4-fc,xfs,btrfs --report bench.html --json bench.json
+
+# Synced writes on NBD and RBD beside the bare device (root, fio, nbdkit, Ceph); ten minutes
+network-bench *options="":
+    cargo build --profile dist
+    tests/apps/network-bench target/dist/syncline {{options}}
 
 # Parts of the engine by themselves, at length
 micro:

@@ -18,21 +18,29 @@ fn cluster(words: &[&OsStr]) -> Command {
     command
 }
 
-fn no_ceph() -> Option<String> {
+pub fn no_ceph() -> Option<String> {
     let answer = run(cluster(&["missing".as_ref()]));
     (answer.code != 0).then(|| answer.err.trim().to_owned())
 }
 
 /// A cluster that ends with this test's process at the latest.
-struct Cluster(PathBuf);
+pub struct Cluster(PathBuf);
 
 impl Cluster {
-    fn start(place: &Place) -> Self {
+    pub fn start(place: &Place) -> Self {
         let folder = place.path().join("ceph");
         let pid = std::process::id().to_string();
         let started = Self(folder.clone());
         run(cluster(&["start".as_ref(), folder.as_ref(), "--until".as_ref(), pid.as_ref()])).ok();
         started
+    }
+
+    /// A copy of its configuration with these lines besides.
+    pub fn conf_with(&self, place: &Place, lines: &str) -> PathBuf {
+        let conf = fs::read_to_string(self.0.join("ceph.conf")).unwrap();
+        let copy = place.path().join("ceph.conf");
+        fs::write(&copy, format!("{conf}{lines}")).unwrap();
+        copy
     }
 
     fn image(&self, name: &str) -> PathBuf {

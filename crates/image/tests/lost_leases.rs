@@ -92,5 +92,5 @@ fn a_reader_is_refused_by_a_holder_that_lives_and_outlives_one_that_died() {
     let begun = Instant::now();
     Image::open(image(&for_reading), &How::reading()).unwrap();
     assert!(begun.elapsed() > Duration::from_secs(9), "its lease was valid");
-    assert!(holder.lease().unwrap().lost.is_some());
+    assert!(holder.figures().lease().unwrap().lost.is_some());
 }

@@ -37,6 +37,8 @@ mod fence;
 mod flushes;
 mod handshake;
 mod kept;
+#[doc(hidden)]
+pub mod lab;
 mod link;
 mod manager;
 mod operation;
@@ -90,6 +92,9 @@ pub struct NbdOptions {
     /// The place of a block whose reads and writes go before all others, and never wait for room: a
     /// lease is in it, which ends if it is not renewed in time.
     pub urgent: Option<u64>,
+    /// A rule to break, for tests.
+    #[doc(hidden)]
+    pub canary: Option<lab::Canary>,
 }
 
 impl Default for NbdOptions {
@@ -102,6 +107,7 @@ impl Default for NbdOptions {
             kept_bytes: 256 << 20,
             dead_after: Duration::from_secs(10),
             urgent: None,
+            canary: None,
         }
     }
 }

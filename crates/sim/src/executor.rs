@@ -91,7 +91,7 @@ pub enum Stalled {
 
 /// Why a watched run ended early.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Interrupted {
+pub enum Interrupted {
     /// It stalled.
     Stalled(Stalled),
     /// The watcher found a violation.
@@ -174,7 +174,7 @@ impl Simulation {
     }
 
     /// Like `run`, but calls `watch` before each step; an error from it ends the run.
-    pub(crate) fn run_watched<T: Send + 'static>(
+    pub fn run_watched<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
         watch: &mut dyn FnMut(&Self) -> Result<(), String>,

@@ -55,6 +55,23 @@ pub struct World {
 }
 
 impl World {
+    /// The surroundings of a life on a device that is not the laboratory's own, and whose power is cut
+    /// when its end is there. `image` is what it holds. Nothing is recorded: whatever was promised
+    /// until the cut counts.
+    pub fn elsewhere(
+        device: Arc<dyn Device>,
+        image: &Arc<MemoryDevice>,
+        simulation: &Simulation,
+        seed: u64,
+        plan: Plan,
+    ) -> Self {
+        let log = RecordingDevice::new(image.clone());
+        // Position 0 is that of snapshots: what is promised from then on does not concern them.
+        log.flush(Box::new(drop));
+        let context = Context { plan, script: Script::whole(), life: 0 };
+        Self::new(device, &log, image, simulation, seed, &context)
+    }
+
     fn new(
         device: Arc<dyn Device>,
         log: &Arc<RecordingDevice>,
@@ -409,6 +426,20 @@ fn check_image<S: Subject>(
         explored.images += 1;
     }
     Ok(came_back)
+}
+
+/// Opens a copy of an image that the end of a life left, with a sound device; returns a model of what
+/// came back.
+pub fn recover<S: Subject>(
+    subject: &S,
+    seed: u64,
+    image: &Arc<MemoryDevice>,
+    model: &Arc<S::Model>,
+) -> Result<Arc<S::Model>, String> {
+    let context = Context { plan: Plan::default(), script: Script::whole(), life: 0 };
+    let life = Life { from: 0, model: model.clone() };
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    open_once(subject, &mut rng, &context, image, &life, usize::MAX).map(|(_, model)| model)
 }
 
 /// Opens a copy of an image; returns the record of the recovery and the recovered model.

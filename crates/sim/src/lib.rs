@@ -8,6 +8,7 @@
 //! "The device").
 #![forbid(unsafe_code)]
 
+mod awaited;
 mod case;
 mod content;
 mod cut;
@@ -30,11 +31,12 @@ mod tear;
 mod through;
 pub mod worlds;
 
+pub use awaited::AwaitedDevice;
 pub use case::{Case, CaseSubject};
 pub use content::block_of;
 pub use cut::{Cut, Fate};
 pub use device::{Latency, SimDevice};
-pub use executor::{Simulation, Stalled, Wakes};
+pub use executor::{Interrupted, Simulation, Stalled, Wakes};
 pub use fault::{Effect, Fault, FaultDevice};
 pub use found::unexplained;
 pub use fs::{FsHistory, FsSubject};

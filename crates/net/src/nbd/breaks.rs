@@ -1,5 +1,6 @@
 //! What a lost connection does to the state, a new one, and giving up.
 
+use super::lab::Canary;
 use super::link::Link;
 use super::operation::{Answer, Op, Work};
 use super::state::{Listener, Outbox, Phase, State};
@@ -27,7 +28,8 @@ impl State {
             if matches!(op.work, Work::Change { .. }) {
                 self.kept.forget(seq);
             }
-            if op.error.is_some() {
+            let old = self.canary == Some(Canary::AnswerOldWrite) && matches!(op.work, Work::Change { .. });
+            if op.error.is_some() || old {
                 self.finish(op, outbox);
             } else if let Work::Read { buf: None, done } = op.work {
                 // Its receiver panicked.
@@ -40,6 +42,9 @@ impl State {
             }
         }
         self.waiting.make_contiguous().sort_by_key(|op| op.seq);
+        if self.canary == Some(Canary::AnswerOldFlush) {
+            self.flush_ended(None, outbox);
+        }
         self.flushes.requeue(now);
     }
 

@@ -2,6 +2,7 @@
 
 use super::exchange::{Exchange, Stop};
 use super::handshake::{self, Export};
+use super::lab::Canary;
 use super::link::{Fresh, Link};
 use super::operation::{Answer, Op, Work};
 use super::protocol::{Command, Request, export};
@@ -266,7 +267,10 @@ pub(super) fn attempt(shared: &Arc<Shared>, limit: Duration) -> Result<(Arc<Link
                 false => Failure::Final(io::Error::new(io::ErrorKind::PermissionDenied, error)),
             });
         }
-        let changes = shared.state.lock().kept.completed();
+        let changes = match shared.options.canary {
+            Some(Canary::ForgetKept) => Vec::new(),
+            _ => shared.state.lock().kept.completed(),
+        };
         let (count, bytes) = (changes.len() as u64, changes.iter().map(|(_, len_bytes, _)| len_bytes).sum());
         let may_go_on = || {
             if let Phase::Broken { error: source, .. } = &shared.state.lock().phase {

@@ -5,6 +5,7 @@ use super::NbdOptions;
 use super::fence::Guard;
 use super::flushes::{Flushes, Waiter};
 use super::kept::{Kept, weight};
+use super::lab::Canary;
 use super::link::Link;
 use super::operation::{Answer, Breaks, Change, Op, Piece, Work, pieces, split};
 use super::outgoing::Message;
@@ -85,6 +86,7 @@ pub(super) struct State {
     /// The place of a block whose reads and writes go before all others, and wait for no room.
     pub(super) urgent: Option<u64>,
     pub(super) listeners: Vec<Listener>,
+    pub(super) canary: Option<Canary>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -112,6 +114,7 @@ impl State {
             guard,
             urgent: options.urgent,
             listeners: Vec::new(),
+            canary: options.canary,
             counters,
         }
     }
@@ -227,7 +230,8 @@ impl State {
                 .collect(),
             Work::Change { change, through, .. } => {
                 // FUA makes this write durable and no other: it is enough if no other needs it.
-                let alone = !self.kept.awaits_flush() && !self.flushes.owes();
+                let awaits_flush = self.kept.awaits_flush() && self.canary != Some(Canary::TrustFua);
+                let alone = !awaits_flush && !self.flushes.owes();
                 op.durable = *through && alone && link.export.offers(export::FUA);
                 let parts = pieces(change, range, (flags, max_bytes), op.durable);
                 if !parts.is_empty() {

@@ -10,7 +10,6 @@ mod enlarging;
 mod fences;
 mod hostile;
 mod real;
-mod server;
 mod silence;
 mod tcp;
 mod urgent;
@@ -21,6 +20,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use syncline_device::{AlignedBuf, Completion, Device, DeviceError};
+use syncline_nbdlab as server;
 use syncline_net::{NbdDevice, NbdOptions, Wait};
 
 /// Nothing in these tests takes this long.

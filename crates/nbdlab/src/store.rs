@@ -1,30 +1,38 @@
-//! What the laboratory's server holds: what is durable, and per block every version that no flush
-//! has covered. A crash keeps any of them, sector by sector.
+//! What the server holds: what is durable, and per block every version that no flush has covered. A
+//! crash keeps any of them, sector by sector.
 
+use crate::forget::Forgetting;
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+/// Bytes in a block.
 pub const BLOCK: usize = 4096;
-const SECTOR: usize = 512;
 
-type Block = Arc<[u8]>;
+pub(crate) type Block = Arc<[u8]>;
 
-struct Version {
-    bytes: Block,
-    write: u64,
+/// One version of a block that no flush has covered.
+#[derive(Clone)]
+pub(crate) struct Version {
+    pub(crate) bytes: Block,
+    /// The number of the write.
+    pub(crate) write: u64,
 }
 
+/// The contents of the export.
+#[derive(Clone)]
 pub struct Store {
-    /// One more with each crash. Connections of an earlier one do nothing any more.
+    /// Connections of an earlier one do nothing any more.
     pub incarnation: u64,
+    /// Flushes that failed.
     pub failed_flushes: u64,
     durable: BTreeMap<u64, Block>,
     dirty: BTreeMap<u64, Vec<Version>>,
     /// Writes that were answered.
     replied: HashSet<u64>,
     writes: u64,
+    /// Decides what is forgotten.
     pub rng: StdRng,
 }
 
@@ -33,7 +41,7 @@ fn zeros() -> Block {
 }
 
 impl Store {
-    pub fn new(rng: StdRng) -> Self {
+    pub(crate) fn new(rng: StdRng) -> Self {
         Self {
             incarnation: 0,
             failed_flushes: 0,
@@ -45,6 +53,13 @@ impl Store {
         }
     }
 
+    /// Gives it these contents from the beginning of the export on, durable.
+    pub fn load(&mut self, bytes: &[u8]) {
+        let blocks = (0..).zip(bytes.chunks_exact(BLOCK));
+        let filled = blocks.filter(|(_, bytes)| bytes.iter().any(|&byte| byte != 0));
+        self.durable.extend(filled.map(|(block, bytes)| (block, bytes.into())));
+    }
+
     fn durable_block(&self, block: u64) -> Block {
         self.durable.get(&block).cloned().unwrap_or_else(zeros)
     }
@@ -54,10 +69,25 @@ impl Store {
         newest.map_or_else(|| self.durable_block(block), |version| version.bytes.clone())
     }
 
+    /// What a client reads.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         assert!(offset.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK), "a crooked read");
         let first = offset / BLOCK as u64;
-        (first..first + (len / BLOCK) as u64).flat_map(|block| self.block(block).to_vec()).collect()
+        let blocks = (first..first + (len / BLOCK) as u64).map(|block| self.block(block));
+        blocks.collect::<Vec<Block>>().concat()
+    }
+
+    /// What a client would read of the first `len` bytes.
+    pub fn contents(&self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let newest = self.dirty.iter().filter_map(|(block, all)| Some((block, &all.last()?.bytes)));
+        for (block, contents) in self.durable.iter().chain(newest) {
+            let at = *block as usize * BLOCK;
+            if let Some(place) = bytes.get_mut(at..at + BLOCK) {
+                place.copy_from_slice(contents);
+            }
+        }
+        bytes
     }
 
     /// What a server that is started anew finds after a crash that loses everything it may lose.
@@ -66,8 +96,13 @@ impl Store {
         (first..first + (len / BLOCK) as u64).flat_map(|block| self.durable_block(block).to_vec()).collect()
     }
 
+    /// Blocks that hold more than what is durable.
+    pub fn dirty_blocks(&self) -> usize {
+        self.dirty.len()
+    }
+
     /// Writes, and returns the number to call `reply` with.
-    pub fn write(&mut self, offset: u64, bytes: &[u8], fua: bool) -> u64 {
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8], fua: bool) -> u64 {
         assert!(offset.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK), "a crooked write");
         self.writes += 1;
         for (block, bytes) in (offset / BLOCK as u64..).zip(bytes.chunks(BLOCK)) {
@@ -83,12 +118,12 @@ impl Store {
     }
 
     /// The write is being answered: a flush from now on covers it.
-    pub fn reply(&mut self, write: u64) {
+    pub(crate) fn reply(&mut self, write: u64) {
         self.replied.insert(write);
     }
 
     /// Makes exactly what was answered durable.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let Self { dirty, durable, replied, .. } = self;
         dirty.retain(|block, versions| {
             if let Some(newest) = versions.iter().rposition(|version| replied.contains(&version.write)) {
@@ -100,25 +135,24 @@ impl Store {
     }
 
     /// Fails, and drops some of what it should have made durable, as a disk or a kernel may.
-    pub fn fail_flush(&mut self) {
+    pub(crate) fn fail_flush(&mut self) {
         self.failed_flushes += 1;
         let Self { dirty, rng, .. } = self;
         dirty.retain(|_, _| rng.random_bool(0.5));
     }
 
-    /// Keeps any version of each sector that no flush covered, or none.
-    pub fn crash(&mut self) {
+    /// Connections that stand do nothing any more.
+    pub(crate) fn disconnect(&mut self) {
         self.incarnation += 1;
+    }
+
+    /// Of what no flush covered it forgets any part.
+    pub fn crash(&mut self) {
+        self.disconnect();
+        let forgetting = Forgetting::choose(&self.dirty, &self.replied, &mut self.rng);
         for (block, versions) in std::mem::take(&mut self.dirty) {
             let mut bytes = self.durable_block(block).to_vec();
-            let torn = self.rng.random_bool(0.2);
-            let whole = self.rng.random_range(0..=versions.len());
-            for (index, sector) in bytes.chunks_mut(SECTOR).enumerate() {
-                let kept = if torn { self.rng.random_range(0..=versions.len()) } else { whole };
-                if let Some(version) = kept.checked_sub(1).map(|kept| &versions[kept]) {
-                    sector.copy_from_slice(&version.bytes[index * SECTOR..][..SECTOR]);
-                }
-            }
+            forgetting.leave(&versions, &mut bytes, &mut self.rng);
             self.durable.insert(block, bytes.into());
         }
         self.replied.clear();

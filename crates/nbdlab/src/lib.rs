@@ -1,7 +1,13 @@
-//! An NBD server for the laboratory: it keeps apart what no flush covered, and does everything
-//! that a server may do to a client, and some of what it may not.
+//! An NBD server for tests: it keeps apart what no flush covered, and does everything that a server
+//! may do to a client, and some of what it may not.
+//!
+//! A [`Lab`] serves one export on a Unix socket of its own. [`Lab::crash`] ends the server and starts
+//! it anew: of what no flush covered it has forgotten any part, in any order and torn at sectors
+//! (docs/DURABILITY.md, "The device"). [`Lab::end_clients`] is the death of the clients' host.
+#![forbid(unsafe_code)]
 
 mod connection;
+mod forget;
 mod store;
 
 pub use store::{BLOCK, Store};
@@ -10,21 +16,29 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syncline_net::{NbdAddress, NbdLocation, Wait};
 
+/// It has flushes.
 pub const FLUSH: u16 = 1 << 2;
+/// It can make a single write durable.
 pub const FUA: u16 = 1 << 3;
+/// It has discards.
 pub const TRIM: u16 = 1 << 5;
+/// It writes zeros by itself.
 pub const WRITE_ZEROES: u16 = 1 << 6;
+/// A flush covers the writes of all connections.
 pub const MULTI_CONN: u16 = 1 << 8;
+/// It refuses changes.
 pub const READ_ONLY: u16 = 1 << 1;
+/// It refuses zeros that would not be faster than a write.
 pub const FAST_ZERO: u16 = 1 << 11;
 
 /// The numbers of the requests.
 pub mod command {
+    #![allow(missing_docs)]
     pub const READ: u16 = 0;
     pub const WRITE: u16 = 1;
     pub const DISC: u16 = 2;
@@ -36,10 +50,13 @@ pub mod command {
 /// What the server says of its export.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
+    /// Bytes.
     pub size: u64,
+    /// What it offers: [`FLUSH`] and the others.
     pub flags: u16,
     /// Smallest, preferred and largest.
     pub blocks: Option<(u32, u32, u32)>,
+    /// It answers in parts where the client can take that.
     pub structured: bool,
 }
 
@@ -51,6 +68,7 @@ impl Default for Spec {
 }
 
 /// How the server breaks the protocol.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hostile {
     Magic,
@@ -73,6 +91,10 @@ pub enum Hostile {
 pub struct Faults {
     /// Connections are closed at once.
     pub away: bool,
+    /// The same until then.
+    pub away_until: Option<Instant>,
+    /// It crashes, as by [`Lab::crash`], instead of carrying out the request after so many others.
+    pub crash_after: Option<u64>,
     /// Requests are taken and not answered.
     pub stalled: bool,
     /// The same for this kind only.
@@ -83,12 +105,15 @@ pub struct Faults {
     pub flush_delay: Duration,
     /// Bytes until the connection that is used is cut, as the server sends or receives.
     pub cut_sending: Option<usize>,
+    /// See `cut_sending`.
     pub cut_receiving: Option<usize>,
     /// The next request of this kind gets this error.
     pub errors: Vec<(u16, u32)>,
     /// The next request of this kind, or each one, is answered like this.
     pub hostile: Option<(u16, Hostile)>,
+    /// Each one, rather than the next.
     pub hostile_for_ever: bool,
+    /// Time between receiving a request and carrying it out.
     pub delay: Duration,
     /// Requests are carried out and answered out of order.
     pub reorder: bool,
@@ -96,6 +121,8 @@ pub struct Faults {
     pub handshake: Option<Handshake>,
 }
 
+/// What is wrong with the handshake.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handshake {
     NotNbd,
@@ -109,23 +136,33 @@ pub enum Handshake {
     TlsRequired,
 }
 
+/// What the server's threads share.
 pub struct Inner {
+    /// What it holds.
     pub store: Mutex<Store>,
+    /// What goes wrong next.
     pub faults: Mutex<Faults>,
+    /// What it says of its export.
     pub spec: Mutex<Spec>,
     /// Kinds and flags of all requests.
     pub log: Mutex<Vec<(u16, u16)>>,
     connections: Mutex<Vec<UnixStream>>,
+    /// How many hosts of clients have died: it is a part of the export's name, so that a dead one
+    /// does not come back.
+    deaths: AtomicU64,
     stop: AtomicBool,
 }
 
 /// A server on a socket of its own. Dropping it ends it.
 pub struct Lab {
+    /// For threads that look at it while others work.
     pub inner: Arc<Inner>,
     dir: tempfile::TempDir,
 }
 
 impl Lab {
+    /// Starts a server whose export is all zeros. The seed decides what it forgets, and in which
+    /// order it does things.
     pub fn new(seed: u64, spec: Spec) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("socket")).unwrap();
@@ -135,6 +172,7 @@ impl Lab {
             spec: Mutex::new(spec),
             log: Mutex::default(),
             connections: Mutex::default(),
+            deaths: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
         let serving = inner.clone();
@@ -150,19 +188,23 @@ impl Lab {
         Self { inner, dir }
     }
 
+    /// The export, for clients that live now.
     pub fn location(&self, wait: Wait) -> NbdLocation {
         let address = NbdAddress::Unix(self.dir.path().join("socket"));
-        NbdLocation { address, export: "disk".into(), tls: None, wait: Some(wait) }
+        NbdLocation { address, export: self.inner.export(), tls: None, wait: Some(wait) }
     }
 
+    /// Looks at what goes wrong next, or changes it.
     pub fn faults<R>(&self, change: impl FnOnce(&mut Faults) -> R) -> R {
         change(&mut self.inner.faults.lock().unwrap())
     }
 
+    /// Looks at what it holds.
     pub fn store<R>(&self, look: impl FnOnce(&mut Store) -> R) -> R {
         look(&mut self.inner.store.lock().unwrap())
     }
 
+    /// Changes the export for connections to come.
     pub fn spec(&self, change: impl FnOnce(&mut Spec)) {
         change(&mut self.inner.spec.lock().unwrap());
     }
@@ -175,9 +217,20 @@ impl Lab {
 
     /// All connections break; the server goes on.
     pub fn cut(&self) {
-        for stream in self.inner.connections.lock().unwrap().drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.inner.cut();
+    }
+
+    /// The host of all present clients dies; the server goes on. What it had received is carried out
+    /// or not, but nothing later than this call. Whoever asks for an earlier [`location`] again finds
+    /// an export that has shrunk to nothing, and gives up.
+    ///
+    /// [`location`]: Self::location
+    pub fn end_clients(&self) {
+        self.store(|store| {
+            self.inner.deaths.fetch_add(1, Ordering::SeqCst);
+            store.disconnect();
+        });
+        self.cut();
     }
 
     /// How many requests of a kind have come.
@@ -187,10 +240,42 @@ impl Lab {
 }
 
 impl Inner {
+    fn export(&self) -> String {
+        match self.deaths.load(Ordering::SeqCst) {
+            0 => "disk".into(),
+            deaths => format!("disk-{deaths}"),
+        }
+    }
+
+    fn cut(&self) {
+        for stream in self.connections.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Counts a request, and crashes if it is the one to crash at.
+    fn crashes_now(&self) -> bool {
+        let mut faults = self.faults.lock().unwrap();
+        match &mut faults.crash_after {
+            None => return false,
+            Some(0) => faults.crash_after = None,
+            Some(left) => {
+                *left -= 1;
+                return false;
+            }
+        }
+        drop(faults);
+        self.store.lock().unwrap().crash();
+        self.cut();
+        true
+    }
+
     fn accept(self: &Arc<Self>, stream: UnixStream) {
-        if self.faults.lock().unwrap().away {
+        let faults = self.faults.lock().unwrap();
+        if faults.away || faults.away_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
+        drop(faults);
         let incarnation = self.store.lock().unwrap().incarnation;
         self.connections.lock().unwrap().push(stream.try_clone().unwrap());
         let inner = self.clone();

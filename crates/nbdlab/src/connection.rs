@@ -1,6 +1,6 @@
 //! One connection of the laboratory's server.
 
-use super::{Handshake, Hostile, Inner, Spec, command};
+use crate::{Handshake, Hostile, Inner, Spec, command};
 use rand::Rng;
 use rand::seq::SliceRandom;
 use std::io::{self, Read, Write};
@@ -68,7 +68,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-pub fn serve(inner: &Inner, stream: &UnixStream, incarnation: u64) -> io::Result<()> {
+pub(crate) fn serve(inner: &Inner, stream: &UnixStream, incarnation: u64) -> io::Result<()> {
     let stream = Stream { inner, stream };
     let spec = *inner.spec.lock().unwrap();
     let structured = shake_hands(&stream, spec)?;
@@ -115,9 +115,11 @@ fn shake_hands(stream: &Stream<'_>, spec: Spec) -> io::Result<bool> {
                 Some(Handshake::UnknownExport) => reply((1 << 31) + 6, b"no such disk")?,
                 Some(Handshake::TlsRequired) => reply((1 << 31) + 5, &[])?,
                 _ => {
-                    assert_eq!(&data[4..8], b"disk");
-                    let export =
-                        [&[0, 0][..], &spec.size.to_be_bytes(), &(spec.flags | 1).to_be_bytes()].concat();
+                    let name_end = 4 + u32_at(&data, 0) as usize;
+                    let is_known = data[4..name_end] == *stream.inner.export().as_bytes();
+                    // Who died has nothing here any more.
+                    let size = if is_known { spec.size } else { 0 };
+                    let export = [&[0, 0][..], &size.to_be_bytes(), &(spec.flags | 1).to_be_bytes()].concat();
                     while fault == Some(Handshake::Endless) {
                         reply(3, &export)?;
                     }
@@ -167,6 +169,9 @@ impl Connection<'_> {
             for request in requests {
                 inner.log.lock().unwrap().push((request.command, request.flags));
                 if request.command == command::DISC {
+                    return Ok(());
+                }
+                if inner.crashes_now() {
                     return Ok(());
                 }
                 let delay = inner.faults.lock().unwrap().delay;
