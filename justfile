@@ -108,12 +108,23 @@ hostile seconds="600":
 man:
     cargo run --quiet -- manual docs/man
 
-# The picture of 'syncline top' in the README, from a terminal's cells (needs root or fusermount3, tmux, Python; fetches rich from PyPI)
-screenshot:
+# The documents as a book, in target/book, with its links checked (installs mdBook and what draws its diagrams below target/)
+book:
+    .ci/book
+
+# Licences, sources and known defects of what Syncline is built with (installs cargo-deny and cargo-audit below target/); DATABASE is a clone of
+# RustSec's advisory-db, where none can be fetched
+dependencies *database:
+    .ci/dependencies {{database}}
+
+# The pictures in the documents: 'syncline top', from a terminal's cells, and the head of a report of 'syncline bench', as a browser shows it
+# (root, on a quiet machine; needs tmux, Python and Chromium; fetches rich from PyPI)
+screenshots:
     cargo build --profile dist
     python3 -m venv target/screenshot
     target/screenshot/bin/pip install --quiet rich==15.0.0
     target/screenshot/bin/python docs/images/render target/dist/syncline docs/images/top.svg
+    docs/images/report target/dist/syncline docs/images/bench.png
 
 # The Python package: builds it and runs its tests in an environment below target/ (needs Python 3.11 with venv; installs from PyPI)
 python *options:

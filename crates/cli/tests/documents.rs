@@ -249,3 +249,68 @@ fn the_list_of_canaries_is_the_codes() {
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+/// The crates of the workspace, and those that each needs: in its program, or also for its tests.
+/// A dependency of tests without a version is none for crates.io.
+fn crates(for_tests: bool) -> BTreeMap<String, BTreeSet<String>> {
+    let folders = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let manifests = folders.map(|folder| folder.join("Cargo.toml")).filter(|manifest| manifest.exists());
+    let crates: BTreeMap<String, BTreeSet<String>> = manifests
+        .map(|manifest| {
+            let text = fs::read_to_string(&manifest).unwrap();
+            let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap().trim_matches('"');
+            let (mut section, mut needed) = ("", BTreeSet::new());
+            for line in text.lines() {
+                section = if line.starts_with('[') { line } else { section };
+                let counts = section == "[dependencies]" || for_tests && section == "[dev-dependencies]";
+                let ours = line.strip_suffix(".workspace = true").filter(|it| it.starts_with("syncline"));
+                needed.extend(ours.filter(|_| counts).map(str::to_owned));
+            }
+            (name.to_owned(), needed)
+        })
+        .collect();
+    assert!(crates.len() > 20 && crates["syncline-store"].contains("syncline-log"), "{crates:#?}");
+    crates
+}
+
+/// Fails if a crate has no place, or two, or not a higher one than each that it needs.
+fn require_order(places: &[(usize, String)], crates: &BTreeMap<String, BTreeSet<String>>) {
+    let place_of: BTreeMap<&String, usize> = places.iter().map(|(place, name)| (name, *place)).collect();
+    assert_eq!(place_of.len(), places.len(), "a crate is named twice: {places:?}");
+    let named: BTreeSet<&String> = place_of.keys().copied().collect();
+    assert_eq!(named, crates.keys().collect(), "the crates that are named, and those that there are");
+    for (name, needed) in crates {
+        for needed in needed {
+            assert!(place_of[needed] < place_of[name], "{name} needs {needed}, which has no lower place");
+        }
+    }
+}
+
+#[test]
+fn every_crate_stands_above_those_that_it_uses() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let mut places = Vec::new();
+    for line in page.lines().filter_map(|line| line.strip_prefix("floor ")) {
+        let (floor, rooms) = line.split_once(' ').unwrap();
+        for room in rooms.split_whitespace().filter(|room| !room.ends_with('/')) {
+            let name = match room {
+                "syncline" => room.to_owned(),
+                "capi" => "syncline-c".to_owned(),
+                room => format!("syncline-{room}"),
+            };
+            places.push((floor.parse().unwrap(), name));
+        }
+    }
+    require_order(&places, &crates(false));
+}
+
+#[test]
+fn crates_are_published_after_those_that_they_use() {
+    let page = fs::read_to_string(root().join("RELEASING.md")).unwrap();
+    let steps = page.lines().skip_while(|line| !line.starts_with("One by one")).skip(2);
+    let names = steps.take_while(|line| !line.is_empty()).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let places: Vec<(usize, String)> = names.map(str::to_owned).enumerate().collect();
+    let mut published = crates(true);
+    published.retain(|name, _| !["syncline-c", "syncline-fuzz"].contains(&name.as_str()));
+    require_order(&places, &published);
+}

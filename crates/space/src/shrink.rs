@@ -11,9 +11,9 @@ use syncline_format::{BlockAddr, BlockRun, Geometry};
 
 impl Space {
     /// From now on, hands out nothing from block `end` on, not even blocks freed there.
-    pub fn fence(&self, end: BlockAddr) {
+    pub fn border(&self, end: BlockAddr) {
         let state = &mut *self.lock();
-        state.fence = end;
+        state.border = end;
         let all = self.geometry().usable();
         if let Some(behind) = clip(BlockRun::new(end, all.end().saturating_sub(end)), all) {
             state.live.set(behind);

@@ -63,7 +63,7 @@ pub(crate) struct State {
     /// The size that the map is for: in memory now, on the device from the next checkpoint on.
     pub(crate) map_geometry: Geometry,
     /// Blocks from here on are not handed out, whatever happens to them.
-    pub(crate) fence: BlockAddr,
+    pub(crate) border: BlockAddr,
     pub(crate) quarantine: Quarantine,
 }
 
@@ -82,7 +82,7 @@ impl State {
 
     /// The parts of these unused runs that may be handed out.
     fn in_front(&mut self, runs: &[BlockRun]) -> Vec<BlockRun> {
-        let front = BlockRun::new(0, self.fence);
+        let front = BlockRun::new(0, self.border);
         let open = runs.iter().filter_map(|run| clip(*run, front)).collect();
         self.quarantine.withhold(open)
     }
@@ -143,7 +143,7 @@ impl Space {
             in_flight: None,
             discards: Discards::default(),
             map_geometry: geometry,
-            fence: BlockAddr::MAX,
+            border: BlockAddr::MAX,
             quarantine: Quarantine::default(),
         };
         let geometry = SharedGeometry::new(geometry);
@@ -388,7 +388,7 @@ impl Space {
         if is_enough(&state.live) {
             return true;
         }
-        let front = BlockRun::new(0, state.fence);
+        let front = BlockRun::new(0, state.border);
         let waiting = flight.freed().chain(state.pending.released_by(flight.generation)).collect();
         let waiting = state.kept.others(sorted_and_joined(waiting));
         let mut live = state.live.clone();

@@ -113,17 +113,17 @@ impl Store {
         options: StoreOptions,
         spawn: Arc<dyn Spawn>,
     ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
-        Self::open_fenced(device, options, spawn, BlockAddr::MAX).await
+        Self::open_within(device, options, spawn, BlockAddr::MAX).await
     }
 
     /// Opens an image, and hands out no block from `end` on.
-    pub(crate) async fn open_fenced(
+    pub(crate) async fn open_within(
         device: Arc<dyn Device>,
         options: StoreOptions,
         spawn: Arc<dyn Spawn>,
         end: BlockAddr,
     ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
-        let (recovered, report) = Self::recover_fenced(device, options, spawn, end).await?;
+        let (recovered, report) = Self::recover_within(device, options, spawn, end).await?;
         Ok((recovered.begin().await?, report))
     }
 
@@ -133,10 +133,10 @@ impl Store {
         options: StoreOptions,
         spawn: Arc<dyn Spawn>,
     ) -> Result<(Recovered, RecoveryReport), StoreError> {
-        Self::recover_fenced(device, options, spawn, BlockAddr::MAX).await
+        Self::recover_within(device, options, spawn, BlockAddr::MAX).await
     }
 
-    async fn recover_fenced(
+    async fn recover_within(
         device: Arc<dyn Device>,
         options: StoreOptions,
         spawn: Arc<dyn Spawn>,
@@ -165,7 +165,7 @@ impl Store {
         report.notes.extend(found.healed().map(|(_, text)| text));
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
-        space.fence(end);
+        space.border(end);
         let segment = match options.read_only {
             true => log.segment,
             false => {

@@ -1,6 +1,6 @@
 //! Making a filesystem smaller while it is not in use.
 //!
-//! The filesystem is opened behind a fence: nothing from the new end on is handed out. Everything
+//! The filesystem is opened behind a border: nothing from the new end on is handed out. Everything
 //! behind that end then moves by ordinary means: file data by transactions (done by the layer that
 //! knows extents), nodes and pages by checkpoints. Finally one superblock makes the filesystem
 //! smaller. Until then it has its old size, and everything that the newest superblock leads to is
@@ -39,7 +39,7 @@ impl Store {
             return refuse("a filesystem shrinks by 64 KiB at least");
         }
         require_no_larger_snapshot(&Table::read(&device, &superblock).await?, total_blocks)?;
-        Self::open_fenced(device, options, spawn, smaller.usable().end()).await
+        Self::open_within(device, options, spawn, smaller.usable().end()).await
     }
 
     /// Makes the filesystem that [`open_to_shrink`](Self::open_to_shrink) opened `total_blocks`
@@ -61,7 +61,7 @@ impl Store {
     /// Moves nodes from behind the new end to places before it.
     async fn move_nodes(self: &Arc<Self>, smaller: Geometry) -> Result<(), StoreError> {
         let end = smaller.usable().end();
-        self.tree.fence(end);
+        self.tree.border(end);
         for _ in 0..ROUNDS_MAX {
             self.checkpoint().await?;
             let keys = self.keys_of_nodes_behind(end).await?;

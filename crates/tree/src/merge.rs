@@ -131,7 +131,7 @@ impl<'a> Merger<'a> {
         }
         let end = node.addr() + self.tree.geometry.get().node_blocks();
         if let Some(first) = node.first_key()
-            && end <= self.tree.fence.load(Relaxed)
+            && end <= self.tree.border.load(Relaxed)
             && !self.changes_something(place, &node)
             && !self.levels.must_absorb(&mut self.out, 0)?
         {

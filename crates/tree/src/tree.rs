@@ -22,7 +22,7 @@ pub struct Tree {
     /// Sizes of the image, which may grow while it is open.
     pub(crate) geometry: Arc<SharedGeometry>,
     /// Leaves that reach behind this block are rewritten by any change that leads to them.
-    pub(crate) fence: AtomicU64,
+    pub(crate) border: AtomicU64,
     /// Its hash is the same in every process, so that evictions depend only on what was read.
     cache: Cache<BlockAddr, Cached, Weight, FixedState>,
     pub(crate) counters: Counters,
@@ -101,14 +101,14 @@ impl Tree {
         let nodes = cache_bytes / geometry.get().node_bytes as usize;
         let (hash, lifecycle) = (FixedState::default(), DefaultLifecycle::default());
         let cache = Cache::with(nodes.max(16), cache_bytes as u64, Weight, hash, lifecycle);
-        let fence = AtomicU64::new(BlockAddr::MAX);
-        Arc::new(Self { tracker, geometry, fence, cache, counters: Counters::default() })
+        let border = AtomicU64::new(BlockAddr::MAX);
+        Arc::new(Self { tracker, geometry, border, cache, counters: Counters::default() })
     }
 
     /// From now on, a merge rewrites each leaf that reaches behind `end` if any change leads to it,
     /// even one that changes nothing: putting an item unchanged moves the nodes on the path to it.
-    pub fn fence(&self, end: BlockAddr) {
-        self.fence.store(end, Relaxed);
+    pub fn border(&self, end: BlockAddr) {
+        self.border.store(end, Relaxed);
     }
 
     /// The counts so far.

@@ -10,6 +10,7 @@ pub mod completions;
 pub mod compress;
 pub mod cp;
 pub mod crashlab;
+mod daemon_image;
 pub mod dedupe;
 pub mod defragment;
 pub mod demo;

@@ -1,5 +1,6 @@
 //! `syncline umount`: unmount and wait until the image is clean.
 
+use super::daemon_image;
 use super::figures::{IDENTITY, namespace_of_processes};
 use super::{ask, remote};
 use crate::failure::{Cause, Failure, Outcome};
@@ -8,7 +9,7 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -104,15 +105,13 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     let uuid = identity["uuid"].as_str().and_then(|uuid| uuid.parse().ok());
     // A filesystem that was mounted read-only is unchanged.
     let written = daemon["image"].as_str().filter(|_| daemon["read_only"] != true);
-    let written = written.map(|image| image_of(&daemon, image));
+    let written = written.map(|image| daemon_image::path(&daemon, image));
     // A loop device that disappears with its last user ('mount -o loop') must stay until its image
     // has been checked.
     let is_device =
         |image: &&Path| image.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     let _kept = written.as_deref().filter(is_device).and_then(|image| File::open(image).ok());
-    // An image whose name was removed, and that has another one, is found through its daemon.
-    let nameless = written.as_deref().filter(|image| !image.exists());
-    let nameless = nameless.and_then(|image| opened_by(&daemon, image));
+    let moved = written.as_deref().and_then(|image| daemon_image::moved(&daemon, image, uuid));
     unmount(&directory, left().max(LEAST_PATIENCE), Detach::WhenUnused)?;
     // A pid of another pid namespace belongs to some other process here.
     let here = daemon["pid_namespace"].as_str() == namespace_of_processes().as_deref();
@@ -135,7 +134,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         Ok(Waiting::ForAnAnswer) if written.is_none() => return Ok(ExitCode::SUCCESS),
         Ok(waiting) => {
             let own = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-            let place = nameless.as_ref().map_or(image.clone(), own);
+            let place = moved.as_ref().map_or(image.clone(), own);
             wait_for_release(&place, &mounted, waiting, left())
         }
         Err(failure) => Err(failure),
@@ -194,26 +193,6 @@ fn tell_of_waiting(mounted: MountEntry, timeout: Duration) -> mpsc::Sender<()> {
         );
     });
     ended
-}
-
-/// The path of an image, from the text that its daemon reports: a path may be any bytes, and the
-/// text replaces some of them.
-fn image_of(daemon: &Value, told: &str) -> PathBuf {
-    let same = |path: &PathBuf| path.to_string_lossy() == told;
-    let open = daemon["pid"].as_i64().filter(|_| told.contains(char::REPLACEMENT_CHARACTER));
-    let descriptors = open.and_then(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok());
-    let mut paths = descriptors.into_iter().flatten().flatten().flat_map(|it| std::fs::read_link(it.path()));
-    paths.find(same).unwrap_or_else(|| told.into())
-}
-
-/// The image that a daemon has open and whose name was removed, if there is another name left.
-fn opened_by(daemon: &Value, image: &Path) -> Option<File> {
-    let removed = format!("{} (deleted)", image.to_string_lossy());
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon["pid"].as_i64()?)).ok()?;
-    let is_it = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|it| it.to_string_lossy() == removed);
-    let found = descriptors.flatten().map(|descriptor| descriptor.path()).find(is_it)?;
-    let file = File::open(found).ok()?;
-    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.nlink() > 0).then_some(file)
 }
 
 /// The mount point without symbolic links. If its daemon has died it can't be resolved, and is

@@ -43,6 +43,15 @@ pub enum RbdError {
         /// The loader's words.
         why: String,
     },
+    /// The program has no loader for Ceph's libraries.
+    #[error(
+        "this is the static program, which can't load {file}: use another one for Ceph, the package for Debian \
+         or that of 'cargo install --locked syncline-cli'"
+    )]
+    Static {
+        /// The file.
+        file: &'static str,
+    },
     /// A library of Ceph's lacks a function.
     #[error("{file} is too old (it has no {symbol}): install that of Ceph 14 or newer")]
     TooOld {
@@ -203,7 +212,9 @@ impl RbdError {
     /// The kind of error, for exit codes.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotLoaded { .. } | Self::TooOld { .. } | Self::NotLockable { .. } => ErrorKind::Unsupported,
+            Self::NotLoaded { .. } | Self::Static { .. } | Self::TooOld { .. } | Self::NotLockable { .. } => {
+                ErrorKind::Unsupported
+            }
             Self::BadName { .. } | Self::Overridden { .. } => ErrorKind::InvalidInput,
             Self::NoPool { .. } | Self::NoNamespace { .. } | Self::NoImage { .. } => ErrorKind::NotFound,
             Self::Exists { .. } => ErrorKind::AlreadyExists,
@@ -283,6 +294,7 @@ mod tests {
         let denied = || Errno(libc::EACCES).io();
         let all = [
             RbdError::NotLoaded { file: "librbd.so.1", why: "not there".into() },
+            RbdError::Static { file: "librbd.so.1" },
             RbdError::TooOld { file: "librbd.so.1", symbol: "rbd_new" },
             RbdError::BadName { what: "the image", text: String::new() },
             RbdError::Configuration { path: None, source: denied() },

@@ -146,7 +146,20 @@ pub(super) struct Libraries {
     pub(super) rbd: Rbd,
 }
 
+/// A program without a dynamic loader: the one for every distribution is such a program.
+const IS_STATIC: bool = cfg!(target_feature = "crt-static");
+
 impl Libraries {
+    /// Loads them, but not into a static program. glibc's loader would bring a second C library
+    /// into it, and musl's has none.
+    fn load_into(is_static: bool) -> Result<Self, RbdError> {
+        let (rados, rbd) = ("librados.so.2", "librbd.so.1");
+        if is_static {
+            return Err(RbdError::Static { file: rbd });
+        }
+        Self::load(rados, rbd)
+    }
+
     fn load(rados: &'static str, rbd: &'static str) -> Result<Self, RbdError> {
         Ok(Self { rados: Rados::load(rados)?, rbd: Rbd::load(rbd)? })
     }
@@ -159,7 +172,7 @@ pub(super) fn libraries() -> Result<&'static Libraries, RbdError> {
     match LOADED.get() {
         Some(libraries) => Ok(libraries),
         None => {
-            let libraries = Libraries::load("librados.so.2", "librbd.so.1")?;
+            let libraries = Libraries::load_into(IS_STATIC)?;
             Ok(LOADED.get_or_init(|| libraries))
         }
     }
@@ -175,6 +188,15 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("librados-of-nobody.so.2") && text.contains("apt install librbd1"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_static_program_loads_nothing_and_names_one_that_can() {
+        let Err(error) = Libraries::load_into(true) else { panic!("loaded") };
+        let text = error.to_string();
+        assert!(text.contains("librbd.so.1") && text.contains("cargo install"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
     }
 
     #[test]
