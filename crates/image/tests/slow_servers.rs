@@ -26,7 +26,7 @@ fn end(opened: &Image, answers: &Receiver<Result<(), DeviceError>>, count: u64) 
         answers.recv_timeout(Duration::from_secs(60)).expect("an operation hangs").unwrap();
     }
     block_on(opened.device().flush_all()).unwrap();
-    assert_eq!(opened.lease().unwrap().lost, None);
+    assert_eq!(opened.figures().lease().unwrap().lost, None);
 }
 
 /// A server for ten megabytes each second, and its export.
@@ -63,5 +63,5 @@ fn a_lease_outlives_the_end_of_a_slow_server() {
     std::fs::remove_file(&socket).unwrap();
     let _server = slow(&socket);
     end(&opened, &answers, 200);
-    assert_eq!(opened.net_counters().unwrap().reconnects, 1);
+    assert_eq!(opened.figures().net_counters().unwrap().reconnects, 1);
 }
