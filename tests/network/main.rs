@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod failover;
 mod lost;
 mod nbd;
 mod observed;

@@ -90,6 +90,17 @@ pub struct NbdOptions {
     /// The place of a block whose reads and writes go before all others, and never wait for room: a
     /// lease is in it, which ends if it is not renewed in time.
     pub urgent: Option<u64>,
+    /// A rule to break.
+    #[doc(hidden)]
+    pub canary: Option<Canary>,
+}
+
+/// A deliberately broken rule: the tests must notice.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Canary {
+    /// Go on after a reconnect without writing again what no flush had covered.
+    NoReplay,
 }
 
 impl Default for NbdOptions {
@@ -102,6 +113,7 @@ impl Default for NbdOptions {
             kept_bytes: 256 << 20,
             dead_after: Duration::from_secs(10),
             urgent: None,
+            canary: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The device's own thread: it connects, reconnects, replays, watches for silence, and disconnects.
 
+use super::Canary;
 use super::exchange::{Exchange, Stop};
 use super::handshake::{self, Export};
 use super::link::{Fresh, Link};
@@ -266,7 +267,10 @@ pub(super) fn attempt(shared: &Arc<Shared>, limit: Duration) -> Result<(Arc<Link
                 false => Failure::Final(io::Error::new(io::ErrorKind::PermissionDenied, error)),
             });
         }
-        let changes = shared.state.lock().kept.completed();
+        let changes = match shared.options.canary {
+            Some(Canary::NoReplay) => Vec::new(),
+            None => shared.state.lock().kept.completed(),
+        };
         let (count, bytes) = (changes.len() as u64, changes.iter().map(|(_, len_bytes, _)| len_bytes).sum());
         let may_go_on = || {
             if let Phase::Broken { error: source, .. } = &shared.state.lock().phase {
