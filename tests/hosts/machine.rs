@@ -37,10 +37,11 @@ pub fn alone_with(
     crate::skip_if!(missing.or_else(|| missing_of(&["setpriv", "unshare", "nsenter", "ip", "nft"])));
     let place = Place::new();
     let limit = (time.as_secs() + 240).to_string();
-    let mut command = Command::new("timeout");
     // With this thread the machine ends, and with the machine all that runs in it.
-    command.args(["--signal=KILL", &limit, "setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount"]);
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(std::env::current_exe().unwrap());
+    let ends = ["setpriv", "--pdeathsig", "KILL"];
+    let mut command = Command::new(ends[0]);
+    command.args(&ends[1..]).args(["timeout", "--signal=KILL", &limit]).args(ends);
+    command.args(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]).arg(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--include-ignored", "--nocapture"]).env(FOLDER, place.path());
     command.envs(set.iter().copied());
     let status = command.stdin(Stdio::null()).status().unwrap();

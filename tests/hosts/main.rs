@@ -23,15 +23,16 @@ mod support;
 
 #[cfg(feature = "canaries")]
 mod canaries;
+mod ceph;
 mod checker;
 mod daemon;
 mod journal;
 mod machine;
+mod nbd_server;
 mod nemesis;
 mod pair;
 mod report;
 mod search;
-mod storage;
 mod view;
 mod writers;
 
@@ -39,7 +40,7 @@ use search::{Kind, Length, search};
 use std::time::Duration;
 
 /// The slice of every test run.
-const SLICE: Duration = Duration::from_secs(45);
+const SLICE: Duration = Duration::from_secs(30);
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))

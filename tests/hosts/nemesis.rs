@@ -66,6 +66,20 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Nothing happens, and the next host waits until the image is free.
+    pub fn wait() -> Self {
+        Self {
+            works: Duration::ZERO,
+            interlude: None,
+            trouble: Trouble::None,
+            pause: Duration::ZERO,
+            takeover: false,
+            kill_taker: None,
+            heal_after: Duration::ZERO,
+            restarts: Vec::new(),
+        }
+    }
+
     pub fn random(rng: &mut ChaCha8Rng, kind: Kind) -> Self {
         let trouble = Trouble::random(rng);
         let takes_ms = match kind {
@@ -96,7 +110,7 @@ impl Plan {
 }
 
 fn restart(rng: &mut ChaCha8Rng, within_ms: u64) -> Restart {
-    Restart { after: millis(rng, 0, within_ms), down: millis(rng, 50, 3_000) }
+    Restart { after: millis(rng, 0, within_ms), down: millis(rng, 50, 2_000) }
 }
 
 fn millis(rng: &mut ChaCha8Rng, from: u64, to: u64) -> Duration {

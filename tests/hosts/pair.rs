@@ -1,12 +1,13 @@
 //! Two hosts that take an image from each other.
 
+use crate::ceph::Ceph;
 use crate::checker::{Followed, unchanged};
 use crate::daemon::{Daemon, program};
-use crate::machine::{Host, folder};
+use crate::machine::{Host, SERVER};
+use crate::nbd_server::NbdServer;
 use crate::nemesis::{Plan, Restart, Trouble};
 use crate::report::Report;
 use crate::search::Kind;
-use crate::storage::{Ceph, NbdServer};
 use crate::support::run;
 use crate::view::{Found, read_cell};
 use crate::writers::Writers;
@@ -15,6 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,13 +24,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const IMAGE_BYTES: u64 = 160 << 20;
+const IMAGE_BYTES: usize = 160 << 20;
 /// What so many mounts before had written stays and is compared.
 const REMEMBERED: usize = 4;
 /// Whatever happens, some host has the image after this time.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(150);
 /// A host that was followed has nothing more to say after this time.
-const ENDED_WITHIN: Duration = Duration::from_secs(30);
+const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// Rounds between two checks of the whole image.
 const CHECKED_EVERY: u64 = 8;
 
@@ -71,7 +73,7 @@ impl Pair {
     pub fn new(number: usize, seed: u64, ceph: Option<Arc<Ceph>>) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_add(number as u64));
         let hosts = [Host::new(2 * number + 1), Host::new(2 * number + 2)];
-        let server = ceph.is_none().then(|| NbdServer::new(number, IMAGE_BYTES));
+        let server = ceph.is_none().then(|| NbdServer::new((SERVER, 10_000 + number as u16), IMAGE_BYTES, seed));
         let image = match (&ceph, &server) {
             (Some(ceph), _) => ceph.image(number),
             (_, Some(server)) => server.image(),
@@ -105,7 +107,7 @@ impl Pair {
     /// Rounds until the time is over.
     pub fn search(&mut self, goes_on: &dyn Fn() -> bool, found: &AtomicBool) {
         let mut rounds = 0;
-        while goes_on() && self.report.violations.is_empty() {
+        while goes_on() && self.live.is_some() && self.report.violations.is_empty() {
             self.round();
             rounds += 1;
             if rounds % CHECKED_EVERY == 0 && self.report.violations.is_empty() {
@@ -150,24 +152,28 @@ impl Pair {
         self.begin(&mut live, plan.trouble);
         plan.restarts.iter().for_each(|restart| self.restart(*restart));
         std::thread::sleep(plan.pause);
-        let Some((host, daemon)) = self.taken(&plan, live.host) else {
-            let words = "no host gets the image".to_owned();
-            return self.wrong([words]);
-        };
+        let (next, sight) = self.follow(&plan, live.host, live.mount).unzip();
         self.report.takeovers += 1;
-        let sight = self.look(&daemon, live.mount);
-        let next = match &sight {
-            Ok(sight) => Some(self.come(host, daemon, sight.cell.clone())),
-            Err(_) => {
-                println!("{:?} pair {}: its last words: {}", self.kind, self.number, daemon.words());
-                None
-            }
-        };
         std::thread::sleep(plan.heal_after);
         self.heal(&live, plan.trouble);
         self.leave(live, sight);
         self.restarts.drain(..).for_each(|restart| restart.join().expect("no panic"));
         self.live = next;
+    }
+
+    /// Another mount has the image: it looks at what there is, and begins to write. `None` is a
+    /// violation.
+    fn follow(&mut self, plan: &Plan, former: usize, follows: u64) -> Option<(Live, Sight)> {
+        while self.report.violations.is_empty() {
+            let Some((host, daemon)) = self.taken(plan, former) else {
+                self.wrong(["no host gets the image".to_owned()]);
+                break;
+            };
+            if let Some(sight) = self.look(&daemon, follows) {
+                return Some((self.come(host, daemon, sight.cell.clone()), sight));
+            }
+        }
+        None
     }
 
     fn begin(&mut self, live: &mut Live, trouble: Trouble) {
@@ -210,6 +216,7 @@ impl Pair {
     fn taken(&mut self, plan: &Plan, former: usize) -> Option<(usize, Daemon)> {
         let limit = Instant::now() + MOUNTED_WITHIN;
         let mut kill_after = plan.kill_taker;
+        let mut said = String::new();
         while Instant::now() < limit {
             let reaches = !matches!(plan.trouble, Trouble::Cut(_));
             let same = reaches && self.rng.random_bool(0.2);
@@ -224,7 +231,11 @@ impl Pair {
             }
             if daemon.ended() {
                 self.report.count("refused");
-                println!("{:?} pair {}: {}", self.kind, self.number, daemon.last_words());
+                let words = daemon.last_words();
+                if said != words {
+                    println!("{:?} pair {}: {words}", self.kind, self.number);
+                    said = words;
+                }
             } else {
                 self.report.count("taker-killed");
             }
@@ -250,18 +261,24 @@ impl Pair {
     }
 
     /// Looks at what there is, before anything is written, and compares it with what was there.
-    fn look(&mut self, daemon: &Daemon, follows: u64) -> io::Result<Sight> {
+    /// `None` if the mount has ended meanwhile.
+    fn look(&mut self, daemon: &Daemon, follows: u64) -> Option<Sight> {
         let since = Instant::now();
         let directory = &daemon.directory;
-        let seen = self.compare(directory, follows);
-        match seen {
-            Ok((found, cell)) => Ok(Sight { found, cell, since }),
+        match self.compare(directory, follows) {
+            Ok((found, cell)) => Some(Sight { found, cell, since }),
             Err(error) => {
-                // A mount that can still write should have been able to read.
-                let works = fs::File::create(directory.join("probe")).and_then(|file| file.sync_all());
-                let what = format!("unreadable: mount {}: {error} (and writing: {works:?})", self.mounts);
-                self.wrong([what]);
-                Err(error)
+                // One that can still write should have been able to read.
+                let works = fs::File::create(directory.join("probe")).and_then(|file| {
+                    file.write_all_at(b"works", 0)?;
+                    file.sync_all()
+                });
+                match works {
+                    Ok(()) => self.wrong([format!("unreadable: mount {}: {error}", self.mounts)]),
+                    Err(_) => self.report.count("ended-while-looking"),
+                }
+                println!("{:?} pair {}: {error}: {}", self.kind, self.number, daemon.words());
+                None
             }
         }
     }
@@ -282,7 +299,7 @@ impl Pair {
     }
 
     /// The end of a host that was followed. It goes on trying for a moment before.
-    fn leave(&mut self, mut live: Live, sight: io::Result<Sight>) {
+    fn leave(&mut self, mut live: Live, sight: Option<Sight>) {
         let limit = Instant::now() + ENDED_WITHIN;
         let ends = Instant::now() + Duration::from_secs(2);
         while !live.writers.have_ended() && Instant::now() < limit {
@@ -300,11 +317,11 @@ impl Pair {
         self.judge(&live, sight);
     }
 
-    fn judge(&mut self, live: &Live, sight: io::Result<Sight>) {
+    fn judge(&mut self, live: &Live, sight: Option<Sight>) {
         let journal = live.writers.journal.now();
         self.report.asked += journal.len() as u64;
         self.report.acknowledged += journal.values().filter(|asked| asked.acknowledged.is_some()).count() as u64;
-        let Ok(Sight { found, cell, since }) = sight else { return };
+        let Some(Sight { found, cell, since }) = sight else { return };
         let late = journal.values().filter(|asked| asked.acknowledged.is_some_and(|at| at > since));
         self.report.answered_late += late.count() as u64;
         let followed = Followed {
@@ -337,20 +354,10 @@ impl Pair {
         let Live { mount, mut daemon, writers, cell, host } = live;
         daemon.kill();
         self.check();
-        let name = self.new_name();
-        let plan_free = Instant::now() + MOUNTED_WITHIN;
-        let mut next = Daemon::start(&self.hosts[1 - host], &self.image, &name, false);
-        if !next.mounted_before(plan_free) {
-            let words = format!("an image that was given back is not to be had: {}", next.words());
-            return self.wrong([words]);
-        }
+        let (next, sight) = self.follow(&Plan::wait(), host, mount).unzip();
         self.report.followed += 1;
-        let sight = self.look(&next, mount);
-        let cell_now = sight.as_ref().ok().map(|sight| sight.cell.clone());
         self.judge(&Live { mount, host, daemon, writers, cell }, sight);
-        if let Some(cell) = cell_now {
-            self.live = Some(self.come(1 - host, next, cell));
-        }
+        self.live = next;
     }
 
     fn check(&mut self) {
@@ -366,11 +373,5 @@ impl Pair {
                 _ => break self.wrong([format!("check: {answer:?}")]),
             }
         }
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(folder().join(format!("disk{}", self.number)));
     }
 }

@@ -1,9 +1,8 @@
 //! Pairs of hosts side by side, until the time is over.
 
-use crate::machine::missing_of;
+use crate::ceph::Ceph;
 use crate::pair::Pair;
 use crate::report::Report;
-use crate::storage::Ceph;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ impl Kind {
     /// What is not installed, if anything.
     pub fn missing(self) -> Option<String> {
         match self {
-            Self::Nbd => missing_of(&["nbdkit"]),
+            Self::Nbd => None,
             Self::Ceph => Ceph::missing(),
         }
     }
