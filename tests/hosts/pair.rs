@@ -340,6 +340,7 @@ impl Pair {
     /// The holder gives the image back; it is checked, and taken again.
     fn rest(&mut self) {
         let Some(live) = self.live.take() else { return };
+        println!("{:?} pair {} so far: {}", self.kind, self.number, self.report);
         live.writers.end();
         let limit = Instant::now() + ENDED_WITHIN;
         while !live.writers.have_ended() && Instant::now() < limit {

@@ -48,7 +48,8 @@ impl Length {
 /// Searches, and tells what was seen.
 pub fn search(kind: Kind, length: Length) -> Report {
     println!("{kind:?}: SYNCLINE_HOSTS_SEED={} SYNCLINE_HOSTS_PAIRS={}", length.seed, length.pairs);
-    let ceph = (kind == Kind::Ceph).then(|| Arc::new(Ceph::start(if length.pairs > 2 { 2 } else { 1 })));
+    let osds = crate::number("SYNCLINE_HOSTS_OSDS", 1) as usize;
+    let ceph = (kind == Kind::Ceph).then(|| Arc::new(Ceph::start(osds)));
     let (until, found) = (Instant::now() + length.time, AtomicBool::new(false));
     let goes_on =
         || Instant::now() < until && !(length.until_found && found.load(Ordering::SeqCst));
@@ -87,7 +88,7 @@ pub fn search(kind: Kind, length: Length) -> Report {
 fn trouble_cluster(ceph: &Ceph, mut rng: ChaCha8Rng, over: &AtomicBool) -> Report {
     let mut report = Report::default();
     while !over.load(Ordering::SeqCst) {
-        let pause = Instant::now() + Duration::from_millis(rng.random_range(4_000..20_000));
+        let pause = Instant::now() + Duration::from_millis(rng.random_range(8_000..30_000));
         while Instant::now() < pause && !over.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(100));
         }
