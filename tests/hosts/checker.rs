@@ -206,7 +206,8 @@ mod tests {
         // An answer that is late, of a sync that was not.
         let late = check(|case| {
             let since = case.since;
-            case.journal.get_mut(&(Place::Log, 0)).unwrap().acknowledged = Some(since + Duration::from_secs(9));
+            case.journal.get_mut(&(Place::Log, 0)).unwrap().acknowledged =
+                Some(since + Duration::from_secs(9));
         });
         assert_eq!(late, Violations::new());
     }

@@ -41,7 +41,9 @@ pub fn alone_with(
     let ends = ["setpriv", "--pdeathsig", "KILL"];
     let mut command = Command::new(ends[0]);
     command.args(&ends[1..]).args(["timeout", "--signal=KILL", &limit]).args(ends);
-    command.args(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]).arg(std::env::current_exe().unwrap());
+    command
+        .args(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .arg(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--include-ignored", "--nocapture"]).env(FOLDER, place.path());
     command.envs(set.iter().copied());
     let status = command.stdin(Stdio::null()).status().unwrap();
@@ -92,7 +94,6 @@ pub struct Host {
 impl Host {
     /// The host with this number, from 1.
     pub fn new(number: usize) -> Self {
-
         let mut command = Command::new("unshare");
         let keeper = command.args(["--net", "--", "sleep", "infinity"]).stdin(Stdio::null()).spawn().unwrap();
         let network = PathBuf::from(format!("/proc/{}/ns/net", keeper.id()));

@@ -178,7 +178,7 @@ fn serve(stream: &TcpStream, disk: &Mutex<Disk>, life: u64) -> io::Result<()> {
         let len = number(24) as usize;
         let data = if command == 1 { receive_vec(stream, len)? } else { Vec::new() };
         let mut reply = [&REPLY_MAGIC.to_be_bytes()[..], &[0; 4], &header[8..16]].concat();
-        let aligned = offset % BLOCK == 0 && len % BLOCK == 0;
+        let aligned = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
         let known = matches!(command, 0..=4);
         if !known || !aligned || offset as u64 + len as u64 > size || len > REQUEST_MAX {
             reply[4..8].copy_from_slice(&EINVAL.to_be_bytes());

@@ -86,10 +86,12 @@ impl Plan {
             Kind::Nbd => 14_000,
             Kind::Ceph => 1_500,
         };
-        let interlude = rng.random_bool(0.3).then(|| loop {
-            match Trouble::random(rng) {
-                Trouble::None | Trouble::Kill => {}
-                trouble => break (trouble, millis(rng, 200, 5_000)),
+        let interlude = rng.random_bool(0.3).then(|| {
+            loop {
+                match Trouble::random(rng) {
+                    Trouble::None | Trouble::Kill => {}
+                    trouble => break (trouble, millis(rng, 200, 5_000)),
+                }
             }
         });
         let restarts = match (kind, rng.random_range(0..4)) {

@@ -51,8 +51,7 @@ pub fn search(kind: Kind, length: Length) -> Report {
     let osds = crate::number("SYNCLINE_HOSTS_OSDS", 1) as usize;
     let ceph = (kind == Kind::Ceph).then(|| Arc::new(Ceph::start(osds)));
     let (until, found) = (Instant::now() + length.time, AtomicBool::new(false));
-    let goes_on =
-        || Instant::now() < until && !(length.until_found && found.load(Ordering::SeqCst));
+    let goes_on = || Instant::now() < until && !(length.until_found && found.load(Ordering::SeqCst));
     let mut sum = Report::default();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

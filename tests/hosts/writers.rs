@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The longest record.
-const RECORD_MAX: usize = 9000;
+/// The longest of most records: such a one goes with its flush in one request.
+const SHORT_MAX: usize = 9000;
+/// The longest record: its data are writes of their own, which a flush has to cover.
+const RECORD_MAX: usize = 100_000;
 /// Bytes of a record in the cell: a block, of which never half may be there.
 pub const CELL_BYTES: usize = 4096;
 /// A host that is fenced is tried so many times more.
@@ -84,7 +86,8 @@ impl Writer {
         while !self.ends.load(Ordering::SeqCst) && failed < TRIES {
             let len = match self.place {
                 Place::Cell => CELL_BYTES,
-                _ => self.rng.random_range(16..RECORD_MAX),
+                _ if self.rng.random_bool(0.7) => self.rng.random_range(16..SHORT_MAX),
+                _ => self.rng.random_range(SHORT_MAX..RECORD_MAX),
             };
             let id = (self.place, number);
             self.journal.ask(id, offset, len);

@@ -81,7 +81,9 @@ fn a_manager_moves_an_image_from_a_host_that_hangs() {
 fn the_agent_says_what_it_is_and_what_is_missing() {
     let (image, directory) = (PathBuf::from("nbd://host/db"), PathBuf::from("/srv/db"));
     let xml = ends("meta-data", &image, &directory, SUCCESS).out;
-    for word in ["<resource-agent name=\"syncline\"", "name=\"image\"", "action name=\"start\"", "</resource-agent>"] {
+    for word in
+        ["<resource-agent name=\"syncline\"", "name=\"image\"", "action name=\"start\"", "</resource-agent>"]
+    {
         assert!(xml.contains(word), "{word}: {xml}");
     }
     ends("validate-all", &image, &directory, SUCCESS);

@@ -124,12 +124,7 @@ impl Flight {
     fn acknowledges(self, operation: Operation, done: Completion<()>) -> Completion<()> {
         Box::new(move |answer| {
             let answer = answer.and_then(|()| match self.gate.check() {
-                Err(_)
-                    if matches!(
-                        self.gate.canary(),
-                        Some(Canary::AnswerUnchecked | Canary::Unchecked)
-                    ) =>
-                {
+                Err(_) if matches!(self.gate.canary(), Some(Canary::AnswerUnchecked | Canary::Unchecked)) => {
                     Ok(())
                 }
                 checked => checked.map_err(|why| refused(operation, 0, 0, why)),
