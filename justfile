@@ -32,6 +32,22 @@ hosts seeds="100000":
 network seconds="600":
     SYNCLINE_NBD_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test nbd -- --ignored --nocapture
 
+# Two hosts that take an image from each other while a nemesis cuts, stops and kills them and their storage, for so many seconds on NBD
+# and as many on Ceph (root; nbdkit, nftables, iproute2 and Ceph)
+hosts-nemesis seconds="600":
+    cargo build --profile dist -p syncline-cli
+    SYNCLINE_HOSTS_PROGRAM=$PWD/target/dist/syncline SYNCLINE_HOSTS_SECONDS={{seconds}} cargo test -p syncline-cli --test hosts -- --ignored --nocapture --test-threads 1
+
+# The same search with programs in which a rule is broken: it has to find each, within ten minutes
+hosts-canaries:
+    cargo test -p syncline-cli --features canaries --test hosts canaries:: -- --ignored --nocapture --test-threads 1
+
+# PostgreSQL on Ceph: its host is killed and the other one takes over, so many times each way (root)
+hosts-postgresql rounds="50":
+    cargo build --profile dist -p syncline-cli
+    tests/hosts/postgresql target/dist/syncline --rounds {{rounds}} --by mount
+    tests/hosts/postgresql target/dist/syncline --rounds {{rounds}} --by takeover
+
 # Long simulations with new seeds, for so many seconds; failures are reduced to short cases
 soak seconds="600":
     SYNCLINE_SOAK_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test laboratory soak::soak -- --ignored --nocapture

@@ -5,6 +5,7 @@
 mod support;
 
 mod counts;
+mod failover;
 mod lost;
 mod nbd;
 mod observed;

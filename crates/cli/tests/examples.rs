@@ -140,8 +140,16 @@ fn systemd_takes_the_units() {
         return;
     }
     let place = Place::new();
-    for name in ["syncline@.service", "syncline-metrics@.service"] {
-        let text = fs::read_to_string(example("systemd").join(name)).unwrap();
+    const UNITS: [&str; 5] = [
+        "systemd/syncline@.service",
+        "systemd/syncline-metrics@.service",
+        "failover/syncline-failover@.service",
+        "failover/syncline-watch@.service",
+        "failover/syncline-takeover@.service",
+    ];
+    for unit in UNITS {
+        let text = fs::read_to_string(example(unit)).unwrap();
+        let name = unit.split_once('/').unwrap().1;
         let here = text.replace("/usr/bin/syncline", env!("CARGO_BIN_EXE_syncline"));
         // The script checks whether the manual is installed.
         let here: String = here
@@ -152,7 +160,8 @@ fn systemd_takes_the_units() {
         fs::write(place.path().join(name.replace('@', "@data")), &here).unwrap();
         fs::write(place.path().join(name), here).unwrap();
     }
-    for name in ["syncline@data.service", "syncline-metrics@data.service"] {
+    for unit in UNITS {
+        let name = unit.split_once('/').unwrap().1.replace('@', "@data");
         let mut command = Command::new("systemd-analyze");
         command.args(["verify", "--man=no"]).arg(place.path().join(name));
         let answer = run(command);
@@ -160,8 +169,8 @@ fn systemd_takes_the_units() {
         assert!(answer.code == 0 && !about_ours, "{answer:?}");
     }
     // Every option that the units use exists.
-    for name in ["syncline@.service", "syncline-metrics@.service"] {
-        let text = fs::read_to_string(example("systemd").join(name)).unwrap();
+    for unit in UNITS {
+        let text = fs::read_to_string(example(unit)).unwrap();
         for line in
             text.lines().filter_map(|line| line.split_once("=/usr/bin/syncline ").map(|(_, words)| words))
         {

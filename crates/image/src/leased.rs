@@ -23,6 +23,8 @@ pub(crate) fn take(
     cached_by_server: bool,
 ) -> Result<Arc<Leased>, DeviceError> {
     let options = LeaseOptions { over_unknown, cached_by_server, ..how.lease.clone() };
+    #[cfg(feature = "canaries")]
+    let options = crate::canaries::lease(options);
     let mut progress = |step: syncline_lease::Progress<'_>| match &how.waiting {
         Some(waiting) => waiting(&step),
         None => ControlFlow::Continue(()),

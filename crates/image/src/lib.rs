@@ -11,6 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "canaries")]
+mod canaries;
 mod create;
 mod figures;
 mod how;

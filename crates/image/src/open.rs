@@ -70,6 +70,8 @@ pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) ->
     let name = location.to_string();
     let urgent = Some(LEASE_OFFSET);
     let options = NbdOptions { dead_after: how.dead_after(), urgent, ..NbdOptions::default() };
+    #[cfg(feature = "canaries")]
+    let options = crate::canaries::nbd(options);
     let nbd = match NbdDevice::open(location, options) {
         Err(error) if how.reads() && is_read_only(&error) => {
             let nbd = NbdDevice::open(location, NbdOptions { read_only: true, ..options })?;
@@ -117,5 +119,8 @@ pub(crate) fn rbd(location: &RbdLocation, how: &How) -> (RbdSpec, RbdOptions) {
     let defaults = RbdOptions::default();
     let wait = location.wait.map_or(defaults.wait, |wait| wait.limit());
     let (read_only, beside_writer) = (how.reads(), how.device.beside_writer);
-    (spec, RbdOptions { read_only, beside_writer, wait, ..defaults })
+    let options = RbdOptions { read_only, beside_writer, wait, ..defaults };
+    #[cfg(feature = "canaries")]
+    let options = crate::canaries::rbd(options);
+    (spec, options)
 }

@@ -12,6 +12,8 @@ pub enum Canary {
     AnswerUnchecked,
     /// Begin writes without looking whether the lease is still valid.
     WriteUnchecked,
+    /// Look at the lease neither before writes nor before answers.
+    Unchecked,
     /// Count the validity of a renewal from its answer.
     CountFromEnd,
     /// Let a renewal that is answered late revive an expired lease.
@@ -33,9 +35,10 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::AnswerUnchecked,
         Self::WriteUnchecked,
+        Self::Unchecked,
         Self::CountFromEnd,
         Self::Revive,
         Self::NoCompare,

@@ -1,0 +1,150 @@
+//! The machine of a test: network, mounts and processes of its own, and hosts in it that can be cut
+//! off. What runs there ends with it, whatever happens to the test.
+
+use crate::support::{Place, not_root, tool};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Set in the machine: the folder for everything.
+const FOLDER: &str = "SYNCLINE_HOSTS_FOLDER";
+/// Where servers listen.
+pub const SERVER: &str = "10.77.0.1";
+const BRIDGE: &str = "hosts";
+
+/// Runs a test in a machine of its own, by starting this program's test `name` once more in new
+/// namespaces. Skipped, with a line, if something is missing.
+pub fn alone(name: &str, missing: Option<String>, time: Duration, test: impl FnOnce()) {
+    alone_with(name, missing, time, &[], test);
+}
+
+/// The same with these variables set.
+pub fn alone_with(
+    name: &str,
+    missing: Option<String>,
+    time: Duration,
+    set: &[(&str, &str)],
+    test: impl FnOnce(),
+) {
+    if std::env::var_os(FOLDER).is_some() {
+        set_up();
+        return test();
+    }
+    crate::skip_if!(crate::support::no_fuse());
+    crate::skip_if!(not_root());
+    crate::skip_if!(missing.or_else(|| missing_of(&["setpriv", "unshare", "nsenter", "ip", "nft"])));
+    let place = Place::new();
+    let limit = (time.as_secs() + 240).to_string();
+    // With this thread the machine ends, and with the machine all that runs in it.
+    let ends = ["setpriv", "--pdeathsig", "KILL"];
+    let mut command = Command::new(ends[0]);
+    command.args(&ends[1..]).args(["timeout", "--signal=KILL", &limit]).args(ends);
+    command
+        .args(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .arg(std::env::current_exe().unwrap());
+    command.args([name, "--exact", "--include-ignored", "--nocapture"]).env(FOLDER, place.path());
+    command.envs(set.iter().copied());
+    let status = command.stdin(Stdio::null()).status().unwrap();
+    assert!(status.success(), "{name}: {status}");
+}
+
+/// The first of these programs that is not installed.
+pub fn missing_of(programs: &[&str]) -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |name: &&&str| std::env::split_paths(&path).any(|folder| folder.join(name).exists());
+    programs.iter().find(|name| !there(name)).map(|name| format!("{name} is not installed"))
+}
+
+/// The folder for everything, in memory.
+pub fn folder() -> PathBuf {
+    std::env::var_os(FOLDER).expect("set by `alone`").into()
+}
+
+fn set_up() {
+    must("mount", &["-t", "tmpfs", "-o", "size=12G", "none", folder().to_str().unwrap()]);
+    must("ip", &["link", "set", "lo", "up"]);
+    must("ip", &["link", "add", BRIDGE, "type", "bridge"]);
+    must("ip", &["addr", "add", &format!("{SERVER}/16"), "dev", BRIDGE]);
+    must("ip", &["link", "set", BRIDGE, "up"]);
+}
+
+/// Runs a system tool that must succeed.
+pub fn must(name: &str, arguments: &[&str]) -> String {
+    let words: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+    tool(name, &words).unwrap_or_else(|| panic!("{name} {arguments:?} failed"))
+}
+
+/// What of a host's traffic is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    Incoming,
+    Outgoing,
+    Both,
+}
+
+/// A host: a network of its own with a cable to the server.
+pub struct Host {
+    /// A process that does nothing there.
+    keeper: Child,
+    network: PathBuf,
+}
+
+impl Host {
+    /// The host with this number, from 1.
+    pub fn new(number: usize) -> Self {
+        let mut command = Command::new("unshare");
+        let keeper = command.args(["--net", "--", "sleep", "infinity"]).stdin(Stdio::null()).spawn().unwrap();
+        let network = PathBuf::from(format!("/proc/{}/ns/net", keeper.id()));
+        let ours = fs::read_link("/proc/self/ns/net").unwrap();
+        crate::support::eventually("a network of its own", || {
+            fs::read_link(&network).is_ok_and(|network| network != ours)
+        });
+        let (pid, cable) = (keeper.id().to_string(), format!("to-h{number}"));
+        let address = format!("10.77.{}.{}/16", 1 + number / 250, 1 + number % 250);
+        must("ip", &["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &pid]);
+        must("ip", &["link", "set", &cable, "master", BRIDGE, "up"]);
+        let host = Self { keeper, network };
+        host.must("ip", &["addr", "add", &address, "dev", "eth0"]);
+        host.must("ip", &["link", "set", "eth0", "up"]);
+        host.must("ip", &["link", "set", "lo", "up"]);
+        host.must("nft", &["add", "table", "inet", "cut"]);
+        host
+    }
+
+    /// A command that runs on this host.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.network.display())).arg("--").arg(program);
+        command
+    }
+
+    fn must(&self, name: &str, arguments: &[&str]) {
+        let net = format!("--net={}", self.network.display());
+        must("nsenter", &[&[net.as_str(), "--", name], arguments].concat());
+    }
+
+    /// Drops its traffic from now on.
+    pub fn cut(&self, cut: Cut) {
+        for (hook, cuts) in [("input", Cut::Incoming), ("output", Cut::Outgoing)] {
+            if cut == cuts || cut == Cut::Both {
+                let chain = format!("{{ type filter hook {hook} priority 0; policy drop; }}");
+                self.must("nft", &["add", "chain", "inet", "cut", hook, &chain]);
+            }
+        }
+    }
+
+    /// Ends a cut.
+    pub fn heal(&self) {
+        self.must("nft", &["delete", "table", "inet", "cut"]);
+        self.must("nft", &["add", "table", "inet", "cut"]);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}

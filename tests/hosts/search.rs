@@ -1,0 +1,102 @@
+//! Pairs of hosts side by side, until the time is over.
+
+use crate::ceph::Ceph;
+use crate::pair::Pair;
+use crate::report::Report;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// What the images lie on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Nbd,
+    Ceph,
+}
+
+impl Kind {
+    /// What is not installed, if anything.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Self::Nbd => None,
+            Self::Ceph => Ceph::missing(),
+        }
+    }
+}
+
+/// How much is searched.
+#[derive(Clone, Copy)]
+pub struct Length {
+    pub time: Duration,
+    pub pairs: usize,
+    pub seed: u64,
+    /// Ends at the first violation.
+    pub until_found: bool,
+}
+
+impl Length {
+    pub fn of(time: Duration, pairs: usize) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let seed = crate::number("SYNCLINE_HOSTS_SEED", now.as_millis() as u64);
+        let pairs = crate::number("SYNCLINE_HOSTS_PAIRS", pairs as u64) as usize;
+        Self { time, pairs, seed, until_found: false }
+    }
+}
+
+/// Searches, and tells what was seen.
+pub fn search(kind: Kind, length: Length) -> Report {
+    println!("{kind:?}: SYNCLINE_HOSTS_SEED={} SYNCLINE_HOSTS_PAIRS={}", length.seed, length.pairs);
+    let osds = crate::number("SYNCLINE_HOSTS_OSDS", 1) as usize;
+    let ceph = (kind == Kind::Ceph).then(|| Arc::new(Ceph::start(osds)));
+    let (until, found) = (Instant::now() + length.time, AtomicBool::new(false));
+    let goes_on = || Instant::now() < until && !(length.until_found && found.load(Ordering::SeqCst));
+    let mut sum = Report::default();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let troubles = ceph.as_ref().map(|ceph| {
+            let rng = ChaCha8Rng::seed_from_u64(length.seed ^ u64::MAX);
+            scope.spawn(|| trouble_cluster(ceph, rng, &over))
+        });
+        let pairs: Vec<_> = (0..length.pairs)
+            .map(|number| {
+                let (ceph, goes_on, found) = (ceph.clone(), &goes_on, &found);
+                scope.spawn(move || {
+                    let mut pair = Pair::new(number, length.seed, ceph);
+                    pair.search(goes_on, found);
+                    pair.end()
+                })
+            })
+            .collect();
+        for (number, pair) in pairs.into_iter().enumerate() {
+            let report = pair.join().unwrap_or_else(|_| panic!("pair {number} panicked"));
+            println!("{kind:?} pair {number}: {report}");
+            sum.add(report);
+        }
+        over.store(true, Ordering::SeqCst);
+        if let Some(troubles) = troubles {
+            sum.add(troubles.join().expect("no panic"));
+        }
+    });
+    println!("{kind:?}: seed {}: {sum}", length.seed);
+    sum
+}
+
+/// Kills the cluster's daemons by chance and starts them again, until the search is over.
+fn trouble_cluster(ceph: &Ceph, mut rng: ChaCha8Rng, over: &AtomicBool) -> Report {
+    let mut report = Report::default();
+    while !over.load(Ordering::SeqCst) {
+        let pause = Instant::now() + Duration::from_millis(rng.random_range(8_000..30_000));
+        while Instant::now() < pause && !over.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let mon = rng.random_bool(0.3);
+        let daemon = if mon { "mon".to_owned() } else { rng.random_range(0..ceph.osds).to_string() };
+        ceph.daemon(&daemon, "kill");
+        std::thread::sleep(Duration::from_millis(rng.random_range(100..3_000)));
+        ceph.daemon(&daemon, "start");
+        report.count(if mon { "monitor-killed" } else { "osd-killed" });
+    }
+    report
+}
