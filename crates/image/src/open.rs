@@ -21,11 +21,15 @@ impl Image {
             Location::Nbd(location) => open_nbd(&location, how, false),
             Location::Rbd(location) => {
                 let (spec, options) = rbd(&location, how);
-                let device = match how.take_over {
-                    Some(_) if !how.reads() => RbdDevice::take_over(&spec, &options)?,
-                    _ => RbdDevice::open(&spec, &options)?,
-                };
-                Ok(Self::of_rbd(device))
+                let taken = how.take_over.map(|_| RbdDevice::take_over(&spec, &options)).transpose()?;
+                match taken {
+                    Some(device) if !how.reads() => Ok(Self::of_rbd(device)),
+                    // A reader has no lock.
+                    taken => {
+                        drop(taken);
+                        RbdDevice::open(&spec, &options).map(Self::of_rbd)
+                    }
+                }
             }
         }
     }

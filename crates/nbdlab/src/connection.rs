@@ -80,6 +80,10 @@ fn shake_hands(stream: &Stream<'_>, spec: Spec) -> io::Result<bool> {
     match fault {
         Some(Handshake::NotNbd) => stream.send(b"SSH-2.0-OpenSSH_9.9\r\n")?,
         Some(Handshake::Silent) => std::thread::sleep(Duration::from_secs(30)),
+        Some(Handshake::CutShort) => {
+            stream.send(b"NBD")?;
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         _ => {}
     }
     stream.send(b"NBDMAGIC")?;

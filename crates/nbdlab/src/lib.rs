@@ -134,6 +134,7 @@ pub enum Handshake {
     Silent,
     UnknownExport,
     TlsRequired,
+    CutShort,
 }
 
 /// What the server's threads share.

@@ -81,6 +81,7 @@ fn a_handshake_that_goes_wrong_is_an_error_in_one_line() {
     for (fault, part) in [
         (Handshake::NotNbd, "no NBD server listens there"),
         (Handshake::OldStyle, "too old"),
+        (Handshake::CutShort, "the server ended the connection before both had agreed"),
         (Handshake::HugeReply, "an answer to an option has 4294967295 bytes"),
         (Handshake::WrongOption, "an answer to another option"),
         (Handshake::NoSize, "an export without a size"),
