@@ -68,7 +68,7 @@ fn a_fence_that_could_not_read_is_asked_again() {
     let (counting, inner) = (asked.clone(), lab.inner.clone());
     device.set_fence(Arc::new(move |image: &mut dyn ReadBlock| {
         if counting.fetch_add(1, Ordering::SeqCst) < 3 {
-            inner.faults.lock().unwrap().cut_sending = Some(100);
+            inner.faults.lock().unwrap().cut_sending = Some(10);
         }
         image.read_block(0, &mut [0; 4096])
     }));

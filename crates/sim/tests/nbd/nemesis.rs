@@ -8,6 +8,12 @@ use syncline_sim::{Interrupted, Simulation, Stalled};
 
 const EIO: u32 = 5;
 
+/// Strikes in a life, at most: each is followed by some milliseconds of reconnecting.
+const STRIKES_MAX: u64 = 60;
+
+/// Picks after which a life counts as stalled; an ordinary one takes some ten thousand.
+const PICKS_MAX: u64 = 400_000;
+
 /// What it may do in a phase of a life.
 #[derive(Clone, Copy)]
 pub struct May {
@@ -56,14 +62,21 @@ impl<'a> Nemesis<'a> {
         work: impl Future<Output = Result<T, String>> + Send + 'static,
         may: May,
     ) -> Result<Outcome<T>, String> {
-        let mut cut = false;
+        let (mut cut, mut picks) = (false, 0);
         let outcome = simulation.run_watched(work, &mut |_| {
+            picks += 1;
+            if picks > PICKS_MAX {
+                return Err(format!("it has not ended after {PICKS_MAX} picks"));
+            }
             if let Some(left) = &mut self.until_cut {
                 if *left == 0 {
                     cut = true;
                     return Err("the host dies".into());
                 }
                 *left -= 1;
+            }
+            if self.strikes == STRIKES_MAX {
+                return Ok(());
             }
             if self.until_strike == 0 {
                 self.until_strike = self.rng.random_range(0..self.gap);
