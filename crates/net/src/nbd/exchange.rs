@@ -4,7 +4,9 @@ use super::ReadBlock;
 use super::handshake::Export;
 use super::link::Fresh;
 use super::operation::{Arrived, Change, Piece, pieces};
-use super::protocol::{Command, Content, REQUEST_BYTES, Reply, Request, io_error, read_reply, violation};
+use super::protocol::{
+    Command, Content, REQUEST_BYTES, Reply, Request, io_error, read_reply, told, violation,
+};
 use bytes::Bytes;
 use std::io::{self, IoSlice, Read};
 use std::time::{Duration, Instant};
@@ -51,7 +53,7 @@ impl<'a> Exchange<'a> {
                 Reply::Simple { cookie: of, error: number } if of == cookie => {
                     return match number {
                         0 if self.export.structured => Err(violation("a simple reply to a read")),
-                        0 => self.fresh.input.read_exact(into),
+                        0 => self.fresh.input.read_exact(into).map_err(told),
                         number => Err(io_error(number)),
                     };
                 }
@@ -68,7 +70,7 @@ impl<'a> Exchange<'a> {
                             }
                             let part = &mut into[(at - offset) as usize..][..len_bytes as usize];
                             match content {
-                                Content::Data { .. } => self.fresh.input.read_exact(part)?,
+                                Content::Data { .. } => self.fresh.input.read_exact(part).map_err(told)?,
                                 _ => part.fill(0),
                             }
                         }
@@ -163,7 +165,7 @@ impl<'a> Exchange<'a> {
 
     fn reply(&mut self) -> io::Result<Reply> {
         self.be_patient();
-        read_reply(&mut self.fresh.input, self.export.structured)
+        read_reply(&mut self.fresh.input, self.export.structured).map_err(told)
     }
 
     fn be_patient(&self) {

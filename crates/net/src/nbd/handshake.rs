@@ -76,20 +76,10 @@ pub(super) fn connect(
     limit: Duration,
     peer: Option<SocketAddr>,
 ) -> io::Result<(Channel, Export)> {
-    let agreed = || {
-        let mut handshake = Handshake::begin(location, options, limit, peer)?;
-        let structured = handshake.structured_replies()?;
-        let export = handshake.export(option::GO, &location.export, structured)?;
-        Ok((handshake.channel, export))
-    };
-    agreed().map_err(|error: io::Error| match error.kind() {
-        // Its own text is about a buffer.
-        io::ErrorKind::UnexpectedEof if error.get_ref().is_none() => {
-            let text = "the server ended the connection before both had agreed on the export; see its log";
-            io::Error::new(io::ErrorKind::UnexpectedEof, text)
-        }
-        _ => error,
-    })
+    let mut handshake = Handshake::begin(location, options, limit, peer)?;
+    let structured = handshake.structured_replies()?;
+    let export = handshake.export(option::GO, &location.export, structured)?;
+    Ok((handshake.channel, export))
 }
 
 /// Asks for the size of the export as it is now, over a connection that is used for nothing else.
@@ -265,7 +255,7 @@ impl Handshake {
                 0 => {
                     return Err(io::Error::new(
                         io::ErrorKind::UnexpectedEof,
-                        "the server ended the connection",
+                        "the server ended the connection before both had agreed on the export; see its log",
                     ));
                 }
                 read => filled += read,

@@ -141,6 +141,14 @@ pub(super) fn violation(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the server broke the protocol: {}", what.into()))
 }
 
+/// The same error, in words about the server where the system's are about a buffer.
+pub(super) fn told(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ io::ErrorKind::UnexpectedEof => io::Error::new(kind, "the server ended the connection"),
+        _ => error,
+    }
+}
+
 /// Reads a reply up to its data.
 pub(super) fn read_reply(from: &mut impl Read, structured: bool) -> io::Result<Reply> {
     let mut header = [0; 16];

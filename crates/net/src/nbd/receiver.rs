@@ -3,7 +3,7 @@
 
 use super::channel::Incoming;
 use super::link::Link;
-use super::protocol::{Content, Reply, read_reply};
+use super::protocol::{Content, Reply, read_reply, told};
 use super::shared::Shared;
 use super::wires::Span;
 use std::io::{self, BufReader, Read};
@@ -13,10 +13,7 @@ pub(super) fn serve(shared: &Shared, link: &Link, index: usize, mut input: BufRe
     loop {
         match receive(shared, link, index, &mut input) {
             Ok(()) => link.hear(),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return io::Error::new(error.kind(), "the server ended the connection");
-            }
-            Err(error) => return error,
+            Err(error) => return told(error),
         }
     }
 }
