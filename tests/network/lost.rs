@@ -37,7 +37,7 @@ pub fn assert_lost(mount: Mount, lost: &str, log: &Path, words: &[&str]) {
     let before = mount.stats();
     // Names are still there, as on ext4 after a shutdown; nothing else is.
     assert!(path.join("before").exists());
-    assert_eq!(errno(File::open(path.join("before"))), EIO);
+    assert_eq!(errno(File::open(path.join("before")).and_then(|file| file.sync_all())), EIO);
     assert_eq!(errno(File::create(path.join("more"))), EIO);
     assert_eq!(errno(fs::create_dir(path.join("directory"))), EIO);
     assert_eq!(errno(fs::remove_file(path.join("before"))), EIO);
