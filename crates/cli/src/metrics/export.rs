@@ -120,9 +120,13 @@ impl Mounts {
             Kind::Counter => MetricType::Counter,
             Kind::Gauge => MetricType::Gauge,
         };
+        let told: Vec<_> = self.asked().filter(|(_, sample)| of.is_told_by(&sample.stats)).collect();
+        if told.is_empty() {
+            return Ok(());
+        }
         let unit = of.measure.unit();
         let mut metric = encoder.encode_descriptor(of.name, of.help, unit.as_ref(), sort)?;
-        for (labels, sample) in self.asked().filter(|(_, sample)| of.is_told_by(&sample.stats)) {
+        for (labels, sample) in told {
             let value = sample.number(of.at) as f64 * of.scale;
             let mut one = metric.encode_family(&labels)?;
             match of.kind {
@@ -134,10 +138,15 @@ impl Mounts {
     }
 
     fn distributed(&self, of: &Distributed, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let told =
+            self.asked().filter_map(|(labels, sample)| Some((labels, sample.distributions.get(of.at)?)));
+        let told: Vec<_> = told.collect();
+        if told.is_empty() {
+            return Ok(());
+        }
         let (unit, sort) = (of.measure.unit(), MetricType::Histogram);
         let mut metric = encoder.encode_descriptor(of.name, of.help, unit.as_ref(), sort)?;
-        for (labels, sample) in self.asked() {
-            let Some(distribution) = sample.distributions.get(of.at) else { continue };
+        for (labels, distribution) in told {
             let buckets = buckets(distribution, of);
             let (sum, count) = (distribution.sum / of.per_unit, distribution.count());
             metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
