@@ -75,5 +75,5 @@ async fn relocate_range(fs: &Filesystem, ino: Ino, blocks: Range<u64>, run: Bloc
             take_up_extent(fs, &inode, extent).await?;
         }
     }
-    writeback::write_back_once(fs, &inode).await
+    writeback::write_back_once(fs, &inode).await.map(|_| ())
 }

@@ -169,6 +169,9 @@ async fn sync_many_noting(
         let target = files.values().map(|inode| target(inode, entry, false)).fold(entry, OpSeq::max);
         result = sync_to(fs, target, draft).await;
     }
+    if result.is_ok() {
+        files.values().for_each(|inode| inode.state.lock().data.failures.end_unwritten());
+    }
     for (inode, error) in unreported {
         if let Some((count, error)) = error {
             let mut state = inode.state.lock();

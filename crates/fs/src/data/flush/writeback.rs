@@ -49,8 +49,11 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
     let first = {
         let failures = &mut inode.state.lock().data.failures;
         match &result {
-            Ok(()) => {
-                failures.end_unwritten();
+            // Otherwise nothing was dirty, perhaps because a sync has it in flight, which may fail.
+            Ok(wrote) => {
+                if *wrote {
+                    failures.end_unwritten();
+                }
                 None
             }
             Err(error) => failures.add_unwritten(error.clone()).then_some(error),
@@ -67,7 +70,7 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
             "a file could not be written back, and is tried again; 'syncline path DIR INODE' names it"
         );
     }
-    result
+    result.map(|_| ())
 }
 
 /// True if the store has ended, which is told once.
@@ -75,10 +78,12 @@ fn is_end(fs: &Filesystem, error: &FsError) -> bool {
     matches!(error, FsError::Store(error) if fs.store.is_end(error))
 }
 
-pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+/// True if there was something to write.
+pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<bool, FsError> {
     if inode.state.lock().is_settled(Aim::Place) {
-        return Ok(());
+        return Ok(false);
     }
+    let mut wrote = false;
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     loop {
@@ -91,13 +96,14 @@ pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>
         if small || end == 0 {
             submit_small(fs, inode).await?;
             ended::require_size(fs, inode);
-            return Ok(());
+            return Ok(wrote);
         }
+        wrote = true;
         while first < end {
             first = round(fs, inode, first..end, Way::WriteBack, &mut Submitted::default()).await?;
         }
         if ended::has_ended(fs, inode) {
-            return Ok(());
+            return Ok(wrote);
         }
     }
 }
