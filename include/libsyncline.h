@@ -174,6 +174,14 @@ int syncline_sync_many(const struct syncline_fs *fs, const struct syncline_file 
  * created or changed afterwards. Waits for no flush. */
 int syncline_barrier(const struct syncline_fs *fs, const struct syncline_file *const *files, size_t count);
 
+/* When changes of a file become durable, or of a directory and what is made in it from now on: "fsync", "ordered",
+ * "ordered:SECONDS" (1 to 255) or "strict"; NULL: none of its own. In class ordered, the three calls that sync fix the order and
+ * wait for no flush, which begins within the seconds; in class strict, every change is durable when its call returns. */
+int syncline_set_durability(const struct syncline_fs *fs, const char *path, const char *durability);
+
+/* The class that holds, in these words. Returns its length; see "Pointers". */
+int64_t syncline_durability(const struct syncline_fs *fs, const char *path, char *durability, size_t size);
+
 /*
  * Names
  */

@@ -16,7 +16,8 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use syncline::{
-    Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits, Timestamp, format_device,
+    Allocation, Durability, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits, Timestamp,
+    format_device,
 };
 use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::items::extent::Extent;
@@ -43,9 +44,10 @@ enum Feature {
     DataInLog,
     CountedXattrs,
     Lease,
+    Durability,
 }
 
-const FEATURES: [Feature; 9] = [
+const FEATURES: [Feature; 10] = [
     Feature::None,
     Feature::ParentPointers,
     Feature::Preallocation,
@@ -55,7 +57,11 @@ const FEATURES: [Feature; 9] = [
     Feature::DataInLog,
     Feature::CountedXattrs,
     Feature::Lease,
+    Feature::Durability,
 ];
+/// Directories of each durability class, in images that have classes.
+const CLASSES: [(&str, Durability); 3] =
+    [("fsync", Durability::Fsync), ("ordered", Durability::Ordered(77)), ("strict", Durability::Strict)];
 /// Limits of the directory in the image that has quotas.
 const LIMITS: QuotaLimits = QuotaLimits { bytes: 10 << 20, inodes: 1000 };
 /// Further names of one inode, in images with parent pointers: some fit its item, some do not.
@@ -72,6 +78,7 @@ fn golden(version: u32, feature: Feature, state: &str) -> PathBuf {
         Feature::DataInLog => "data-in-log-",
         Feature::CountedXattrs => "counted-xattrs-",
         Feature::Lease => "lease-",
+        Feature::Durability => "durability-",
     };
     let name = format!("../../tests/compat/version-{version}-{feature}{state}.img.gz");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -192,6 +199,16 @@ fn make(feature: Feature) -> (Arc<MemoryDevice>, Filesystem) {
         fs.set_xattr("counted/file", "user.tiny", b"1").unwrap();
         fs.set_xattr("counted/file", "user.long", &pattern(60_000)).unwrap();
     }
+    if feature == Feature::Durability {
+        for (name, class) in CLASSES {
+            fs.create_dir(name).unwrap();
+            fs.set_durability(name, Some(class)).unwrap();
+            let file = fs.create_file(format!("{name}/made in it")).unwrap();
+            file.write_all_at(&pattern(20_000), 0).unwrap();
+            file.sync_all().unwrap();
+        }
+        fs.set_durability("ordered/made in it", None).unwrap();
+    }
     fs.open_file("empty").unwrap().sync_all().unwrap();
     (device, fs)
 }
@@ -288,6 +305,14 @@ fn compare(fs: &Filesystem, feature: Feature) {
         expected[7 * 4096 + 104..7 * 4096 + 4104].fill(0);
         assert!(fs.read("logged").unwrap() == expected);
     }
+    if feature == Feature::Durability {
+        for (name, class) in CLASSES {
+            assert_eq!(fs.durability(name).unwrap(), class);
+            assert_eq!(fs.read(format!("{name}/made in it")).unwrap(), pattern(20_000));
+        }
+        assert_eq!(fs.durability("strict/made in it").unwrap(), Durability::Strict);
+        assert_eq!(fs.durability("ordered/made in it").unwrap(), Durability::Fsync);
+    }
     let middle_and_long = 4 + 118;
     if feature == Feature::CountedXattrs {
         assert_eq!(fs.metadata("empty").unwrap().blocks(), middle_and_long);
@@ -304,7 +329,8 @@ fn compare(fs: &Filesystem, feature: Feature) {
         | Feature::Compression
         | Feature::Quotas
         | Feature::CountedXattrs
-        | Feature::Lease => {
+        | Feature::Lease
+        | Feature::Durability => {
             assert_eq!(inline.nlink(), 2);
             assert_eq!(fs.paths(inline.ino()).unwrap_err().errno(), 61);
         }

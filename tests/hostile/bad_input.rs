@@ -40,6 +40,7 @@ const REFUSED: &str = "
     6  | clone missing new                         | missing; No such file; check the path
     6  | dedupe missing                            | missing; No such file; check the path
     6  | defragment missing                        | missing; No such file; check the path
+    6  | durability show missing                   | missing; No such file; check the path
     6  | compress missing                          | missing; No such file; check the path
     6  | quota set missing --bytes 1MiB            | missing; No such file; check the path
     6  | quota show missing                        | missing; No such file; check the path

@@ -52,6 +52,7 @@ fn paths_are_shown_harmless_when_they_are_refused() {
         "dedupe",
         "defragment",
         "compress",
+        "durability",
         "stats",
         "explain",
     ] {
@@ -127,6 +128,8 @@ fn names_are_shown_harmless_where_they_are_told() {
         ok(&["quota", "list", &mounted]),
         ok(&["compress", &evil]),
         ok(&["compress", &evil, "--show"]),
+        ok(&["durability", "set", &tree, "ordered"]),
+        ok(&["durability", "list", &mounted]),
     ];
     for (index, answer) in names.iter().enumerate().filter(|(index, _)| [0, 1, 5].contains(index)) {
         assert!(answer.out.contains(SHOWN), "{index}: {answer:?}");

@@ -163,6 +163,7 @@ fn a_daemon_that_has_died_is_told_by_every_question() {
         "du mount",
         "clone mount/a mount/b",
         "compress mount",
+        "durability show mount",
         "info mount",
         "check mount",
         "inspect mount",
@@ -203,6 +204,7 @@ fn a_directory_of_another_filesystem_is_called_by_its_own_name() {
         &["dedupe", "outer"],
         &["defragment", "-r", "outer"],
         &["compress", "-r", "outer"],
+        &["durability", "list", "outer"],
     ] {
         let answer = refused(words, place.path()).fails(6, &["outer is not on a mounted", "findmnt"]);
         assert!(!answer.err.contains("secret"), "{answer:?}");

@@ -150,6 +150,7 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
             (&["du"], &[]),
             (&["trim"], &[]),
             (&["compress"], &[]),
+            (&["durability", "show"], &[]),
             (&["dedupe"], &[]),
             (&["defragment", "-r"], &[]),
             (&["clone"], &["copy"]),

@@ -7,6 +7,7 @@ mod acl;
 mod allocate;
 mod clone;
 mod defragment;
+mod durability;
 mod explain;
 mod flags;
 mod limits;

@@ -174,11 +174,19 @@ static void syncs(struct syncline_fs *fs, struct syncline_fs *stranger)
 	const struct syncline_file *group[3] = { files[0], files[1], strange };
 	struct work work[4];
 	pthread_t threads[4];
+	char class[16];
 	int i;
 
 	EXPECT(syncline_pwrite(files[0], "1", 1, 0) == 1 && syncline_pwrite(files[1], "2", 1, 0) == 1);
 	DONE(syncline_barrier(fs, group, 2));
 	DONE(syncline_sync_many(fs, group, 2));
+	DONE(syncline_set_durability(fs, "/one", "ordered:9"));
+	EXPECT(syncline_durability(fs, "/one", class, sizeof(class)) == 9 && strcmp(class, "ordered:9") == 0);
+	DONE(syncline_fsync(files[0]));
+	DONE(syncline_set_durability(fs, "/one", NULL));
+	EXPECT(syncline_durability(fs, "/one", class, sizeof(class)) == 5 && strcmp(class, "fsync") == 0);
+	EXPECT(syncline_set_durability(fs, "/one", "never") == -EINVAL);
+	EXPECT(syncline_set_durability(fs, "/none", "strict") == -ENOENT);
 	EXPECT(syncline_sync_many(fs, group, 3) == -EXDEV);
 	group[2] = NULL;
 	EXPECT(syncline_sync_many(fs, group, 3) == -EFAULT);

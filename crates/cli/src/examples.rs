@@ -149,6 +149,27 @@ Examples:
   syncline compress -r --now --algorithm lz4 /mnt/data/logs
   syncline compress -r --show /mnt/data";
 
+pub const DURABILITY_SET: &str = "\
+Classes:
+  fsync    what a program syncs is durable when the call returns
+  ordered  a sync returns as soon as its place in history is fixed, without waiting for the device; at most --within
+           seconds later a flush begins. A power cut loses the last seconds, never the order
+  strict   each write and each change of names is durable before it returns
+
+Examples:
+  syncline durability set /mnt/data/build ordered
+  syncline durability set /mnt/data/build ordered --within 30 --recursive
+  syncline durability set /mnt/data/ledger strict
+What is in a directory already keeps its class, unless --recursive. 'syncline sync --all DIR' makes everything durable.";
+
+pub const DURABILITY_SHOW: &str = "\
+Examples:
+  syncline durability show /mnt/data/build";
+
+pub const DURABILITY_LIST: &str = "\
+Examples:
+  syncline durability list /mnt/data";
+
 pub const QUOTA_SET: &str = "\
 Examples:
   syncline quota set /mnt/data/alice --bytes 10GiB --inodes 100000

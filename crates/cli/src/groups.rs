@@ -18,6 +18,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "label",
             "uuid",
             "quota",
+            "durability",
             "compress",
             "dedupe",
             "defragment",

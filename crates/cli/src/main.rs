@@ -120,6 +120,8 @@ enum Command {
     /// Have what is written to files compressed, or what they hold
     #[command(after_help = examples::COMPRESS)]
     Compress(commands::compress::Args),
+    /// Choose when changes of directory trees become durable
+    Durability(commands::durability::Args),
     /// Limit what directory trees may have
     Quota(commands::quota::Args),
     /// Show what an image says about itself
@@ -230,6 +232,7 @@ fn run(command: Command) -> Outcome {
         Command::Defragment(args) => commands::defragment::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Compress(args) => commands::compress::run(args),
+        Command::Durability(args) => commands::durability::run(args),
         Command::Quota(args) => commands::quota::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Label(args) => commands::identity::label(args).map_err(Failure::or_its_directory),

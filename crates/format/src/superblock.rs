@@ -25,6 +25,9 @@ pub const FEATURE_COUNTED_XATTRS: u32 = 64;
 /// Feature flag: whoever writes to the image must hold the device lease (`lease.rs`), whatever way
 /// he came.
 pub const FEATURE_LEASE: u32 = 128;
+/// Feature flag: inodes may have a durability class (`items/durability.rs`). Set before the first
+/// has one.
+pub const FEATURE_DURABILITY: u32 = 256;
 /// The feature flags that this program knows. An image with any other is refused.
 pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_PREALLOCATION
@@ -33,7 +36,8 @@ pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_QUOTAS
     | FEATURE_UNPLACED
     | FEATURE_COUNTED_XATTRS
-    | FEATURE_LEASE;
+    | FEATURE_LEASE
+    | FEATURE_DURABILITY;
 
 /// Magic number at the start of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";

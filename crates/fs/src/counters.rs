@@ -100,6 +100,10 @@ counters! {
     fdatasyncs,
     /// Barriers.
     barriers,
+    /// Syncs of class `ordered`, which waited for no flush.
+    syncs_ordered,
+    /// Flushes that syncs of class `ordered` owed and that failed; each is tried again.
+    promises_failed,
     /// Small files that were logged with the fsync of another.
     taken_along,
     /// Times that reference counts of shared blocks were looked up.

@@ -4,6 +4,7 @@ use crate::access::Accessed;
 use crate::cache::{Claim, InodeCache, References};
 use crate::counters::{Counters, FsCounters};
 use crate::data::{self, FileData};
+use crate::durability::Durability;
 use crate::hash::NameHasher;
 use crate::inode::{Inode, InodeState};
 use crate::orphan::OrphanQueue;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Weak};
 use syncline_device::Spawn;
 use syncline_format::items::inode::{inline_bytes_max, xattr_bytes_max};
 use syncline_format::items::parent::parent_bytes_max;
-use syncline_format::superblock::{FEATURE_COMPRESSION, FEATURE_COUNTED_XATTRS};
+use syncline_format::superblock::{FEATURE_COMPRESSION, FEATURE_COUNTED_XATTRS, FEATURE_DURABILITY};
 use syncline_store::Store;
 use syncline_sync::atomic::AtomicBool;
 
@@ -46,6 +47,8 @@ pub struct Filesystem {
     pub(crate) data: FileData,
     /// A durable superblock is known to have the feature of compressed data.
     pub(crate) may_compress: AtomicBool,
+    /// Some inode may have a durability class of its own, or the mount demands `strict`.
+    pub(crate) has_classes: AtomicBool,
     /// A reference to itself, for background tasks.
     me: Weak<Filesystem>,
 }
@@ -131,6 +134,8 @@ impl Filesystem {
         let parent_pointers = store.has_parent_pointers();
         let logs_data = data::can_log_data(&store);
         let may_compress = AtomicBool::new(store.has_features(FEATURE_COMPRESSION));
+        let strict = options.durability == Durability::Strict;
+        let has_classes = AtomicBool::new(strict || store.has_features(FEATURE_DURABILITY));
         let fs = Arc::new_cyclic(|me| Self {
             logs_data,
             parent_pointers,
@@ -148,6 +153,7 @@ impl Filesystem {
             receipts: Receipts::new(options.receipts_max),
             data: FileData::default(),
             may_compress,
+            has_classes,
             me: me.clone(),
             options,
         });

@@ -8,15 +8,16 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::inode_change::InodeChanges;
 use crate::types::{FileFlags, FileType, Ino};
+use syncline_format::items::durability::{Durability, FLAGS_DURABILITY};
 use syncline_format::items::extent::Algorithm;
 use syncline_format::items::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_LZ4, FLAG_NO_ACCESS_TIME, FLAG_NO_DUMP, FLAG_ZSTD, compression_of,
 };
-use syncline_format::superblock::FEATURE_COMPRESSION;
+use syncline_format::superblock::{FEATURE_COMPRESSION, FEATURE_DURABILITY};
 use syncline_store::{Admission, Transaction};
 use syncline_sync::atomic::Ordering;
 
-/// All flags that a caller can set.
+/// All flags that a caller can set, but for the durability class.
 const SETTABLE: u32 =
     FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD;
 
@@ -29,6 +30,20 @@ impl FileFlags {
             | bit(self.no_dump, FLAG_NO_DUMP)
             | bit(self.compression == Some(Algorithm::Lz4), FLAG_LZ4)
             | bit(self.compression == Some(Algorithm::Zstd), FLAG_ZSTD)
+            | bit(self.synchronous, Durability::Strict.flags())
+    }
+
+    /// The flags of an inode that had `before`. `S` is class strict; without it another class stays.
+    fn after(self, before: u32) -> u32 {
+        let was_strict = Durability::of(before) == Some(Durability::Strict);
+        let class = if self.synchronous || was_strict { FLAGS_DURABILITY } else { 0 };
+        (before & !SETTABLE & !class) | self.bits()
+    }
+
+    /// The features that an image with these flags has.
+    fn features(self) -> u32 {
+        let has = |holds: bool, feature: u32| if holds { feature } else { 0 };
+        has(self.compression.is_some(), FEATURE_COMPRESSION) | has(self.synchronous, FEATURE_DURABILITY)
     }
 
     fn of(bits: u32) -> Self {
@@ -39,6 +54,7 @@ impl FileFlags {
             no_access_time: has(FLAG_NO_ACCESS_TIME),
             no_dump: has(FLAG_NO_DUMP),
             compression: compression_of(bits),
+            synchronous: Durability::of(bits) == Some(Durability::Strict),
         }
     }
 }
@@ -53,27 +69,32 @@ impl Filesystem {
 
     /// Sets the flags of a file or directory. The kernel has checked the caller's permission.
     pub async fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<(), FsError> {
-        self.change_flags(ino, flags.compression, |before| (before & !SETTABLE) | flags.bits()).await
+        self.change_flags(ino, flags.features(), |before| flags.after(before)).await
     }
 
     /// Sets the compression of data written to a file from now on, or of files made in a directory.
     /// Existing data stays as it is; see [`Filesystem::rewrite`].
     pub async fn set_compression(&self, ino: Ino, compression: Option<Algorithm>) -> Result<(), FsError> {
-        let bits = FileFlags { compression, ..FileFlags::default() }.bits();
-        self.change_flags(ino, compression, |before| (before & !(FLAG_LZ4 | FLAG_ZSTD)) | bits).await
+        let flags = FileFlags { compression, ..FileFlags::default() };
+        let change = |before| (before & !(FLAG_LZ4 | FLAG_ZSTD)) | flags.bits();
+        self.change_flags(ino, flags.features(), change).await
     }
 
-    async fn change_flags(
+    /// Changes the flags of an inode, on an image that has these features from then on.
+    pub(crate) async fn change_flags(
         &self,
         ino: Ino,
-        compression: Option<Algorithm>,
+        features: u32,
         change_of: impl FnOnce(u32) -> u32,
     ) -> Result<(), FsError> {
         self.store.writable()?;
-        if compression.is_some() {
-            // The feature is durable before any flag asks for compression, and so before any data
-            // is compressed: older programs refuse the image.
-            self.store.add_features(FEATURE_COMPRESSION).await?;
+        if features != 0 {
+            // A feature is durable before any flag needs it, and so before any data is compressed:
+            // older programs refuse the image.
+            self.store.add_features(features).await?;
+            if features & FEATURE_DURABILITY != 0 {
+                self.has_classes.store(true, Ordering::Release);
+            }
         }
         let _room = self.store.admit(Admission::Change).await?;
         let inode = self.inode(ino).await?;
@@ -152,7 +173,9 @@ pub(crate) fn require_writable(inode: &Inode, offset: u64) -> Result<(), FsError
 fn handed_down(flags: u32, to: FileType) -> u32 {
     let all = match to {
         FileType::Symlink => 0,
-        FileType::Regular | FileType::Directory => FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD,
+        FileType::Regular | FileType::Directory => {
+            FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP | FLAG_LZ4 | FLAG_ZSTD | FLAGS_DURABILITY
+        }
         _ => FLAG_NO_ACCESS_TIME | FLAG_NO_DUMP,
     };
     flags & all

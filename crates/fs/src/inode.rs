@@ -57,6 +57,8 @@ pub(crate) struct InodeState {
     /// Reads have moved the access time since the item was logged; the inode is in the list of
     /// those to be logged.
     pub access_unlogged: bool,
+    /// A sync of class `ordered` was answered and the flush that it owes has not begun.
+    pub owes_flush: bool,
 }
 
 /// The inode item without attributes and data. Cheap to clone.
@@ -161,6 +163,7 @@ impl InodeState {
             removing,
             linkable,
             access_unlogged: false,
+            owes_flush: false,
         }
     }
 
@@ -231,6 +234,7 @@ impl InodeState {
             removing,
             linkable,
             access_unlogged,
+            owes_flush: false,
         })
     }
 

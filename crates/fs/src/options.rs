@@ -3,6 +3,7 @@
 use crate::clock::{Clock, SystemClock};
 use std::sync::Arc;
 use std::time::Duration;
+use syncline_format::items::durability::Durability;
 use syncline_format::items::extent::Algorithm;
 
 /// When reads change the access time. The new time is logged like dirty data: when it is
@@ -54,6 +55,8 @@ pub struct Options {
     pub directory_access_time: bool,
     /// Compression of new files whose directory does not ask for any. Default: none.
     pub compression: Option<Algorithm>,
+    /// Durability class of files and directories that have none of their own. Default: fsync.
+    pub durability: Durability,
     /// Number of receipts kept. Default 4096, about 2 MiB when full; 0 for none.
     pub receipts_max: usize,
 }
@@ -74,6 +77,7 @@ impl Default for Options {
             access_time: AccessTime::default(),
             directory_access_time: true,
             compression: None,
+            durability: Durability::default(),
             receipts_max: 4096,
         }
     }

@@ -179,6 +179,8 @@ pub struct FileFlags {
     pub no_dump: bool,
     /// `c`: the algorithm that compresses new data, if any.
     pub compression: Option<Algorithm>,
+    /// `S`: changes are durable before they are answered; class `strict`.
+    pub synchronous: bool,
 }
 
 /// Flags of a rename.

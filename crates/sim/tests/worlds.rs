@@ -71,6 +71,17 @@ fn some_pairs_of_operations() {
     assert!(summary.figures.distinct > 2_000, "{summary}");
 }
 
+/// What a sync of class `ordered` leaves, whatever comes after it.
+#[test]
+fn some_operations_after_an_ordered_sync() {
+    let plan = seeded(Plan::BROAD);
+    let mut pairs = Enumeration::default().two;
+    pairs.retain(|workload| workload.to_string().starts_with("order "));
+    let summary = search(plan, &sample(&pairs, plan.seed, 200));
+    assert_sound(&summary);
+    assert!(summary.figures.distinct > 1_000, "{summary}");
+}
+
 /// The workload in `SYNCLINE_WORLD`, or one that does several things.
 #[test]
 fn one_world() {
@@ -102,6 +113,8 @@ fn rules_broken_on_purpose_are_noticed() {
         (Canary::CountInOwnTransaction, ""),
         (Canary::OverlookUsage, "quota A 24576 4; -; mkdir A/D"),
         (Canary::SnapshotWithoutData, "append A/bar 9000; -; snapshot"),
+        (Canary::OrderedWithoutOrder, ""),
+        (Canary::PromiseForgotten, "order A/bar 4000 200; fsync A/bar; "),
         // These show only if a second operation meets the effects of the first.
         (Canary::ReuseEarly, "rename A/foo B/bar; syncfs; append"),
         (Canary::LogStartsLate, "create B/foo; checkpoint&; write A/bar 4000"),

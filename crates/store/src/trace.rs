@@ -23,6 +23,8 @@ pub enum Cover {
     Issued,
     /// A checkpoint: for syncfs, and where the log found no room.
     Checkpoint,
+    /// Nothing yet: the sync fixed an order, and a flush follows in some seconds.
+    Ordered,
 }
 
 /// A stage of a sync, in chronological order.

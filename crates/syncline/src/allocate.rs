@@ -32,6 +32,9 @@ impl File {
     pub fn allocate(&self, what: Allocation, offset: u64, len: u64) -> Result<()> {
         self.require_write()?;
         let kill_privileges = self.shared().kill_privileges();
-        Ok(block_on(self.shared().engine.allocate(self.ino(), what, offset, len, kill_privileges))?)
+        block_on(async {
+            self.shared().engine.allocate(self.ino(), what, offset, len, kill_privileges).await?;
+            self.shared().settle(self.ino()).await
+        })
     }
 }

@@ -79,7 +79,7 @@ impl DirBuilder {
             };
             let made = shared.engine.mkdir(shared.caller, parent.ino(), &name, self.permissions).await?;
             drop(Reference::counted(shared, made.ino));
-            Ok(())
+            shared.settle(parent.ino()).await
         })
     }
 }
@@ -112,7 +112,10 @@ impl Filesystem {
                         way.push((above, name, ino));
                         way.push((ino, name_below, below));
                     }
-                    None => self.shared.engine.rmdir(above, &name).await?,
+                    None => {
+                        self.shared.engine.rmdir(above, &name).await?;
+                        self.shared.settle(above).await?;
+                    }
                 }
             }
             Ok(())
@@ -136,6 +139,7 @@ impl Filesystem {
                     return Ok(Some((entry.name, entry.ino)));
                 }
                 engine.unlink(ino, &entry.name).await?;
+                self.shared.settle(ino).await?;
             }
         }
     }

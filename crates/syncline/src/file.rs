@@ -126,7 +126,10 @@ impl File {
         self.require_write()?;
         let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
         let write = self.shared.engine.write(self.ino(), offset, owned(data), self.shared.kill_privileges());
-        block_on(write)?;
+        block_on(async {
+            write.await?;
+            self.shared.settle(self.ino()).await
+        })?;
         Ok(data.len())
     }
 
@@ -192,7 +195,11 @@ impl File {
     fn append(&self, data: &[u8], position: &mut u64) -> Result<usize> {
         let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
         let append = self.shared.engine.append(self.ino(), owned(data), self.shared.kill_privileges());
-        *position = block_on(append)? + data.len() as u64;
+        let offset = block_on(async {
+            let offset = append.await?;
+            self.shared.settle(self.ino()).await.map(|()| offset)
+        })?;
+        *position = offset + data.len() as u64;
         Ok(data.len())
     }
 }

@@ -46,8 +46,10 @@ impl File {
     }
 
     fn set(&self, changes: SetAttributes) -> Result<()> {
-        block_on(self.shared().engine.setattr(self.shared().caller, self.ino(), changes))?;
-        Ok(())
+        block_on(async {
+            self.shared().engine.setattr(self.shared().caller, self.ino(), changes).await?;
+            self.shared().settle(self.ino()).await
+        })
     }
 
     /// Gives the file another name, or its first
@@ -58,7 +60,8 @@ impl File {
             let (parent, name) = self.shared().parent(path.as_ref()).await?;
             let linked = self.shared().engine.link(self.ino(), parent.ino(), &name).await?;
             drop(Reference::counted(self.shared(), linked.ino));
-            Ok(())
+            self.shared().settle(parent.ino()).await?;
+            self.shared().settle(self.ino()).await
         })
     }
 }

@@ -52,6 +52,9 @@
 //!   in the same way; none if an earlier one covered them.
 //! - [`Filesystem::sync_many`]: as `sync_all`, for several files, all or nothing. One flush.
 //! - [`Filesystem::sync`]: everything that was written survives any crash. A checkpoint.
+//! - [`Filesystem::set_durability`]: in a tree of class `ordered`, `sync_all`, `sync_data` and `sync_many` fix the order
+//!   and wait for no flush, which begins within the class's seconds; in one of class `strict`, every
+//!   change is durable when it returns.
 //! - [`Filesystem::barrier`]: later writes never survive without the earlier writes to the given
 //!   files. No flush.
 //! - [`Filesystem::create_snapshot`]: the current state is kept, durably. A checkpoint.
@@ -92,6 +95,7 @@
 
 mod allocate;
 mod directories;
+mod durability;
 mod error;
 mod file;
 mod file_attributes;
@@ -120,7 +124,8 @@ pub use read_dir::{DirEntry, ReadDir};
 pub use snapshots::Snapshot;
 pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp, XattrMode};
 pub use syncline_fs::{
-    AccessTime, Allocation, Change, ChangeKind, Deduplicated, QuotaLimits, QuotaUsage, Receipt, Usage,
+    AccessTime, Allocation, Change, ChangeKind, Deduplicated, Durability, QuotaLimits, QuotaUsage, Receipt,
+    Usage,
 };
 pub use syncline_store::RecoveryReport;
 pub use walk_dir::WalkDir;

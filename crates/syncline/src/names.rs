@@ -66,7 +66,8 @@ impl Filesystem {
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         block_on(async {
             let (parent, name) = self.shared.parent(path.as_ref()).await?;
-            Ok(self.shared.engine.unlink(parent.ino(), &name).await?)
+            self.shared.engine.unlink(parent.ino(), &name).await?;
+            self.shared.settle(parent.ino()).await
         })
         .map_err(about("remove", &path))
     }
@@ -75,7 +76,8 @@ impl Filesystem {
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         block_on(async {
             let (parent, name) = self.shared.parent(path.as_ref()).await?;
-            Ok(self.shared.engine.rmdir(parent.ino(), &name).await?)
+            self.shared.engine.rmdir(parent.ino(), &name).await?;
+            self.shared.settle(parent.ino()).await
         })
         .map_err(about("remove", &path))
     }
@@ -96,7 +98,10 @@ impl Filesystem {
             let (parent, name) = self.shared.parent(from.as_ref()).await?;
             let onto = self.shared.parent(to.as_ref()).await;
             let (new_parent, new_name) = onto.map_err(about("rename to", &to))?;
-            Ok(self.shared.engine.rename(parent.ino(), &name, new_parent.ino(), &new_name, flags).await?)
+            let (from, to) = (parent.ino(), new_parent.ino());
+            self.shared.engine.rename(from, &name, to, &new_name, flags).await?;
+            self.shared.settle(from).await?;
+            self.shared.settle(to).await
         })
         .map_err(about("rename", &from))
     }
@@ -108,7 +113,8 @@ impl Filesystem {
             let (parent, name) = self.shared.parent(link.as_ref()).await.map_err(about("link at", &link))?;
             let linked = self.shared.engine.link(file.ino(), parent.ino(), &name).await?;
             drop(Reference::counted(&self.shared, linked.ino));
-            Ok(())
+            self.shared.settle(parent.ino()).await?;
+            self.shared.settle(file.ino()).await
         })
         .map_err(about("link", &original))
     }
@@ -120,7 +126,7 @@ impl Filesystem {
             let (parent, name) = self.shared.parent(link.as_ref()).await?;
             let made = self.shared.engine.symlink(self.shared.caller, parent.ino(), &name, target).await?;
             drop(Reference::counted(&self.shared, made.ino));
-            Ok(())
+            self.shared.settle(parent.ino()).await
         })
         .map_err(about("link", &link))
     }
@@ -166,7 +172,7 @@ impl Filesystem {
         block_on(async {
             let (file, _) = self.shared.find(path, last).await?;
             self.shared.engine.setattr(self.shared.caller, file.ino(), changes).await?;
-            Ok(())
+            self.shared.settle(file.ino()).await
         })
         .map_err(about("change", path))
     }

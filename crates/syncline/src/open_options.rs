@@ -131,6 +131,7 @@ impl OpenOptions {
                     match create.await {
                         Ok(created) => {
                             let reference = Reference::counted(shared, created.ino);
+                            shared.settle(parent.ino()).await?;
                             return File::new(shared, reference, self.access).await;
                         }
                         // Another thread created it first.
@@ -149,6 +150,7 @@ impl OpenOptions {
             let kill_privileges = shared.kill_privileges();
             let empty = SetAttributes { size: Some(0), kill_privileges, ..SetAttributes::default() };
             shared.engine.setattr(shared.caller, ino, empty).await?;
+            shared.settle(ino).await?;
         }
         Ok(file)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use syncline_device::Use;
 use syncline_fs::types::Timestamp;
-use syncline_fs::{AccessTime, Options as EngineOptions};
+use syncline_fs::{AccessTime, Durability, Options as EngineOptions};
 use syncline_store::StoreOptions;
 
 /// Options for making an image; they stay in force for its lifetime.
@@ -195,6 +195,12 @@ impl ImageOptions {
     /// When reads change access times. Default relative, as on ext4.
     pub fn access_time(mut self, access_time: AccessTime) -> Self {
         self.engine.access_time = access_time;
+        self
+    }
+
+    /// Durability class of files and directories that have none of their own. Default: fsync.
+    pub fn durability(mut self, class: Durability) -> Self {
+        self.engine.durability = class;
         self
     }
 

@@ -25,6 +25,7 @@ impl File {
                 bytes => copied += bytes,
             }
         }
+        block_on(to.shared().settle(destination))?;
         Ok(copied)
     }
 

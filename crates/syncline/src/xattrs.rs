@@ -45,7 +45,8 @@ impl Filesystem {
     ) -> Result<()> {
         block_on(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            Ok(self.shared.engine.setxattr(file.ino(), name.as_ref().as_bytes(), value, mode).await?)
+            self.shared.engine.setxattr(file.ino(), name.as_ref().as_bytes(), value, mode).await?;
+            self.shared.settle(file.ino()).await
         })
         .map_err(about("set an attribute of", &path))
     }
@@ -55,7 +56,8 @@ impl Filesystem {
         let name = name.as_ref().as_bytes();
         block_on(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            Ok(self.shared.engine.removexattr(file.ino(), name).await?)
+            self.shared.engine.removexattr(file.ino(), name).await?;
+            self.shared.settle(file.ino()).await
         })
         .map_err(about("remove an attribute of", &path))
     }
@@ -79,12 +81,18 @@ impl File {
     /// Sets an extended attribute.
     pub fn set_xattr(&self, name: impl AsRef<OsStr>, value: &[u8]) -> Result<()> {
         let name = name.as_ref().as_bytes();
-        Ok(block_on(self.shared().engine.setxattr(self.ino(), name, value, XattrMode::Set))?)
+        block_on(async {
+            self.shared().engine.setxattr(self.ino(), name, value, XattrMode::Set).await?;
+            self.shared().settle(self.ino()).await
+        })
     }
 
     /// Removes an extended attribute; ENODATA if it is not set.
     pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Result<()> {
-        Ok(block_on(self.shared().engine.removexattr(self.ino(), name.as_ref().as_bytes()))?)
+        block_on(async {
+            self.shared().engine.removexattr(self.ino(), name.as_ref().as_bytes()).await?;
+            self.shared().settle(self.ino()).await
+        })
     }
 
     /// The names of all extended attributes.

@@ -22,7 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Commands that ask the daemon of a mount wherever an argument is on one, and would wait for ever.
 /// The others limit their waiting themselves, or have nothing to do with mounts.
-const WAITING: [&str; 19] = [
+const WAITING: [&str; 20] = [
     "barrier",
     "cat",
     "check",
@@ -32,6 +32,7 @@ const WAITING: [&str; 19] = [
     "dedupe",
     "defragment",
     "du",
+    "durability",
     "explain",
     "inspect",
     "label",

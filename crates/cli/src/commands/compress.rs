@@ -2,7 +2,7 @@
 //! already.
 
 use super::image::progress_bar;
-use super::{cannot_open, not_walked, require_syncline, settle};
+use super::{cannot_open, not_walked, owners_only, require_syncline, settle};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::printed::several;
 use crate::size;
@@ -147,7 +147,7 @@ fn compress(args: &Args, found: &[(PathBuf, bool)]) -> Outcome {
         let (file, wanted) = (open(path)?, args.algorithm.algorithm());
         // A file that has this setting already keeps its change time, and leaves nothing to sync.
         if control::compression(&file, path)? != wanted {
-            control::set_compression(&file, path, wanted).map_err(owner)?;
+            control::set_compression(&file, path, wanted).map_err(owners_only)?;
         }
         if *directory { report.directories += 1 } else { report.files += 1 }
     }
@@ -166,25 +166,12 @@ fn rewrite(path: &Path, bar: &ProgressBar, report: &mut Report) -> Result<(), Fa
     let (file, begun) = (open(path)?, bar.position());
     report.before_bytes += control::usage(&file, path)?.total_bytes;
     let progress = |at| bar.set_position(begun + at);
-    report.rewritten_bytes += control::rewrite(&file, path, progress).map_err(owner)?;
+    report.rewritten_bytes += control::rewrite(&file, path, progress).map_err(owners_only)?;
     let after = control::usage(&file, path)?;
     report.after_bytes += after.total_bytes;
     report.shared_bytes += after.shared_bytes;
     bar.set_position(begun + file.metadata().map_or(0, |it| it.len()));
     Ok(())
-}
-
-/// Names the next step if only an owner may do this.
-fn owner(error: ControlError) -> Failure {
-    const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
-    let denied =
-        matches!(&error, ControlError::Failed { source, .. } if source.raw_os_error() == Some(EPERM));
-    if denied {
-        let failure = Failure::of(Cause::Permission, error);
-        return failure
-            .next("only root and a file's owner may, and of an immutable file nobody: 'lsattr' tells");
-    }
-    error.into()
 }
 
 fn print(report: &Report, args: &Args) -> Result<(), Failure> {

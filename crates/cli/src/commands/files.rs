@@ -84,3 +84,16 @@ fn settle_portion(portion: &[&Path]) -> Result<(), ControlError> {
 pub fn cannot_open(path: &Path, source: io::Error) -> ControlError {
     ControlError::Open { path: path.to_owned(), source: source.into() }
 }
+
+/// A failure that names the next step if only an owner may do this.
+pub fn owners_only(error: ControlError) -> Failure {
+    const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+    let denied =
+        matches!(&error, ControlError::Failed { source, .. } if source.raw_os_error() == Some(EPERM));
+    if denied {
+        let failure = Failure::of(Cause::Permission, error);
+        return failure
+            .next("only root and a file's owner may, and of an immutable file nobody: 'lsattr' tells");
+    }
+    error.into()
+}

@@ -15,6 +15,7 @@ pub mod dedupe;
 pub mod defragment;
 pub mod demo;
 pub mod du;
+pub mod durability;
 pub mod explain;
 pub mod figures;
 mod files;
@@ -51,4 +52,4 @@ pub mod top;
 pub mod trim;
 pub mod umount;
 
-use files::{cannot_open, files_below, missing, not_walked, require_syncline, settle};
+use files::{cannot_open, files_below, missing, not_walked, owners_only, require_syncline, settle};

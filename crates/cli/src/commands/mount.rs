@@ -46,8 +46,8 @@ pub struct Args {
     #[arg(long, short, alias = "ro")]
     read_only: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other,
-    /// no_allow_other, noatime, nodiratime, relatime, strictatime, sync, dirsync, discard,
-    /// discard=punch, nodiscard, compress[=lz4|zstd], commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
+    /// no_allow_other, noatime, nodiratime, relatime, strictatime, sync, dirsync,
+    /// durability=fsync|ordered[:SECONDS]|strict, discard, discard=punch, nodiscard, compress[=lz4|zstd], commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
     /// direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME,
     /// transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
@@ -286,7 +286,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         &fs,
         &scrub,
         (&figures, &image),
-        choices.durability(),
+        &choices.durability(),
         report,
     );
     remote::shut_down_when_lost(&storage, &image, prepared.session(), &fs);

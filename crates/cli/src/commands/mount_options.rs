@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::size;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use syncline_fs::AccessTime;
 use syncline_fs::types::Algorithm;
+use syncline_fs::{AccessTime, Durability};
 use syncline_fuse::{DirectIo, MountOptions, Synchronous, Transport};
 use syncline_store::{Snapshot, StoreOptions};
 
@@ -22,7 +22,7 @@ pub const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
 /// The words to suggest for one that is unknown.
-const NAMES: [&str; 44] = [
+const NAMES: [&str; 45] = [
     "ro",
     "rw",
     "snapshot",
@@ -45,6 +45,7 @@ const NAMES: [&str; 44] = [
     "sync",
     "dirsync",
     "async",
+    "durability",
     "discard",
     "nodiscard",
     "accept-damaged-log",
@@ -114,6 +115,11 @@ impl MountChoices {
                 applied => applied.map_err(|text| Failure::usage(format!("-o {option}: {text}")))?,
             }
         }
+        if matches!(choices.fs.durability, Durability::Ordered(_))
+            && choices.synchronous != Synchronous::Never
+        {
+            return Err(Failure::usage("-o durability=ordered: contradicts sync and dirsync; choose one"));
+        }
         if choices.no_recovery && !choices.store.read_only {
             return Err(Failure::usage(
                 "-o norecovery: only together with ro, which replays the log in memory only",
@@ -165,6 +171,7 @@ impl MountChoices {
             "sync" => self.synchronous = Synchronous::Everything,
             "dirsync" => self.synchronous = self.synchronous.max(Synchronous::Directories),
             "async" => self.synchronous = Synchronous::Never,
+            "durability" => self.fs.durability = value.parse()?,
             "discard" => {
                 self.punch_holes = match value {
                     "" => false,
@@ -247,15 +254,19 @@ impl MountChoices {
         Ok(())
     }
 
-    /// Which changes are durable before they are answered, as the name of the option.
-    pub fn durability(&self) -> &'static str {
-        DURABILITIES[self.synchronous as usize]
+    /// When changes become durable, as the name of the option.
+    pub fn durability(&self) -> String {
+        match self.fs.durability {
+            Durability::Strict => DURABILITIES[Synchronous::Everything as usize].to_owned(),
+            Durability::Ordered(_) => self.fs.durability.to_string(),
+            Durability::Fsync => DURABILITIES[self.synchronous as usize].to_owned(),
+        }
     }
 
     /// True if a daemon that was started with the other durability promises at least as much.
     pub fn is_promised_by(&self, durability: &str) -> bool {
-        let has = DURABILITIES.iter().position(|name| *name == durability);
-        self.synchronous as usize <= has.unwrap_or(0)
+        let rank = |name: &str| DURABILITIES.iter().position(|known| *known == name).unwrap_or(0);
+        rank(&self.durability()) <= rank(durability)
     }
 
     /// True if FUSE over io_uring should be switched on where it is off.

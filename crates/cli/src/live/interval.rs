@@ -36,6 +36,7 @@ pub struct Syncs {
     pub fsyncs_per_second: f64,
     pub fdatasyncs_per_second: f64,
     pub directory_fsyncs_per_second: f64,
+    pub ordered_per_second: f64,
 }
 
 /// Flushes per second.
@@ -199,6 +200,7 @@ impl<'a> Rates<'a> {
             fsyncs_per_second: self.rate("/files/fsyncs"),
             fdatasyncs_per_second: self.rate("/files/fdatasyncs"),
             directory_fsyncs_per_second: self.rate("/requests/FSyncDir"),
+            ordered_per_second: self.rate("/files/syncs_ordered"),
         }
     }
 

@@ -175,6 +175,12 @@ pub const METRICS: &[Metric] = &[
     count("fsyncs", "/files/fsyncs", "fsyncs of regular files"),
     count("fdatasyncs", "/files/fdatasyncs", "fdatasyncs of regular files"),
     count("barriers", "/files/barriers", "Barriers"),
+    count("syncs_ordered", "/files/syncs_ordered", "Syncs of class ordered, which waited for no flush"),
+    count(
+        "promises_failed",
+        "/files/promises_failed",
+        "Flushes that syncs of class ordered owed and that failed; tried again",
+    ),
     count("taken_along", "/files/taken_along", "Small files logged with the fsync of another"),
     count(
         "shared_lookups",

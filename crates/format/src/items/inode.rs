@@ -2,6 +2,7 @@
 
 use super::{
     Cursor,
+    durability::{self, FLAGS_DURABILITY},
     extent::Algorithm,
     parent::{COUNT_SECTION_BYTES, Parent, parent_bytes_max},
     xattr::{ChunkRef, is_xattr_name},
@@ -40,12 +41,14 @@ pub const FLAGS: u32 = FLAG_CAPABILITY
     | FLAG_NO_DUMP
     | FLAG_LZ4
     | FLAG_ZSTD
-    | FLAG_UNPLACED;
+    | FLAG_UNPLACED
+    | FLAGS_DURABILITY;
 
-/// The flags without invalid ones: unknown flags, and one of two compression algorithms.
+/// The flags without invalid ones: unknown flags, one of two compression algorithms, and a
+/// durability class that there is not.
 pub fn sound_flags(flags: u32) -> u32 {
     let both = flags & (FLAG_LZ4 | FLAG_ZSTD) == FLAG_LZ4 | FLAG_ZSTD;
-    flags & FLAGS & if both { !FLAG_LZ4 } else { FLAGS }
+    durability::sound(flags & FLAGS & if both { !FLAG_LZ4 } else { FLAGS })
 }
 
 /// The compression that the flags request for new data.

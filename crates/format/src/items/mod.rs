@@ -5,6 +5,7 @@
 
 mod cursor;
 pub mod dirent;
+pub mod durability;
 pub mod extent;
 pub mod inode;
 pub mod parent;

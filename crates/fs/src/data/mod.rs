@@ -32,6 +32,7 @@ pub use calls::read::is_hole;
 pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use calls::relocate::Relocation;
 pub use calls::rewrite::Rewritten;
+pub(crate) use calls::sync::fsync;
 pub(crate) use calls::truncate::{remove_all, truncate};
 pub(crate) use flush::background::{start, stop};
 pub(crate) use flush::many::{submit_held, submit_leased_of as submit_leased};
@@ -43,6 +44,7 @@ pub(crate) use memory::unplaced::{
 
 use extents::units::Units;
 use flush::ahead::Ahead;
+use flush::promises::Promises;
 use memory::cached::CachedFiles;
 use memory::preallocated::Room;
 use memory::queue::DirtyQueue;
@@ -59,6 +61,8 @@ pub(crate) struct FileData {
     cached: CachedFiles,
     /// Tasks that place the blocks that syncs have logged.
     ahead: Ahead,
+    /// Flushes that syncs of class `ordered` owe.
+    promises: Promises,
     /// Room set aside for preallocated blocks.
     pub(crate) room: Room,
     /// Compressed units that were decoded recently.

@@ -6,6 +6,7 @@ mod cached;
 mod compress;
 mod crash;
 mod defragment;
+mod durability;
 mod ended;
 mod faults;
 mod history;

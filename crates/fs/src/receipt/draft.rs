@@ -2,9 +2,10 @@
 
 use super::{Call, Failed, Inodes, Receipt, Submitted, Why};
 use crate::FsError;
+use crate::durability::Durability;
 use crate::filesystem::Filesystem;
 use std::time::Instant;
-use syncline_store::{Cover, Stage, SyncTrace};
+use syncline_store::{Cover, OpSeq, Stage, SyncTrace};
 
 /// The notes of a sync under way. A draft that is dropped, because its caller gave up, leaves no
 /// receipt.
@@ -18,6 +19,11 @@ impl Draft {
     /// Starts the receipt of a sync.
     pub(crate) fn begin(call: Call, inodes: Inodes) -> Self {
         Self { begun: Instant::now(), receipt: Receipt::new(call, inodes), failed_in: Some(Stage::Submit) }
+    }
+
+    /// Notes the durability class of the call.
+    pub(crate) fn of_class(&mut self, class: Durability) {
+        self.receipt.durability = class;
     }
 
     /// The reasons, for the caller to add to.
@@ -51,6 +57,13 @@ impl Draft {
         times.flush = stages.flush_ns;
         times.checkpoint = stages.checkpoint_ns;
         self.failed_in = trace.failed_in;
+    }
+
+    /// Notes that everything up to an operation has its place in the log, and is promised.
+    pub(crate) fn ordered(&mut self, fs: &Filesystem, target: OpSeq) {
+        self.receipt.target_op = target.0;
+        self.receipt.cover = if fs.store.is_durable(target) { Cover::Elided } else { Cover::Ordered };
+        self.failed_in = None;
     }
 
     /// Notes a checkpoint that was made, or one that had been made already.

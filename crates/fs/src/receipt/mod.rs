@@ -13,6 +13,7 @@ pub(crate) use draft::Draft;
 pub use ring::Receipts;
 pub use why::Why;
 
+use crate::durability::Durability;
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use serde::{Serialize, Serializer};
@@ -143,6 +144,9 @@ pub struct Receipt {
     pub time_ns: i64,
     /// The sync call.
     pub call: Call,
+    /// The durability class that the call had.
+    #[serde(serialize_with = "class_name")]
+    pub durability: Durability,
     /// Number of files that the call was for.
     pub files: u32,
     /// The first of these files.
@@ -169,6 +173,10 @@ pub struct Receipt {
     pub failed: Option<Failed>,
 }
 
+fn class_name<S: Serializer>(class: &Durability, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(class)
+}
+
 impl Receipt {
     /// The receipt of a call that has just begun.
     pub fn new(call: Call, inodes: Inodes) -> Self {
@@ -176,6 +184,7 @@ impl Receipt {
             serial: 0,
             time_ns: 0,
             call,
+            durability: Durability::Fsync,
             files: inodes.count(),
             inodes,
             why: Why::default(),

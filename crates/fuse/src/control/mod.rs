@@ -8,11 +8,13 @@
 //! Quotas are set, removed and queried through their directory.
 //!
 //! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier.
-//! So are those about a file's blocks: [`usage`] and [`fragments`] for everybody, [`blocks`],
+//! So are [`durability`] for everybody and [`set_durability`] for the file's owner and root, and
+//! those about a file's blocks: [`usage`] and [`fragments`] for everybody, [`blocks`],
 //! [`dedupe`] and [`defragment`] for the owner of the files and root.
 
 pub(crate) mod blocks;
 mod client;
+pub(crate) mod durability;
 pub(crate) mod files;
 #[cfg(test)]
 mod header;
@@ -28,6 +30,7 @@ pub use blocks::{
     rewrite, set_compression, usage,
 };
 pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths, stats, sync, text};
+pub use durability::{durability, set_durability};
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use label::{label, set_label};
 pub use quotas::{quota, quotas, remove_quota, set_quota};

@@ -29,6 +29,8 @@ const IMMUTABLE: Numbers = Numbers { flag: 0x10, xflag: 0x08, statx: 0x10 };
 const APPEND_ONLY: Numbers = Numbers { flag: 0x20, xflag: 0x10, statx: 0x20 };
 const NO_DUMP: Numbers = Numbers { flag: 0x40, xflag: 0x80, statx: 0x40 };
 const NO_ACCESS_TIME: Numbers = Numbers { flag: 0x80, xflag: 0x40, statx: 0 };
+/// Class `strict`.
+const SYNCHRONOUS: Numbers = Numbers { flag: 0x08, xflag: 0x20, statx: 0 };
 /// There is no xflag for this.
 const COMPRESSED: Numbers = Numbers { flag: 0x04, xflag: 0, statx: 0x04 };
 /// The algorithm that the flag alone selects.
@@ -46,13 +48,14 @@ fn numbered(flags: FileFlags, number: impl Fn(&Numbers) -> u64) -> u64 {
         (flags.no_dump, NO_DUMP),
         (flags.no_access_time, NO_ACCESS_TIME),
         (flags.compression.is_some(), COMPRESSED),
+        (flags.synchronous, SYNCHRONOUS),
     ];
     each.iter().filter(|(set, _)| *set).fold(0, |all, (_, numbers)| all | number(numbers))
 }
 
 /// The inverse of `numbered`; a flag that can't be stored is refused rather than dropped.
 fn flags_of(bits: u32, number: impl Fn(&Numbers) -> u32) -> Result<FileFlags, Refusal> {
-    let known = [IMMUTABLE, APPEND_ONLY, NO_DUMP, NO_ACCESS_TIME, COMPRESSED];
+    let known = [IMMUTABLE, APPEND_ONLY, NO_DUMP, NO_ACCESS_TIME, COMPRESSED, SYNCHRONOUS];
     let known = known.iter().fold(0, |all, one| all | number(one));
     if bits & !known != 0 {
         return Err(Refusal::Errno(libc::EOPNOTSUPP));
@@ -64,6 +67,7 @@ fn flags_of(bits: u32, number: impl Fn(&Numbers) -> u32) -> Result<FileFlags, Re
         no_dump: has(NO_DUMP),
         no_access_time: has(NO_ACCESS_TIME),
         compression: has(COMPRESSED).then_some(DEFAULT_ALGORITHM),
+        synchronous: has(SYNCHRONOUS),
     })
 }
 

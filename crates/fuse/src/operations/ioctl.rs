@@ -1,11 +1,12 @@
-//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, the label,
-//! FITRIM. Every other command is "not for this file".
+//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, durability
+//! classes, the label, FITRIM. Every other command is "not for this file".
 
 use super::shutdown::{self, SHUT_DOWN};
-use super::{Answer, Refusal, flags, label, quotas, reflink, resize, trim};
+use super::{Answer, Refusal, durability, flags, label, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
+use crate::control::durability::DURABILITY;
 use crate::control::files::{self, FilesCommand};
 use crate::control::trim::TRIM;
 use crate::control::wire::{COMMAND, ControlIn, MAGIC, MESSAGE_BYTES, Question};
@@ -35,6 +36,9 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     }
     if let Some(answer) = label::ioctl(session, request, &input, &mut arguments).await {
         return answer;
+    }
+    if input.command == DURABILITY {
+        return durability::ioctl(session, request, &input, &mut arguments).await;
     }
     if input.command == TRIM {
         return trim::trim(session, request, &input, &mut arguments).await;

@@ -4,6 +4,7 @@
 mod allocate;
 mod attributes;
 mod directories;
+mod durability;
 mod files;
 mod flags;
 #[cfg(test)]

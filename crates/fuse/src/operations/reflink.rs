@@ -124,7 +124,7 @@ async fn compress(
 
 /// Refuses all but the file's owner and root. Inode numbers can be made up, so having a file open
 /// proves nothing.
-async fn require_owner(session: &Session, request: &Request, ino: Ino) -> Result<(), Refusal> {
+pub(super) async fn require_owner(session: &Session, request: &Request, ino: Ino) -> Result<(), Refusal> {
     let uid = request.caller().uid;
     if uid == 0 || session.fs().getattr(ino).await?.uid == uid {
         return Ok(());

@@ -1,10 +1,11 @@
-//! Mounts on which changes are durable before they are answered (`-o sync`, `-o dirsync`).
+//! Changes that are durable before they are answered: on mounts with `-o sync` or `-o dirsync`, and
+//! of files and directories of class `strict`.
 //!
-//! The kernel supports these flags only for its own filesystems. Here an fsync of one inode follows
+//! The kernel supports such flags only for its own filesystems. Here an fsync of one inode follows
 //! the change; by promise P1 it covers every earlier change of names, by any caller.
 
 use super::{Refusal, ioctl};
-use crate::abi::{CopyFileRangeIn, IoctlIn, Opcode, OpenIn};
+use crate::abi::{CopyFileRangeIn, IoctlIn, LinkIn, Opcode, OpenIn, Rename2In, RenameIn};
 use crate::options::Synchronous;
 use crate::request::Request;
 use crate::session::Session;
@@ -50,10 +51,30 @@ fn changed(request: &Request, opcode: Opcode, synchronous: Synchronous) -> Resul
     })
 }
 
-/// Makes the changes of a successful request durable, if the mount is synchronous.
+/// The other inode that a successful request has changed, whose class may be a stronger one.
+fn changed_too(request: &Request, opcode: Opcode) -> Result<Option<Ino>, Refusal> {
+    let mut arguments = request.arguments();
+    Ok(match opcode {
+        Opcode::Rename => Some(arguments.take::<RenameIn>()?.new_dir),
+        Opcode::Rename2 => Some(arguments.take::<Rename2In>()?.new_dir),
+        Opcode::Link => Some(arguments.take::<LinkIn>()?.old_node),
+        _ => None,
+    })
+}
+
+/// Makes the changes of a successful request durable, if the mount is synchronous or their class
+/// demands it.
 pub(super) async fn settle(session: &Session, request: &Request, opcode: Opcode) -> Result<(), Refusal> {
+    let fs = session.fs();
     if let Some(ino) = changed(request, opcode, session.synchronous())? {
-        session.fs().fsync(ino, false).await?;
+        fs.fsync(ino, false).await?;
+    } else if fs.may_be_strict()
+        && let Some(ino) = changed(request, opcode, Synchronous::Everything)?
+    {
+        fs.settle(ino).await?;
+        if let Some(ino) = changed_too(request, opcode)? {
+            fs.settle(ino).await?;
+        }
     }
     Ok(())
 }

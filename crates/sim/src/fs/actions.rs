@@ -11,7 +11,7 @@ use rand::seq::IndexedRandom;
 use std::future::Future;
 use std::sync::Arc;
 use syncline_fs::types::{Attributes, Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
-use syncline_fs::{Filesystem, FsError};
+use syncline_fs::{Durability, Filesystem, FsError};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 /// Most directories: few, so that tasks collide.
@@ -130,6 +130,7 @@ impl Task {
         let ino = made.ino;
         // Inherited from the directory at creation; no other task knows the file yet.
         let compression = self.fs.file_flags(ino).await?.compression;
+        let class = self.fs.durability(ino).await?.0;
         self.write_to(ino).await?;
         if self.rng.random_range(0..3) == 0 {
             self.fsync_file(ino).await?;
@@ -138,7 +139,7 @@ impl Task {
         let (fs, place) = (self.fs.clone(), at.clone());
         let linking = async move { fs.link(ino, place.parent, &place.name).await };
         let (_, op) = self.changed(linking).await?;
-        let node = Node { compression, ..Node::new(Body::File, made.permissions) };
+        let node = Node { compression, class, ..Node::new(Body::File, made.permissions) };
         self.history.changed(op, Change::Publish { at, ino, node, started });
         self.fs.forget(ino, 1);
         Ok(())
@@ -381,18 +382,47 @@ impl Task {
     async fn fsync_file(&mut self, ino: Ino) -> Done {
         let data_only = self.rng.random_range(0..3) == 0;
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
+        let before = self.is_ordered(ino).await?;
         finds_room(self.fs.fsync(ino, data_only).await)?;
+        // Another task may have changed the class meanwhile.
+        if before || self.is_ordered(ino).await? {
+            self.ordered(ino, started);
+            return Ok(());
+        }
         let position = self.world.log.position();
         self.history.promise(position, everything, data_only.then_some(ino));
         self.history.with_file(ino, |file| file.synced(position, started));
         Ok(())
     }
 
+    /// True if a sync of all of them waits for no flush.
+    async fn are_ordered(&self, inos: &[Ino]) -> Result<bool, Failure> {
+        for ino in inos {
+            if !self.is_ordered(*ino).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn is_ordered(&self, ino: Ino) -> Result<bool, Failure> {
+        Ok(matches!(self.fs.durability(ino).await?.1, Durability::Ordered(_)))
+    }
+
+    /// Promise P1b: what survives of later changes has the data up to `started` with it.
+    fn ordered(&self, ino: Ino, started: u64) {
+        let newest = self.fs.store().last_op().0;
+        self.history.with_file(ino, |file| file.carried_by(newest, started));
+    }
+
     pub(super) async fn fsync_directory(&mut self) -> Done {
         let at = self.existing_place()?;
         let everything = self.fs.store().last_op().0;
+        let before = self.is_ordered(at.parent).await?;
         finds_room(self.fs.fsync(at.parent, false).await)?;
-        self.promise(everything);
+        if !before && !self.is_ordered(at.parent).await? {
+            self.promise(everything);
+        }
         Ok(())
     }
 
@@ -402,12 +432,21 @@ impl Task {
         let inos: Vec<Ino> = files.choose_multiple(&mut self.rng, count).copied().collect();
         let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
         let (fs, many) = (self.fs.clone(), inos.clone());
+        let before = self.are_ordered(&inos).await?;
         let ((), op) = self.tracked(async move { fs.sync_many(&many, 0).await }).await?;
+        let ordered = before || self.are_ordered(&inos).await?;
         let position = self.world.log.position();
-        self.history.promise(position, everything, None);
+        if !ordered {
+            self.history.promise(position, everything, None);
+        }
         for ino in inos {
+            if ordered {
+                self.ordered(ino, started);
+            }
             self.history.with_file(ino, |file| {
-                file.synced(position, started);
+                if !ordered {
+                    file.synced(position, started);
+                }
                 // All or nothing (promise P6).
                 op.iter().for_each(|op| file.carried_by(*op, started));
             });

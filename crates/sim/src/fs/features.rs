@@ -1,4 +1,5 @@
-//! The other features of a mounted filesystem: snapshots, compression, rewriting, defragmenting.
+//! The other features of a mounted filesystem: snapshots, compression, durability classes,
+//! rewriting, defragmenting.
 
 use super::tree::{Body, Change};
 use super::workload::{Done, Task, finds_room};
@@ -6,7 +7,7 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use syncline_device::BLOCK_BYTES;
 use syncline_fs::types::{Algorithm, Ino};
-use syncline_fs::{Allocation, FsError};
+use syncline_fs::{Allocation, Durability, FsError};
 use syncline_store::StoreError;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -15,12 +16,13 @@ const SNAPSHOTS_MAX: usize = 4;
 
 impl Task {
     pub(super) async fn use_feature(&mut self) -> Done {
-        match self.rng.random_range(0..15) {
+        match self.rng.random_range(0..18) {
             0..3 => self.create_snapshot().await,
             3..5 => self.delete_snapshot().await,
             5..8 => self.set_compression().await,
             8..10 => self.rewrite().await,
             10..13 => self.shift().await,
+            13..16 => self.set_class().await,
             _ => self.defragment().await,
         }
     }
@@ -70,6 +72,22 @@ impl Task {
         // It commits nothing if the setting was the same before.
         if let Some(op) = op {
             self.history.changed(op, Change::Compression { ino, how });
+        }
+        Ok(())
+    }
+
+    async fn set_class(&mut self) -> Done {
+        let tree = self.tree()?;
+        let fits = |body: &Body| !matches!(body, Body::Symlink(_));
+        let inos: Vec<Ino> =
+            tree.nodes.iter().filter(|(_, node)| fits(&node.body)).map(|(ino, _)| *ino).collect();
+        let ino = *inos.choose(&mut self.rng).expect("there is a root");
+        let ordered = Some(Durability::Ordered(self.rng.random_range(1..=255)));
+        let class = [ordered, ordered, Some(Durability::Fsync), None][self.rng.random_range(0..4)];
+        let fs = self.fs.clone();
+        let ((), op) = self.tracked(async move { fs.set_durability(ino, class).await }).await?;
+        if let Some(op) = op {
+            self.history.changed(op, Change::Class { ino, class });
         }
         Ok(())
     }

@@ -178,8 +178,8 @@ fn compare_changes(changes: &[Change], before: &View, after: &View) -> Result<()
         if before.contents.get(ino) != after.contents.get(ino) && !contents.contains(ino) {
             return Err(format!("nothing is said of the changed contents of inode {ino}"));
         }
-        let differ = (node.permissions, &node.xattrs, node.compression)
-            != (now.permissions, &now.xattrs, now.compression);
+        let differ = (node.permissions, &node.xattrs, node.compression, node.class)
+            != (now.permissions, &now.xattrs, now.compression, now.class);
         if differ != attributes.contains(ino) {
             return Err(format!("attributes of inode {ino}, changed {differ}, are said to be {}", !differ));
         }

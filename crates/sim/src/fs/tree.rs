@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use syncline_format::crc;
+use syncline_fs::Durability;
 use syncline_fs::types::{Algorithm, Ino, ROOT};
 
 /// The part of an inode that concerns names.
@@ -26,12 +27,14 @@ pub(crate) struct Node {
     pub(crate) nlink: u32,
     /// Compression of data written to it, or inherited by files created in it.
     pub(crate) compression: Option<Algorithm>,
+    /// Its own durability class, which files created in it inherit.
+    pub(crate) class: Option<Durability>,
 }
 
 impl Node {
     pub(crate) fn new(body: Body, permissions: u16) -> Self {
         let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
-        Self { body, permissions, xattrs: BTreeMap::new(), nlink, compression: None }
+        Self { body, permissions, xattrs: BTreeMap::new(), nlink, compression: None, class: None }
     }
 
     pub(crate) fn is_directory(&self) -> bool {
@@ -53,7 +56,8 @@ impl fmt::Debug for Node {
         }
         let xattrs: Vec<_> =
             self.xattrs.iter().map(|(name, value)| format!("{} {:#x}", text(name), crc(value))).collect();
-        write!(f, " {:o} links {} {xattrs:?} {:?}", self.permissions, self.nlink, self.compression)
+        write!(f, " {:o} links {} {xattrs:?} {:?}", self.permissions, self.nlink, self.compression)?;
+        write!(f, " {:?}", self.class)
     }
 }
 
@@ -109,6 +113,10 @@ pub(crate) enum Change {
     Compression {
         ino: Ino,
         how: Option<Algorithm>,
+    },
+    Class {
+        ino: Ino,
+        class: Option<Durability>,
     },
     /// A truncation; it affects only the file's data.
     Truncate,
@@ -172,7 +180,8 @@ impl Tree {
                 self.put(at, *ino).ok_or_else(impossible)?;
                 let mut node = node.clone();
                 if matches!((change, &node.body), (Change::Create { .. }, Body::File | Body::Directory(_))) {
-                    node.compression = self.nodes[&at.parent].compression;
+                    let parent = &self.nodes[&at.parent];
+                    (node.compression, node.class) = (parent.compression, parent.class);
                 }
                 self.nodes.insert(*ino, node);
                 self.count_subdirectory(at.parent, *ino, 1);
@@ -209,6 +218,11 @@ impl Tree {
             Change::Compression { ino, how } => {
                 if let Some(node) = self.nodes.get_mut(ino) {
                     node.compression = *how;
+                }
+            }
+            Change::Class { ino, class } => {
+                if let Some(node) = self.nodes.get_mut(ino) {
+                    node.class = *class;
                 }
             }
             Change::Truncate => {}

@@ -94,6 +94,11 @@ const OPERATIONS: &[&str] = &[
     "compress A zstd",
     "pack A/bar zstd 0 40000",
     "pack B/foo lz4 0 9000",
+    "class A/bar ordered:3",
+    "class A ordered:60",
+    "class A fsync",
+    "order A/bar 4000 200",
+    "order B/foo 0 9000",
     "rewrite A/bar",
     "defragment A/bar",
     "quota A 24576 4",
@@ -203,7 +208,9 @@ fn persistence(op: &Op) -> Vec<Persist> {
 fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
     let below = |path: &Path| (vec![path.clone()], vec![path.parent()]);
     let (files, mut directories) = match op {
-        Op::Put(path, ..) | Op::ReplaceByRename(path, _) | Op::Pack(path, ..) => below(path),
+        Op::Put(path, ..) | Op::ReplaceByRename(path, _) | Op::Pack(path, ..) | Op::Order(path, ..) => {
+            below(path)
+        }
         Op::Copy(from, to) => (vec![from.clone(), to.clone()], vec![to.parent()]),
         Op::One(step) => match step {
             Step::Create(path) | Step::Publish(path, _) => below(path),

@@ -1,5 +1,5 @@
-//! The features of this filesystem beyond names and data: snapshots, quotas, compression,
-//! defragmenting, access control lists. Defines their words in workloads, their effect on the
+//! The features of this filesystem beyond names and data: snapshots, quotas, compression, durability
+//! classes, defragmenting, access control lists. Defines their words in workloads, their effect on the
 //! model, and the calls.
 
 use super::state::{Body, EEXIST, ENOENT, ENOTDIR, State};
@@ -7,7 +7,7 @@ use super::step::{Path, number, path};
 use std::fmt;
 use std::sync::Arc;
 use syncline_fs::types::{Algorithm, Ino, XattrMode};
-use syncline_fs::{Filesystem, FsError, QuotaLimits};
+use syncline_fs::{Durability, Filesystem, FsError, QuotaLimits};
 
 const EBUSY: i32 = 16;
 const EOPNOTSUPP: i32 = 95;
@@ -27,6 +27,8 @@ pub enum Feature {
     /// Set how data written to a file, or files created in a directory, are compressed from now on;
     /// `None`: no longer.
     Compress(Path, Option<Algorithm>),
+    /// Set the durability class of a file, or of files created in a directory; `None`: the mount's.
+    Class(Path, Option<Durability>),
     /// Rewrite a file's contents as its compression attribute asks.
     Rewrite(Path),
     /// Rewrite scattered extents together, shared or not.
@@ -45,6 +47,7 @@ impl fmt::Display for Feature {
             Self::Snapshot(name) => write!(f, "snapshot {name}"),
             Self::DeleteSnapshot(name) => write!(f, "delete-snapshot {name}"),
             Self::Compress(at, how) => write!(f, "compress {at} {}", name_of(*how)),
+            Self::Class(at, class) => write!(f, "class {at} {}", class_name(*class)),
             Self::Rewrite(at) => write!(f, "rewrite {at}"),
             Self::Defragment(at) => write!(f, "defragment {at}"),
             Self::Quota(at, QuotaLimits { bytes, inodes }) => write!(f, "quota {at} {bytes} {inodes}"),
@@ -60,6 +63,8 @@ pub(super) fn parse(words: &[&str]) -> Result<Option<Feature>, String> {
         ["snapshot", name] => Feature::Snapshot(path(name)),
         ["delete-snapshot", name] => Feature::DeleteSnapshot(path(name)),
         ["compress", at, how] => Feature::Compress(path(at), algorithm(how)?),
+        ["class", at, "none"] => Feature::Class(path(at), None),
+        ["class", at, class] => Feature::Class(path(at), Some(class.parse()?)),
         ["rewrite", at] => Feature::Rewrite(path(at)),
         ["defragment", at] => Feature::Defragment(path(at)),
         ["quota", at, bytes, inodes] => {
@@ -80,6 +85,10 @@ pub(super) fn name_of(how: Option<Algorithm>) -> &'static str {
     }
 }
 
+fn class_name(class: Option<Durability>) -> String {
+    class.map_or_else(|| "none".to_owned(), |class| class.to_string())
+}
+
 /// The algorithm that a word stands for.
 pub(super) fn algorithm(word: &str) -> Result<Option<Algorithm>, String> {
     let all = [Some(Algorithm::Lz4), Some(Algorithm::Zstd), None];
@@ -93,6 +102,7 @@ impl Feature {
         match self {
             Self::Snapshot(_) | Self::DeleteSnapshot(_) => None,
             Self::Compress(at, _)
+            | Self::Class(at, _)
             | Self::Rewrite(at)
             | Self::Defragment(at)
             | Self::Quota(at, _)
@@ -142,6 +152,14 @@ impl State {
                     return Err(EOPNOTSUPP);
                 }
                 self.node_mut(ino).compression = *how;
+                Ok(())
+            }
+            Feature::Class(at, class) => {
+                let ino = self.find(at)?;
+                if matches!(self.nodes[&ino].body, Body::Symlink(_)) {
+                    return Err(EOPNOTSUPP);
+                }
+                self.node_mut(ino).class = *class;
                 Ok(())
             }
             Feature::Rewrite(at) | Feature::Defragment(at) => self.file(at).map(drop),
@@ -214,6 +232,7 @@ pub(super) async fn call(fs: &Arc<Filesystem>, state: &State, feature: &Feature)
         Feature::Snapshot(name) => fs.create_snapshot(name.name()).await.map(drop).map_err(errno),
         Feature::DeleteSnapshot(name) => fs.delete_snapshot(name.name()).await.map_err(errno),
         Feature::Compress(_, how) => fs.set_compression(ino, *how).await.map_err(errno),
+        Feature::Class(_, class) => fs.set_durability(ino, *class).await.map_err(errno),
         Feature::Rewrite(_) => rewrite(fs, ino).await.map_err(errno),
         Feature::Defragment(_) => defragment(fs, ino).await.map_err(errno),
         Feature::Quota(_, limits) => fs.set_quota(ino, *limits).await.map(drop).map_err(errno),

@@ -97,7 +97,7 @@ fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Resu
     found.accounts.check(expected, setting, true)?;
     for (ino, node) in &found.state.nodes {
         let Some(data) = node.data() else { continue };
-        let least = data_promised(run, given, *ino, calls);
+        let least = data_promised(run, found, given, *ino, calls);
         let window = Window::new(run, *ino, calls, least, usize::MAX);
         window.check(data).map_err(|what| format!("inode {ino}: {what}"))?;
         check_times(run, *ino, node, calls, &window)?;
@@ -108,10 +108,13 @@ fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Resu
         .try_for_each(|sync| all_or_nothing(run, found, given, calls, sync))
 }
 
-/// Number of calls after which this file's data is certain: those before a sync of it, and those
-/// before a rename (promise P3) or a copy by sharing that survived.
-fn data_promised(run: &Run, given: &[&Sync], ino: Ino, calls: usize) -> usize {
-    let synced = given.iter().filter(|sync| sync.data.contains(&ino)).map(|sync| sync.steps);
+/// Number of calls after which this file's data is certain: those before a sync of it, those before
+/// an ordered sync if anything after it came back, and those before a rename (promise P3) or a copy
+/// by sharing that survived.
+fn data_promised(run: &Run, found: &Found, given: &[&Sync], ino: Ino, calls: usize) -> usize {
+    let ordered = run.syncs.iter().filter(|sync| sync.ordered_by.is_some_and(|(op, _)| op <= found.op));
+    let syncs = given.iter().copied().chain(ordered);
+    let synced = syncs.filter(|sync| sync.data.contains(&ino)).map(|sync| sync.steps);
     let carried = (1..=calls).filter(|calls| run.ran[calls - 1].carried.contains(&ino));
     synced.chain(carried).max().unwrap_or(0)
 }
@@ -158,11 +161,11 @@ fn all_or_nothing(
 ) -> Result<(), String> {
     let files = || sync.data.iter().filter_map(|ino| Some((*ino, found.state.nodes.get(ino)?.data()?)));
     let all = files().try_for_each(|(ino, data)| {
-        let least = data_promised(run, given, ino, calls).max(sync.steps);
+        let least = data_promised(run, found, given, ino, calls).max(sync.steps);
         Window::new(run, ino, calls, least, usize::MAX).check(data)
     });
     let none = files().try_for_each(|(ino, data)| {
-        let least = data_promised(run, given, ino, calls);
+        let least = data_promised(run, found, given, ino, calls);
         Window::new(run, ino, calls, least, logged_before(run, sync, ino)).check(data)
     });
     match (all, none) {
@@ -214,5 +217,5 @@ fn same_but_for_data(one: &Node, other: &Node) -> bool {
         && one.permissions == other.permissions
         && one.nlink == other.nlink
         && one.xattrs == other.xattrs
-        && one.compression == other.compression
+        && (one.compression, one.class) == (other.compression, other.class)
 }

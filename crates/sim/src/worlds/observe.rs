@@ -58,6 +58,7 @@ async fn read_node(fs: &Arc<Filesystem>, ino: Ino) -> Result<Node, FsError> {
     node.nlink = attributes.nlink;
     node.times = times(&attributes);
     node.compression = fs.file_flags(ino).await?.compression;
+    node.class = fs.durability(ino).await?.0;
     let names = fs.listxattr(ino).await?;
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         node.xattrs.insert(name.to_vec(), fs.getxattr(ino, name).await?.to_vec());

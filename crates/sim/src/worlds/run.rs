@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, Spawn};
 use syncline_fs::types::{Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
-use syncline_fs::{AccessTime, Allocation, Clock, Filesystem, FsError, Options};
+use syncline_fs::{AccessTime, Allocation, Clock, Durability, Filesystem, FsError, Options};
 use syncline_store::{Canary, Lab, Store, StoreOptions};
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
@@ -76,6 +76,9 @@ pub(super) struct Sync {
     pub(super) steps: usize,
     /// Length of the device log when it was acknowledged.
     pub(super) given: usize,
+    /// A sync of class `ordered` is never given in that sense. It promises that its data comes back
+    /// if this operation does, the newest when it was answered, and that it is durable so much later.
+    pub(super) ordered_by: Option<(u64, Duration)>,
     pub(super) names: Names,
     /// Files whose data it promises.
     pub(super) data: Vec<Ino>,
@@ -328,7 +331,8 @@ impl Runner {
         // In either case it was a checkpoint; and a snapshot keeps what it shows.
         let files = self.now().nodes.iter().filter(|(_, node)| made && node.data().is_some());
         let data = files.map(|(ino, _)| *ino).collect();
-        self.syncs.push(Sync { steps: calls, given, names: Names::All, data, atomic: false });
+        let (names, ordered_by) = (Names::All, None);
+        self.syncs.push(Sync { steps: calls, given, ordered_by, names, data, atomic: false });
     }
 
     /// Handles persistence points that may make things durable but promise nothing. Returns false
@@ -338,6 +342,7 @@ impl Runner {
             Persist::Idle => {
                 self.idles.push((self.ran.len(), self.syncs.len()));
                 self.spawn.sleep(LONG_IDLE).await;
+                self.keep_promises();
             }
             Persist::CheckpointBegun => {
                 let store = self.fs.store().clone();
@@ -348,6 +353,16 @@ impl Runner {
             _ => return false,
         }
         true
+    }
+
+    /// After an idle time, what ordered syncs promised for earlier is durable.
+    fn keep_promises(&mut self) {
+        let given = self.log.position();
+        let is_due = |sync: &&Sync| sync.ordered_by.is_some_and(|(_, within)| within < LONG_IDLE);
+        let kept = self.syncs.iter().filter(is_due);
+        let kept: Vec<Sync> =
+            kept.map(|sync| Sync { given, ordered_by: None, atomic: false, ..sync.clone() }).collect();
+        self.syncs.extend(kept);
     }
 
     async fn persist(&mut self, persist: &Persist) -> Result<(), String> {
@@ -381,9 +396,23 @@ impl Runner {
         };
         answer.map_err(|error| format!("{persist} failed: {error}"))?;
         let atomic = matches!(persist, Persist::SyncMany(..));
-        let given = self.log.position();
-        self.syncs.push(Sync { steps, given, names, data, atomic });
+        let ordered_by = match persist {
+            Persist::Fsync(_) | Persist::Fdatasync(_) | Persist::SyncMany(..) => self.ordered(&data),
+            _ => None,
+        };
+        let given = if ordered_by.is_some() { usize::MAX } else { self.log.position() };
+        self.syncs.push(Sync { steps, given, ordered_by, names, data, atomic });
         Ok(())
+    }
+
+    /// What a sync of these files promises if all of them are of class `ordered`.
+    fn ordered(&self, files: &[Ino]) -> Option<(u64, Duration)> {
+        let within = files.iter().map(|ino| match self.now().nodes[ino].class {
+            Some(Durability::Ordered(seconds)) => Some(Duration::from_secs(seconds.into())),
+            _ => None,
+        });
+        let within = within.collect::<Option<Vec<_>>>()?.into_iter().min()?;
+        Some((self.fs.store().last_op().0, within))
     }
 
     /// Checks that before any crash the filesystem shows exactly the model's state.

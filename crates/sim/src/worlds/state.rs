@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use syncline_device::BLOCK_BYTES;
+use syncline_fs::Durability;
 use syncline_fs::types::{Algorithm, Ino, ROOT, Timestamp};
 use syncline_fs::{Allocation, QuotaLimits};
 
@@ -59,6 +60,8 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Compression of data written to it, or inherited by files created in it.
     pub compression: Option<Algorithm>,
+    /// Its own durability class, which files created in it inherit.
+    pub class: Option<Durability>,
     /// Times, filled in by the runner.
     pub times: Times,
 }
@@ -91,7 +94,8 @@ impl Node {
     /// A new inode.
     pub fn new(body: Body, permissions: u16) -> Self {
         let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
-        Self { body, permissions, nlink, xattrs: BTreeMap::new(), compression: None, times: Times::default() }
+        let xattrs = BTreeMap::new();
+        Self { body, permissions, nlink, xattrs, compression: None, class: None, times: Times::default() }
     }
 
     /// A file's contents.
@@ -126,6 +130,9 @@ impl fmt::Debug for Node {
         }
         if let Some(compression) = self.compression {
             write!(f, " {compression:?}")?;
+        }
+        if let Some(class) = self.class {
+            write!(f, " {class}")?;
         }
         write!(f, " mtime {:?} ctime {:?}", self.times.mtime, self.times.ctime)
     }
@@ -238,7 +245,7 @@ impl State {
         self.require_inode(parent)?;
         let directory = node.is_directory();
         if !matches!(node.body, Body::Symlink(_)) {
-            node.compression = self.nodes[&parent].compression;
+            (node.compression, node.class) = (self.nodes[&parent].compression, self.nodes[&parent].class);
         }
         if let Some(tree) = self.members.get(&parent).copied() {
             self.members.insert(ino, tree);

@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use syncline_fs::Allocation;
+use syncline_fs::Durability;
 use syncline_fs::types::Algorithm;
 
 /// The forms of fallocate, by their names in workloads.
@@ -19,6 +20,9 @@ const ALLOCATIONS: &[(&str, Allocation)] = &[
     ("insert", Allocation::InsertRange),
     ("unshare", Allocation::UnshareRange { keep_size: false }),
 ];
+
+/// Seconds of class `ordered`: less than an idle time.
+const ORDERED: u8 = 3;
 
 /// A path in the small filesystem, without a leading slash; empty for the root.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,6 +125,8 @@ pub enum Op {
     Copy(Path, Path),
     /// Open with O_CREAT, turn on compression, and write: path, how, offset, length.
     Pack(Path, Algorithm, u64, usize),
+    /// Open with O_CREAT, give it class `ordered`, and write: path, offset, length.
+    Order(Path, u64, usize),
 }
 
 /// A persistence point.
@@ -166,6 +172,11 @@ impl Op {
                 let create = (!exists).then(|| Step::Create(path.clone()));
                 create.into_iter().chain([compress, Step::Write(path.clone(), *offset, *len)]).collect()
             }
+            Self::Order(path, offset, len) => {
+                let class = Step::Feature(Feature::Class(path.clone(), Some(Durability::Ordered(ORDERED))));
+                let create = (!exists).then(|| Step::Create(path.clone()));
+                create.into_iter().chain([class, Step::Write(path.clone(), *offset, *len)]).collect()
+            }
             Self::ReplaceByRename(path, len) => {
                 let beside = Path::new(&format!("{path}.new"));
                 vec![
@@ -180,7 +191,9 @@ impl Op {
     /// The path whose existence decides which calls are made.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Put(path, ..) | Self::Copy(_, path) | Self::Pack(path, ..) => Some(path),
+            Self::Put(path, ..) | Self::Copy(_, path) | Self::Pack(path, ..) | Self::Order(path, ..) => {
+                Some(path)
+            }
             _ => None,
         }
     }
@@ -225,6 +238,7 @@ impl fmt::Display for Op {
             Self::Pack(path, how, offset, len) => {
                 write!(f, "pack {path} {} {offset} {len}", feature::name_of(Some(*how)))
             }
+            Self::Order(path, offset, len) => write!(f, "order {path} {offset} {len}"),
         }
     }
 }
@@ -302,6 +316,9 @@ fn parse_op(text: &str) -> Result<Op, String> {
         ["pack", at, how, offset, len] => {
             let how = feature::algorithm(how)?.ok_or_else(|| format!("{text:?} packs nothing"))?;
             return Ok(Op::Pack(path(at), how, number(offset)?, number(len)?));
+        }
+        ["order", at, offset, len] => {
+            return Ok(Op::Order(path(at), number(offset)?, number(len)?));
         }
         ["copy", from, to] => return Ok(Op::Copy(path(from), path(to))),
         ["write", at, offset, len] => return Ok(Op::Put(path(at), number(offset)?, number(len)?)),

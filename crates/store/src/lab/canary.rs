@@ -100,11 +100,15 @@ pub enum Canary {
     TruncateBehind,
     /// Of the blocks in flight that truncations made dirty again, remember only the last.
     ForgetRecalled,
+    /// Answer a sync of class `ordered` without fixing an order.
+    OrderedWithoutOrder,
+    /// Never begin the flush that a sync of class `ordered` owes.
+    PromiseForgotten,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 44] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -147,6 +151,8 @@ impl Canary {
         Self::PlaceStale,
         Self::TruncateBehind,
         Self::ForgetRecalled,
+        Self::OrderedWithoutOrder,
+        Self::PromiseForgotten,
     ];
 
     /// The canary's name: that of the variant, in lower case with dashes.

@@ -147,6 +147,8 @@ fn head(receipt: &Receipt<'_>, names: &Names, now_ns: i64) -> String {
             "" => format!("REPORTED an earlier failure of write-back after {total} µs: {error}"),
             stage => format!("FAILED after {total} µs, in stage {stage}: {error}"),
         }
+    } else if receipt.text("/cover") == "ordered" {
+        format!("in order after {total} µs")
     } else {
         format!("durable after {total} µs")
     };
@@ -261,6 +263,10 @@ fn flush(receipt: &Receipt<'_>) -> String {
         "joined" => format!("the group's: durable {by}"),
         "issued" => format!("issued: durable {by}"),
         "checkpoint" => format!("a checkpoint: {by}"),
+        "ordered" => {
+            let seconds = receipt.text("/durability").trim_start_matches("ordered:");
+            format!("not waited for, by the file's class: one begins within {seconds} s of the call")
+        }
         _ => String::new(),
     }
 }
@@ -286,7 +292,7 @@ fn count(number: u64, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use syncline_fs::{Call, Failed, Inodes, Receipt as Made, Why};
+    use syncline_fs::{Call, Durability, Failed, Inodes, Receipt as Made, Why};
     use syncline_store::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage};
 
     /// Converts a receipt as the daemon sends it into the printed text.
@@ -344,6 +350,14 @@ mod tests {
         assert!(joined.contains("flush  the group's: durable by flush 33"), "{joined}");
         assert!(joined.contains("fsync of /mail/inbox (inode 14), "), "{joined}");
         assert!(joined.contains("another call took the batch to the device, for 8 in all"), "{joined}");
+    }
+
+    #[test]
+    fn an_ordered_sync_is_not_called_durable() {
+        let made = Made { durability: Durability::Ordered(7), cover: Cover::Ordered, ..issued() };
+        let text = told(made, Some("notes"));
+        assert!(text.contains(": in order after 135 µs"), "{text}");
+        assert!(text.contains("flush  not waited for, by the file's class: one begins within 7 s"), "{text}");
     }
 
     #[test]

@@ -38,9 +38,10 @@ pub fn text(directory: &Path, sample: &Sample) -> String {
     line(
         "fsyncs",
         format!(
-            "{}, {}, {} barriers",
+            "{}, {}, {} ordered only, {} barriers",
             HumanCount(number("/files/fsyncs") + number("/files/fdatasyncs")),
             latency(sample, "fsync_ns"),
+            count("/files/syncs_ordered"),
             count("/files/barriers")
         ),
     );

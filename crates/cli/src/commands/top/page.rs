@@ -26,6 +26,7 @@ p, Space   pause, go on
 s          sort files by syncs, time, longest sync, bytes
 h, ?       this help
 
+ordered    syncs that waited for no flush, by class
 issued     flushes that reached the device
 joined     batches that shared another batch's flush
 elided     fsyncs that needed none any more

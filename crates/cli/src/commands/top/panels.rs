@@ -47,6 +47,7 @@ pub fn syncs(interval: &Interval) -> Table<'static> {
         ("fsyncs/s", rate(syncs.fsyncs_per_second)),
         ("fdatasyncs/s", rate(syncs.fdatasyncs_per_second)),
         ("dir fsyncs/s", rate(syncs.directory_fsyncs_per_second)),
+        ("ordered/s", rate(syncs.ordered_per_second)),
         ("issued/s", rate(flushes.issued_per_second)),
         ("syncs a flush", shared),
         ("joined/s", rate(flushes.joined_per_second)),

@@ -5,16 +5,18 @@ use crate::FsError;
 use crate::data::flush::many;
 use crate::data::flush::submit::{submit_dirty, submit_noting};
 use crate::data::flush::{along, background};
+use crate::durability::{Durability, class_of, class_of_all};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::{Call, Draft, Inodes, Why};
 use crate::types::FileType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_store::{Ablation, Canary, OpSeq};
 
 /// Makes a file's data (and, unless `data_only`, everything that was committed anywhere before)
-/// survive any crash (P1).
+/// survive any crash (P1). If its class is `ordered`, promises that.
 pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) -> Result<(), FsError> {
     let call = match inode.file_type {
         FileType::Directory => Call::Fsyncdir,
@@ -22,7 +24,9 @@ pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) 
         _ => Call::Fsync,
     };
     let mut draft = Draft::begin(call, Inodes::of([inode.ino]));
-    let result = fsync_noting(fs, inode, data_only, &mut draft).await;
+    let class = class_of(fs, inode);
+    draft.of_class(class);
+    let result = fsync_noting(fs, inode, class, data_only, &mut draft).await;
     draft.end(fs, &result);
     result
 }
@@ -30,6 +34,7 @@ pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) 
 async fn fsync_noting(
     fs: &Filesystem,
     inode: &Arc<Inode>,
+    class: Durability,
     data_only: bool,
     draft: &mut Draft,
 ) -> Result<(), FsError> {
@@ -41,22 +46,21 @@ async fn fsync_noting(
     }
     let entry = fs.store.last_op();
     note_why(fs, [inode], entry, data_only && inode.file_type == FileType::Regular, draft);
-    if inode.file_type != FileType::Regular {
-        return sync_along(fs, entry, draft).await;
-    }
-    let counters = &fs.counters;
-    if data_only {
-        counters.fdatasyncs.add(1)
-    } else {
-        counters.fsyncs.add(1)
+    if inode.file_type == FileType::Regular {
+        let counters = &fs.counters;
+        if data_only { counters.fdatasyncs.add(1) } else { counters.fsyncs.add(1) }
     }
     // The failures up to now: a later one is for later fsyncs to report.
     let (unreported, unwritten) = {
         let failures = &inode.state.lock().data.failures;
         (failures.unreported(), failures.is_unwritten())
     };
-    let result = submit_and_sync(fs, inode, entry, data_only, draft).await;
-    if unwritten && result.is_ok() {
+    let result = match class {
+        Durability::Ordered(within) => order(fs, inode, data_only, within, draft).await,
+        Durability::Fsync | Durability::Strict => submit_and_sync(fs, inode, entry, data_only, draft).await,
+    };
+    let is_durable = !matches!(class, Durability::Ordered(_));
+    if unwritten && is_durable && result.is_ok() {
         inode.state.lock().data.failures.end_unwritten();
     }
     let Some((count, error)) = unreported else { return result };
@@ -71,6 +75,9 @@ async fn submit_and_sync(
     data_only: bool,
     draft: &mut Draft,
 ) -> Result<(), FsError> {
+    if inode.file_type != FileType::Regular {
+        return sync_along(fs, entry, draft).await;
+    }
     submit_noting(fs, inode, draft.submitted()).await?;
     // If dirty data was committed, that transaction has the access time already.
     let accessed = if data_only { None } else { fs.log_access_time(inode).await? };
@@ -81,6 +88,44 @@ async fn submit_and_sync(
         target(inode, entry, data_only)
     };
     sync_along(fs, target.max(accessed.unwrap_or_default()), draft).await
+}
+
+/// Fixes the place in history of everything that was done to a file up to now, and promises a
+/// flush.
+///
+/// The log guarantees the order, as for a barrier.
+async fn order(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    data_only: bool,
+    within: u8,
+    draft: &mut Draft,
+) -> Result<(), FsError> {
+    if !fs.store.breaks(Canary::OrderedWithoutOrder) {
+        submit_noting(fs, inode, draft.submitted()).await?;
+    }
+    if !data_only && inode.file_type == FileType::Regular {
+        fs.log_access_time(inode).await?;
+    }
+    promise(fs, [inode], within, draft);
+    Ok(())
+}
+
+/// Promises that everything in the log is durable in so many seconds.
+fn promise<'a>(
+    fs: &Filesystem,
+    inodes: impl IntoIterator<Item = &'a Arc<Inode>>,
+    within: u8,
+    draft: &mut Draft,
+) {
+    fs.counters.syncs_ordered.add(1);
+    draft.end_submit();
+    let target = fs.store.last_op();
+    draft.ordered(fs, target);
+    if !fs.store.is_durable(target) {
+        let within = Duration::from_secs(within.into());
+        inodes.into_iter().for_each(|inode| fs.data.promises.add(fs, inode, within));
+    }
 }
 
 /// Makes everything up to `target` durable. If a batch has to be written, small files are taken
@@ -131,7 +176,8 @@ fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
     if data_only { own } else { own.max(entry) }
 }
 
-/// Makes several files durable with one batch and one flush: their changes that were not logged
+/// Makes several files durable with one batch and one flush, or promises that if all of them are of
+/// class `ordered`: their changes that were not logged
 /// come back all or nothing after a crash (P6). Fails with `TooLarge`, before any effect, if they
 /// have too much dirty data for one batch.
 ///
@@ -165,11 +211,17 @@ async fn sync_many_noting(
         files.values().map(|inode| (*inode, inode.state.lock().data.failures.unreported())).collect();
     let mut result =
         many::submit_many(fs, &files.values().copied().collect::<Vec<_>>(), draft.submitted()).await;
-    if result.is_ok() {
+    let class = class_of_all(fs, inodes);
+    draft.of_class(class);
+    if result.is_ok()
+        && let Durability::Ordered(within) = class
+    {
+        promise(fs, inodes, within, draft);
+    } else if result.is_ok() {
         let target = files.values().map(|inode| target(inode, entry, false)).fold(entry, OpSeq::max);
         result = sync_to(fs, target, draft).await;
     }
-    if result.is_ok() {
+    if result.is_ok() && !matches!(class, Durability::Ordered(_)) {
         files.values().for_each(|inode| inode.state.lock().data.failures.end_unwritten());
     }
     for (inode, error) in unreported {

@@ -1,0 +1,206 @@
+//! `syncline durability`: when changes of a directory tree become durable.
+
+use super::{cannot_open, not_walked, owners_only, require_syncline};
+use crate::examples;
+use crate::failure::{Cause, Failure, Outcome};
+use crate::printed::several;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use syncline_fs::Durability;
+use syncline_fuse::control::{self, ControlError};
+use walkdir::{DirEntry, WalkDir};
+
+/// Arguments of `durability`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Set the class of a directory and of what will be made in it, or of a file
+    #[command(after_help = examples::DURABILITY_SET)]
+    Set(SetArgs),
+    /// Show the class of files and directories
+    #[command(after_help = examples::DURABILITY_SHOW)]
+    Show(ShowArgs),
+    /// Show where below a directory another class begins
+    #[command(after_help = examples::DURABILITY_LIST)]
+    List(ListArgs),
+}
+
+/// Arguments of `set`.
+#[derive(clap::Args)]
+struct SetArgs {
+    /// A directory or file of a mounted filesystem
+    path: PathBuf,
+    /// When its changes become durable
+    #[arg(value_enum)]
+    class: Choice,
+    /// Seconds after a sync of class ordered by which a flush has begun, 1 to 255 (default: 5)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..))]
+    within: Option<u8>,
+    /// All files and directories below, too
+    #[arg(long, short)]
+    recursive: bool,
+}
+
+/// Arguments of `show`.
+#[derive(clap::Args)]
+struct ShowArgs {
+    /// Files and directories of a mounted filesystem
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `list`.
+#[derive(clap::Args)]
+struct ListArgs {
+    /// A directory of a mounted filesystem
+    directory: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Choice {
+    /// Durable when a program syncs it
+    Fsync,
+    /// In order when a program syncs it, durable some seconds later
+    Ordered,
+    /// Durable before each change is answered
+    Strict,
+    /// As the mount says
+    Inherit,
+}
+
+/// What is shown of a file or directory.
+#[derive(Serialize)]
+struct Line {
+    path: PathBuf,
+    /// `fsync`, `ordered` or `strict`.
+    class: &'static str,
+    /// Seconds of class ordered.
+    within_seconds: Option<u8>,
+    /// False if the class is that of the mount.
+    own: bool,
+}
+
+impl Line {
+    fn of(path: &Path) -> Result<Self, ControlError> {
+        let (own, class) = class_of(path)?;
+        let (name, within_seconds) = match class {
+            Durability::Fsync => ("fsync", None),
+            Durability::Ordered(seconds) => ("ordered", Some(seconds)),
+            Durability::Strict => ("strict", None),
+        };
+        Ok(Self { path: path.to_owned(), class: name, within_seconds, own: own.is_some() })
+    }
+
+    fn print(&self) {
+        let within = self.within_seconds.map(|seconds| format!("within {seconds} s")).unwrap_or_default();
+        let whose = if self.own { "" } else { "of the mount" };
+        say!("{:<8} {within:<12} {whose:<12} {}", self.class, self.path.display());
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    match args.command {
+        Command::Set(args) => set(&args),
+        Command::Show(args) => {
+            args.paths.iter().try_for_each(|path| require_syncline(path))?;
+            let lines = args.paths.iter().map(|path| Line::of(path)).collect::<Result<_, _>>()?;
+            print(lines, args.json)
+        }
+        Command::List(args) => list(&args),
+    }
+}
+
+fn set(args: &SetArgs) -> Outcome {
+    let class = match (args.class, args.within) {
+        (Choice::Ordered, within) => Some(Durability::Ordered(within.unwrap_or(Durability::WITHIN_DEFAULT))),
+        (_, Some(_)) => {
+            return Err(Failure::usage("--within belongs to class ordered"));
+        }
+        (Choice::Fsync, _) => Some(Durability::Fsync),
+        (Choice::Strict, _) => Some(Durability::Strict),
+        (Choice::Inherit, _) => None,
+    };
+    let (mut files, mut directories) = (0, 0);
+    require_syncline(&args.path)?;
+    for entry in walk(&args.path, if args.recursive { usize::MAX } else { 0 }) {
+        let entry = entry.map_err(|error| not_walked(&args.path, error))?;
+        let kind = entry.file_type();
+        if !kind.is_file() && !kind.is_dir() {
+            if entry.depth() == 0 {
+                let text = format!("{} is neither a file nor a directory", args.path.display());
+                return Err(Failure::of(Cause::Usage, text).next("name a file or directory of a mount"));
+            }
+            continue;
+        }
+        let (path, file) = (entry.path(), open(entry.path())?);
+        // One that has this class already keeps its change time.
+        if control::durability(&file, path)?.0 != class {
+            control::set_durability(&file, path, class).map_err(owners_only)?;
+        }
+        if kind.is_dir() { directories += 1 } else { files += 1 }
+    }
+    let (files, directories) =
+        (several(files, "file", "files"), several(directories, "directory", "directories"));
+    match class {
+        None => say!("{files} and {directories}: the class of the mount, from now on"),
+        Some(class) => say!("{files} and {directories}: {class}, from now on"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the directory, and all below that have another class than the directory that they are in.
+fn list(args: &ListArgs) -> Outcome {
+    require_syncline(&args.directory)?;
+    let (mut classes, mut lines) = (HashMap::new(), Vec::new());
+    for entry in walk(&args.directory, usize::MAX) {
+        let entry = entry.map_err(|error| not_walked(&args.directory, error))?;
+        let path = entry.path();
+        if !entry.file_type().is_file() && !entry.file_type().is_dir() {
+            continue;
+        }
+        let class = class_of(path)?;
+        if path.parent().and_then(|parent| classes.get(parent)) != Some(&class) {
+            lines.push(Line::of(path)?);
+        }
+        if entry.file_type().is_dir() {
+            classes.insert(path.to_owned(), class);
+        }
+    }
+    print(lines, args.json)
+}
+
+fn walk(path: &Path, depth: usize) -> impl Iterator<Item = Result<DirEntry, walkdir::Error>> {
+    WalkDir::new(path).max_depth(depth).same_file_system(true).sort_by_file_name().into_iter()
+}
+
+fn open(path: &Path) -> Result<File, ControlError> {
+    File::open(path).map_err(|source| cannot_open(path, source))
+}
+
+fn class_of(path: &Path) -> Result<(Option<Durability>, Durability), ControlError> {
+    control::durability(&open(path)?, path)
+}
+
+fn print(lines: Vec<Line>, json: bool) -> Outcome {
+    if json {
+        say_text!("{}\n", serde_json::to_string_pretty(&lines).map_err(Failure::new)?);
+    } else {
+        lines.iter().for_each(Line::print);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,90 @@
+//! The flushes that syncs of class `ordered` owe.
+//!
+//! A sync was answered as soon as its place in the log was fixed, and its file is in the list. At
+//! the latest its class's seconds later a task makes everything durable and empties the list. If
+//! that fails, the next fsync of each file reports it (P5), and it is tried again.
+//!
+//! There is no clock here: a task that sleeps as long as the shortest promise since the last flush
+//! began before the promise, and so ends in time for it.
+
+use crate::FsError;
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use syncline_store::Canary;
+use syncline_sync::Mutex;
+
+/// How long a flush that failed is not tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What is promised and not kept yet.
+#[derive(Default)]
+pub(crate) struct Promises(Mutex<Open>);
+
+#[derive(Default)]
+struct Open {
+    /// The shortest sleep of a task begun since the last flush began.
+    shortest: Option<Duration>,
+    /// Number of tasks begun, and how many had been when that flush began: these have nothing left
+    /// to do.
+    begun: u64,
+    kept: u64,
+    /// The files that have something that is promised.
+    files: Vec<Weak<Inode>>,
+}
+
+impl Promises {
+    /// Promises that what a file has in the log is durable `within` this time. The file has been
+    /// submitted.
+    pub(crate) fn add(&self, fs: &Filesystem, inode: &Arc<Inode>, within: Duration) {
+        let mut open = self.0.lock();
+        if !std::mem::replace(&mut inode.state.lock().owes_flush, true) {
+            open.files.push(Arc::downgrade(inode));
+        }
+        self.begin(fs, &mut open, within);
+    }
+
+    /// Begins a task, unless one ends early enough.
+    fn begin(&self, fs: &Filesystem, open: &mut Open, within: Duration) {
+        if fs.store.breaks(Canary::PromiseForgotten) || open.shortest.is_some_and(|it| it <= within) {
+            return;
+        }
+        open.shortest = Some(within);
+        open.begun += 1;
+        fs.spawn.spawn(Box::pin(keep(Arc::downgrade(&fs.arc()), fs.spawn.sleep(within), open.begun)));
+    }
+
+    /// Takes the files out of the list for a task. `None` if a flush has begun since it was begun.
+    /// From here on a sync is a new promise.
+    fn take(&self, task: u64) -> Option<Vec<Arc<Inode>>> {
+        let mut open = self.0.lock();
+        if task <= open.kept {
+            return None;
+        }
+        open.kept = open.begun;
+        open.shortest = None;
+        // Nobody has the others open any more.
+        let files: Vec<_> = open.files.drain(..).filter_map(|file| file.upgrade()).collect();
+        files.iter().for_each(|inode| inode.state.lock().owes_flush = false);
+        Some(files)
+    }
+}
+
+/// The task that keeps all promises once it has slept.
+async fn keep(fs: Weak<Filesystem>, sleep: impl Future<Output = ()>, task: u64) {
+    sleep.await;
+    // A filesystem that was closed has made everything durable.
+    let Some(fs) = fs.upgrade() else { return };
+    let Some(files) = fs.data.promises.take(task) else { return };
+    fs.store.give_way();
+    let Err(error) = fs.store.sync(fs.store.last_op()).await.map_err(FsError::from) else { return };
+    fs.counters.promises_failed.add(1);
+    for inode in &files {
+        inode.state.lock().data.failures.add(error.clone());
+    }
+    if fs.store.writable().is_ok() {
+        let mut open = fs.data.promises.0.lock();
+        fs.data.promises.begin(&fs, &mut open, RETRY);
+    }
+}
