@@ -19,6 +19,7 @@ mod paths;
 mod privileges;
 mod quotas;
 mod reflink;
+mod requests;
 mod resize;
 mod run_and_status;
 mod scrub;
