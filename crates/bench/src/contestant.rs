@@ -161,6 +161,11 @@ impl Contestant {
         !matches!(self, Self::Null(_))
     }
 
+    /// True if a sync writes and flushes the device, even if nothing is kept.
+    pub fn flushes(&self) -> bool {
+        !matches!(self, Self::Null(Null { flushes: false, .. }))
+    }
+
     /// True unless it is Syncline.
     pub fn is_other(&self) -> bool {
         !matches!(self, Self::Syncline(_))
@@ -320,6 +325,8 @@ mod tests {
         for other in Peer::ALL.map(Contestant::Peer).into_iter().chain(nulls.map(Contestant::Null)) {
             assert_eq!(other.to_string().parse(), Ok(other));
         }
+        assert_eq!(nulls.map(|null| Contestant::Null(null).flushes()), [false, true, false, true]);
+        assert!(Contestant::Peer(Peer::Xfs).flushes() && Contestant::Syncline(Variant::Plain).flushes());
         let options = nulls[3].options(Path::new("/dev/loop7"));
         assert_eq!(options, os(&["--device", "/dev/loop7", "--transport", "classic"]));
         assert!("ext3".parse::<Contestant>().unwrap_err().contains("ext4-fc"));

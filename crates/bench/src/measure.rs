@@ -144,6 +144,7 @@ impl Plan<'_> {
             name: contestant.to_string(),
             peer: contestant.is_other(),
             keeps: contestant.keeps(),
+            flushes: contestant.flushes(),
             runs: Vec::with_capacity(self.settings.runs),
         };
         let row = |phase: Phase| Row {

@@ -41,6 +41,8 @@ pub struct Column {
     pub peer: bool,
     /// True if it keeps synced data on the device.
     pub keeps: bool,
+    /// True if a sync writes and flushes the device, even if nothing is kept.
+    pub flushes: bool,
     /// Every run, in the order in which they were made.
     pub runs: Vec<Run>,
 }
@@ -75,6 +77,10 @@ pub struct Figures {
     pub ratio: Option<f64>,
     /// The 95 % confidence interval of that ratio, by a bootstrap over the rounds.
     pub ratio_interval: Option<Interval>,
+    /// Ratio to the floor, for those that keep what they are given; above 1 is better.
+    pub floor_ratio: Option<f64>,
+    /// The 95 % confidence interval of that ratio.
+    pub floor_ratio_interval: Option<Interval>,
     /// Median latency, in microseconds.
     pub p50_us: Option<f64>,
     /// 99th percentile of the latency, in microseconds.
@@ -102,14 +108,30 @@ impl Row {
     /// that keeps nothing is not a fair competitor, so it is the yardstick only if it is the only
     /// peer.
     pub fn yardstick(&self) -> Option<&Column> {
-        let value = |column: &&Column| self.value(column).map_or(f64::NAN, |value| value.median);
-        let peers = self.columns.iter().filter(|column| column.peer && column.keeps);
-        let best = if self.unit.more_is_better() {
-            peers.max_by(|a, b| value(a).total_cmp(&value(b)))
-        } else {
-            peers.min_by(|a, b| value(a).total_cmp(&value(b)))
-        };
-        best.or_else(|| self.columns.iter().find(|column| column.peer)).or_else(|| self.columns.first())
+        self.best(|column| column.peer && column.keeps)
+            .or_else(|| self.columns.iter().find(|column| column.peer))
+            .or_else(|| self.columns.first())
+    }
+
+    /// The best of those that keep nothing, which is what FUSE permits: of those that flush, if
+    /// there are any. `None` if it is the yardstick already.
+    pub fn floor(&self) -> Option<&Column> {
+        let empty = |column: &Column| column.peer && !column.keeps;
+        let floor = self.best(|column| empty(column) && column.flushes).or_else(|| self.best(empty))?;
+        self.yardstick().is_some_and(|yardstick| yardstick.name != floor.name).then_some(floor)
+    }
+
+    /// The best of those that have run.
+    fn best(&self, chosen: impl Fn(&Column) -> bool) -> Option<&Column> {
+        let runs = self.columns.iter().filter(|column| chosen(column));
+        let medians = runs.filter_map(|column| Some((self.value(column)?.median, column)));
+        let better = self.unit.more_is_better();
+        let best = medians.max_by(
+            |(one, _), (other, _)| {
+                if better { one.total_cmp(other) } else { other.total_cmp(one) }
+            },
+        );
+        best.map(|(_, column)| column)
     }
 
     /// A contestant's value.
@@ -131,10 +153,13 @@ impl Row {
             let written = run.sample.data_bytes > 0 && run.counts.write_bytes > 0;
             written.then(|| run.counts.write_bytes as f64 / run.sample.data_bytes as f64)
         };
+        let floor = self.floor().filter(|_| column.keeps);
         Some(Figures {
             value,
-            ratio: self.ratio(value.median),
-            ratio_interval: self.ratio_interval(column),
+            ratio: self.ratio(value.median, self.yardstick()?),
+            ratio_interval: self.ratio_interval(column, self.yardstick()?),
+            floor_ratio: floor.and_then(|floor| self.ratio(value.median, floor)),
+            floor_ratio_interval: floor.and_then(|floor| self.ratio_interval(column, floor)),
             p50_us: median(&|run| microseconds(run.sample.p50_ns)),
             p99_us: median(&|run| microseconds(run.sample.p99_ns)),
             flushes_per_operation: each(|run| run.counts.flushes as f64),
@@ -147,18 +172,20 @@ impl Row {
         })
     }
 
-    fn ratio(&self, value: f64) -> Option<f64> {
-        let yardstick = self.value(self.yardstick()?)?.median;
-        let ratio = if self.unit.more_is_better() { value / yardstick } else { yardstick / value };
+    fn ratio(&self, value: f64, to: &Column) -> Option<f64> {
+        let other = self.value(to)?.median;
+        let ratio = if self.unit.more_is_better() { value / other } else { other / value };
         ratio.is_finite().then_some(ratio)
     }
 
-    /// The yardstick's own ratio is exact and has no interval.
-    fn ratio_interval(&self, column: &Column) -> Option<Interval> {
-        let yardstick = self.yardstick().filter(|yardstick| yardstick.name != column.name)?;
+    /// A contestant's ratio to itself is exact and has no interval.
+    fn ratio_interval(&self, column: &Column, to: &Column) -> Option<Interval> {
+        if to.name == column.name {
+            return None;
+        }
         let values =
             |column: &Column| column.runs.iter().map(|run| self.unit.value(&run.sample)).collect::<Vec<_>>();
-        let pairs = values(column).into_iter().zip(values(yardstick));
+        let pairs = values(column).into_iter().zip(values(to));
         let better = self.unit.more_is_better();
         let rounds: Vec<_> =
             pairs.map(|(own, other)| if better { (own, other) } else { (other, own) }).collect();
@@ -261,14 +288,19 @@ pub(crate) mod tests {
         Run { place: 0, sample, counts, daemon_counts, cpu_seconds: 0.001 }
     }
 
-    /// Syncline against a slower and a faster peer.
-    pub(crate) fn row(unit: Unit) -> Row {
-        let column = |name: &str, peer, rates: &[u64]| Column {
+    /// A contestant with these rates.
+    pub(crate) fn column(name: &str, peer: bool, rates: &[u64]) -> Column {
+        Column {
             name: name.into(),
             peer,
-            keeps: name != "null",
+            keeps: !name.starts_with("null"),
+            flushes: name != "null",
             runs: rates.iter().map(|&rate| run(rate)).collect(),
-        };
+        }
+    }
+
+    /// Syncline against a slower and a faster peer.
+    pub(crate) fn row(unit: Unit) -> Row {
         Row {
             suite: "k5",
             title: "writing <fast>".into(),
@@ -318,11 +350,30 @@ pub(crate) mod tests {
     #[test]
     fn who_keeps_nothing_is_the_yardstick_only_alone() {
         let mut row = row(Unit::PerSecond("fsyncs"));
-        let null = Column { name: "null".into(), peer: true, keeps: false, runs: vec![run(800)] };
-        row.columns.push(null);
+        row.columns.push(column("null", true, &[800]));
         assert_eq!(row.yardstick().unwrap().name, "xfs");
         row.columns.drain(1..3);
-        assert_eq!(row.figures(&row.columns[0]).unwrap().ratio, Some(0.25));
+        let figures = row.figures(&row.columns[0]).unwrap();
+        assert_eq!((figures.ratio, figures.floor_ratio), (Some(0.25), None), "one ratio says it");
+    }
+
+    #[test]
+    fn the_floor_is_the_best_that_flushes() {
+        let mut row = row(Unit::PerSecond("fsyncs"));
+        assert!(row.floor().is_none(), "nobody keeps nothing");
+        row.columns.push(column("null", true, &[800, 800, 800]));
+        assert_eq!(row.floor().unwrap().name, "null");
+        row.columns.push(column("null-flush/classic", true, &[250, 250, 250]));
+        row.columns.push(column("null-flush/uring", true, &[400, 400, 400]));
+        assert_eq!(row.floor().unwrap().name, "null-flush/uring");
+        let figures = |index: usize| row.figures(&row.columns[index]).unwrap();
+        let syncline = figures(0);
+        assert_eq!((syncline.ratio, syncline.floor_ratio), (Some(2.0), Some(0.5)));
+        assert_eq!(syncline.floor_ratio_interval, Some(Interval { low: 0.25, high: 0.75 }));
+        assert_eq!(figures(2).floor_ratio, Some(0.25), "how far the peers are");
+        assert_eq!((figures(3).floor_ratio, figures(5).floor_ratio), (None, None));
+        row.unit = Unit::Milliseconds;
+        assert!(row.floor().is_some_and(|floor| floor.flushes), "less time is better");
     }
 
     #[test]

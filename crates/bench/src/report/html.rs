@@ -1,7 +1,8 @@
 //! A standalone page: tables and charts, no script, nothing to load.
 
-use super::numbers::{count, interval, number, optional};
+use super::numbers::{count, interval, number, optional, ratio};
 use super::{CPU_NOTE, DAEMON_NOTE, WRITES_NOTE, chart, table::writes};
+use crate::bootstrap::Interval;
 use crate::outcome::{Conditions, Report, Row};
 use std::fmt::Write;
 
@@ -85,27 +86,30 @@ fn section(page: &mut String, rows: &[Row]) {
 
 fn row_table(page: &mut String, row: &Row) {
     let against = row.yardstick().map_or("", |column| column.name.as_str());
+    let floor = row.floor();
+    let beside_floor = floor.map_or_else(String::new, |floor| ratio_heads(&floor.name));
     let _ = write!(
         page,
-        "<div class=\"wide\"><table><caption>{}</caption><tr><th></th><th>{}</th><th>min..max</th><th>×&#8239;{}</th><th>95&#8239;%</th><th>p50 µs</th>\
+        "<div class=\"wide\"><table><caption>{}</caption><tr><th></th><th>{}</th><th>min..max</th>{}{beside_floor}<th>p50 µs</th>\
          <th>p99 µs</th><th>flushes</th><th>writes</th><th>bytes/byte</th><th>CPU µs</th></tr>",
         escape(&row.name()),
         escape(&row.unit.text()),
-        escape(against)
+        ratio_heads(against)
     );
     for column in &row.columns {
         let Some(figures) = row.figures(column) else { continue };
         let _ = write!(
             page,
-            "<tr{}><td>{}</td><td>{}</td><td>{}..{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+            "<tr{}><td>{}</td><td>{}</td><td>{}..{}</td>{}{}<td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
              <td>{}</td><td>{}</td></tr>",
             if column.peer { "" } else { " class=\"ours\"" },
             escape(&column.name),
             number(figures.value.median),
             number(figures.value.min),
             number(figures.value.max),
-            figures.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}")),
-            interval(figures.ratio_interval),
+            ratio_cells(figures.ratio, figures.ratio_interval),
+            floor
+                .map_or_else(String::new, |_| ratio_cells(figures.floor_ratio, figures.floor_ratio_interval)),
             optional(figures.p50_us),
             optional(figures.p99_us),
             count(figures.flushes_per_operation),
@@ -119,6 +123,15 @@ fn row_table(page: &mut String, row: &Row) {
         "</table></div><p class=\"note\">Latency is that of the {}; flushes, writes and CPU time are for one operation.</p>",
         escape(row.latency_of)
     );
+}
+
+/// Heads of the columns of a ratio and its interval.
+fn ratio_heads(to: &str) -> String {
+    format!("<th>×&#8239;{}</th><th>95&#8239;%</th>", escape(to))
+}
+
+fn ratio_cells(of: Option<f64>, within: Option<Interval>) -> String {
+    format!("<td>{}</td><td>{}</td>", ratio(of), interval(within))
 }
 
 fn micro(page: &mut String, report: &Report) {
@@ -151,8 +164,22 @@ pub(super) fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::tests::row;
+    use crate::outcome::tests::{column, row};
     use crate::workload::Unit;
+
+    #[test]
+    fn ratios_to_the_floor_stand_beside_those_to_the_best_peer() {
+        let mut beside = row(Unit::PerSecond("fsyncs"));
+        beside.columns.push(column("null-flush", true, &[400, 400, 400]));
+        let page = html(&Report { rows: vec![beside], ..Report::default() });
+        assert!(
+            page.contains("<th>×&#8239;xfs</th><th>95&#8239;%</th><th>×&#8239;null-flush</th>"),
+            "{page}"
+        );
+        assert!(page.contains("<td>2.00</td><td>–</td><td>0.50</td><td>0.25..0.75</td>"), "{page}");
+        let table = &page[page.find("<table").unwrap()..page.find("</table>").unwrap()];
+        assert_eq!(table.matches("<td>").count(), 4 * table.matches("<th>").count(), "{table}");
+    }
 
     #[test]
     fn the_page_stands_alone() {

@@ -45,6 +45,7 @@ fn row(row: &Row) -> Value {
         "more_is_better": row.unit.more_is_better(),
         "latency_of": row.latency_of,
         "compared_with": row.yardstick().map(|column| &column.name),
+        "floor": row.floor().map(|column| &column.name),
         "contestants": contestants.collect::<Vec<_>>(),
     })
 }
@@ -52,12 +53,14 @@ fn row(row: &Row) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::tests::row as sample_row;
+    use crate::outcome::tests::{column, row as sample_row};
     use crate::workload::Unit;
 
     #[test]
     fn runs_and_figures_are_all_there() {
-        let report = Report { rows: vec![sample_row(Unit::PerSecond("fsyncs"))], ..Report::default() };
+        let mut row = sample_row(Unit::PerSecond("fsyncs"));
+        row.columns.push(column("null-flush", true, &[400, 400, 400]));
+        let report = Report { rows: vec![row], ..Report::default() };
         let json = json(&report);
         let syncline = &json["workloads"][0]["contestants"][0];
         assert_eq!(syncline["value"]["median"], 200.0);
@@ -65,5 +68,8 @@ mod tests {
         assert_eq!(syncline["runs"].as_array().map(Vec::len), Some(3));
         assert_eq!(syncline["runs"][0]["counts"]["flushes"], 300);
         assert_eq!(json["workloads"][0]["compared_with"], "xfs");
+        assert_eq!(json["workloads"][0]["floor"], "null-flush");
+        assert_eq!((&syncline["floor_ratio"], &syncline["ratio"]), (&0.5.into(), &2.0.into()));
+        assert_eq!(syncline["floor_ratio_interval"]["high"], 0.75);
     }
 }

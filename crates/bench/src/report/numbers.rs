@@ -17,6 +17,11 @@ pub fn interval(interval: Option<Interval>) -> String {
     interval.map_or_else(|| "–".into(), |Interval { low, high }| format!("{low:.2}..{high:.2}"))
 }
 
+/// A ratio, or a dash.
+pub fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}"))
+}
+
 /// A number, or a dash.
 pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), number)

@@ -1,6 +1,6 @@
 //! A table for the terminal.
 
-use super::numbers::{count, interval, number, optional};
+use super::numbers::{count, interval, number, optional, ratio};
 use super::{CPU_NOTE, DAEMON_NOTE, WRITES_NOTE};
 use crate::outcome::{Figures, MicroResult, Report, Row};
 use std::fmt::Write;
@@ -72,7 +72,23 @@ fn workload(text: &mut String, row: &Row) {
     for (name, figures) in &measured {
         let _ = writeln!(text, "  {name:NAME_WIDTH$} {}", costs(figures));
     }
+    if let Some(floor) = row.floor() {
+        beside_floor(text, &floor.name, &measured);
+    }
     text.push('\n');
+}
+
+/// Ratios to the one that keeps nothing.
+fn beside_floor(text: &mut String, floor: &str, measured: &[(&String, Figures)]) {
+    let _ = writeln!(text, "  {:NAME_WIDTH$} {:>20} {:>11}", "beside the floor", format!("×{floor}"), "95 %");
+    for (name, figures) in measured.iter().filter(|(_, figures)| figures.floor_ratio.is_some()) {
+        let _ = writeln!(
+            text,
+            "  {name:NAME_WIDTH$} {:>20} {:>11}",
+            ratio(figures.floor_ratio),
+            interval(figures.floor_ratio_interval)
+        );
+    }
 }
 
 /// How many there were, and how that compares.
@@ -81,7 +97,7 @@ fn rates(figures: &Figures) -> String {
     format!(
         "{:>10} {spread:>17} {:>9} {:>11}",
         number(figures.value.median),
-        figures.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}")),
+        ratio(figures.ratio),
         interval(figures.ratio_interval)
     )
 }
@@ -127,7 +143,7 @@ fn micro(text: &mut String, results: &[MicroResult]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::tests::row;
+    use crate::outcome::tests::{column, row};
     use crate::workload::Unit;
 
     #[test]
@@ -140,6 +156,20 @@ mod tests {
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
         assert_eq!(words(0), ["syncline", "200", "100..300", "2.00", "–"]);
         assert_eq!(words(1), ["syncline", "1.00", "5.00", "1.00", "3.00", "(2.00)", "2.00", "5.00"]);
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+    }
+    #[test]
+    fn ratios_to_the_floor_have_lines_of_their_own() {
+        let mut row = row(Unit::PerSecond("fsyncs"));
+        row.columns.push(column("null-flush/uring", true, &[400, 400, 400]));
+        let text = table(&Report { rows: vec![row], ..Report::default() });
+        let mut lines = text.lines().skip_while(|line| !line.contains("×null-flush/uring"));
+        let mut words = || lines.next().unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words()[3..], ["×null-flush/uring", "95", "%"]);
+        assert_eq!(words(), ["syncline", "0.50", "0.25..0.75"]);
+        assert_eq!(words(), ["ext4", "0.12", "–"]);
+        assert_eq!(words(), ["xfs", "0.25", "–"]);
+        assert!(words().is_empty(), "it has no ratio to itself: {text}");
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
     }
 }
