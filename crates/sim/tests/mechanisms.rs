@@ -58,7 +58,11 @@ impl Bench {
     }
 
     fn write(&self, ino: Ino, data: &'static [u8]) {
-        self.run(|fs| async move { fs.write(ino, 0, Bytes::from_static(data), false).await.unwrap() });
+        self.write_at(ino, 0, data);
+    }
+
+    fn write_at(&self, ino: Ino, at: u64, data: &'static [u8]) {
+        self.run(|fs| async move { fs.write(ino, at, Bytes::from_static(data), false).await.unwrap() });
     }
 
     fn fsync(&self, ino: Ino, data_only: bool) {
@@ -181,14 +185,27 @@ fn overwrite_at_once(bench: &Bench, writers: u64, files: Vec<Ino>) {
 
 /// Like `overwrite_at_once`, with other data.
 fn write_at_once(bench: &Bench, writers: u64, files: Vec<Ino>, data: &'static [u8]) {
+    let places = |writer| vec![writer << 16; ROUNDS as usize];
+    let writers = (0..writers).zip(files.into_iter().cycle());
+    at_once(bench, writers.map(|(writer, ino)| (ino, places(writer))).collect(), data);
+}
+
+/// Each block of each file overwritten and synced once, out of order, by a writer for each file.
+fn overwrite_blocks_at_once(bench: &Bench, files: Vec<Ino>, blocks: u64) {
+    let places: Vec<u64> = (0..blocks).map(|round| round * 37 % blocks * 4096).collect();
+    at_once(bench, files.into_iter().map(|ino| (ino, places.clone())).collect(), &[2; 4096]);
+}
+
+/// Writers at once: each writes to its file at all its places, and syncs after each.
+fn at_once(bench: &Bench, writers: Vec<(Ino, Vec<u64>)>, data: &'static [u8]) {
     let spawn = bench.simulation.spawner();
     bench.run(|fs| async move {
-        let left = Arc::new(AtomicU64::new(writers));
-        for (writer, ino) in (0..writers).zip(files.into_iter().cycle()) {
+        let left = Arc::new(AtomicU64::new(writers.len() as u64));
+        for (ino, places) in writers {
             let (fs, left) = (fs.clone(), left.clone());
             spawn.spawn(Box::pin(async move {
-                for _ in 0..ROUNDS {
-                    fs.write(ino, writer << 16, Bytes::from_static(data), false).await.unwrap();
+                for at in places {
+                    fs.write(ino, at, Bytes::from_static(data), false).await.unwrap();
                     fs.fsync(ino, false).await.unwrap();
                 }
                 left.fetch_sub(1, Ordering::AcqRel);
@@ -399,4 +416,34 @@ fn a_small_synced_write_is_one_request() {
     assert_eq!(counts(&[]), (ROUNDS, ROUNDS, ROUNDS));
     assert_eq!(counts(&[Ablation::WriteThrough]), (ROUNDS, 0, ROUNDS));
     assert_eq!(counts(&[Ablation::DataInLog]), (2 * ROUNDS, 0, ROUNDS));
+}
+
+/// What data in the log costs in bytes: a synced block is written to the log and to its place. One
+/// writer pays for a second block of log, since header and items do not fit beside the data; many
+/// share it.
+#[test]
+fn a_small_synced_write_is_written_twice() {
+    const BLOCKS: u64 = 400;
+    let bytes_per_byte = |writers: u64, without: &[Ablation]| {
+        let bench = Bench::new(without);
+        let files: Vec<Ino> = (0..writers).map(|index| bench.create(&format!("f{index}"))).collect();
+        for &ino in &files {
+            (0..BLOCKS / 16).for_each(|part| bench.write_at(ino, part << 16, &[1; 65536]));
+            bench.fsync(ino, true);
+        }
+        let before = bench.store();
+        overwrite_blocks_at_once(&bench, files, BLOCKS);
+        let after = bench.store();
+        let written = (after.device_write_bytes - before.device_write_bytes) as f64;
+        (written / (writers * BLOCKS * 4096) as f64, after.batches - before.batches)
+    };
+    let figures = [1, 16]
+        .map(|writers| (bytes_per_byte(writers, &[]), bytes_per_byte(writers, &[Ablation::DataInLog])));
+    println!("{figures:?}");
+    let [((alone, _), (alone_placed, _)), ((many, batches), (many_placed, _))] = figures;
+    assert!((2.9..=3.1).contains(&alone), "{figures:?}");
+    assert!((2.0..=2.2).contains(&many), "{figures:?}");
+    assert!(batches <= 16 * BLOCKS / 8, "{figures:?}");
+    // Without the log's copy.
+    assert!(alone_placed <= 2.1 && many_placed <= 1.2, "{figures:?}");
 }
