@@ -93,6 +93,7 @@ fn broken_rules_of_syncs_are_found() {
         Canary::RenameWithoutData,
         Canary::SnapshotWithoutData,
         Canary::SizeBehind,
+        Canary::OrderedWithoutOrder,
     ] {
         let meet = |seed| meetings::meet(seed, &Spread::start(), Some(canary));
         let found = (1..1000).find(|&seed| std::panic::catch_unwind(|| meet(seed)).is_err());

@@ -47,7 +47,10 @@ pub fn sync(world: &World, hand: u64, random: &mut StdRng) {
     world.note(hand, || format!("syncs {ino} in way {way}"));
     let promise = Ledger::promise(world, &[ino], false);
     match way {
-        4 => world.must(block_on(fs.sync_many(&[ino], 0))),
+        4 => {
+            world.must(block_on(fs.sync_many(&[ino], 0)));
+            world.follow_up();
+        }
         5 => world.must(block_on(fs.syncfs())),
         6 => {
             let made = block_on(fs.create_snapshot(&format!("of {hand} {}", world.next_write())));

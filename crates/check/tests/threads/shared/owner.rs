@@ -241,6 +241,7 @@ pub fn sync(world: &World, thread: u64, ino: Ino, data_only: bool) {
     world.note(thread, || format!("syncs {ino}, data only {data_only}"));
     let promise = Ledger::promise(world, &[ino], data_only);
     world.must(block_on(world.mount.fs.fsync(ino, data_only)));
+    world.follow_up();
     world.ledger.record(world, promise);
 }
 

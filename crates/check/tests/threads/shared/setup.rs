@@ -58,6 +58,9 @@ pub struct Setup {
     pub busy: bool,
     /// Write-back begins as soon as anything is dirty.
     pub eager: bool,
+    /// The files with an owner are of durability class `ordered`: a sync promises nothing before one
+    /// of something else.
+    pub ordered: bool,
     /// A rule that is deliberately broken.
     pub canary: Option<Canary>,
     /// The part that the other search does not have.
@@ -82,6 +85,7 @@ impl Setup {
             discard: random.random_range(0..4) == 0,
             busy: false,
             eager: false,
+            ordered: seed.is_multiple_of(3),
             canary: None,
             own,
         }

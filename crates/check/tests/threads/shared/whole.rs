@@ -92,6 +92,7 @@ pub fn poke(world: &World, thread: u64, random: &mut StdRng) {
             world.note(thread, || format!("syncs {ino}, another's, data only {data_only}"));
             let promise = Ledger::promise(world, &[ino], data_only);
             world.must(block_on(fs.fsync(ino, data_only)));
+            world.follow_up();
             world.ledger.record(world, promise);
         }
         7 | 8 => {
@@ -100,6 +101,7 @@ pub fn poke(world: &World, thread: u64, random: &mut StdRng) {
             world.note(thread, || format!("syncs {several:?}"));
             let promise = Ledger::promise(world, &several, false);
             world.must(block_on(fs.sync_many(&several, 0)));
+            world.follow_up();
             world.ledger.record(world, promise);
         }
         9 | 10 => names(world, thread, index, random),

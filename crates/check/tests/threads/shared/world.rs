@@ -9,8 +9,8 @@ use super::watchdog::Watchdog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{Spawn, block_on};
-use syncline_fs::FsError;
 use syncline_fs::types::{Caller, FileType, Ino, ROOT};
+use syncline_fs::{Durability, FsError};
 
 pub const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 /// Files that each thread owns.
@@ -54,10 +54,21 @@ impl World {
             OwnedFile::new(file.expect("an empty image has room").ino, index / OWNED_EACH)
         };
         let owned: Vec<_> = (0..setup.threads * OWNED_EACH).map(own).collect();
+        for file in owned.iter().filter(|_| setup.ordered) {
+            let ordered = Some(Durability::Ordered(u8::MAX));
+            block_on(fs.set_durability(file.ino, ordered)).expect("an empty image has room");
+        }
         block_on(fs.syncfs()).expect("a sound device");
         let (ledger, writes) = (Ledger::default(), AtomicU64::new(1));
         let watchdog = Watchdog::over(setup.threads.max(HANDS));
         Self { setup, mount, shared, keep, owned, directories, ledger, writes, watchdog }
+    }
+
+    /// Makes a sync of files with an owner durable that only fixed an order.
+    pub fn follow_up(&self) {
+        if self.setup.ordered {
+            self.must(block_on(self.mount.fs.fsync(self.keep, false)));
+        }
     }
 
     /// A number for a write.
