@@ -87,6 +87,7 @@ fn first_seed(canary: Canary) -> u64 {
             Canary::OverlookWriteback => 15,
             Canary::DropSnapshotEarly => 12,
             Canary::GrowEarly => 36,
+            Canary::OrderedWithoutOrder => 18,
             _ => 0,
         }
 }
