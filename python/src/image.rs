@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use syncline::{DirBuilder, Filesystem, FormatOptions, ImageOptions, OpenOptions, RenameFlags};
+use syncline::{DirBuilder, Durability, Filesystem, FormatOptions, ImageOptions, OpenOptions, RenameFlags};
 
 /// An open image.
 #[pyclass(frozen, subclass, module = "syncline")]
@@ -280,6 +280,19 @@ impl Image {
     fn barrier_raw(&self, py: Python<'_>, files: Vec<PyRef<'_, RawFile>>) -> PyResult<()> {
         let files = files.iter().map(|file| file.get()).collect::<PyResult<Vec<_>>>()?;
         self.call(py, |fs| fs.barrier(&files.iter().map(|file| &**file).collect::<Vec<_>>()))
+    }
+
+    /// Sets when changes of a file or directory become durable; None: no class of its own.
+    #[pyo3(signature = (path, durability))]
+    fn set_durability(&self, py: Python<'_>, path: Inside, durability: Option<&str>) -> PyResult<()> {
+        let class = durability.map(|text| text.parse::<Durability>().map_err(PyValueError::new_err));
+        let class = class.transpose()?;
+        self.call_about(py, path, |fs, path| fs.set_durability(path, class))
+    }
+
+    /// When changes of a file or directory become durable.
+    fn durability(&self, py: Python<'_>, path: Inside) -> PyResult<String> {
+        self.call_about(py, path, |fs, path| fs.durability(path).map(|class| class.to_string()))
     }
 
     fn create_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<()> {

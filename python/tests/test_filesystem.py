@@ -161,6 +161,25 @@ def test_sync_many_writes_what_is_buffered_and_costs_one_flush(image):
             assert caught.value.errno == errno.EXDEV
 
 
+def test_a_file_of_class_ordered_is_synced_without_a_flush(image):
+    with syncline.Filesystem.create(image, 64 << 20) as fs:
+        fs.mkdir("/build")
+        fs.set_durability("/build", "ordered:9")
+        with fs.open("/build/object", "wb") as file:
+            file.write(b"can be made again")
+            before = fs.statistics()["store"]["flushes_issued"]
+            fs.sync_many([file])
+            assert fs.statistics()["store"]["flushes_issued"] == before
+        assert fs.durability("/build/object") == "ordered:9"
+        assert fs.receipts()[-1]["durability"] == "ordered:9"
+        fs.set_durability("/build/object", None)
+        assert fs.durability("/build/object") == "fsync"
+        with pytest.raises(ValueError, match="no durability class"):
+            fs.set_durability("/build", "never")
+        with pytest.raises(FileNotFoundError):
+            fs.set_durability("/none", "strict")
+
+
 WRITER = """
 import os, sys, syncline
 fs = syncline.Filesystem.create(sys.argv[1], 64 << 20)
