@@ -4,12 +4,13 @@
 //! image must not lose the others.
 
 use super::error::{Errno, RbdError};
-use super::library::{Libraries, PoolHandle, RadosHandle};
+use super::library::{CLIENTS, Libraries, PoolHandle, RadosHandle};
 use super::spec::{Canary, RbdOptions, RbdSpec};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::atomic::Ordering;
 
 /// How long a client that was fenced stays so, in seconds: ten years. Ceph's own choice is an hour,
 /// and a process that is stopped for longer than that would go on with its writes when it is
@@ -74,6 +75,7 @@ impl Cluster {
         let created = unsafe { (libraries.rados.rados_create)(&raw mut handle, user.as_ptr()) };
         Errno::check(created.into()).map_err(RbdError::errno("start a client of Ceph"))?;
         let cluster = Self { libraries, handle };
+        CLIENTS.fetch_add(1, Ordering::AcqRel);
         cluster.configure(spec.conf.as_deref())?;
         cluster.settle(options, purpose)?;
         // SAFETY: the client is configured and not connected yet.
@@ -203,6 +205,7 @@ impl Drop for Cluster {
         // SAFETY: nobody uses the client any more; pools and images are closed before
         // (`Pool`, `Image`). This is no thread of librados' (`device.rs` closes on one of its own).
         unsafe { (self.libraries.rados.rados_shutdown)(self.handle) }
+        CLIENTS.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -196,18 +196,20 @@ impl Device for RbdDevice {
             let source = io::Error::from_raw_os_error(libc::EROFS);
             return done(Err(DeviceError::io(Operation::Write, 0, size_bytes, source)));
         }
+        let pending = Pending { started: Instant::now(), offset: 0, len_bytes: 0, done: Done::Size(done) };
+        let Begun::Send(number) = self.flights.begin(pending) else { return };
         let (image, flights) = (self.parts().image.clone(), self.flights.clone());
         let (growing, spec) = (self.growing.clone(), self.spec.clone());
-        // librbd waits for the cluster. If no thread can be created, the answer is that the
-        // operation was abandoned.
+        // librbd waits for the cluster as long as it takes; the sentinel ends the device before.
         let work = move || {
             let _alone = growing.lock();
             let result = enlarge(&image, &flights, &spec, size_bytes);
             drop(image);
-            done(result);
+            flights.end_size(number, result);
         };
-        if let Err(error) = thread::Builder::new().name("rbd-enlarge".to_owned()).spawn(work) {
-            tracing::error!("the image can't be made larger: no thread ({error})");
+        if let Err(source) = thread::Builder::new().name("rbd-enlarge".to_owned()).spawn(work) {
+            let (path, source) = (self.spec.to_string(), Arc::new(source));
+            self.flights.end_size(number, Err(DeviceError::Extend { path, source }));
         }
     }
 

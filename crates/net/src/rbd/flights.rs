@@ -64,13 +64,17 @@ pub(super) struct Pending {
 pub(super) enum Done {
     Read(Completion<AlignedBuf>),
     Other(Operation, Completion<()>),
+    /// An enlargement, which is told the size.
+    Size(Completion<u64>),
 }
 
 impl Done {
-    fn operation(&self) -> Operation {
+    /// An enlargement is none of the operations that are counted.
+    fn operation(&self) -> Option<Operation> {
         match self {
-            Self::Read(_) => Operation::Read,
-            Self::Other(operation, _) => *operation,
+            Self::Read(_) => Some(Operation::Read),
+            Self::Other(operation, _) => Some(*operation),
+            Self::Size(_) => None,
         }
     }
 }
@@ -128,7 +132,7 @@ impl Flights {
         if let Condition::Broken(source) = &state.condition {
             let source = source.clone();
             drop(state);
-            pending.fail(source);
+            pending.fail(&self.image, source);
             return Begun::Answered;
         }
         let (operation, len_bytes) = (pending.done.operation(), pending.len_bytes);
@@ -139,7 +143,9 @@ impl Flights {
             return Begun::Answered;
         }
         drop(state);
-        self.sent(operation, len_bytes);
+        if let Some(operation) = operation {
+            self.sent(operation, len_bytes);
+        }
         Begun::Send(number)
     }
 
@@ -158,16 +164,32 @@ impl Flights {
             self.changed.notify_all();
             return;
         }
-        let Some(pending) = state.pending.remove(&number) else { return };
-        let last = state.closed && state.pending.is_empty();
+        let Some(pending) = self.take(&mut state, number) else { return };
         drop(state);
-        if last {
+        if let (Ok(_), Some(operation)) = (&result, pending.done.operation()) {
+            self.succeeded(operation, pending.started.elapsed());
+        }
+        pending.answer(result, self);
+    }
+
+    /// Takes the result of an enlargement. Without an answer it would be waited for without an end,
+    /// since librbd's own call waits as long as the cluster is away.
+    pub(super) fn end_size(&self, number: u64, result: Result<u64, DeviceError>) {
+        let mut state = self.state.lock();
+        if !matches!(state.condition, Condition::Working) {
+            return;
+        }
+        let Some(Pending { done: Done::Size(done), .. }) = self.take(&mut state, number) else { return };
+        drop(state);
+        shielded(|| done(result));
+    }
+
+    fn take(&self, state: &mut State, number: u64) -> Option<Pending> {
+        let pending = state.pending.remove(&number)?;
+        if state.closed && state.pending.is_empty() {
             self.changed.notify_all();
         }
-        if result.is_ok() {
-            self.succeeded(pending.done.operation(), pending.started.elapsed());
-        }
-        pending.answer(result, &self.pool);
+        Some(pending)
     }
 
     /// Counts an operation that is sent.
@@ -221,7 +243,7 @@ impl Flights {
         tracing::info!(unanswered = pending.len(), "{source}");
         listeners.into_iter().for_each(|listener| listener(&source));
         for pending in pending.into_values() {
-            pending.fail(source.clone());
+            pending.fail(&self.image, source.clone());
         }
         self.changed.notify_all();
         self.closed.notify_all();
@@ -316,26 +338,30 @@ pub(super) enum Failure {
 }
 
 impl Pending {
-    fn answer(self, result: Result<Option<AlignedBuf>, Failure>, pool: &str) {
+    fn answer(self, result: Result<Option<AlignedBuf>, Failure>, flights: &Flights) {
         match (self.done, result) {
             (Done::Read(done), Ok(Some(buf))) => shielded(|| done(Ok(buf))),
             (Done::Other(_, done), Ok(_)) => shielded(|| done(Ok(()))),
             (done, result) => {
                 let source = match result {
-                    Err(Failure::Errno(errno)) => failure(errno, pool),
+                    Err(Failure::Errno(errno)) => failure(errno, &flights.pool),
                     _ => io::ErrorKind::UnexpectedEof.into(),
                 };
-                Self { done, ..self }.fail(Arc::new(source));
+                Self { done, ..self }.fail(&flights.image, Arc::new(source));
             }
         }
     }
 
-    fn fail(self, source: Arc<io::Error>) {
+    fn fail(self, image: &str, source: Arc<io::Error>) {
         let (offset, len_bytes) = (self.offset, self.len_bytes);
-        let error = DeviceError::Io { operation: self.done.operation(), offset, len_bytes, source };
+        let error = match self.done.operation() {
+            Some(operation) => DeviceError::Io { operation, offset, len_bytes, source },
+            None => DeviceError::Extend { path: image.to_owned(), source },
+        };
         match self.done {
             Done::Read(done) => shielded(|| done(Err(error))),
             Done::Other(_, done) => shielded(|| done(Err(error))),
+            Done::Size(done) => shielded(|| done(Err(error))),
         }
     }
 }

@@ -8,6 +8,7 @@ use super::error::RbdError;
 use libc::{c_char, c_int, c_void, iovec, size_t, ssize_t, timeval};
 use libloading::Library;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `rados_t`: a client of a cluster.
 pub(super) type RadosHandle = *mut c_void;
@@ -173,10 +174,45 @@ pub(super) fn libraries() -> Result<&'static Libraries, RbdError> {
         Some(libraries) => Ok(libraries),
         None => {
             let libraries = Libraries::load_into(IS_STATIC)?;
-            Ok(LOADED.get_or_init(|| libraries))
+            Ok(LOADED.get_or_init(|| {
+                leave_with_clients();
+                libraries
+            }))
         }
     }
 }
+
+/// Clients that have been started and not shut down yet.
+pub(super) static CLIENTS: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on, a process that ends while a client is in use ends without the destructors of the
+/// libraries. These take away what the client's threads work with: the process would die of a
+/// signal, and its exit code be lost. A device leaves a client behind where the cluster keeps it
+/// waiting.
+#[cfg(target_env = "gnu")]
+fn leave_with_clients() {
+    unsafe extern "C" {
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), arg: *mut c_void) -> c_int;
+    }
+    extern "C" fn leave(status: c_int, _arg: *mut c_void) {
+        if CLIENTS.load(Ordering::Acquire) > 0 {
+            // SAFETY: null stands for all streams of C's; the other call does not return.
+            unsafe {
+                libc::fflush(std::ptr::null_mut());
+                libc::_exit(status)
+            }
+        }
+    }
+    // SAFETY: the function has glibc's documented type. What is registered last is called first: before
+    // the destructors of the libraries, which were loaded before.
+    if unsafe { on_exit(leave, std::ptr::null_mut()) } != 0 {
+        tracing::debug!("the end of the process with a client in use may be a crash");
+    }
+}
+
+/// Only glibc knows the exit code there.
+#[cfg(not(target_env = "gnu"))]
+fn leave_with_clients() {}
 
 #[cfg(test)]
 mod tests {

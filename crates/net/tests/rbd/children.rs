@@ -157,3 +157,72 @@ impl Drop for Writer {
         let _ = self.child.wait();
     }
 }
+
+const LEAVES: &str = "SYNCLINE_RBD_CHILD_LEAVES";
+
+/// What the child does that ends while librbd works for it.
+#[test]
+fn leaving_child() {
+    if std::env::var_os(LEAVES).is_none() {
+        return;
+    }
+    let image = std::env::var(IMAGE).expect("an image");
+    let spec = RbdSpec { conf: std::env::var_os(CONF).map(Into::into), ..RbdSpec::new("rbd", image) };
+    let options = RbdOptions { wait: Some(Duration::from_secs(1)), ..RbdOptions::default() };
+    // What a program does at its end comes after the destructors of libraries that were loaded later.
+    // SAFETY: the function may be called at exit: it uses nothing that is gone by then.
+    unsafe { libc::atexit(take_time) };
+    let device = RbdDevice::open(&spec, &options).expect("opened");
+    eprintln!("opened");
+    std::io::stdin().read_line(&mut String::new()).expect("somebody asks");
+    block_on(device.enlarge_to(8 << 20)).expect_err("the cluster is away");
+    drop(device);
+    std::process::exit(7);
+}
+
+extern "C" fn take_time() {
+    thread::sleep(Duration::from_secs(3));
+}
+
+/// A process that ends without having closed its image. It is killed when this is dropped.
+pub struct Leaver {
+    child: Child,
+    told: BufReader<std::process::ChildStderr>,
+}
+
+impl Leaver {
+    /// Starts one on an image that exists and that nobody has.
+    pub fn start(cluster: &Cluster, spec: &RbdSpec) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "children::leaving_child", "--nocapture", "--test-threads", "1"]);
+        command.env(IMAGE, &spec.image).env(CONF, cluster.conf()).env(LEAVES, "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("a process");
+        let told = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut leaver = Self { child, told };
+        leaver.wait_for("opened");
+        leaver
+    }
+
+    fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        while line.trim() != word {
+            line.clear();
+            assert!(self.told.read_line(&mut line).expect("text") > 0, "it ended before {word:?}");
+        }
+    }
+
+    /// Has it enlarge the image, which it gives up, and close it, which it gives up too. How it ended;
+    /// `None` if by a signal.
+    pub fn exit_code(mut self) -> Option<i32> {
+        self.child.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("it listens");
+        self.child.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Leaver {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,5 +1,6 @@
 //! What goes wrong with a cluster, and what is said of it.
 
+use crate::children::Leaver;
 use crate::cluster::{Cluster, alone_on_the_cluster, on_the_cluster};
 use crate::records::{all_blocks, check_acknowledged, read_all, record, write_records};
 use std::io::ErrorKind;
@@ -246,6 +247,38 @@ fn a_cluster_that_is_away_for_too_long_ends_the_device() {
         let patient = RbdOptions { lock_wait: Duration::from_secs(40), ..RbdOptions::default() };
         let device = RbdDevice::open(&spec, &patient).unwrap();
         check_acknowledged(&read_all(&*device), 1, 1);
+    });
+}
+
+/// librbd's own call has no limit, and nothing else is under way that would end the device.
+#[test]
+fn an_enlargement_ends_when_the_cluster_is_away_for_too_long() {
+    alone_on_the_cluster(LIMIT, |cluster| {
+        let options = RbdOptions { wait: Some(Duration::from_secs(2)), ..RbdOptions::default() };
+        let (_, device) = cluster.create(4, &options);
+        cluster.osd("kill");
+        let started = Instant::now();
+        let error = block_on(device.enlarge_to(8 << 20)).unwrap_err();
+        one_line(&error, &["rbd:rbd/", "gave no answer for 2 s", "ceph -s"]);
+        assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+        let error = block_on(device.enlarge_to(8 << 20)).unwrap_err();
+        one_line(&error, &["gave no answer for 2 s"]);
+        drop(device);
+        cluster.osd("start");
+    });
+}
+
+/// Its threads were using what the libraries' destructors take away.
+#[test]
+fn a_process_that_ends_with_a_client_in_use_keeps_its_exit_code() {
+    alone_on_the_cluster(LIMIT, |cluster| {
+        let (spec, device) = cluster.create(4, &RbdOptions::default());
+        drop(device);
+        let leaver = Leaver::start(cluster, &spec);
+        cluster.osd("kill");
+        let code = leaver.exit_code();
+        cluster.osd("start");
+        assert_eq!(code, Some(7));
     });
 }
 
