@@ -151,7 +151,8 @@ pub enum RbdError {
     },
     /// Another client writes the image (promise P7).
     #[error(
-        "it is in use by {holder}: unmount it there; if that host is gone or must not go on, 'syncline mount --takeover'"
+        "it is in use by {holder}: unmount it there; if that host died, try again when the cluster has given it up \
+         (after 30 s, by default), or at once by 'syncline mount --takeover'"
     )]
     InUse {
         /// Who.

@@ -176,9 +176,8 @@ impl Image {
         }
     }
 
-    /// The addresses of the clients that have it open for writing and are in touch with the
-    /// cluster.
-    fn watchers(&self) -> Result<Vec<String>, Errno> {
+    /// The clients that have it open for writing and are in touch with the cluster: name and address.
+    fn watchers(&self) -> Result<Vec<(String, String)>, Errno> {
         let rbd = &self.libraries().rbd;
         let mut room = 64;
         loop {
@@ -196,7 +195,8 @@ impl Image {
             let filled = room.min(watchers.len());
             // SAFETY: librbd filled that many elements with strings of its own.
             let text = |start: *mut c_char| unsafe { string(start) };
-            let found = watchers[..filled].iter().map(|one| text(one.address)).collect();
+            let named = |one: &Watcher| (format!("client.{}", one.client), text(one.address));
+            let found = watchers[..filled].iter().map(named).collect();
             // SAFETY: they are given back once, with their number.
             unsafe { (rbd.rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), filled) };
             return Ok(found);
@@ -267,9 +267,22 @@ impl Image {
     /// What else is known about a client that has the lock.
     pub(super) fn describe(&self, locker: &Locker) -> Result<LockHolder, Errno> {
         let Locker { client, address, .. } = locker.clone();
-        let alive = self.watchers()?.contains(&address);
+        let alive = self.watchers()?.iter().any(|(_, watching)| *watching == address);
         let about = self.introduction().and_then(|text| introduced(&text, &client));
         Ok(LockHolder { client, address, alive, about })
+    }
+
+    /// Who said last that it has the lock, if it is another client that still has the image open for
+    /// writing.
+    pub(super) fn last_holder(&self) -> Result<Option<LockHolder>, Errno> {
+        let Some(text) = self.introduction() else { return Ok(None) };
+        let ours = self.pool.cluster.client();
+        let watching = self.watchers()?.into_iter().filter(|(client, _)| *client != ours);
+        let mut holders = watching.filter_map(|(client, address)| {
+            let about = introduced(&text, &client)?;
+            Some(LockHolder { client, address, alive: true, about: Some(about) })
+        });
+        Ok(holders.next())
     }
 
     /// The image's header object.

@@ -21,9 +21,14 @@
 //! **A holder that died** leaves its lock behind. Its watch on the image runs out 30 s after its
 //! last sign of life. Then whoever opens the image for writing breaks the lock as above.
 //!
+//! **A lock that was taken away by hand**, with fencing switched off, leaves a holder that writes until
+//! it looks for its lock the next time. It has said in the image's metadata who it is, and it has the
+//! image open: so the next holder fences it first. (One that is cut off at that moment is not seen.)
+//!
 //! **Readers.** The exclusive lock has no other side, so readers take none. A reader is refused while
-//! the image has a lock, and fails from the next check on when somebody has taken it
-//! (`watchman.rs`). A writer is not refused because of readers. The difference to image files: there
+//! somebody who is alive has the lock, and fails from the next check on when there is such a one
+//! (`watchman.rs`): a new one, or one that was cut off and is back. What a holder that died left
+//! behind keeps nobody from reading. A writer is not refused because of readers. The difference to image files: there
 //! a reader keeps writers out. Here it may read blocks while they change, and their checksums tell
 //! (promise P4); a writer that comes and goes between two checks is not noticed.
 
@@ -37,6 +42,8 @@ use std::time::{Duration, Instant};
 /// Between two looks at a lock that is held.
 const PAUSE: Duration = Duration::from_millis(100);
 const LOOK: &str = "find out who has the lock";
+/// How long a client may keep an image open after it has released its lock.
+const LEAVING: Duration = Duration::from_secs(1);
 /// How often a lock may be lost to others that come at the same moment.
 const TRIES: u32 = 5;
 
@@ -49,17 +56,20 @@ pub(super) fn acquire(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> Re
     let give_up = Instant::now() + options.lock_wait;
     let mut tries = 0;
     while tries < TRIES {
-        if let Some(locker) = locker(image, spec)? {
-            let holder = describe(image, &locker)?;
-            if !holder.alive {
-                fence(image, spec, options, &locker, holder)?;
-            } else if Instant::now() >= give_up {
-                // librbd would ask it to hand the lock over, which others do: a virtual machine, for
-                // one, without noticing what that means.
-                return Err(RbdError::InUse { holder });
-            } else {
-                sleep(PAUSE);
-                continue;
+        match locker(image, spec)? {
+            None => fence_who_lost_it(image, spec, options)?,
+            Some(locker) => {
+                let holder = describe(image, &locker)?;
+                if holder.alive && Instant::now() >= give_up {
+                    // librbd would ask it to hand the lock over, which others do: a virtual machine,
+                    // for one, without noticing what that means.
+                    return Err(RbdError::InUse { holder });
+                }
+                if holder.alive {
+                    sleep(PAUSE);
+                    continue;
+                }
+                break_lock(image, spec, options, &locker, &holder)?;
             }
         }
         match try_acquire(image)? {
@@ -77,9 +87,9 @@ pub(super) fn take_over(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> 
         return Ok(String::new());
     }
     for _ in 0..TRIES {
-        if let Some(locker) = locker(image, spec)? {
-            let holder = describe(image, &locker)?;
-            fence(image, spec, options, &locker, holder)?;
+        match locker(image, spec)? {
+            None => fence_who_lost_it(image, spec, options)?,
+            Some(locker) => break_lock(image, spec, options, &locker, &describe(image, &locker)?)?,
         }
         if let Some(name) = try_acquire(image)? {
             return Ok(name);
@@ -90,35 +100,63 @@ pub(super) fn take_over(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> 
 
 /// Keeps a holder from writing, and takes its lock away. If another one has the lock by now, that
 /// one keeps it.
-fn fence(
+fn break_lock(
     image: &Image,
     spec: &RbdSpec,
     options: &RbdOptions,
     locker: &Locker,
-    holder: LockHolder,
+    holder: &LockHolder,
 ) -> Result<(), RbdError> {
-    if options.canary != Some(Canary::Unfenced) {
-        image.pool.cluster.fence(&locker.address).map_err(|errno| match errno {
-            Errno(libc::EPERM | libc::EACCES) => {
-                RbdError::MayNotFence { entity: spec.entity(), holder: holder.clone() }
-            }
-            errno => RbdError::refused("fence the former holder", errno.io()),
-        })?;
-        tracing::warn!("{holder} is fenced from {spec} now");
-    }
+    fence(image, spec, options, holder)?;
     match image.remove_locker(locker) {
         Ok(()) | Err(Errno(libc::ENOENT)) => Ok(()),
         Err(errno) => Err(RbdError::refused("break the lock", errno.io())),
     }
 }
 
+/// Nobody has the lock. It may have been taken away without a fence, by hand, from a Syncline that
+/// has not noticed yet and goes on writing: that one is fenced. One that is just closing the image is
+/// given the time to go.
+fn fence_who_lost_it(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> Result<(), RbdError> {
+    let until = Instant::now() + LEAVING;
+    while let Some(holder) = image.last_holder().map_err(RbdError::errno(LOOK))? {
+        if Instant::now() >= until {
+            return fence(image, spec, options, &holder);
+        }
+        sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Keeps a client from ever writing again.
+fn fence(image: &Image, spec: &RbdSpec, options: &RbdOptions, holder: &LockHolder) -> Result<(), RbdError> {
+    if options.canary == Some(Canary::Unfenced) {
+        return Ok(());
+    }
+    image.pool.cluster.fence(&holder.address).map_err(|errno| match errno {
+        Errno(libc::EPERM | libc::EACCES) => {
+            RbdError::MayNotFence { entity: spec.entity(), holder: holder.clone() }
+        }
+        errno => RbdError::refused("fence the former holder", errno.io()),
+    })?;
+    tracing::warn!("{holder} is fenced from {spec} now");
+    Ok(())
+}
+
 /// Refuses a reader while the image has a holder.
 pub(super) fn check_unused(image: &Image) -> Result<(), RbdError> {
-    match image.locker().map_err(RbdError::errno(LOOK))? {
-        // An advisory lock guards nothing.
-        Some(locker) if !locker.by_hand => Err(RbdError::InUse { holder: describe(image, &locker)? }),
-        _ => Ok(()),
+    match writer(image).map_err(RbdError::errno(LOOK))? {
+        Some(holder) => Err(RbdError::InUse { holder }),
+        None => Ok(()),
     }
+}
+
+/// Who may write to an image that we only read. An advisory lock guards nothing, and a holder that
+/// the cluster has lost touch with writes nothing before it is alive again.
+pub(super) fn writer(image: &Image) -> Result<Option<LockHolder>, Errno> {
+    let locker = image.locker()?.filter(|locker| !locker.by_hand);
+    let holder = locker.map(|locker| image.describe(&locker)).transpose()?;
+    Ok(holder.filter(|holder| holder.alive))
 }
 
 fn check_lockable(image: &Image, spec: &RbdSpec) -> Result<(), RbdError> {

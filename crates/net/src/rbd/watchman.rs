@@ -9,6 +9,7 @@ use super::claims::{Claims, RENEWED_EVERY};
 use super::error::RbdError;
 use super::flights::Flights;
 use super::image::Image;
+use super::lock;
 use super::spec::{Canary, RbdOptions};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,7 +18,7 @@ use std::thread::JoinHandle;
 pub(super) enum Expected {
     /// We have the lock, under this name.
     Ours(String),
-    /// Nobody has it.
+    /// Nobody has it who is alive.
     Nobodys,
     /// Whatever: only data that does not change is read.
     Anything,
@@ -42,22 +43,19 @@ fn run(flights: &Flights, image: &Image, claims: &Claims, expected: &Expected, o
 }
 
 fn check_lock(flights: &Flights, image: &Image, expected: &Expected) {
-    let locker = match image.locker() {
-        Ok(locker) => locker,
-        Err(errno) if errno.means_fenced() => return flights.doubt(Some(errno)),
-        // The cluster may be away; it tells the next time.
-        Err(_) => return,
-    };
-    match (expected, locker) {
-        (Expected::Ours(name), locker) if locker.as_ref().is_none_or(|locker| locker.client != *name) => {
-            flights.doubt(None);
-        }
-        (Expected::Nobodys, Some(locker)) if !locker.by_hand => {
-            if let Ok(holder) = image.describe(&locker) {
-                flights.break_off(&Broken::Written { holder });
-            }
-        }
-        _ => {}
+    match expected {
+        Expected::Ours(name) => match image.locker() {
+            Ok(locker) if locker.as_ref().is_none_or(|locker| locker.client != *name) => flights.doubt(None),
+            Err(errno) if errno.means_fenced() => flights.doubt(Some(errno)),
+            // The cluster may be away; it tells the next time.
+            _ => {}
+        },
+        Expected::Nobodys => match lock::writer(image) {
+            Ok(Some(holder)) => flights.break_off(&Broken::Written { holder }),
+            Err(errno) if errno.means_fenced() => flights.doubt(Some(errno)),
+            _ => {}
+        },
+        Expected::Anything => {}
     }
 }
 

@@ -145,9 +145,13 @@ impl Cluster {
     /// Runs `rbd` with these words; returns what it prints.
     #[track_caller]
     pub fn rbd(&self, words: &str) -> String {
-        let mut command = Command::new("timeout");
-        command.args(["60", "rbd", "-c"]).arg(self.conf()).args(words.split(' '));
-        succeed(&mut command)
+        self.rbd_with(&words.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Runs `rbd` with these arguments; returns what it prints.
+    #[track_caller]
+    pub fn rbd_with(&self, arguments: &[&str]) -> String {
+        succeed(Command::new("timeout").args(["60", "rbd", "-c"]).arg(self.conf()).args(arguments))
     }
 
     /// Kills or starts OSD 0.

@@ -1,7 +1,7 @@
 //! One writer at a time (promise P7).
 
 use crate::children::Writer;
-use crate::cluster::{Cluster, WATCH, on_the_cluster};
+use crate::cluster::{Cluster, WATCH, alone_on_the_cluster, on_the_cluster};
 use crate::records::{check_acknowledged, read_all, record};
 use std::sync::Barrier;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -139,6 +139,82 @@ fn the_lock_of_a_process_that_was_killed_is_had_when_its_watch_has_run_out() {
         block_on(device.write_at(0, vec![record(4, 0)])).unwrap();
         // Its client is fenced too, and for years: it might have been only cut off, or stopped.
         assert_eq!(fenced(cluster, &error), Some(true));
+    });
+}
+
+#[test]
+fn a_process_that_was_killed_keeps_nobody_from_reading() {
+    on_the_cluster(LIMIT, |cluster| {
+        let (spec, device) = cluster.create(64, &RbdOptions::default());
+        drop(device);
+        let mut writer = Writer::start(cluster, &spec, None);
+        writer.wait_for(100);
+        writer.signal(libc::SIGKILL);
+        writer.join();
+        writer.catch_up();
+        let check_every = Duration::from_millis(200);
+        let reading = RbdOptions { read_only: true, check_every, ..RbdOptions::default() };
+        // It may be alive.
+        refused(&spec, &reading);
+        std::thread::sleep(WATCH * 2);
+        let reader = RbdDevice::open(&spec, &reading).unwrap();
+        check_acknowledged(&read_all(&*reader), crate::children::CHILD, writer.acknowledged);
+        std::thread::sleep(check_every * 5);
+        assert!(reader.broken().is_none(), "{:?}", reader.broken());
+        let _writer = RbdDevice::open(&spec, &RbdOptions::default()).unwrap();
+        let started = Instant::now();
+        while reader.broken().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(20), "nobody noticed the writer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
+/// The former holder looks for its lock now and then only.
+#[test]
+fn whose_lock_was_taken_away_by_hand_is_fenced_by_the_next() {
+    on_the_cluster(LIMIT, |cluster| {
+        let options = RbdOptions { check_every: LIMIT, ..RbdOptions::default() };
+        for take_over in [false, true] {
+            let (spec, first) = cluster.create(4, &options);
+            block_on(first.write_at(0, vec![record(6, 0)])).unwrap();
+            let image = format!("rbd/{}", spec.image);
+            let listed = cluster.rbd(&format!("lock ls {image} --format json"));
+            let word = |name: &str| {
+                let rest = listed.split(&format!("\"{name}\":\"")).nth(1).expect("a lock");
+                rest.split('"').next().unwrap().to_owned()
+            };
+            let unfenced = "--rbd-blocklist-on-break-lock=false";
+            cluster.rbd_with(&["lock", "rm", &image, &word("id"), &word("locker"), unfenced]);
+            let second = match take_over {
+                false => RbdDevice::open(&spec, &RbdOptions::default()),
+                true => RbdDevice::take_over(&spec, &RbdOptions::default()),
+            };
+            let second = second.unwrap();
+            block_on(second.write_at(0, vec![record(6, 1)])).unwrap();
+            let error = block_on(first.write_at(0, vec![record(6, 2)])).unwrap_err().to_string();
+            assert!(error.contains("was fenced"), "{error}");
+            assert_eq!(&block_on(second.read_at(0, 4096)).unwrap()[..], &record(6, 1)[..]);
+        }
+    });
+}
+
+/// Nobody is fenced where one closes an image and the next opens it.
+#[test]
+fn who_closes_an_image_is_not_fenced() {
+    alone_on_the_cluster(LIMIT, |cluster| {
+        let (spec, device) = cluster.create(4, &RbdOptions::default());
+        drop(device);
+        let fenced = || cluster.ceph("osd blocklist ls --format json").matches("addr").count();
+        let before = fenced();
+        let mut longest = Duration::ZERO;
+        for _ in 0..10 {
+            let began = Instant::now();
+            drop(RbdDevice::open(&spec, &RbdOptions::default()).unwrap());
+            longest = longest.max(began.elapsed());
+        }
+        eprintln!("opening and closing took at most {longest:?}");
+        assert_eq!(fenced(), before);
     });
 }
 
