@@ -32,6 +32,7 @@
 
 mod breaks;
 mod channel;
+mod dial;
 mod exchange;
 mod fence;
 mod flushes;

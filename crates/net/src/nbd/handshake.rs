@@ -1,18 +1,15 @@
 //! Connecting to a server, and what the two agree on before the first request.
 
 use super::channel::Channel;
+use super::dial;
 use super::protocol::{
     GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, export, greeting, info, option, option_reply, u16_at,
     u32_at, u64_at, violation,
 };
 use super::{NbdOptions, tls};
 use crate::location::{NbdAddress, NbdLocation};
-use rustix::io::Errno;
-use rustix::net::{self, sockopt::Timeout};
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use syncline_device::BLOCK_BYTES;
 
@@ -97,33 +94,6 @@ pub(super) fn ask_size(
     Ok(export.size_bytes)
 }
 
-/// A server that accepts nobody lets a connection wait as long as a full queue does.
-fn connect_unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
-    let socket =
-        net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
-    net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
-    net::connect(&socket, &net::SocketAddrUnix::new(path)?).map_err(|error| match error {
-        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "the server does not accept connections"),
-        error => error.into(),
-    })?;
-    net::sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
-    Ok(socket.into())
-}
-
-fn connect_tcp(host: &str, port: u16, limit: Duration, peer: Option<SocketAddr>) -> io::Result<TcpStream> {
-    if let Some(peer) = peer {
-        return TcpStream::connect_timeout(&peer, limit);
-    }
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name of the host has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, limit) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 struct Handshake {
     channel: Channel,
 }
@@ -143,8 +113,8 @@ impl Handshake {
         peer: Option<SocketAddr>,
     ) -> io::Result<Self> {
         let channel = match &location.address {
-            NbdAddress::Unix(path) => Channel::unix(connect_unix(path, limit)?),
-            NbdAddress::Tcp(host, port) => Channel::tcp(connect_tcp(host, *port, limit, peer)?, options)?,
+            NbdAddress::Unix(path) => Channel::unix(dial::unix(path, limit)?),
+            NbdAddress::Tcp(host, port) => Channel::tcp(dial::tcp(host, *port, limit, peer)?, options)?,
         };
         channel.set_deadline(Some(Instant::now() + limit));
         let mut handshake = Self { channel };

@@ -1,8 +1,9 @@
 //! Connections over TCP: where they lead, and what their sockets hold when they are given up.
 
 use super::*;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Mutex;
 use syncline_net::{NbdAddress, NbdLocation};
 
 /// The server's side of a handshake: an export of 64 MiB that several connections may use.
@@ -109,4 +110,72 @@ fn all_connections_lead_to_one_server() {
     });
     let device = NbdDevice::open(&location, NbdOptions::default()).unwrap();
     assert_eq!(device.connections(), 1);
+}
+
+/// Serves a connection, one request after the other, and reads nothing for a while after each
+/// `every` bytes: its disk is busy.
+fn serve_haltingly(
+    mut stream: &TcpStream,
+    disk: &Mutex<Vec<u8>>,
+    since: &Mutex<u64>,
+    every: u64,
+    halt: Duration,
+) -> io::Result<()> {
+    loop {
+        let mut request = [0; 28];
+        stream.read_exact(&mut request)?;
+        let number = |range: std::ops::Range<usize>| {
+            request[range].iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let (offset, len) = (number(16..24) as usize, number(24..28) as usize);
+        let mut reply = [&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], &request[8..16]].concat();
+        match number(6..8) {
+            0 => reply.extend(&disk.lock().unwrap()[offset..offset + len]),
+            1 => {
+                let mut data = vec![0; len];
+                stream.read_exact(&mut data)?;
+                let mut disk = disk.lock().unwrap();
+                disk[offset..offset + len].copy_from_slice(&data);
+                *since.lock().unwrap() += len as u64;
+                if *since.lock().unwrap() >= every {
+                    *since.lock().unwrap() = 0;
+                    std::thread::sleep(halt);
+                }
+            }
+            3 => {}
+            _ => return Ok(()),
+        }
+        stream.write_all(&reply)?;
+    }
+}
+
+/// A server whose disk is busy reads nothing meanwhile, and its connections break, since their data
+/// must not be under way for that long. That costs time, and nothing else.
+#[test]
+fn a_server_that_halts_is_slow_and_not_away() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = NbdAddress::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port());
+    let location = NbdLocation { address, export: "disk".into(), tls: None, wait: None };
+    std::thread::spawn(move || {
+        let (disk, since) = (Arc::new(Mutex::new(vec![0; 64 << 20])), Arc::new(Mutex::new(0)));
+        for stream in listener.incoming().map(Result::unwrap) {
+            let (disk, since) = (disk.clone(), since.clone());
+            std::thread::spawn(move || {
+                greet(&stream);
+                serve_haltingly(&stream, &disk, &since, 16 << 20, Duration::from_secs(2))
+            });
+        }
+    });
+    let options = NbdOptions { connections: 1, dead_after: Duration::from_secs(1), ..NbdOptions::default() };
+    let device = NbdDevice::open(&location, options).unwrap();
+    let began = Instant::now();
+    let writes: Vec<_> = (0..48).map(|index| write(&device, index << 20, index as u8, 1 << 20)).collect();
+    for write in writes {
+        write.wait().unwrap();
+    }
+    flush(&device).wait().unwrap();
+    eprintln!("{:?}, {} reconnects", began.elapsed(), device.counters().reconnects);
+    for index in 0..48 {
+        assert_filled(&device, index << 20, index as u8, 1 << 20);
+    }
 }
