@@ -49,6 +49,7 @@ use crate::finding::{FINDINGS_MAX, Finding, FindingKind, Report};
 use crate::repair::compare::Moved;
 use crate::repair::overlay::Overlay;
 use crate::repair::planner::Planner;
+use crate::start;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -150,8 +151,13 @@ pub async fn repair(
     }
     let mut work = Work::new(device, spawn, options);
     match work.mend(&mut repair, tell).await {
-        Ok(Some(after)) if !options.dry_run => {
+        Ok(Some(mut after)) if !options.dry_run => {
             work.write(options).await?;
+            // That check read what is to be written. A superblock is written where it was, and may
+            // be no more readable there than before.
+            if after.of(FindingKind::SuperblockDamaged).next().is_none() {
+                start::superblock(&work.device, &mut after).await?;
+            }
             repair.after = Some(after);
         }
         Ok(_) => {}
