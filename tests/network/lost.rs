@@ -42,6 +42,13 @@ pub fn assert_lost(mount: Mount, lost: &str, log: &Path, words: &[&str]) {
     assert_eq!(errno(fs::create_dir(path.join("directory"))), EIO);
     assert_eq!(errno(fs::remove_file(path.join("before"))), EIO);
 
+    // Nothing is called damaged, or full.
+    for words in [&["sync", "--all"][..], &["snapshot", "create"], &["scrub"], &["trim"]] {
+        let mut command = program();
+        command.args(words).arg(&path).args((words[0] == "snapshot").then_some("late"));
+        run(command).fails(8, &[lost, "mount it again"]);
+    }
+
     let stats = told(&mount, &["stats"]);
     for (what, text) in [
         ("stats", stats.clone()),
@@ -136,4 +143,34 @@ fn who_waits_for_a_silent_server_is_told_when_the_lease_ends() {
     assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
     assert_lost(mount, "lost its image at 20", &log, &["could not renew the lease within 8.8 s"]);
     server.kill();
+}
+
+/// Another host takes the image while the daemon writes what is left, and leaves it clean.
+#[test]
+fn an_unmount_does_not_take_another_hosts_clean_image_for_its_own() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let server = Server::new(&place);
+    let image = server.image_with("forever");
+    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    let mount = Mount::new(&image, &place.directory("first"), &[]);
+    let (daemon, path) = (mount.pid(), mount.path.clone());
+    fs::write(path.join("unsynced"), "more than the kernel has").unwrap();
+    // It can't write what is left, and is stopped before it has given up.
+    server.signal(Signal::STOP);
+    let unmounting = std::thread::spawn(move || mount.unmount());
+    eventually("it is unmounted", || {
+        !fs::read_to_string("/proc/mounts").unwrap().contains(path.to_str().unwrap())
+    });
+    kill_process(daemon, Signal::STOP).unwrap();
+    server.signal(Signal::CONT);
+    // It recovers the image, and leaves it clean. (A mount on this host would be seen.)
+    syncline([OsStr::new("takeover"), image.as_os_str()]).ok();
+    syncline([OsStr::new("label"), image.as_os_str(), OsStr::new("another")]).ok();
+    kill_process(daemon, Signal::CONT).unwrap();
+    let answer = unmounting.join().unwrap();
+    assert_eq!(answer.code, 8, "{answer:?}");
+    assert!(answer.err.contains("another mount has had the image before all was written"), "{answer:?}");
 }

@@ -2,12 +2,14 @@
 
 use crate::nbd::{Server, no_nbdkit};
 use crate::skip_if;
-use crate::support::{Loop, Mount, Place, no_fuse, not_root, syncline};
+use crate::support::{Loop, Mount, Place, eventually, no_fuse, not_root, syncline};
 use rustix::process::{Signal, kill_process};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// A place in an image.
 fn at(image: &Path, rest: &str) -> OsString {
@@ -110,4 +112,42 @@ fn a_block_device_is_shared_from_now_on_or_no_longer() {
     let (nbd, rbd) = ("nbd://host/disk", "rbd:pool/disk");
     syncline(["label", nbd, "--shared", "off"]).fails(2, &["always taken"]);
     syncline(["label", rbd, "--shared", "on"]).fails(2, &["lock of its own"]);
+}
+
+/// A disk behind an export of which a block can't be read, however often it is written.
+#[test]
+fn a_superblock_that_stays_unreadable_is_not_called_repaired() {
+    skip_if!(no_nbdkit());
+    let place = Place::new();
+    let (disk, socket, bad) =
+        (place.path().join("disk"), place.path().join("socket"), place.path().join("bad"));
+    fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let [disk, bad] = [disk, bad].map(|path| path.display().to_string());
+    // $3 bytes at $4.
+    let read = format!(
+        "if [ -e {bad} ] && [ $4 -le 65536 ] && [ $(($4 + $3)) -gt 65536 ]; then echo EIO a bad block >&2; exit 1; fi; \
+         dd if={disk} iflag=skip_bytes,count_bytes bs=65536 skip=$4 count=$3"
+    );
+    let write = format!("dd of={disk} oflag=seek_bytes bs=65536 seek=$4 conv=notrunc");
+    let mut server = Command::new("nbdkit");
+    server.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket).arg("eval");
+    server
+        .arg(format!("get_size=echo {}", 64 << 20))
+        .arg(format!("pread={read}"))
+        .arg(format!("pwrite={write}"));
+    server.args(["can_write=exit 0", "can_flush=exit 0", "flush=exit 0"]).stderr(Stdio::null());
+    let mut server = server.spawn().unwrap();
+    eventually("nbdkit listens", || UnixStream::connect(&socket).is_ok());
+    let image = format!("nbd+unix:///?socket={}", socket.display());
+    syncline(["mkfs", &image]).ok();
+    fs::write(&bad, "").unwrap();
+    for how in ["-p", "--repair"] {
+        let answer = syncline(["check", how, &image]);
+        assert_eq!(answer.code, 4, "{answer:?}");
+        assert!(answer.out.contains("what is left") && answer.out.contains("block 16"), "{answer:?}");
+    }
+    fs::remove_file(&bad).unwrap();
+    syncline(["check", "-p", &image]).ok();
+    server.kill().unwrap();
+    server.wait().unwrap();
 }

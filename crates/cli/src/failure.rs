@@ -188,6 +188,10 @@ const DAEMON_HAS_GONE: &str =
 /// The next step for a device that does not do what it is asked for.
 const DEVICE_FAILED: &str = "the device failed: see the kernel's log ('dmesg'), and save what can be read";
 
+/// The next step where a daemon answers EIO.
+const DAEMON_TELLS: &str = "the device failed, the host of the image file is full, or something is damaged: \
+     the daemon's messages tell which ('-o log=FILE')";
+
 /// True for the errors of a device that is there and fails, or has just gone.
 fn is_failing(error: &io::Error) -> bool {
     use rustix::io::Errno;
@@ -433,9 +437,11 @@ impl From<ControlError> for Failure {
                 Self::of(Cause::Permission, error)
                     .next("mount it for writing; if it was, 'syncline stats' says why it turned read-only")
             }
-            ControlError::Failed { ref source, .. } if source.raw_os_error() == Some(EIO) => {
-                Self::of(Cause::Device, error)
-                    .next("the device failed, the host of the image file is full, or something is damaged: the daemon's messages tell which ('-o log=FILE')")
+            ControlError::Failed { ref source, ref path } if source.raw_os_error() == Some(EIO) => {
+                match crate::commands::remote::lost_by(path) {
+                    Some(lost) => lost,
+                    None => Self::of(Cause::Device, error).next(DAEMON_TELLS),
+                }
             }
             ControlError::Unknown { .. } => {
                 Self::new(error).next("unmount, and mount again with this version of the program")

@@ -37,6 +37,11 @@ impl Figures {
         self.leased.upgrade().map(|leased| leased.status())
     }
 
+    /// True if another host may take the image while it is in use.
+    pub fn can_be_lost(&self) -> bool {
+        !matches!(self.network, Network::None) || self.leased.upgrade().is_some()
+    }
+
     /// How the image was lost, if it was.
     pub fn lost(&self) -> Option<Lost> {
         self.watch.lost()

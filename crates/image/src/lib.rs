@@ -164,8 +164,14 @@ pub fn tells_next_step(error: &DeviceError) -> bool {
         | DeviceError::TakeOver { path, .. } => is_remote(Path::new(path)),
         _ => false,
     };
+    // A device that has ended for good says what to do: the server is away, or another host has it.
+    let ended = error.io_error().is_some_and(|error| {
+        use std::io::ErrorKind::{StaleNetworkFileHandle, TimedOut};
+        error.raw_os_error().is_none() && matches!(error.kind(), StaleNetworkFileHandle | TimedOut)
+    });
     let inner = error.io_error().and_then(|error| error.get_ref());
     named
+        || ended
         || inner.is_some_and(|inner| {
             inner.is::<LeaseError>()
                 || inner.is::<LeaseLost>()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use syncline_check::Scrub;
 use syncline_format::BLOCK_BYTES;
+use syncline_format::superblock::Superblock;
 use syncline_fs::Filesystem;
 use syncline_fuse::Session;
 use syncline_image::Figures;
@@ -22,6 +23,12 @@ pub const IDENTITY: &str = "identity";
 /// The kernel's name for the pid namespace in which this process has its pid.
 pub fn namespace_of_processes() -> Option<String> {
     Some(std::fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
+}
+
+/// What tells the mounts of an image apart: each draws a log epoch of its own, and keeps it as long
+/// as its log can be written.
+pub fn epoch(superblock: &Superblock) -> String {
+    superblock.epoch.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Makes the daemon answer `stats`, `daemon`, `identity`, `distributions`, `lost` and `explain`, and
@@ -48,12 +55,16 @@ pub fn register(
     });
     let daemon_text = daemon.to_string();
     control.register("daemon", move || daemon_text.clone());
-    let named = Arc::downgrade(fs);
+    let (named, figures) = (Arc::downgrade(fs), storage.clone());
     control.register(IDENTITY, move || {
         named.upgrade().map_or("{}".into(), |fs| {
             let uuid = uuid::Uuid::from_bytes(fs.uuid());
             let size_bytes = fs.store().geometry().total_blocks * BLOCK_BYTES as u64;
-            json!({ "uuid": uuid.to_string(), "label": fs.label(), "size_bytes": size_bytes }).to_string()
+            // Other hosts may write to it only by a later mount, which has another one.
+            let epoch = figures.can_be_lost().then(|| epoch(&fs.store().superblock()));
+            let label = fs.label();
+            json!({ "uuid": uuid.to_string(), "label": label, "size_bytes": size_bytes, "epoch": epoch })
+                .to_string()
         })
     });
     let (distributed, figures) = (Arc::downgrade(fs), storage.clone());

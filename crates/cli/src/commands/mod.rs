@@ -36,7 +36,7 @@ pub mod path;
 mod place;
 pub mod quota;
 mod recovered;
-mod remote;
+pub mod remote;
 pub mod remount;
 pub mod resize;
 pub mod run;

@@ -1,12 +1,14 @@
 //! What the daemon tells of an image on a network, or with a device lease: the sections `network`,
 //! `lease` and `lost` of `stats`, and the end of a mount whose image was lost.
 
+use crate::failure::{Cause, Failure};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use syncline_fs::Filesystem;
 use syncline_fuse::Session;
+use syncline_fuse::control;
 use syncline_image::{Figures, Image, Latency, LeaseStatus, Location, Lost, NetCounters};
 use syncline_store::Distribution;
 
@@ -116,6 +118,13 @@ pub fn in_words(lost: &Value) -> Option<String> {
     let at = lost["at"].as_str()?;
     let to = lost["to"].as_str().map(|to| format!(" to {to}")).unwrap_or_default();
     Some(format!("lost its image{to} at {at}"))
+}
+
+/// The failure of asking a mount for something when it has lost its image.
+pub fn lost_by(path: &Path) -> Option<Failure> {
+    let lost = serde_json::from_str(&control::text(path, LOST).ok()?).ok()?;
+    let text = format!("{}: it {}", path.display(), in_words(&lost)?);
+    Some(Failure::of(Cause::Device, text).next("unmount it, and mount it again"))
 }
 
 /// Shuts the mount down when its image is lost. It stays, and answers EIO: a directory that appeared

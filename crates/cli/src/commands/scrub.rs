@@ -1,7 +1,7 @@
 //! `syncline scrub`: the daemon verifies what it serves, in the background; this program starts
 //! that and shows its progress.
 
-use super::{ask, found, image};
+use super::{ask, found, image, remote};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::printed::several;
 use crate::size;
@@ -75,8 +75,10 @@ pub fn run(args: Args) -> Outcome {
         signal_hook::flag::register(signal, interrupted.clone())?;
     }
     ask::require_answer(&args.directory, ask::PATIENCE)?;
+    refuse_lost(&args.directory)?;
     start(&args)?;
     let report = follow(&args.directory, &interrupted)?;
+    refuse_lost(&args.directory)?;
     if args.json {
         say_text!("{report:#}\n");
     } else {
@@ -88,6 +90,11 @@ pub fn run(args: Args) -> Outcome {
         Some(true) => INTERRUPTED,
         _ => 0,
     }))
+}
+
+/// What can't be read of an image that was lost is not damaged.
+fn refuse_lost(directory: &Path) -> Result<(), Failure> {
+    remote::lost_by(directory).map_or(Ok(()), Err)
 }
 
 fn start(args: &Args) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use super::daemon_image;
 use super::figures::{IDENTITY, namespace_of_processes};
-use super::{ask, remote};
+use super::{ask, figures, remote};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use serde_json::Value;
@@ -103,6 +103,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         (told("daemon").unwrap_or_default(), told(IDENTITY).unwrap_or_default());
     let lost: Option<Value> = told(remote::LOST).filter(Value::is_object);
     let uuid = identity["uuid"].as_str().and_then(|uuid| uuid.parse().ok());
+    let epoch = identity["epoch"].as_str().map(str::to_owned);
     // A filesystem that was mounted read-only is unchanged.
     let written = daemon["image"].as_str().filter(|_| daemon["read_only"] != true);
     let written = written.map(|image| daemon_image::path(&daemon, image));
@@ -153,7 +154,10 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
             );
             return Err(Failure::new(text).with_code(failure.code()));
         }
-        Released::As(superblock) if written.is_some() => require_clean(&image, &superblock, uuid)?,
+        Released::As(superblock) if written.is_some() => {
+            require_clean(&image, &superblock, uuid)?;
+            require_same_mount(&image, &superblock, epoch.as_deref())?;
+        }
         Released::As(superblock) if superblock.clean => {}
         Released::As(_) => note!(
             "syncline: {}: its daemon could not be asked, or had ended before; mount the image again to recover what was synced",
@@ -409,6 +413,18 @@ fn require_clean(image: &Path, superblock: &Superblock, uuid: Option<Uuid>) -> R
     let text =
         "it is unmounted, but the last checkpoint did not end well, so what was not synced may be lost";
     Err(Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced"))
+}
+
+/// An image on a network may be taken over while its daemon writes what is left. What another host
+/// made of it is clean, and lacks that.
+fn require_same_mount(image: &Path, superblock: &Superblock, epoch: Option<&str>) -> Result<(), Failure> {
+    if epoch.is_none_or(|epoch| epoch == figures::epoch(superblock)) {
+        return Ok(());
+    }
+    let text = "it is unmounted, but another mount has had the image before all was written, so what was not synced is lost";
+    Err(Failure::of(Cause::Device, text)
+        .about(image)
+        .next("look there for who took it; 'syncline mount' shows what was synced"))
 }
 
 /// Why the last superblock of an image is unknown.
