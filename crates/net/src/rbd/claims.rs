@@ -73,7 +73,7 @@ impl Claims {
         let (header, name) = (self.header()?, name(number)?);
         let pool = &self.image.pool;
         let rados = &pool.cluster.libraries.rados;
-        let mut lasts = timeval { tv_sec: LASTS.as_secs() as libc::time_t, tv_usec: 0 };
+        let mut lasts = timeval { tv_sec: LASTS.as_secs() as _, tv_usec: 0 };
         let (header, name, cookie) = (header.as_ptr(), name.as_ptr(), COOKIE.as_ptr());
         // SAFETY: the pool is open; all strings end with a zero; the duration is valid for the call.
         let locked = unsafe {
