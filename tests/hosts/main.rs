@@ -28,7 +28,6 @@ mod checker;
 mod daemon;
 mod journal;
 mod machine;
-mod nbd_server;
 mod nemesis;
 mod pair;
 mod report;

@@ -39,10 +39,21 @@ impl Trouble {
     }
 }
 
-/// The server is killed after this time, for this long.
+/// When a server loses its power.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    Now,
+    /// Instead of a flush: all that it was to cover has been answered, and nothing of it is durable.
+    BeforeFlush,
+    /// Instead of the request after so many others.
+    AtRequest(u64),
+}
+
+/// After this time, at the moment that comes then, the server loses its power; for so long it is down.
 #[derive(Clone, Copy, Debug)]
 pub struct Restart {
     pub after: Duration,
+    pub moment: Moment,
     pub down: Duration,
 }
 
@@ -51,6 +62,8 @@ pub struct Restart {
 pub struct Plan {
     /// The holder works for so long before anything else happens.
     pub works: Duration,
+    /// Meanwhile.
+    pub restarts_at_work: Vec<Restart>,
     /// Then this, for so long, and it may go on.
     pub interlude: Option<(Trouble, Duration)>,
     pub trouble: Trouble,
@@ -70,6 +83,7 @@ impl Plan {
     pub fn wait() -> Self {
         Self {
             works: Duration::ZERO,
+            restarts_at_work: Vec::new(),
             interlude: None,
             trouble: Trouble::None,
             pause: Duration::ZERO,
@@ -82,9 +96,9 @@ impl Plan {
 
     pub fn random(rng: &mut ChaCha8Rng, kind: Kind) -> Self {
         let trouble = Trouble::random(rng);
-        let takes_ms = match kind {
-            Kind::Nbd => 14_000,
-            Kind::Ceph => 1_500,
+        let takes = match kind {
+            Kind::Nbd => Duration::from_secs(14),
+            Kind::Ceph => Duration::from_millis(1_500),
         };
         let interlude = rng.random_bool(0.3).then(|| {
             loop {
@@ -94,25 +108,33 @@ impl Plan {
                 }
             }
         });
-        let restarts = match (kind, rng.random_range(0..4)) {
+        let works = millis(rng, 300, 3_000);
+        let mut restarts = |within| match (kind, rng.random_range(0..4)) {
             (Kind::Ceph, _) | (_, 0) => Vec::new(),
-            (Kind::Nbd, count) => (0..count).map(|_| restart(rng, takes_ms)).collect(),
+            (Kind::Nbd, count) => (0..count).map(|_| restart(rng, within)).collect(),
         };
+        let (restarts_at_work, restarts) = (restarts(works), restarts(takes));
         Self {
-            works: millis(rng, 300, 3_000),
+            works,
+            restarts_at_work,
             interlude,
             trouble,
             pause: millis(rng, 0, 1_500),
             takeover: trouble != Trouble::Kill || rng.random_bool(0.5),
-            kill_taker: rng.random_bool(0.15).then(|| millis(rng, 0, takes_ms)),
+            kill_taker: rng.random_bool(0.15).then(|| rng.random_range(Duration::ZERO..takes)),
             heal_after: millis(rng, 0, 2_000),
             restarts,
         }
     }
 }
 
-fn restart(rng: &mut ChaCha8Rng, within_ms: u64) -> Restart {
-    Restart { after: millis(rng, 0, within_ms), down: millis(rng, 50, 2_000) }
+fn restart(rng: &mut ChaCha8Rng, within: Duration) -> Restart {
+    let moment = match rng.random_range(0..4) {
+        0 => Moment::Now,
+        1 => Moment::AtRequest(rng.random_range(0..40)),
+        _ => Moment::BeforeFlush,
+    };
+    Restart { after: rng.random_range(Duration::ZERO..within), moment, down: millis(rng, 0, 2_000) }
 }
 
 fn millis(rng: &mut ChaCha8Rng, from: u64, to: u64) -> Duration {

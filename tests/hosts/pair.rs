@@ -4,8 +4,7 @@ use crate::ceph::Ceph;
 use crate::checker::{Followed, unchanged};
 use crate::daemon::{Daemon, program};
 use crate::machine::{Host, SERVER};
-use crate::nbd_server::NbdServer;
-use crate::nemesis::{Plan, Restart, Trouble};
+use crate::nemesis::{Moment, Plan, Restart, Trouble};
 use crate::report::Report;
 use crate::search::Kind;
 use crate::support::run;
@@ -19,12 +18,16 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use syncline_nbdlab::{Lab, Spec, command};
+use syncline_net::Wait;
 
-const IMAGE_BYTES: usize = 256 << 20;
+const IMAGE_BYTES: u64 = 256 << 20;
+/// A long record is more than one request.
+const REQUEST_MAX: u32 = 64 << 10;
 /// What so many mounts before had written stays and is compared.
 const REMEMBERED: usize = 4;
 /// Whatever happens, some host has the image after this time.
@@ -58,7 +61,7 @@ pub struct Pair {
     number: usize,
     hosts: [Host; 2],
     image: String,
-    server: Option<Arc<Mutex<NbdServer>>>,
+    server: Option<Arc<Lab>>,
     restarts: Vec<JoinHandle<()>>,
     rng: ChaCha8Rng,
     mounts: u64,
@@ -73,11 +76,15 @@ impl Pair {
     pub fn new(number: usize, seed: u64, ceph: Option<Arc<Ceph>>) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_add(number as u64));
         let hosts = [Host::new(2 * number + 1), Host::new(2 * number + 2)];
-        let server =
-            ceph.is_none().then(|| NbdServer::new((SERVER, 10_000 + number as u16), IMAGE_BYTES, seed));
+        let server = ceph.is_none().then(|| {
+            let address = format!("{SERVER}:{}", 10_000 + number).parse().expect("an address");
+            let blocks = Some((4096, 4096, REQUEST_MAX));
+            let spec = Spec { size: IMAGE_BYTES, blocks, ..Spec::default() };
+            Arc::new(Lab::on(address, seed.wrapping_add(number as u64), spec))
+        });
         let image = match (&ceph, &server) {
             (Some(ceph), _) => ceph.image(number),
-            (_, Some(server)) => server.image(),
+            (_, Some(server)) => server.location(Wait::Seconds(60)).to_string(),
             _ => unreachable!("one of them is there"),
         };
         let mut mkfs = hosts[0].command(&program());
@@ -87,7 +94,6 @@ impl Pair {
         }
         run(mkfs).ok();
         let kind = if ceph.is_some() { Kind::Ceph } else { Kind::Nbd };
-        let server = server.map(|server| Arc::new(Mutex::new(server)));
         let mut pair = Self {
             kind,
             number,
@@ -128,6 +134,10 @@ impl Pair {
         if let Some(mut live) = self.live.take() {
             live.daemon.kill();
         }
+        if let Some(server) = &self.server {
+            let (crashes, forgetful) = server.store(|store| (store.crashes, store.forgetful_crashes));
+            self.report.troubles.extend([("server-killed", crashes), ("server-forgot", forgetful)]);
+        }
         std::mem::take(&mut self.report)
     }
 
@@ -146,6 +156,7 @@ impl Pair {
     fn round(&mut self) {
         let Some(mut live) = self.live.take() else { return };
         let plan = Plan::random(&mut self.rng, self.kind);
+        plan.restarts_at_work.iter().for_each(|restart| self.restart(*restart));
         std::thread::sleep(plan.works);
         if let Some((trouble, time)) = plan.interlude {
             self.report.count("interludes");
@@ -198,16 +209,23 @@ impl Pair {
         }
     }
 
-    /// Kills the server after a while, and starts it again.
-    fn restart(&mut self, restart: Restart) {
+    /// The server loses its power after a while. A moment that does not come in this round may come in
+    /// a later one.
+    fn restart(&mut self, Restart { after, moment, down }: Restart) {
         let Some(server) = self.server.clone() else { return };
-        self.report.count("server-killed");
         self.restarts.push(std::thread::spawn(move || {
-            std::thread::sleep(restart.after);
-            let mut server = server.lock().unwrap();
-            server.kill();
-            std::thread::sleep(restart.down);
-            server.start();
+            std::thread::sleep(after);
+            server.faults(|faults| {
+                faults.away_after_crash = down;
+                match moment {
+                    Moment::Now => faults.away_until = Some(Instant::now() + down),
+                    Moment::BeforeFlush => faults.crash_before = Some(command::FLUSH),
+                    Moment::AtRequest(number) => faults.crash_after = Some(number),
+                }
+            });
+            if moment == Moment::Now {
+                server.crash();
+            }
         }));
     }
 

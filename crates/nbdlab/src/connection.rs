@@ -1,11 +1,10 @@
 //! One connection of the laboratory's server.
 
+use crate::socket::Socket;
 use crate::{Handshake, Hostile, Inner, Spec, command};
 use rand::Rng;
 use rand::seq::SliceRandom;
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::time::Duration;
 
 const SIMPLE: u32 = 0x6744_6698;
@@ -16,7 +15,7 @@ const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 /// A stream that the faults may cut at any byte.
 struct Stream<'a> {
     inner: &'a Inner,
-    stream: &'a UnixStream,
+    socket: &'a Socket,
 }
 
 impl Stream<'_> {
@@ -29,7 +28,7 @@ impl Stream<'_> {
         *left -= allowed;
         if allowed == 0 {
             *budget = None;
-            let _ = self.stream.shutdown(Shutdown::Both);
+            self.socket.end();
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         Ok(allowed)
@@ -38,7 +37,7 @@ impl Stream<'_> {
     fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let allowed = self.allow(bytes.len(), true)?;
-            (&mut &*self.stream).write_all(&bytes[..allowed])?;
+            self.socket.send(&bytes[..allowed])?;
             bytes = &bytes[allowed..];
         }
         Ok(())
@@ -49,7 +48,7 @@ impl Stream<'_> {
         let mut filled = 0;
         while filled < len {
             let allowed = self.allow(len - filled, false)?;
-            (&mut &*self.stream).read_exact(&mut bytes[filled..filled + allowed])?;
+            self.socket.receive(&mut bytes[filled..filled + allowed])?;
             filled += allowed;
         }
         Ok(bytes)
@@ -68,8 +67,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-pub(crate) fn serve(inner: &Inner, stream: &UnixStream, incarnation: u64) -> io::Result<()> {
-    let stream = Stream { inner, stream };
+pub(crate) fn serve(inner: &Inner, socket: &Socket, incarnation: u64) -> io::Result<()> {
+    let stream = Stream { inner, socket };
     let spec = *inner.spec.lock().unwrap();
     let structured = shake_hands(&stream, spec)?;
     Connection { stream, structured, incarnation }.serve()
@@ -175,7 +174,7 @@ impl Connection<'_> {
                 if request.command == command::DISC {
                     return Ok(());
                 }
-                if inner.crashes_now() {
+                if inner.crashes_now(request.command) {
                     return Ok(());
                 }
                 let delay = inner.faults.lock().unwrap().delay;
@@ -196,13 +195,8 @@ impl Connection<'_> {
     }
 
     fn more_is_there(&self) -> bool {
-        self.stream.stream.set_nonblocking(true).unwrap();
         std::thread::sleep(Duration::from_micros(200));
-        let mut fd = [rustix::event::PollFd::new(self.stream.stream, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let there = rustix::event::poll(&mut fd, Some(&now)).is_ok_and(|ready| ready > 0);
-        self.stream.stream.set_nonblocking(false).unwrap();
-        there
+        self.stream.socket.is_readable()
     }
 
     fn request(&self) -> io::Result<Request> {

@@ -1,25 +1,26 @@
 //! An NBD server for tests: it keeps apart what no flush covered, and does everything that a server
 //! may do to a client, and some of what it may not.
 //!
-//! A [`Lab`] serves one export on a Unix socket of its own. [`Lab::crash`] ends the server and starts
+//! A [`Lab`] serves one export on a Unix socket of its own, or on TCP. [`Lab::crash`] ends the server and starts
 //! it anew: of what no flush covered it has forgotten any part, in any order and torn at sectors
 //! (docs/DURABILITY.md, "The device"). [`Lab::end_clients`] is the death of the clients' host.
 #![forbid(unsafe_code)]
 
 mod connection;
 mod forget;
+mod socket;
 mod store;
 
 pub use store::{BLOCK, Store};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
+use socket::{Listener, Socket};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use syncline_net::{NbdAddress, NbdLocation, Wait};
+use syncline_net::{NbdLocation, Wait};
 
 /// It has flushes.
 pub const FLUSH: u16 = 1 << 2;
@@ -95,6 +96,11 @@ pub struct Faults {
     pub away_until: Option<Instant>,
     /// It crashes, as by [`Lab::crash`], instead of carrying out the request after so many others.
     pub crash_after: Option<u64>,
+    /// The same with the next request of this kind that comes while something is not durable: before a
+    /// flush that is all that the flush was to cover.
+    pub crash_before: Option<u16>,
+    /// So long it is away after either of those two.
+    pub away_after_crash: Duration,
     /// Requests are taken and not answered.
     pub stalled: bool,
     /// The same for this kind only.
@@ -147,7 +153,7 @@ pub struct Inner {
     pub spec: Mutex<Spec>,
     /// Kinds and flags of all requests.
     pub log: Mutex<Vec<(u16, u16)>>,
-    connections: Mutex<Vec<UnixStream>>,
+    connections: Mutex<Vec<Arc<Socket>>>,
     /// How many hosts of clients have died: it is a part of the export's name, so that a dead one
     /// does not come back.
     deaths: AtomicU64,
@@ -158,15 +164,22 @@ pub struct Inner {
 pub struct Lab {
     /// For threads that look at it while others work.
     pub inner: Arc<Inner>,
-    dir: tempfile::TempDir,
+    listener: Arc<Listener>,
 }
 
 impl Lab {
     /// Starts a server whose export is all zeros. The seed decides what it forgets, and in which
     /// order it does things.
     pub fn new(seed: u64, spec: Spec) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(dir.path().join("socket")).unwrap();
+        Self::with(Listener::unix().unwrap(), seed, spec)
+    }
+
+    /// The same, for clients that come over TCP.
+    pub fn on(address: SocketAddr, seed: u64, spec: Spec) -> Self {
+        Self::with(Listener::tcp(address).unwrap(), seed, spec)
+    }
+
+    fn with(listener: Listener, seed: u64, spec: Spec) -> Self {
         let inner = Arc::new(Inner {
             store: Mutex::new(Store::new(StdRng::seed_from_u64(seed))),
             faults: Mutex::default(),
@@ -176,22 +189,22 @@ impl Lab {
             deaths: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
-        let serving = inner.clone();
+        let listener = Arc::new(listener);
+        let (serving, accepting) = (inner.clone(), listener.clone());
         std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(stream) = stream else { break };
+            while let Ok(socket) = accepting.accept() {
                 if serving.stop.load(Ordering::SeqCst) {
                     break;
                 }
-                serving.accept(stream);
+                serving.accept(socket);
             }
         });
-        Self { inner, dir }
+        Self { inner, listener }
     }
 
     /// The export, for clients that live now.
     pub fn location(&self, wait: Wait) -> NbdLocation {
-        let address = NbdAddress::Unix(self.dir.path().join("socket"));
+        let address = self.listener.address();
         NbdLocation { address, export: self.inner.export(), tls: None, wait: Some(wait) }
     }
 
@@ -249,21 +262,29 @@ impl Inner {
     }
 
     fn cut(&self) {
-        for stream in self.connections.lock().unwrap().drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.connections.lock().unwrap().drain(..).for_each(|socket| socket.end());
     }
 
-    /// Counts a request, and crashes if it is the one to crash at.
-    fn crashes_now(&self) -> bool {
+    /// Counts a request of this kind, and crashes if it is the one to crash at.
+    fn crashes_now(&self, command: u16) -> bool {
+        // Never the store behind the faults: others lock them the other way round.
+        let is_at = || self.faults.lock().unwrap().crash_before == Some(command);
+        let forgets = is_at() && self.store.lock().unwrap().dirty_blocks() > 0;
         let mut faults = self.faults.lock().unwrap();
-        match &mut faults.crash_after {
-            None => return false,
-            Some(0) => faults.crash_after = None,
-            Some(left) => {
-                *left -= 1;
-                return false;
+        if forgets && faults.crash_before == Some(command) {
+            faults.crash_before = None;
+        } else {
+            match &mut faults.crash_after {
+                None => return false,
+                Some(0) => faults.crash_after = None,
+                Some(left) => {
+                    *left -= 1;
+                    return false;
+                }
             }
+        }
+        if !faults.away_after_crash.is_zero() {
+            faults.away_until = Some(Instant::now() + faults.away_after_crash);
         }
         drop(faults);
         self.store.lock().unwrap().crash();
@@ -271,19 +292,20 @@ impl Inner {
         true
     }
 
-    fn accept(self: &Arc<Self>, stream: UnixStream) {
+    fn accept(self: &Arc<Self>, socket: Socket) {
         let faults = self.faults.lock().unwrap();
         if faults.away || faults.away_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
         drop(faults);
         let incarnation = self.store.lock().unwrap().incarnation;
-        self.connections.lock().unwrap().push(stream.try_clone().unwrap());
+        let socket = Arc::new(socket);
+        self.connections.lock().unwrap().push(socket.clone());
         let inner = self.clone();
         std::thread::spawn(move || {
             // An error is the end of the connection, as the client sees it too.
-            let _ = connection::serve(&inner, &stream, incarnation);
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = connection::serve(&inner, &socket, incarnation);
+            socket.end();
         });
     }
 }
@@ -293,6 +315,6 @@ impl Drop for Lab {
         self.inner.stop.store(true, Ordering::SeqCst);
         self.cut();
         // Wakes the thread that accepts.
-        let _ = UnixStream::connect(self.dir.path().join("socket"));
+        socket::wake(&self.listener.address());
     }
 }

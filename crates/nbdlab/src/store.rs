@@ -27,6 +27,10 @@ pub struct Store {
     pub incarnation: u64,
     /// Flushes that failed.
     pub failed_flushes: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Those at which there was something to forget.
+    pub forgetful_crashes: u64,
     durable: BTreeMap<u64, Block>,
     dirty: BTreeMap<u64, Vec<Version>>,
     /// Writes that were answered.
@@ -45,6 +49,8 @@ impl Store {
         Self {
             incarnation: 0,
             failed_flushes: 0,
+            crashes: 0,
+            forgetful_crashes: 0,
             durable: BTreeMap::new(),
             dirty: BTreeMap::new(),
             replied: HashSet::new(),
@@ -132,6 +138,8 @@ impl Store {
             }
             !versions.is_empty()
         });
+        // Nothing of those writes is left.
+        replied.clear();
     }
 
     /// Fails, and drops some of what it should have made durable, as a disk or a kernel may.
@@ -149,6 +157,8 @@ impl Store {
     /// Of what no flush covered it forgets any part.
     pub fn crash(&mut self) {
         self.disconnect();
+        self.crashes += 1;
+        self.forgetful_crashes += u64::from(!self.dirty.is_empty());
         let forgetting = Forgetting::choose(&self.dirty, &self.replied, &mut self.rng);
         for (block, versions) in std::mem::take(&mut self.dirty) {
             let mut bytes = self.durable_block(block).to_vec();
