@@ -1,7 +1,7 @@
 //! The machine of a test: network, mounts and processes of its own, and hosts in it that can be cut
 //! off. What runs there ends with it, whatever happens to the test.
 
-use crate::support::{Place, not_root, tool};
+use crate::support::{Place, missing_of, no_mounts, tool};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,7 @@ pub fn alone_with(
         set_up();
         return test();
     }
-    crate::skip_if!(crate::support::no_fuse());
-    crate::skip_if!(not_root());
+    crate::skip_if!(no_mounts());
     crate::skip_if!(missing.or_else(|| missing_of(&["setpriv", "unshare", "nsenter", "ip", "nft"])));
     let place = Place::new();
     let limit = (time.as_secs() + 240).to_string();
@@ -48,13 +47,6 @@ pub fn alone_with(
     command.envs(set.iter().copied());
     let status = command.stdin(Stdio::null()).status().unwrap();
     assert!(status.success(), "{name}: {status}");
-}
-
-/// The first of these programs that is not installed.
-pub fn missing_of(programs: &[&str]) -> Option<String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let there = |name: &&&str| std::env::split_paths(&path).any(|folder| folder.join(name).exists());
-    programs.iter().find(|name| !there(name)).map(|name| format!("{name} is not installed"))
 }
 
 /// The folder for everything, in memory.

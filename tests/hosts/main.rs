@@ -23,7 +23,6 @@ mod support;
 
 #[cfg(feature = "canaries")]
 mod canaries;
-mod ceph;
 mod checker;
 mod daemon;
 mod journal;

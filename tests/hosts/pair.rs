@@ -1,12 +1,12 @@
 //! Two hosts that take an image from each other.
 
-use crate::ceph::Ceph;
 use crate::checker::{Followed, unchanged};
 use crate::daemon::{Daemon, program};
 use crate::machine::{Host, SERVER};
 use crate::nemesis::{Moment, Plan, Restart, Trouble};
 use crate::report::Report;
 use crate::search::Kind;
+use crate::support::ceph::Cluster;
 use crate::support::run;
 use crate::view::{Found, read_cell};
 use crate::writers::Writers;
@@ -73,7 +73,7 @@ pub struct Pair {
 
 impl Pair {
     /// A pair with an image of its own, which one of them has.
-    pub fn new(number: usize, seed: u64, ceph: Option<Arc<Ceph>>) -> Self {
+    pub fn new(number: usize, seed: u64, ceph: Option<Arc<Cluster>>) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_add(number as u64));
         let hosts = [Host::new(2 * number + 1), Host::new(2 * number + 2)];
         let server = ceph.is_none().then(|| {
@@ -83,7 +83,7 @@ impl Pair {
             Arc::new(Lab::on(address, seed.wrapping_add(number as u64), spec))
         });
         let image = match (&ceph, &server) {
-            (Some(ceph), _) => ceph.image(number),
+            (Some(ceph), _) => format!("{}&wait=60", ceph.image(&format!("disk{number}")).display()),
             (_, Some(server)) => server.location(Wait::Seconds(60)).to_string(),
             _ => unreachable!("one of them is there"),
         };

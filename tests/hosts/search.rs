@@ -1,8 +1,9 @@
 //! Pairs of hosts side by side, until the time is over.
 
-use crate::ceph::Ceph;
+use crate::machine::{SERVER, folder};
 use crate::pair::Pair;
 use crate::report::Report;
+use crate::support::ceph::{self, Cluster};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ impl Kind {
     pub fn missing(self) -> Option<String> {
         match self {
             Self::Nbd => None,
-            Self::Ceph => Ceph::missing(),
+            Self::Ceph => ceph::missing(),
         }
     }
 }
@@ -49,7 +50,7 @@ impl Length {
 pub fn search(kind: Kind, length: Length) -> Report {
     println!("{kind:?}: SYNCLINE_HOSTS_SEED={} SYNCLINE_HOSTS_PAIRS={}", length.seed, length.pairs);
     let osds = crate::number("SYNCLINE_HOSTS_OSDS", 1) as usize;
-    let ceph = (kind == Kind::Ceph).then(|| Arc::new(Ceph::start(osds)));
+    let ceph = (kind == Kind::Ceph).then(|| Arc::new(Cluster::start(folder().join("ceph"), osds, SERVER, 5)));
     let (until, found) = (Instant::now() + length.time, AtomicBool::new(false));
     let goes_on = || Instant::now() < until && !(length.until_found && found.load(Ordering::SeqCst));
     let mut sum = Report::default();
@@ -57,7 +58,7 @@ pub fn search(kind: Kind, length: Length) -> Report {
     std::thread::scope(|scope| {
         let troubles = ceph.as_ref().map(|ceph| {
             let rng = ChaCha8Rng::seed_from_u64(length.seed ^ u64::MAX);
-            scope.spawn(|| trouble_cluster(ceph, rng, &over))
+            scope.spawn(|| trouble_cluster(ceph, osds, rng, &over))
         });
         let pairs: Vec<_> = (0..length.pairs)
             .map(|number| {
@@ -84,19 +85,19 @@ pub fn search(kind: Kind, length: Length) -> Report {
 }
 
 /// Kills the cluster's daemons by chance and starts them again, until the search is over.
-fn trouble_cluster(ceph: &Ceph, mut rng: ChaCha8Rng, over: &AtomicBool) -> Report {
+fn trouble_cluster(ceph: &Cluster, osds: usize, mut rng: ChaCha8Rng, over: &AtomicBool) -> Report {
     let mut report = Report::default();
     while !over.load(Ordering::SeqCst) {
         let pause = Instant::now() + Duration::from_millis(rng.random_range(8_000..30_000));
         while Instant::now() < pause && !over.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(100));
         }
-        let mon = rng.random_bool(0.3);
-        let daemon = if mon { "mon".to_owned() } else { rng.random_range(0..ceph.osds).to_string() };
-        ceph.daemon(&daemon, "kill");
+        let osd = rng.random_bool(0.7).then(|| rng.random_range(0..osds));
+        let does = |action| osd.map_or_else(|| ceph.monitor(action), |osd| ceph.osd(osd, action));
+        does("kill");
         std::thread::sleep(Duration::from_millis(rng.random_range(100..3_000)));
-        ceph.daemon(&daemon, "start");
-        report.count(if mon { "monitor-killed" } else { "osd-killed" });
+        does("start");
+        report.count(if osd.is_some() { "osd-killed" } else { "monitor-killed" });
     }
     report
 }

@@ -1,11 +1,11 @@
 //! How many requests an fsync costs on a network, told by the server: one flush for one writer, and
 //! for several as few as group commit makes of them.
 
-use crate::rbd::{Cluster, no_ceph};
+use crate::rbd::{cluster, no_clusters};
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse, not_root, run, syncline};
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -115,13 +115,12 @@ fn an_fsync_is_one_flush_of_an_nbd_server() {
 /// Counted by librbd, in the daemon: a flush is no message to an OSD, but the end of all writes.
 #[test]
 fn an_fsync_is_one_flush_of_librbd() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_ceph());
+    skip_if!(no_clusters());
     let place = Place::new();
-    let cluster = Cluster::start(&place);
-    let socket = place.path().join("asok");
-    let conf = cluster.conf_with(&place, &format!("[client]\nadmin_socket = {}\n", socket.display()));
+    let cluster = cluster(&place);
+    let (socket, conf) = (place.path().join("asok"), place.path().join("ceph.conf"));
+    let common = fs::read_to_string(cluster.conf()).unwrap();
+    fs::write(&conf, format!("{common}[client]\nadmin_socket = {}\n", socket.display())).unwrap();
     let image = PathBuf::from(format!("rbd:rbd/counted?conf={}", conf.display()));
     syncline([OsStr::new("mkfs"), image.as_os_str(), "--size".as_ref(), "256MiB".as_ref()]).ok();
     let mount = Mount::new(&image, &place.directory("mnt"), &[]);

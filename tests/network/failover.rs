@@ -1,11 +1,10 @@
 //! The resource agent of the examples, as a cluster manager calls it. A second host is a second
 //! directory here.
 
-use crate::nbd::{Server, no_nbdkit};
+use crate::nbd::{Server, no_exports};
 use crate::skip_if;
-use crate::support::{Answer, Mount, Place, no_fuse, not_root, run, syncline};
+use crate::support::{Answer, Mount, run};
 use rustix::process::{Signal, kill_process};
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,13 +35,8 @@ fn ends(action: &str, image: &Path, directory: &Path, code: i32) -> Answer {
 
 #[test]
 fn a_manager_moves_an_image_from_a_host_that_hangs() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let server = Server::new(&place);
-    let image = server.image();
-    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
     let (first, second) = (place.path().join("a first"), place.path().join("second"));
     for action in ["monitor", "stop"] {
         let code = if action == "monitor" { NOT_RUNNING } else { SUCCESS };

@@ -1,10 +1,10 @@
 //! A mount whose image was lost: everything on it fails with EIO, all commands say so, and it can be
 //! unmounted at once.
 
-use crate::nbd::{Server, no_nbdkit};
+use crate::nbd::{Server, no_exports};
 use crate::observed::{metric, told};
 use crate::skip_if;
-use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, run, syncline, wait_for_end};
+use crate::support::{Mount, Place, eventually, program, run, syncline, wait_for_end};
 use rustix::process::{Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -83,13 +83,8 @@ pub fn assert_lost(mount: Mount, lost: &str, log: &Path, words: &[&str]) {
 
 #[test]
 fn who_was_taken_over_stays_mounted_and_answers_eio() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let server = Server::new(&place);
-    let image = server.image();
-    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
     let log = place.path().join("log");
     let first = Mount::new(&image, &place.directory("first"), &["--log", log.to_str().unwrap()]);
     fs::write(first.path.join("before"), "acknowledged").unwrap();
@@ -126,9 +121,7 @@ fn who_was_taken_over_stays_mounted_and_answers_eio() {
 /// `wait=forever` is for those who have no lease that ends.
 #[test]
 fn who_waits_for_a_silent_server_is_told_when_the_lease_ends() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
+    skip_if!(no_exports());
     let place = Place::new();
     let mut server = Server::new(&place);
     let image = server.image_with("forever");

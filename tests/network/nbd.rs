@@ -1,16 +1,16 @@
 //! An NBD server for one test, and what a user does with its export.
 
 use crate::skip_if;
-use crate::support::{Mount, Place, no_fuse, not_root, run, syncline, tool};
+use crate::support::{Mount, Place, missing_of, no_mounts, run, syncline};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Why there is no NBD server here, if so.
-pub fn no_nbdkit() -> Option<&'static str> {
-    tool("nbdkit", &["--version".as_ref()]).is_none().then_some("nbdkit is not installed")
+/// Why nothing can be mounted from an NBD server here, if so.
+pub fn no_exports() -> Option<String> {
+    no_mounts().or_else(|| missing_of(&["nbdkit"]))
 }
 
 /// nbdkit with a file, on a socket of its own. Killed when it is dropped.
@@ -27,6 +27,15 @@ impl Server {
         let mut server = Self { child: None, folder: place.path().to_owned() };
         server.start(&[], &[]);
         server
+    }
+
+    /// A server whose export holds a new filesystem, its folder, and the image.
+    pub fn with_filesystem() -> (Place, Self, PathBuf) {
+        let place = Place::new();
+        let server = Self::new(&place);
+        let image = server.image();
+        on(&image, &["mkfs"]).ok();
+        (place, server, image)
     }
 
     /// Starts it with these options and parameters besides, and waits until it listens.
@@ -81,9 +90,7 @@ fn on(image: &Path, words: &[&str]) -> crate::support::Answer {
 
 #[test]
 fn an_export_is_an_image_like_any_other() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
+    skip_if!(no_exports());
     let place = Place::new();
     let server = Server::new(&place);
     let image = server.image();
@@ -111,13 +118,8 @@ fn an_export_is_an_image_like_any_other() {
 
 #[test]
 fn a_server_that_starts_anew_loses_nothing() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let mut server = Server::new(&place);
-    let image = server.image();
-    on(&image, &["mkfs"]).ok();
+    skip_if!(no_exports());
+    let (place, mut server, image) = Server::with_filesystem();
     let mount = Mount::new(&image, &place.directory("mnt"), &[]);
     for round in 0..3 {
         for file in 0..20 {
@@ -141,7 +143,7 @@ fn a_server_that_starts_anew_loses_nothing() {
 
 #[test]
 fn what_is_wrong_is_told_in_a_line() {
-    skip_if!(no_nbdkit());
+    skip_if!(missing_of(&["nbdkit"]));
     let place = Place::new();
     let mut server = Server::new(&place);
     let image = server.image();

@@ -1,8 +1,8 @@
 //! What `stats`, `top`, `status`, `info` and the metrics tell of an image on a network.
 
-use crate::nbd::{Server, no_nbdkit};
+use crate::nbd::{Server, no_exports};
 use crate::skip_if;
-use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, run, syncline};
+use crate::support::{Mount, Place, eventually, no_fuse, program, run, syncline};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -24,13 +24,8 @@ pub fn metric(text: &str, name: &str) -> Option<f64> {
 
 #[test]
 fn a_server_that_starts_anew_is_seen_everywhere() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let mut server = Server::new(&place);
-    let image = server.image();
-    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    skip_if!(no_exports());
+    let (place, mut server, image) = Server::with_filesystem();
     // More than may be dirty, so that much is written before it is flushed.
     let mount = Mount::new(&image, &place.directory("mnt"), &["-o", "dirty=4MiB"]);
     let file = fs::File::create(mount.path.join("file")).unwrap();
@@ -95,13 +90,9 @@ fn a_server_that_starts_anew_is_seen_everywhere() {
 
 #[test]
 fn top_has_a_line_that_fits_a_terminal() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let server = Server::new(&place);
-    syncline([OsStr::new("mkfs"), server.image().as_os_str()]).ok();
-    let mount = Mount::new(&server.image(), &place.directory("mnt"), &[]);
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
+    let mount = Mount::new(&image, &place.directory("mnt"), &[]);
     let (path, stop) = (mount.path.join("file"), std::sync::atomic::AtomicBool::new(false));
     let (page, figures) = std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -3,64 +3,28 @@
 use crate::lost::assert_lost;
 use crate::observed::{metric, told};
 use crate::skip_if;
-use crate::support::{Mount, Place, no_fuse, not_root, program, run, syncline};
+use crate::support::ceph::{self, Cluster};
+use crate::support::{Mount, Place, no_mounts, program, run, syncline};
 use rustix::process::{Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
-use std::process::Command;
 
-fn cluster(words: &[&OsStr]) -> Command {
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/ceph/cluster");
-    let mut command = Command::new(script);
-    command.args(words);
-    command
+/// Why nothing can be mounted from a Ceph cluster here, if so.
+pub fn no_clusters() -> Option<String> {
+    no_mounts().or_else(ceph::missing)
 }
 
-pub fn no_ceph() -> Option<String> {
-    let answer = run(cluster(&["missing".as_ref()]));
-    (answer.code != 0).then(|| answer.err.trim().to_owned())
-}
-
-/// A cluster that ends with this test's process at the latest.
-pub struct Cluster(PathBuf);
-
-impl Cluster {
-    pub fn start(place: &Place) -> Self {
-        let folder = place.path().join("ceph");
-        let pid = std::process::id().to_string();
-        let started = Self(folder.clone());
-        run(cluster(&["start".as_ref(), folder.as_ref(), "--until".as_ref(), pid.as_ref()])).ok();
-        started
-    }
-
-    /// A copy of its configuration with these lines besides.
-    pub fn conf_with(&self, place: &Place, lines: &str) -> PathBuf {
-        let conf = fs::read_to_string(self.0.join("ceph.conf")).unwrap();
-        let copy = place.path().join("ceph.conf");
-        fs::write(&copy, format!("{conf}{lines}")).unwrap();
-        copy
-    }
-
-    fn image(&self, name: &str) -> PathBuf {
-        PathBuf::from(format!("rbd:rbd/{name}?conf={}", self.0.join("ceph.conf").display()))
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ = run(cluster(&["stop".as_ref(), self.0.as_ref()]));
-    }
+/// A cluster of one OSD.
+pub fn cluster(place: &Place) -> Cluster {
+    Cluster::start(place.path().join("ceph"), 1, "127.0.0.1", 10)
 }
 
 #[test]
 fn an_image_in_a_cluster_has_one_writer() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_ceph());
+    skip_if!(no_clusters());
     let place = Place::new();
-    let cluster = Cluster::start(&place);
+    let cluster = cluster(&place);
     crate::tour::paste(&cluster.image("tour"), true, &place);
     let image = cluster.image("disk");
     syncline([OsStr::new("info"), image.as_os_str()]).fails(5, &["rbd:rbd/disk"]);

@@ -1,8 +1,8 @@
 //! The README's lines, on an image that lies elsewhere.
 
-use crate::nbd::{Server, no_nbdkit};
+use crate::nbd::{Server, no_exports};
 use crate::skip_if;
-use crate::support::{Place, no_fuse, not_root, program, run};
+use crate::support::{Place, program, run};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -37,9 +37,7 @@ fn is_by_others(line: &str) -> bool {
 
 #[test]
 fn the_readme_works_on_an_export() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
+    skip_if!(no_exports());
     let place = Place::new();
     let server = Server::new(&place);
     paste(&server.image(), false, &place);

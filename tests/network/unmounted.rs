@@ -1,6 +1,6 @@
 //! Commands on images that other hosts may have, without mounting them here.
 
-use crate::nbd::{Server, no_nbdkit};
+use crate::nbd::{Server, no_exports};
 use crate::skip_if;
 use crate::support::{Loop, Mount, Place, eventually, no_fuse, not_root, syncline};
 use rustix::process::{Signal, kill_process};
@@ -20,13 +20,8 @@ fn at(image: &Path, rest: &str) -> OsString {
 
 #[test]
 fn files_are_listed_and_copied_from_an_export() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let server = Server::new(&place);
-    let image = server.image();
-    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
     let mount = Mount::new(&image, &place.directory("mnt"), &[]);
     fs::create_dir(mount.path.join("folder")).unwrap();
     fs::write(mount.path.join("folder/file"), "on monday").unwrap();
@@ -52,13 +47,8 @@ fn files_are_listed_and_copied_from_an_export() {
 
 #[test]
 fn an_image_is_taken_without_mounting_it() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let server = Server::new(&place);
-    let image = server.image();
-    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
     let mut mount = Mount::new(&image, &place.directory("mnt"), &[]);
     let mut file = fs::File::create(mount.path.join("file")).unwrap();
     file.write_all(b"acknowledged").unwrap();

@@ -1,11 +1,10 @@
 //! Never two writers, on an export that several hosts reach (promise P7). The second host is a
 //! second daemon here: neither knows of the other but by the device.
 
-use crate::nbd::{Server, no_nbdkit};
+use crate::nbd::{Server, no_exports};
 use crate::skip_if;
-use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, run, syncline};
+use crate::support::{Mount, eventually, program, run};
 use rustix::process::{Signal, kill_process};
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -14,10 +13,6 @@ use std::time::{Duration, Instant};
 /// A lease lasts 10 s and its guard time is 2 s; an eighth for clocks that run differently, and the
 /// second that reading a claim back takes.
 const EXPIRED: Duration = Duration::from_secs(17);
-
-fn mkfs(image: &Path) {
-    syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
-}
 
 /// Takes the image from whoever has it.
 fn take_over(image: &Path, directory: &Path) -> Mount {
@@ -29,13 +24,8 @@ fn take_over(image: &Path, directory: &Path) -> Mount {
 
 #[test]
 fn a_second_host_is_refused_while_the_first_lives() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let server = Server::new(&place);
-    let image = server.image();
-    mkfs(&image);
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
     let mount = Mount::new(&image, &place.directory("first"), &[]);
     let holder = format!("process {}", mount.pid().as_raw_nonzero());
     let mut second = program();
@@ -52,13 +42,8 @@ fn a_second_host_is_refused_while_the_first_lives() {
 
 #[test]
 fn a_host_that_died_is_waited_for_and_followed() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let server = Server::new(&place);
-    let image = server.image();
-    mkfs(&image);
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
     let mut mount = Mount::new(&image, &place.directory("first"), &[]);
     fs::write(mount.path.join("file"), "synced").unwrap();
     fs::File::open(mount.path.join("file")).unwrap().sync_all().unwrap();
@@ -79,13 +64,8 @@ fn a_host_that_died_is_waited_for_and_followed() {
 
 #[test]
 fn a_host_that_was_stopped_and_followed_acknowledges_nothing_more() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
-    let place = Place::new();
-    let server = Server::new(&place);
-    let image = server.image();
-    mkfs(&image);
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
     let log = place.path().join("log");
     let first = Mount::new(&image, &place.directory("first"), &["--log", log.to_str().unwrap()]);
     let mut before = fs::File::create(first.path.join("before")).unwrap();

@@ -1,6 +1,8 @@
 //! Runs the program under test and removes what it leaves: mounts, daemons, loop devices, folders.
 #![allow(dead_code)] // Each test program uses another part.
 
+pub mod ceph;
+
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -191,6 +193,18 @@ macro_rules! skip_if {
 /// The reason why operations that need root are impossible, if so.
 pub fn not_root() -> Option<&'static str> {
     (!is_root()).then_some("this needs root")
+}
+
+/// The reason why root's mounts are impossible, if so.
+pub fn no_mounts() -> Option<String> {
+    no_fuse().or_else(|| not_root().map(str::to_owned))
+}
+
+/// Names the first of these programs that is not installed, if any.
+pub fn missing_of(programs: &[&str]) -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |name: &&&str| std::env::split_paths(&path).any(|folder| folder.join(name).exists());
+    programs.iter().find(|name| !there(name)).map(|name| format!("{name} is not installed"))
 }
 
 /// A folder with an image in it.
