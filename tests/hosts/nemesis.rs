@@ -94,7 +94,8 @@ impl Plan {
         }
     }
 
-    pub fn random(rng: &mut ChaCha8Rng, kind: Kind) -> Self {
+    /// One for a search of this length.
+    pub fn random(rng: &mut ChaCha8Rng, kind: Kind, search: Duration) -> Self {
         let trouble = Trouble::random(rng);
         let takes = match kind {
             Kind::Nbd => Duration::from_secs(14),
@@ -121,7 +122,8 @@ impl Plan {
             trouble,
             pause: millis(rng, 0, 1_500),
             takeover: trouble != Trouble::Kill || rng.random_bool(0.5),
-            kill_taker: rng.random_bool(0.15).then(|| rng.random_range(Duration::ZERO..takes)),
+            // After a taker that is killed the next one begins anew: not late in a short search.
+            kill_taker: rng.random_bool(0.15).then(|| rng.random_range(Duration::ZERO..takes.min(search / 5))),
             heal_after: millis(rng, 0, 2_000),
             restarts,
         }

@@ -5,7 +5,7 @@ use crate::daemon::{Daemon, program};
 use crate::machine::{Host, SERVER};
 use crate::nemesis::{Moment, Plan, Restart, Trouble};
 use crate::report::Report;
-use crate::search::Kind;
+use crate::search::{Kind, Length};
 use crate::support::ceph::Cluster;
 use crate::support::run;
 use crate::view::{Found, read_cell};
@@ -63,6 +63,8 @@ pub struct Pair {
     image: String,
     server: Option<Arc<Lab>>,
     restarts: Vec<JoinHandle<()>>,
+    /// How long the search is.
+    time: Duration,
     rng: ChaCha8Rng,
     mounts: u64,
     /// What is known of the mounts before the one that is followed, oldest first.
@@ -73,14 +75,14 @@ pub struct Pair {
 
 impl Pair {
     /// A pair with an image of its own, which one of them has.
-    pub fn new(number: usize, seed: u64, ceph: Option<Arc<Cluster>>) -> Self {
-        let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_add(number as u64));
+    pub fn new(number: usize, length: Length, ceph: Option<Arc<Cluster>>) -> Self {
+        let seed = length.seed.wrapping_add(number as u64);
         let hosts = [Host::new(2 * number + 1), Host::new(2 * number + 2)];
         let server = ceph.is_none().then(|| {
             let address = format!("{SERVER}:{}", 10_000 + number).parse().expect("an address");
             let blocks = Some((4096, 4096, REQUEST_MAX));
             let spec = Spec { size: IMAGE_BYTES, blocks, ..Spec::default() };
-            Arc::new(Lab::on(address, seed.wrapping_add(number as u64), spec))
+            Arc::new(Lab::on(address, seed, spec))
         });
         let image = match (&ceph, &server) {
             (Some(ceph), _) => format!("{}&wait=60", ceph.image(&format!("disk{number}")).display()),
@@ -101,7 +103,8 @@ impl Pair {
             image,
             server,
             restarts: Vec::new(),
-            rng,
+            time: length.time,
+            rng: ChaCha8Rng::seed_from_u64(seed),
             mounts: 0,
             past: VecDeque::new(),
             live: None,
@@ -155,7 +158,7 @@ impl Pair {
     /// The image goes from the host that has it to another.
     fn round(&mut self) {
         let Some(mut live) = self.live.take() else { return };
-        let plan = Plan::random(&mut self.rng, self.kind);
+        let plan = Plan::random(&mut self.rng, self.kind, self.time);
         plan.restarts_at_work.iter().for_each(|restart| self.restart(*restart));
         std::thread::sleep(plan.works);
         if let Some((trouble, time)) = plan.interlude {

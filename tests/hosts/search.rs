@@ -54,17 +54,16 @@ pub fn search(kind: Kind, length: Length) -> Report {
     let (until, found) = (Instant::now() + length.time, AtomicBool::new(false));
     let goes_on = || Instant::now() < until && !(length.until_found && found.load(Ordering::SeqCst));
     let mut sum = Report::default();
-    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let troubles = ceph.as_ref().map(|ceph| {
             let rng = ChaCha8Rng::seed_from_u64(length.seed ^ u64::MAX);
-            scope.spawn(|| trouble_cluster(ceph, osds, rng, &over))
+            scope.spawn(|| trouble_cluster(ceph, osds, rng, &goes_on))
         });
         let pairs: Vec<_> = (0..length.pairs)
             .map(|number| {
                 let (ceph, goes_on, found) = (ceph.clone(), &goes_on, &found);
                 scope.spawn(move || {
-                    let mut pair = Pair::new(number, length.seed, ceph);
+                    let mut pair = Pair::new(number, length, ceph);
                     pair.search(goes_on, found);
                     pair.end()
                 })
@@ -75,7 +74,6 @@ pub fn search(kind: Kind, length: Length) -> Report {
             println!("{kind:?} pair {number}: {report}");
             sum.add(report);
         }
-        over.store(true, Ordering::SeqCst);
         if let Some(troubles) = troubles {
             sum.add(troubles.join().expect("no panic"));
         }
@@ -84,12 +82,20 @@ pub fn search(kind: Kind, length: Length) -> Report {
     sum
 }
 
-/// Kills the cluster's daemons by chance and starts them again, until the search is over.
-fn trouble_cluster(ceph: &Cluster, osds: usize, mut rng: ChaCha8Rng, over: &AtomicBool) -> Report {
+/// Kills the cluster's daemons by chance and starts them again.
+fn trouble_cluster(
+    ceph: &Cluster,
+    osds: usize,
+    mut rng: ChaCha8Rng,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> Report {
     let mut report = Report::default();
-    while !over.load(Ordering::SeqCst) {
+    loop {
         let pause = Instant::now() + Duration::from_millis(rng.random_range(8_000..30_000));
-        while Instant::now() < pause && !over.load(Ordering::SeqCst) {
+        while Instant::now() < pause {
+            if !goes_on() {
+                return report;
+            }
             std::thread::sleep(Duration::from_millis(100));
         }
         let osd = rng.random_bool(0.7).then(|| rng.random_range(0..osds));
@@ -99,5 +105,4 @@ fn trouble_cluster(ceph: &Cluster, osds: usize, mut rng: ChaCha8Rng, over: &Atom
         does("start");
         report.count(if osd.is_some() { "osd-killed" } else { "monitor-killed" });
     }
-    report
 }
