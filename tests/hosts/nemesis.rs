@@ -6,6 +6,9 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use std::time::Duration;
 
+/// In a search that is no longer than this nothing makes takeovers take longer.
+const SHORT: Duration = Duration::from_secs(60);
+
 /// What happens to the host that has the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
@@ -114,7 +117,9 @@ impl Plan {
             (Kind::Ceph, _) | (_, 0) => Vec::new(),
             (Kind::Nbd, count) => (0..count).map(|_| restart(rng, within)).collect(),
         };
-        let (restarts_at_work, restarts) = (restarts(works), restarts(takes));
+        let restarts_at_work = restarts(works);
+        // One while the lease is being taken makes the taker wait for it once more.
+        let restarts = if search > SHORT { restarts(takes) } else { Vec::new() };
         Self {
             works,
             restarts_at_work,
@@ -122,8 +127,10 @@ impl Plan {
             trouble,
             pause: millis(rng, 0, 1_500),
             takeover: trouble != Trouble::Kill || rng.random_bool(0.5),
-            // After a taker that is killed the next one begins anew: not late in a short search.
-            kill_taker: rng.random_bool(0.15).then(|| rng.random_range(Duration::ZERO..takes.min(search / 5))),
+            // The next one begins anew.
+            kill_taker: rng
+                .random_bool(0.15)
+                .then(|| rng.random_range(Duration::ZERO..takes.min(search / 5))),
             heal_after: millis(rng, 0, 2_000),
             restarts,
         }

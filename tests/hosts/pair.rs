@@ -32,6 +32,8 @@ const REQUEST_MAX: u32 = 64 << 10;
 const REMEMBERED: usize = 4;
 /// Whatever happens, some host has the image after this time.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(150);
+/// What a mount said that took longer is shown.
+const SLOW: Duration = Duration::from_secs(40);
 /// A host that was followed has nothing more to say after this time.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// Rounds between two checks of the whole image.
@@ -253,6 +255,15 @@ impl Pair {
             let until = kill_after.take().map_or(limit, |after| began + after);
             if daemon.mounted_before(until) {
                 self.report.waited.push(began.elapsed());
+                if began.elapsed() > SLOW {
+                    println!(
+                        "{:?} pair {}: mounted after {:?}: {}",
+                        self.kind,
+                        self.number,
+                        began.elapsed(),
+                        daemon.words()
+                    );
+                }
                 return Some((host, daemon));
             }
             if daemon.ended() {
