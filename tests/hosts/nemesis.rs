@@ -112,14 +112,16 @@ impl Plan {
                 }
             }
         });
-        let works = millis(rng, 300, 3_000);
-        let mut restarts = |within| match (kind, rng.random_range(0..4)) {
-            (Kind::Ceph, _) | (_, 0) => Vec::new(),
-            (Kind::Nbd, count) => (0..count).map(|_| restart(rng, within)).collect(),
+        let works = millis(rng, 500, 3_000);
+        let mut restarts = |most, within, down| match kind {
+            Kind::Ceph => Vec::new(),
+            Kind::Nbd => (0..rng.random_range(0..=most)).map(|_| restart(rng, within, down)).collect(),
         };
-        let restarts_at_work = restarts(works);
+        // Early and short, so that the writers go on behind most of them.
+        let restarts_at_work = restarts(5, works / 2, Duration::from_millis(300));
         // One while the lease is being taken makes the taker wait for it once more.
-        let restarts = if search > SHORT { restarts(takes) } else { Vec::new() };
+        let most = if search > SHORT { 3 } else { 0 };
+        let restarts = restarts(most, takes, Duration::from_secs(2));
         Self {
             works,
             restarts_at_work,
@@ -137,13 +139,17 @@ impl Plan {
     }
 }
 
-fn restart(rng: &mut ChaCha8Rng, within: Duration) -> Restart {
+fn restart(rng: &mut ChaCha8Rng, within: Duration, down: Duration) -> Restart {
     let moment = match rng.random_range(0..4) {
         0 => Moment::Now,
         1 => Moment::AtRequest(rng.random_range(0..40)),
         _ => Moment::BeforeFlush,
     };
-    Restart { after: rng.random_range(Duration::ZERO..within), moment, down: millis(rng, 0, 2_000) }
+    Restart {
+        after: rng.random_range(Duration::ZERO..within),
+        moment,
+        down: rng.random_range(Duration::ZERO..down),
+    }
 }
 
 fn millis(rng: &mut ChaCha8Rng, from: u64, to: u64) -> Duration {
