@@ -32,8 +32,9 @@ impl Found {
 
     /// Takes it away, so that the image does not fill up.
     pub fn remove(directory: &Path, mount: u64) -> io::Result<()> {
-        let _ = fs::remove_file(log_of(directory, mount));
-        fs::remove_dir_all(files_of(directory, mount))
+        // A host that lost its image early may have left nothing.
+        or_nothing(fs::remove_file(log_of(directory, mount)))?;
+        or_nothing(fs::remove_dir_all(files_of(directory, mount)))
     }
 }
 
@@ -42,9 +43,9 @@ pub fn read_cell(directory: &Path) -> io::Result<Vec<u8>> {
     or_nothing(fs::read(cell_of(directory)))
 }
 
-fn or_nothing(read: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
-    match read {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        read => read,
+fn or_nothing<T: Default>(done: io::Result<T>) -> io::Result<T> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        done => done,
     }
 }
