@@ -141,9 +141,7 @@ fn who_waits_for_a_silent_server_is_told_when_the_lease_ends() {
 /// Another host takes the image while the daemon writes what is left, and leaves it clean.
 #[test]
 fn an_unmount_does_not_take_another_hosts_clean_image_for_its_own() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    skip_if!(no_nbdkit());
+    skip_if!(no_exports());
     let place = Place::new();
     let server = Server::new(&place);
     let image = server.image_with("forever");

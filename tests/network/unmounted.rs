@@ -107,7 +107,7 @@ fn a_block_device_is_shared_from_now_on_or_no_longer() {
 /// A disk behind an export of which a block can't be read, however often it is written.
 #[test]
 fn a_superblock_that_stays_unreadable_is_not_called_repaired() {
-    skip_if!(no_nbdkit());
+    skip_if!(no_exports());
     let place = Place::new();
     let (disk, socket, bad) =
         (place.path().join("disk"), place.path().join("socket"), place.path().join("bad"));
