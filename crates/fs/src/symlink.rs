@@ -9,7 +9,7 @@ use bytes::Bytes;
 use syncline_store::Transaction;
 
 /// Longest target: a path with its NUL takes 4096 bytes.
-const TARGET_BYTES_MAX: usize = 4095;
+pub(crate) const TARGET_BYTES_MAX: usize = 4095;
 
 impl Filesystem {
     /// Creates a symbolic link. Counts a kernel reference.

@@ -6,7 +6,7 @@
 //! already on the device, and the union is computed from them.)
 
 use crate::SpaceError;
-use crate::bits::{blocks_of, push_bits, words_of};
+use crate::bits::{blocks_of, push_bits, split_by, words_of};
 use crate::named::{BitPage, Change, change_page, pages_of};
 use crate::space::Space;
 use crate::walk::{Side, Visitor, walk};
@@ -147,6 +147,11 @@ impl KeptMap {
         })
     }
 
+    /// The parts of these runs that are not kept.
+    pub fn without(&self, runs: &[BlockRun]) -> Vec<BlockRun> {
+        self.others(runs.to_vec())
+    }
+
     /// The parts of the runs that are not kept, in the same order.
     pub(crate) fn others(&self, runs: Vec<BlockRun>) -> Vec<BlockRun> {
         if runs.iter().all(|run| self.is_clear_of(*run)) {
@@ -268,6 +273,21 @@ impl Space {
             };
             page.iter().for_each(|page| state.kept.add_page(index, page));
         }
+        state.count_pending();
+    }
+
+    /// Hands out blocks of these runs only, ordered by address, as long as the image is open: all
+    /// others stay as they are. Call like `keep`, instead of it.
+    pub fn hand_out_only(&self, runs: &[BlockRun]) {
+        let usable = self.geometry().usable();
+        let (others, _) = split_by(&[usable], runs);
+        self.keep(KeptMap::of_runs(pages_at(self.geometry(), 0) as usize, others.into_iter()));
+    }
+
+    /// Also keeps these blocks, which are allocated and not named.
+    pub fn keep_also(&self, kept: &KeptMap) {
+        let state = &mut *self.lock();
+        state.kept.add(kept);
         state.count_pending();
     }
 

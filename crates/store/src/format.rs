@@ -88,7 +88,8 @@ pub async fn format(
     let geometry = geometry.check().map_err(|error| StoreError::Unusable(error.to_string().into()))?;
     wipe(&device, geometry).await?;
     let tracker = FlushTracker::new(device.clone());
-    let superblock = first_superblock(&tracker, geometry, &options, initial).await?;
+    let space = Space::format(geometry);
+    let superblock = first_superblock(&tracker, &space, &options, initial).await?;
     write_slot(&tracker, 1, &superblock).await?;
     let again = Superblock { generation: GENERATION_OF_MKFS, ..superblock };
     write_slot(&tracker, 0, &again).await?;
@@ -113,9 +114,9 @@ async fn wipe(device: &Arc<dyn Device>, geometry: Geometry) -> Result<(), StoreE
 
 /// Writes a tree of the first items and its space map, durably, and returns the superblock that
 /// refers to them.
-async fn first_superblock(
+pub(crate) async fn first_superblock(
     tracker: &Arc<FlushTracker>,
-    geometry: Geometry,
+    space: &Arc<Space>,
     options: &FormatOptions,
     initial: Transaction,
 ) -> Result<Superblock, StoreError> {
@@ -123,7 +124,7 @@ async fn first_superblock(
     debug_assert!(initial.named.is_empty() && initial.freed.is_empty(), "a new filesystem has no data");
     let impossible = || StoreError::Unusable("a label has at most 64 bytes, and no NUL".into());
     let label = encode_label(&options.label).ok_or_else(impossible)?;
-    let space = Space::format(geometry);
+    let geometry = space.geometry();
     let tree = Tree::new(tracker.clone(), geometry, 1 << 20);
     let node = geometry.node_blocks();
     let allocate = |_| space.allocate(Class::Node, node, node, None);

@@ -11,6 +11,7 @@
 mod admit;
 mod audit;
 mod background;
+mod branch;
 mod checkpoint;
 mod commit;
 mod counters;
@@ -53,6 +54,7 @@ pub use admit::Backlog;
 pub use admit::{Admission, Admitted, ChangeSize};
 #[doc(hidden)]
 pub use audit::Held;
+pub use branch::{Branch, BranchStart};
 pub use counters::{Counters, CountersSnapshot, LatencySummary};
 pub use error::StoreError;
 pub use figures::{CacheCounters, Distribution, Distributions};

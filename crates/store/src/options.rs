@@ -1,8 +1,9 @@
 //! The options of an open store.
 
 use crate::Lab;
+use std::sync::Arc;
 use std::time::Duration;
-use syncline_format::Epoch;
+use syncline_format::{BlockRun, Epoch};
 
 /// Options of an open store; none of them changes the format.
 #[derive(Clone, Debug)]
@@ -40,6 +41,9 @@ pub struct StoreOptions {
     /// before.
     #[doc(hidden)]
     pub epoch: Option<Epoch>,
+    /// The only blocks that may be handed out, ordered by address; of a branch.
+    #[doc(hidden)]
+    pub only: Option<Arc<[BlockRun]>>,
 }
 
 impl Default for StoreOptions {
@@ -58,6 +62,7 @@ impl Default for StoreOptions {
             discard: false,
             lab: Lab::default(),
             epoch: None,
+            only: None,
         }
     }
 }

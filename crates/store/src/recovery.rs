@@ -270,6 +270,10 @@ async fn load_structures(
         }
         read => read?,
     };
+    if let Some(only) = &options.only {
+        space.hand_out_only(only);
+        return Ok((space, table));
+    }
     // This comes before any part of the log is believed: no snapshot keeps the blocks of the log or
     // the blocks that it names.
     match table.keep(tracker, superblock, &space).await {

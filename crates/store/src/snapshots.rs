@@ -97,6 +97,9 @@ pub(crate) struct Table {
 pub(crate) enum TableChange {
     /// Adds a snapshot of the state that the checkpoint writes.
     Create { name: String, created_ns: u64 },
+    /// Adds a snapshot that a branch has written, which needs these features; `kept` is what it
+    /// keeps.
+    Adopt { snapshot: Snapshot, features: u32, kept: KeptMap },
     /// Keeps the entries and moves the table.
     Move,
     /// Removes a snapshot; `rest` is what the other snapshots keep.
@@ -131,6 +134,14 @@ impl Table {
     pub(crate) fn find(&self, name: &str) -> Result<&Snapshot, SnapshotError> {
         let found = self.entries.iter().find(|entry| entry.name == name);
         found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned() })
+    }
+
+    /// Fails if there is no room for another snapshot of this name.
+    pub(crate) fn require_new(&self, name: &str) -> Result<(), SnapshotError> {
+        if self.find(name).is_ok() {
+            return Err(SnapshotError::Exists { name: name.to_owned() });
+        }
+        if self.entries.len() >= SNAPSHOTS_MAX { Err(SnapshotError::TooMany) } else { Ok(()) }
     }
 
     /// Keeps the blocks that the snapshots need, before anything is allocated.
@@ -195,7 +206,7 @@ impl NewTable {
 
     /// True when it has one snapshot more than before.
     pub(crate) fn adds(&self) -> bool {
-        matches!(self.change, TableChange::Create { .. })
+        matches!(self.change, TableChange::Create { .. } | TableChange::Adopt { .. })
     }
 
     /// Number of its blocks, once it is written.
@@ -226,6 +237,10 @@ impl NewTable {
                 objects: superblock.objects,
                 name: name.clone(),
             }),
+            TableChange::Adopt { snapshot, features, .. } => {
+                entries.push(Snapshot { id: superblock.generation, ..snapshot.clone() });
+                superblock.features |= features;
+            }
             TableChange::Move => {}
             TableChange::Delete { id, .. } => entries.retain(|entry| entry.id != *id),
         }
@@ -254,6 +269,7 @@ impl NewTable {
         match self.change {
             TableChange::Move => {}
             TableChange::Create { .. } => space.keep_frozen(frozen),
+            TableChange::Adopt { kept, .. } => space.keep_also(&kept),
             TableChange::Delete { rest, .. } => space.keep_only(rest, frozen.generation()),
         }
         self.table
@@ -275,12 +291,7 @@ impl Store {
 
     async fn try_create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
         let mut state = self.checkpoint.lock().await;
-        if state.table.find(name).is_ok() {
-            return Err(SnapshotError::Exists { name: name.to_owned() }.into());
-        }
-        if state.table.entries.len() == SNAPSHOTS_MAX {
-            return Err(SnapshotError::TooMany.into());
-        }
+        state.table.require_new(name)?;
         let change = TableChange::Create { name: name.to_owned(), created_ns };
         self.run_checkpoint_with(&mut state, false, Some(change)).await?;
         Ok(state.table.find(name)?.clone())

@@ -104,6 +104,11 @@ impl Store {
         self.next_object.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Hands out no object id below this one from now on.
+    pub fn keep_numbers_below(&self, end: ObjectId) {
+        self.next_object.fetch_max(end, Ordering::Relaxed);
+    }
+
     /// Number of objects that exist.
     pub fn objects(&self) -> u64 {
         self.commit.lock().objects

@@ -37,6 +37,7 @@ pub(crate) use calls::truncate::{remove_all, truncate};
 pub(crate) use flush::background::{start, stop};
 pub(crate) use flush::many::{submit_held, submit_leased_of as submit_leased};
 pub(crate) use flush::submit::submit_dirty;
+pub(crate) use flush::writeback::write_back;
 pub(crate) use memory::DataState;
 pub(crate) use memory::unplaced::{
     Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded,

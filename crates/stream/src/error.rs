@@ -1,0 +1,84 @@
+//! Why a stream can't be made, read or applied.
+
+use std::io;
+use std::sync::Arc;
+use syncline_fs::FsError;
+use syncline_store::StoreError;
+
+/// Why a stream can't be made, read or applied. The target is as it was.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The stream can't be read or written.
+    #[error("{0}")]
+    Io(Arc<io::Error>),
+    /// It does not begin as a stream does.
+    #[error("this is no stream of 'syncline send'")]
+    NotAStream,
+    /// It is of a version, or needs something, that this program does not know.
+    #[error("the stream {0}, which this program does not know; receive it with a newer syncline")]
+    Unknown(String),
+    /// It ends before its last record.
+    #[error("the stream ends too early, after record {0}; send it again")]
+    Truncated(u64),
+    /// Bytes are not what was sent.
+    #[error("the stream is damaged at record {record}: {what}; send it again")]
+    Damaged {
+        /// The number of the record, from 1; 0 stands for the header.
+        record: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A record is whole, but asks for something impossible.
+    #[error("record {record} of the stream is refused: {what}; make the stream anew with 'syncline send'")]
+    Refused {
+        /// The number of the record.
+        record: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// The snapshot that an incremental stream starts from is not in the target.
+    #[error(
+        "the stream starts from snapshot {0:?}, which is not in the target; receive that one first, or send without --from"
+    )]
+    NoParent(String),
+    /// The image was made smaller since the parent came.
+    #[error("the target is smaller than when snapshot {0:?} came; receive a stream made without --from")]
+    Shrunk(String),
+    /// Snapshots to compare are in the wrong order, or the same.
+    #[error("snapshot {from:?} is not older than {to:?}; exchange them")]
+    Order {
+        /// The one to start from.
+        from: String,
+        /// The one to send.
+        to: String,
+    },
+    /// The filesystem refused something.
+    #[error(transparent)]
+    Filesystem(#[from] FsError),
+}
+
+impl StreamError {
+    /// True if the stream itself is at fault: damaged, cut off, or asking for the impossible.
+    pub fn is_of_stream(&self) -> bool {
+        matches!(
+            self,
+            Self::NotAStream
+                | Self::Unknown(_)
+                | Self::Truncated(_)
+                | Self::Damaged { .. }
+                | Self::Refused { .. }
+        )
+    }
+}
+
+impl From<io::Error> for StreamError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(Arc::new(error))
+    }
+}
+
+impl From<StoreError> for StreamError {
+    fn from(error: StoreError) -> Self {
+        Self::Filesystem(error.into())
+    }
+}

@@ -1,0 +1,160 @@
+//! The beginning of a stream: whose snapshot it is, and what it starts from.
+
+use crate::StreamError;
+use crate::fields::{Fields, put_name};
+use std::io::Read;
+use syncline_format::OBJECTS_END;
+use syncline_store::Snapshot;
+
+/// The first bytes of every stream.
+pub const MAGIC: [u8; 8] = *b"SYNCSEND";
+/// The version that this program writes and reads.
+pub const VERSION: u32 = 1;
+/// Bytes before the part whose length varies.
+const FIXED_BYTES: usize = 24;
+/// The most bytes that the rest of a header takes.
+const REST_BYTES_MAX: usize = 1024;
+/// Features of the stream that this program knows: none so far.
+const FEATURES_KNOWN: u64 = 0;
+
+/// A snapshot, by what stays the same when it is received elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// When it was made, in nanoseconds since 1970. By this a target knows it again: a received
+    /// snapshot keeps it.
+    pub created_ns: u64,
+    /// Its number in the image from which it is sent; for people.
+    pub id: u64,
+    /// Its name there.
+    pub name: String,
+}
+
+impl From<&Snapshot> for Origin {
+    fn from(snapshot: &Snapshot) -> Self {
+        Self { created_ns: snapshot.created_ns, id: snapshot.id, name: snapshot.name.clone() }
+    }
+}
+
+/// The header of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The UUID of the filesystem that the snapshot was sent from.
+    pub uuid: [u8; 16],
+    /// Feature bits of its superblock, of which some are needed where the snapshot is received.
+    pub filesystem_features: u32,
+    /// Greater than every inode number in the snapshot.
+    pub next_object: u64,
+    /// Objects in the snapshot.
+    pub objects: u64,
+    /// Bytes that the snapshot uses in the image from which it is sent. A hint at the room that a
+    /// stream without parent needs.
+    pub used_bytes: u64,
+    /// The snapshot.
+    pub snapshot: Origin,
+    /// The snapshot that the target must have, of an incremental stream.
+    pub parent: Option<Origin>,
+}
+
+impl Header {
+    /// The header's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        rest.extend_from_slice(&self.uuid);
+        rest.extend_from_slice(&self.filesystem_features.to_le_bytes());
+        rest.extend_from_slice(&u32::from(self.parent.is_some()).to_le_bytes());
+        for field in [self.next_object, self.objects, self.used_bytes] {
+            rest.extend_from_slice(&field.to_le_bytes());
+        }
+        for origin in [Some(&self.snapshot), self.parent.as_ref()].into_iter().flatten() {
+            rest.extend_from_slice(&origin.created_ns.to_le_bytes());
+            rest.extend_from_slice(&origin.id.to_le_bytes());
+            put_name(&mut rest, origin.name.as_bytes());
+        }
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(rest.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&0u64.to_le_bytes());
+        bytes.extend_from_slice(&rest);
+        let sum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header, and returns its bytes beside it.
+    pub fn read(input: &mut impl Read) -> Result<(Self, Vec<u8>), StreamError> {
+        let mut bytes = vec![0; FIXED_BYTES];
+        if fill(input, &mut bytes[..MAGIC.len()])? < MAGIC.len() || bytes[..8] != MAGIC {
+            return Err(StreamError::NotAStream);
+        }
+        exactly(input, &mut bytes[8..])?;
+        let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+        let (version, length) = (number(8), number(12) as usize);
+        let features = u64::from(number(16)) | u64::from(number(20)) << 32;
+        if length > REST_BYTES_MAX {
+            return Err(damaged("length"));
+        }
+        bytes.resize(FIXED_BYTES + length + 4, 0);
+        exactly(input, &mut bytes[FIXED_BYTES..])?;
+        let (covered, sum) = bytes.split_at(FIXED_BYTES + length);
+        if crc32c::crc32c(covered).to_le_bytes() != sum {
+            return Err(damaged("checksum of the header"));
+        }
+        if version != VERSION {
+            return Err(StreamError::Unknown(format!("is of version {version}")));
+        }
+        if features & !FEATURES_KNOWN != 0 {
+            return Err(StreamError::Unknown(format!("needs features {features:#x}")));
+        }
+        let header = Self::decode(&covered[FIXED_BYTES..])?;
+        Ok((header, bytes))
+    }
+
+    fn decode(rest: &[u8]) -> Result<Self, StreamError> {
+        let mut fields = Fields::new(rest, 0);
+        let uuid = fields.array()?;
+        let filesystem_features = fields.u32()?;
+        let has_parent = match fields.u32()? {
+            0 => false,
+            1 => true,
+            _ => return Err(damaged("parent")),
+        };
+        let (next_object, objects, used_bytes) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        let mut origin = || -> Result<Origin, StreamError> {
+            let (created_ns, id) = (fields.u64()?, fields.u64()?);
+            let name = String::from_utf8(fields.name()?).map_err(|_| damaged("name of a snapshot"))?;
+            if !Snapshot::is_name(&name) {
+                return Err(damaged("name of a snapshot"));
+            }
+            Ok(Origin { created_ns, id, name })
+        };
+        let snapshot = origin()?;
+        let parent = has_parent.then(origin).transpose()?;
+        fields.end()?;
+        if next_object == 0 || next_object >= OBJECTS_END {
+            return Err(damaged("number of objects"));
+        }
+        Ok(Self { uuid, filesystem_features, next_object, objects, used_bytes, snapshot, parent })
+    }
+}
+
+fn damaged(what: &'static str) -> StreamError {
+    StreamError::Damaged { record: 0, what }
+}
+
+fn exactly(input: &mut impl Read, room: &mut [u8]) -> Result<(), StreamError> {
+    if fill(input, room)? == room.len() { Ok(()) } else { Err(StreamError::Truncated(0)) }
+}
+
+/// Reads until `room` is full or the input ends.
+pub(crate) fn fill(input: &mut impl Read, room: &mut [u8]) -> Result<usize, StreamError> {
+    let mut done = 0;
+    while done < room.len() {
+        match input.read(&mut room[done..]) {
+            Ok(0) => break,
+            Ok(bytes) => done += bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,21 @@
+//! Snapshots as streams: what `syncline send` writes and `syncline receive` reads.
+//!
+//! A stream is a header and records (`header`, `record`, `frame`). [`send`] makes one of a snapshot,
+//! or of the difference to an older one; [`receive`] makes the snapshot anew in another image, beside
+//! what is there, and shows it when all of it is there.
+#![forbid(unsafe_code)]
+
+mod error;
+mod fields;
+mod frame;
+mod header;
+mod receive;
+mod record;
+mod send;
+
+pub use error::StreamError;
+pub use frame::{Reader, Writer};
+pub use header::{Header, Origin};
+pub use receive::{Received, receive};
+pub use record::{Record, Restored, Unit};
+pub use send::{Source, send};

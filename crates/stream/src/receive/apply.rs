@@ -1,0 +1,158 @@
+//! Applying records, one after the other, by the calls that every program's requests lead to: what
+//! those refuse is refused here.
+
+use super::contents::Written;
+use crate::{Record, Restored, StreamError};
+use std::sync::Arc;
+use syncline_format::OBJECTS_END;
+use syncline_fs::types::{FileType, Ino, ROOT, XattrMode};
+use syncline_fs::{Filesystem, FsError, QuotaLimits, Remade, RestoredAttributes};
+
+/// The number of the directory that holds inodes without names: one that no stream can name.
+pub(super) const STAGING: Ino = OBJECTS_END - 1;
+
+/// Why a record can't be applied.
+pub(super) enum Fault {
+    /// The record is impossible.
+    Impossible(&'static str),
+    /// The filesystem refused.
+    Filesystem(FsError),
+}
+
+impl From<FsError> for Fault {
+    fn from(error: FsError) -> Self {
+        Self::Filesystem(error)
+    }
+}
+
+impl Fault {
+    /// The error of the record with this number. Whatever the filesystem refuses is the record's
+    /// fault, but for what the target's device, its room and its state are to blame for.
+    pub(super) fn at(self, record: u64) -> StreamError {
+        let what = match self {
+            Self::Impossible(what) => what.to_owned(),
+            Self::Filesystem(FsError::NotFound | FsError::Stale) => "it names something that is not there".to_owned(),
+            Self::Filesystem(error) if is_of_target(&error) => return error.into(),
+            Self::Filesystem(error) => error.to_string(),
+        };
+        StreamError::Refused { record, what }
+    }
+}
+
+fn is_of_target(error: &FsError) -> bool {
+    matches!(error, FsError::Store(_) | FsError::Corrupt { .. } | FsError::CorruptCount { .. })
+}
+
+/// The filesystem that becomes the snapshot.
+pub(super) struct Target<'a> {
+    pub(super) fs: &'a Arc<Filesystem>,
+    /// Greater than every number that an inode may have.
+    next_object: u64,
+    /// The name of the staging directory in the root directory.
+    staging_name: Vec<u8>,
+    /// What the root directory's attributes are to be in the end.
+    root: RestoredAttributes,
+    /// The file that is being written.
+    pub(super) written: Written,
+}
+
+impl<'a> Target<'a> {
+    pub(super) async fn begin(fs: &'a Arc<Filesystem>, next_object: u64) -> Result<Self, StreamError> {
+        let root = fs.attributes_to_restore(ROOT).await?;
+        // Names move freely while no tree has a limit; limits come back with their records.
+        for quota in fs.quotas() {
+            fs.relax(quota.root).await?;
+            fs.remove_quota(quota.root).await?;
+        }
+        fs.relax(ROOT).await?;
+        // Nobody can have this name by chance.
+        let staging_name = format!(".syncline-receive-{:032x}", rand::random::<u128>()).into_bytes();
+        let (file_type, target) = (FileType::Directory, Default::default());
+        let staging = Remade { ino: STAGING, file_type, rdev: 0, target };
+        fs.remake(ROOT, &staging_name, staging).await?;
+        Ok(Self { fs, next_object, staging_name, root, written: Written::default() })
+    }
+
+    pub(super) async fn apply(&mut self, record: Record) -> Result<(), Fault> {
+        match record {
+            Record::Make { ino, mode, rdev, target } => {
+                self.require_number(ino)?;
+                let file_type = FileType::from_number((mode >> 12) as u8);
+                let file_type = file_type.ok_or(Fault::Impossible("there is no such type of inode"))?;
+                let remade = Remade { ino, file_type, rdev, target };
+                self.fs.remake(STAGING, &staged(ino), remade).await?;
+            }
+            Record::Resize { ino, size } => self.resize(ino, size).await?,
+            Record::Data { ino, offset, bytes } => self.data(ino, offset, bytes).await?,
+            Record::Packed { ino, offset, unit } => self.packed(ino, offset, unit).await?,
+            Record::Clone { ino, offset, length, from, from_offset } => {
+                self.clone_range((from, from_offset), (ino, offset), length).await?
+            }
+            Record::Hole { ino, offset, length } => self.hole(ino, offset, length).await?,
+            Record::Reserve { ino, offset, length } => self.reserve(ino, offset, length).await?,
+            Record::Xattr { ino, name, value } => {
+                self.change(ino).await?;
+                self.fs.setxattr(ino, &name, &value, XattrMode::Set).await?;
+            }
+            Record::NoXattr { ino, name } => {
+                self.change(ino).await?;
+                self.fs.removexattr(ino, &name).await?;
+            }
+            Record::Park { ino, dir, name } => self.park(ino, dir, &name).await?,
+            Record::Unlink { dir, name } => self.unlink(dir, &name).await?,
+            Record::Place { ino, dir, name } => self.place(ino, dir, &name).await?,
+            Record::Drop { ino } => self.drop_parked(ino).await?,
+            Record::Attributes { ino, restored } => self.attributes(ino, restored).await?,
+            Record::Quota { dir, bytes, inodes } => {
+                self.change(dir).await?;
+                self.fs.set_quota(dir, QuotaLimits { bytes, inodes }).await?;
+            }
+            Record::End { .. } => return Err(Fault::Impossible("the last record comes once")),
+        }
+        Ok(())
+    }
+
+    /// Takes the staging directory away, which must be empty.
+    pub(super) async fn end(self) -> Result<(), Fault> {
+        if self.fs.getattr(STAGING).await?.size > 0 {
+            return Err(Fault::Impossible("it ends with inodes that have no name"));
+        }
+        self.fs.relax(ROOT).await?;
+        self.fs.rmdir(ROOT, &self.staging_name).await?;
+        self.fs.restore_attributes(ROOT, self.root).await?;
+        Ok(())
+    }
+
+    /// Fails for a number that no inode of the stream can have.
+    pub(super) fn require_number(&self, ino: Ino) -> Result<(), Fault> {
+        match ino > ROOT && ino < self.next_object {
+            true => Ok(()),
+            false => Err(Fault::Impossible("an inode can't have this number")),
+        }
+    }
+
+    /// Makes an inode that the stream may name ready for changes.
+    pub(super) async fn change(&self, ino: Ino) -> Result<(), Fault> {
+        if ino != ROOT {
+            self.require_number(ino)?;
+        }
+        Ok(self.fs.relax(ino).await?)
+    }
+
+    async fn attributes(&mut self, ino: Ino, restored: Restored) -> Result<(), Fault> {
+        self.change(ino).await?;
+        let Restored { permissions, flags, uid, gid, times: [atime, mtime, ctime, btime] } = restored;
+        let to = RestoredAttributes { permissions, flags, uid, gid, atime, mtime, ctime, btime };
+        self.settle_before(ino, flags).await?;
+        self.fs.restore_attributes(ino, to).await?;
+        if ino == ROOT {
+            self.root = to;
+        }
+        Ok(())
+    }
+}
+
+/// The name of an inode in the staging directory.
+pub(super) fn staged(ino: Ino) -> Vec<u8> {
+    format!("{ino:x}").into_bytes()
+}

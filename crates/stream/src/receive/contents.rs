@@ -1,0 +1,151 @@
+//! Contents of files.
+
+use super::apply::{Fault, Target};
+use crate::Unit;
+use bytes::Bytes;
+use syncline_format::BLOCK_BYTES;
+use syncline_format::items::extent::{Algorithm, Packed};
+use syncline_format::items::inode::compression_of;
+use syncline_fs::Allocation;
+use syncline_fs::types::{Caller, FileType, Ino, SetAttributes};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// The file that was written last. Data in memory is stored as the file's flags say when it is
+/// written back, so it must be before they change.
+#[derive(Default)]
+pub(super) struct Written {
+    ino: Ino,
+    size: u64,
+    compression: Option<Algorithm>,
+}
+
+impl Target<'_> {
+    pub(super) async fn resize(&mut self, ino: Ino, size: u64) -> Result<(), Fault> {
+        self.regular(ino).await?;
+        let root = Caller { uid: 0, gid: 0 };
+        let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        self.fs.setattr(root, ino, set).await?;
+        if self.written.ino == ino {
+            self.written.size = size;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn data(&mut self, ino: Ino, offset: u64, bytes: Bytes) -> Result<(), Fault> {
+        self.write(ino, offset, bytes, None).await
+    }
+
+    pub(super) async fn packed(&mut self, ino: Ino, offset: u64, unit: Unit) -> Result<(), Fault> {
+        let packed = Packed {
+            algorithm: unit.algorithm,
+            bytes: unit.bytes.len() as u32,
+            unit_blocks: unit.unit_blocks.into(),
+            skip: unit.skip.into(),
+            blocks: unit.blocks.into(),
+        };
+        let whole = syncline_codec::unpack(&packed, &unit.bytes)
+            .map_err(|_| Fault::Impossible("a compressed unit can't be decoded"))?;
+        let first = packed.skip as usize * BLOCK_BYTES;
+        let bytes = Bytes::from(whole).slice(first..first + packed.blocks as usize * BLOCK_BYTES);
+        let size = self.open(ino).await?;
+        // Nothing of the last block counts behind the end of the file.
+        let length = size.saturating_sub(offset).min(bytes.len() as u64);
+        self.write(ino, offset, bytes.slice(..length as usize), Some(unit.algorithm)).await
+    }
+
+    async fn write(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        bytes: Bytes,
+        compression: Option<Algorithm>,
+    ) -> Result<(), Fault> {
+        let size = self.open(ino).await?;
+        self.require_within(size, offset, bytes.len() as u64)?;
+        if self.written.compression != compression {
+            self.fs.settle_contents(ino).await?;
+            self.fs.set_compression(ino, compression).await?;
+            self.written.compression = compression;
+        }
+        Ok(self.fs.write(ino, offset, bytes, false).await?)
+    }
+
+    pub(super) async fn clone_range(
+        &mut self,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        length: u64,
+    ) -> Result<(), Fault> {
+        self.require_number(from.0)?;
+        let size = self.open(to.0).await?;
+        self.require_within(size, to.1, length)?;
+        if !from.1.is_multiple_of(BLOCK) {
+            return Err(Fault::Impossible("contents begin within a block"));
+        }
+        let mut done = 0;
+        while done < length {
+            let (from, to) = ((from.0, from.1 + done), (to.0, to.1 + done));
+            let copied = self.fs.copy_range(from, to, length - done, false).await?;
+            if copied == 0 {
+                return Err(Fault::Impossible("it clones what is not there"));
+            }
+            done += copied;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn hole(&mut self, ino: Ino, offset: u64, length: u64) -> Result<(), Fault> {
+        self.open(ino).await?;
+        Ok(self.fs.allocate(ino, Allocation::PunchHole, offset, length, false).await?)
+    }
+
+    pub(super) async fn reserve(&mut self, ino: Ino, offset: u64, length: u64) -> Result<(), Fault> {
+        self.open(ino).await?;
+        let what = Allocation::Preallocate { keep_size: true };
+        Ok(self.fs.allocate(ino, what, offset, length, false).await?)
+    }
+
+    /// Makes a file the one that is written, and returns its size.
+    async fn open(&mut self, ino: Ino) -> Result<u64, Fault> {
+        if self.written.ino != ino {
+            let size = self.regular(ino).await?;
+            let compression = self.fs.file_flags(ino).await?.compression;
+            self.written = Written { ino, size, compression };
+        }
+        Ok(self.written.size)
+    }
+
+    /// The size of a regular file, made ready for changes.
+    async fn regular(&self, ino: Ino) -> Result<u64, Fault> {
+        self.change(ino).await?;
+        let attributes = self.fs.getattr(ino).await?;
+        match attributes.file_type {
+            FileType::Regular => Ok(attributes.size),
+            _ => Err(Fault::Impossible("only a regular file has contents")),
+        }
+    }
+
+    fn require_within(&self, size: u64, offset: u64, length: u64) -> Result<(), Fault> {
+        if !offset.is_multiple_of(BLOCK) {
+            return Err(Fault::Impossible("contents begin within a block"));
+        }
+        match length > 0 && offset.checked_add(length).is_some_and(|end| end <= size) {
+            true => Ok(()),
+            false => Err(Fault::Impossible("contents lie outside of the file")),
+        }
+    }
+
+    /// Writes a file back before its flags become these, if they ask for another compression.
+    pub(super) async fn settle_before(&mut self, ino: Ino, flags: u32) -> Result<(), Fault> {
+        if self.fs.getattr(ino).await?.file_type == FileType::Regular
+            && self.fs.file_flags(ino).await?.compression != compression_of(flags)
+        {
+            self.fs.settle_contents(ino).await?;
+        }
+        if self.written.ino == ino {
+            self.written = Written::default();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Making a stream of a snapshot.
+
+mod changes;
+mod contents;
+mod difference;
+mod places;
+mod whole;
+
+use crate::{Header, Origin, Record, Restored, StreamError, Writer};
+use bytes::Bytes;
+use std::io::Write;
+use syncline_format::items::inode::{FLAG_CAPABILITY, FLAG_UNPLACED, InodeItem, MODE_PERMISSIONS, Time};
+use syncline_fs::types::{FileType, Ino, Timestamp};
+use syncline_fs::{Filesystem, FsError};
+use syncline_store::Snapshot;
+
+/// A snapshot, open for reading.
+pub struct Source<'a> {
+    /// Its filesystem.
+    pub fs: &'a Filesystem,
+    /// What the table of snapshots says of it.
+    pub snapshot: Snapshot,
+}
+
+/// The stream of a snapshot, or of what changed since an older one of the same image. Returns how
+/// many bytes it has. Takes memory for what changed, and for each piece of data that several files
+/// share.
+pub async fn send(
+    source: &Source<'_>,
+    from: Option<&Source<'_>>,
+    output: impl Write,
+) -> Result<u64, StreamError> {
+    if let Some(from) = from
+        && from.snapshot.created_ns >= source.snapshot.created_ns
+    {
+        let name = |source: &Source<'_>| source.snapshot.name.clone();
+        return Err(StreamError::Order { from: name(from), to: name(source) });
+    }
+    let superblock = source.fs.store().superblock();
+    let header = Header {
+        uuid: superblock.uuid,
+        filesystem_features: superblock.features,
+        next_object: superblock.next_object,
+        objects: source.snapshot.objects,
+        used_bytes: source.snapshot.used_blocks.saturating_mul(4096),
+        snapshot: Origin::from(&source.snapshot),
+        parent: from.map(|from| Origin::from(&from.snapshot)),
+    };
+    let mut writer = Writer::new(output, &header)?;
+    match from {
+        None => whole::send(source.fs, &mut writer).await?,
+        Some(from) => changes::send(from.fs, source.fs, &mut writer).await?,
+    }
+    writer.end()
+}
+
+/// The inode item with this value.
+fn decode(ino: Ino, value: &Bytes) -> Result<InodeItem<'_>, StreamError> {
+    Ok(InodeItem::decode(value).map_err(|detail| FsError::Corrupt { ino, detail })?)
+}
+
+fn file_type(ino: Ino, item: &InodeItem<'_>) -> Result<FileType, StreamError> {
+    let detail = syncline_format::FormatError::Field { structure: "inode", field: "mode" };
+    Ok(FileType::from_number((item.mode >> 12) as u8).ok_or(FsError::Corrupt { ino, detail })?)
+}
+
+/// The record that makes an inode.
+async fn make(fs: &Filesystem, ino: Ino, item: &InodeItem<'_>) -> Result<Record, StreamError> {
+    let target = match file_type(ino, item)? {
+        FileType::Symlink => fs.readlink(ino).await?,
+        _ => Bytes::new(),
+    };
+    Ok(Record::Make { ino, mode: item.mode, rdev: item.rdev, target })
+}
+
+/// The record with the attributes of an inode.
+fn attributes(ino: Ino, item: &InodeItem<'_>) -> Record {
+    let time = |time: Time| Timestamp { seconds: time.seconds, nanoseconds: time.nanoseconds };
+    Record::Attributes {
+        ino,
+        restored: Restored {
+            permissions: item.mode & MODE_PERMISSIONS,
+            flags: item.flags & !(FLAG_CAPABILITY | FLAG_UNPLACED),
+            uid: item.uid,
+            gid: item.gid,
+            times: [item.atime, item.mtime, item.ctime, item.btime].map(time),
+        },
+    }
+}
+
+/// All extended attributes of an inode.
+async fn xattrs(
+    fs: &Filesystem,
+    ino: Ino,
+    item: &InodeItem<'_>,
+) -> Result<Vec<(Vec<u8>, Bytes)>, StreamError> {
+    let mut all = Vec::new();
+    if item.xattrs.is_empty() && item.xattr_items == 0 {
+        return Ok(all);
+    }
+    let names = fs.listxattr(ino).await?;
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        all.push((name.to_vec(), fs.getxattr(ino, name).await?));
+    }
+    Ok(all)
+}
+
+/// The limits of all trees.
+fn quotas<W: Write>(fs: &Filesystem, writer: &mut Writer<W>) -> Result<(), StreamError> {
+    for quota in fs.quotas() {
+        let (bytes, inodes) = (quota.limits.bytes, quota.limits.inodes);
+        writer.put(&Record::Quota { dir: quota.root, bytes, inodes })?;
+    }
+    Ok(())
+}
