@@ -114,6 +114,19 @@ Examples:
   syncline defragment --unshare clone.img        takes room of its own for what it shares
 Files stay in use meanwhile; contents and times do not change. Fragments of 4 MiB and more are left where they are.";
 
+pub const SEND: &str = "\
+Examples:
+  syncline send disk.img monday -o monday.stream
+  syncline send /mnt/data monday | ssh backup syncline receive /srv/backup.img
+  syncline send /mnt/data tuesday --from monday | ssh backup syncline receive /srv/backup.img";
+
+pub const RECEIVE: &str = "\
+Examples:
+  syncline receive backup.img -i monday.stream
+  ssh host syncline send /mnt/data monday | syncline receive backup.img --name host-monday
+The snapshot appears when all of the stream has come and is as it was sent; otherwise the image stays as it was. What is there \
+already, other snapshots among it, stays.";
+
 pub const SNAPSHOT_CREATE: &str = "\
 Examples:
   syncline snapshot create /mnt/data before-upgrade

@@ -14,6 +14,7 @@ use syncline_fs::FsError;
 use syncline_fuse::control::ControlError;
 use syncline_fuse::{MountError, daemon_has_gone};
 use syncline_store::{SnapshotError, StoreError};
+use syncline_stream::StreamError;
 
 /// The result of every command.
 pub type Outcome = Result<ExitCode, Failure>;
@@ -42,6 +43,8 @@ pub enum Cause {
     Permission = 9,
     /// There is no room.
     NoSpace = 10,
+    /// A stream is damaged or cut off, or does not fit the image.
+    Stream = 11,
 }
 
 /// A cause and the next step.
@@ -311,6 +314,24 @@ impl From<FsError> for Failure {
             FsError::QuotaExceeded => Self::of(Cause::NoSpace, error)
                 .next("delete something there, or raise the limit with 'syncline quota set'"),
             error => Self::new(error),
+        }
+    }
+}
+
+impl From<StreamError> for Failure {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Filesystem(error) => error.into(),
+            StreamError::Io(error) => {
+                let error = std::io::Error::new(error.kind(), format!("the stream: {error}"));
+                Self::from(error).next("send it again")
+            }
+            StreamError::Order { .. } => Self::of(Cause::Usage, error),
+            StreamError::NotAStream => {
+                Self::of(Cause::Stream, error).next("make one with 'syncline send'")
+            }
+            // These texts name the next step themselves.
+            error => Self::of(Cause::Stream, error),
         }
     }
 }

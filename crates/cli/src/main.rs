@@ -50,6 +50,7 @@ Exit codes:
    8  the device failed
    9  not permitted
   10  no space
+  11  a stream is damaged or cut off, or does not fit the image
 'check' has those of fsck(8): 0 nothing wrong, 1 errors mended, 4 errors left, 8 not done, 16 wrong usage.
 
 'crashlab record' has that of the recorded command, or 127; 'crashlab explore' has 1 if a state fails.
@@ -117,6 +118,12 @@ enum Command {
     Defragment(commands::defragment::Args),
     /// Keep states of the whole filesystem, look at them, compare them, and go back to them
     Snapshot(commands::snapshot::Args),
+    /// Write a snapshot as a stream, or what changed since an older one: a backup that travels
+    #[command(after_help = examples::SEND)]
+    Send(commands::send::Args),
+    /// Make the snapshot that a stream holds, in another image
+    #[command(after_help = examples::RECEIVE)]
+    Receive(commands::receive::Args),
     /// Have what is written to files compressed, or what they hold
     #[command(after_help = examples::COMPRESS)]
     Compress(commands::compress::Args),
@@ -231,6 +238,8 @@ fn run(command: Command) -> Outcome {
         Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Defragment(args) => commands::defragment::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
+        Command::Send(args) => commands::send::run(&args),
+        Command::Receive(args) => commands::receive::run(&args),
         Command::Compress(args) => commands::compress::run(args),
         Command::Durability(args) => commands::durability::run(args),
         Command::Quota(args) => commands::quota::run(args),

@@ -13,7 +13,10 @@ use crate::types::{Caller, FileType, Ino, Timestamp};
 use crate::{FsError, Options, data};
 use bytes::Bytes;
 use std::sync::Arc;
-use syncline_format::items::inode::{FLAG_APPEND, FLAG_CAPABILITY, FLAG_IMMUTABLE, FLAG_UNPLACED, sound_flags};
+use syncline_format::BLOCK_BYTES;
+use syncline_format::items::inode::{
+    FLAG_APPEND, FLAG_CAPABILITY, FLAG_IMMUTABLE, FLAG_UNPLACED, SIZE_MAX, sound_flags,
+};
 use syncline_store::{Admission, Store, Transaction};
 
 /// Flags that tell of other items of the inode, and are set with these.
@@ -146,9 +149,31 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Makes `blocks` blocks of a file those of another, or of another part of the same file,
+    /// whatever the sizes; sizes stay. False if they can't be shared and must be copied.
+    ///
+    /// Offsets are in blocks. The source has nothing but zeros where the destination has ended.
+    pub async fn clone_blocks(&self, from: (Ino, u64), to: (Ino, u64), blocks: u64) -> Result<bool, FsError> {
+        let (source, destination) = (self.inode(from.0).await?, self.inode(to.0).await?);
+        let in_bytes = |blocks: u64| blocks.checked_mul(BLOCK_BYTES as u64).filter(|bytes| *bytes <= SIZE_MAX);
+        let bytes = (in_bytes(from.1 + blocks), in_bytes(to.1 + blocks), in_bytes(blocks));
+        let (Some(from_end), Some(to_end), Some(len)) = bytes else { return Err(FsError::TooLarge) };
+        let (from_offset, to_offset) = (from_end - len, to_end - len);
+        if from.0 == to.0 && from_offset < to_end && to_offset < from_end {
+            return Err(FsError::Invalid("the ranges overlap"));
+        }
+        let span = data::Span { from: &source, from_offset, to: &destination, to_offset, len };
+        span.clone_blocks(self).await
+    }
+
     /// Writes back what is dirty in a file, so that it is stored as the file's flags say now.
     pub async fn settle_contents(&self, ino: Ino) -> Result<(), FsError> {
         let inode = self.inode(ino).await?;
         data::write_back(self, &inode).await
+    }
+
+    /// The same for all files.
+    pub async fn settle_all_contents(&self) -> Result<(), FsError> {
+        self.write_back().await
     }
 }

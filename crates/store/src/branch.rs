@@ -7,14 +7,13 @@
 //! Blocks of the snapshot that it began with stay as they are (rule R2): they are not lent.
 
 use crate::format::first_superblock;
-use crate::room::segment_blocks;
+use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::slots::write_slot;
 use crate::snapshots::TableChange;
 use crate::{FormatOptions, Snapshot, SnapshotError, Store, StoreError, StoreOptions, Transaction};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use syncline_device::{AlignedBuf, Claim, Completion, Device, DeviceError, FlushTracker, Operation};
 use syncline_format::snapshots::SNAPSHOTS_MAX;
 use syncline_format::superblock::{
@@ -23,7 +22,8 @@ use syncline_format::superblock::{
 };
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
 use syncline_space::{Class, KeptMap, Space};
-use syncline_sync::Mutex;
+use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use syncline_sync::{Event, Mutex};
 
 /// The share of the image that is not lent: one block in this many.
 const KEPT_BACK_SHARE: u64 = 32;
@@ -41,6 +41,7 @@ pub enum BranchStart {
 /// A store that is to become a snapshot of another one.
 pub struct Branch {
     store: Arc<Store>,
+    device: Arc<Aside>,
     /// The blocks that it may write to.
     lent: Vec<BlockRun>,
     /// The snapshot that it began with, which can't be deleted meanwhile.
@@ -75,7 +76,7 @@ impl Store {
         };
         let lent = self.lend(&start, blocks);
         match self.open_branch(start, features, &lent).await {
-            Ok(store) => Ok(Branch { store, lent, base }),
+            Ok((store, device)) => Ok(Branch { store, device, lent, base }),
             Err(error) => {
                 // Its writes may be in flight, so the blocks stay lent until the image is closed.
                 self.unclaim(base);
@@ -96,8 +97,8 @@ impl Store {
         let free = self.space.free_blocks().saturating_sub(self.reserved.load(Ordering::Acquire));
         let mut wanted = free.saturating_sub(kept_back).min(blocks);
         let (mut lent, mut beyond) = (Vec::new(), Vec::new());
-        while wanted > 0 {
-            let Some(run) = self.space.allocate(Class::Log, wanted, 1, None) else { break };
+        while wanted >= LEAST_SEGMENT_BLOCKS {
+            let Some(run) = self.space.allocate(Class::Log, wanted, LEAST_SEGMENT_BLOCKS, None) else { break };
             wanted = wanted.saturating_sub(run.blocks);
             // The image was smaller when the snapshot was made, and so is the branch.
             let inside = end.saturating_sub(run.start).min(run.blocks);
@@ -116,7 +117,7 @@ impl Store {
         start: BranchStart,
         features: u32,
         lent: &[BlockRun],
-    ) -> Result<Arc<Store>, StoreError> {
+    ) -> Result<(Arc<Store>, Arc<Aside>), StoreError> {
         let now = self.superblock();
         let superblock = match &start {
             BranchStart::Snapshot(snapshot) => snapshot.superblock(&now),
@@ -129,7 +130,8 @@ impl Store {
         if geometry.total_blocks * BLOCK_BYTES as u64 > self.device().size_bytes() {
             return Err(StoreError::Unusable("the image is smaller than when the snapshot was made".into()));
         }
-        let device: Arc<dyn Device> = Arc::new(Aside::new(self.device().clone(), geometry));
+        let aside = Arc::new(Aside::new(self.device().clone(), geometry));
+        let device: Arc<dyn Device> = aside.clone();
         let tracker = FlushTracker::new(device.clone());
         let superblock = match start {
             BranchStart::Snapshot(_) => {
@@ -166,7 +168,7 @@ impl Store {
             ..self.options.clone()
         };
         let (store, _) = Store::open(device, options, self.spawn.clone()).await?;
-        Ok(store)
+        Ok((store, aside))
     }
 
     /// Makes a finished branch a snapshot. It is durable when this returns. The branch's filesystem
@@ -244,14 +246,15 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a branch up. Its blocks are free again, unless it can't be closed: then they are when
-    /// the image has been closed.
+    /// Gives a branch up. Its blocks are free again when this returns.
     pub async fn abandon_branch(&self, branch: Branch) {
         self.unclaim(branch.base);
-        // Closing waits for every write of the branch (rule R2).
-        if branch.store.close().await.is_ok() && self.writable().is_ok() {
-            branch.lent.into_iter().for_each(|run| self.space.give_back(run));
-        }
+        branch.store.shut_down_untold("it was given up");
+        // This fails; it ends the background tasks.
+        let _ = branch.store.close().await;
+        // Nothing may be in flight to blocks that others get (rule R2).
+        branch.device.end_writing().await;
+        branch.lent.into_iter().for_each(|run| self.space.give_back(run));
     }
 
     fn unclaim(&self, base: Option<u64>) {
@@ -284,6 +287,35 @@ struct Aside {
     size_bytes: u64,
     /// The blocks of superblocks, by their offset.
     slots: Mutex<HashMap<u64, Bytes>>,
+    writes: Arc<Writes>,
+}
+
+/// The writes that are in flight.
+#[derive(Default)]
+struct Writes {
+    in_flight: AtomicU64,
+    /// No more writes are let through.
+    ended: AtomicBool,
+    /// Notified when there is none left.
+    none_left: Event,
+}
+
+impl Writes {
+    /// Counts a write, unless writing has ended.
+    fn begin(&self) -> bool {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let may = !self.ended.load(Ordering::SeqCst);
+        if !may {
+            self.end();
+        }
+        may
+    }
+
+    fn end(&self) {
+        if self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.none_left.notify(usize::MAX);
+        }
+    }
 }
 
 impl Aside {
@@ -291,7 +323,20 @@ impl Aside {
         let copies = (0..2).flat_map(|slot| geometry.superblock_copies(slot));
         let zeros = Bytes::from(vec![0; BLOCK_BYTES]);
         let slots = copies.map(|addr| (addr * BLOCK_BYTES as u64, zeros.clone())).collect();
-        Self { below, size_bytes: geometry.total_blocks * BLOCK_BYTES as u64, slots: Mutex::new(slots) }
+        let size_bytes = geometry.total_blocks * BLOCK_BYTES as u64;
+        Self { below, size_bytes, slots: Mutex::new(slots), writes: Arc::default() }
+    }
+
+    /// Refuses writes from now on, and waits for those in flight.
+    async fn end_writing(&self) {
+        self.writes.ended.store(true, Ordering::SeqCst);
+        loop {
+            let none_left = self.writes.none_left.listen();
+            if self.writes.in_flight.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            none_left.await;
+        }
     }
 
     /// True if the range has a superblock in it.
@@ -326,7 +371,15 @@ impl Device for Aside {
     fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
         let length = bufs.iter().map(|buf| buf.len() as u64).sum();
         if !self.touches(offset, length) {
-            return self.below.write(offset, bufs, done);
+            if !self.writes.begin() {
+                return done(Err(refused(Operation::Write, offset, length)));
+            }
+            let writes = self.writes.clone();
+            let ended = move |result| {
+                writes.end();
+                done(result);
+            };
+            return self.below.write(offset, bufs, Box::new(ended));
         }
         let whole: Bytes = bufs.concat().into();
         let known = self.slots.lock().get_mut(&offset).filter(|_| whole.len() == BLOCK_BYTES).map(|slot| {

@@ -30,6 +30,7 @@ pub use calls::defragment::{Defragmented, Fragments};
 pub(crate) use calls::read::ends_in_zeros;
 pub use calls::read::is_hole;
 pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};
+pub(crate) use calls::reflink::take_over::Span;
 pub(crate) use calls::relocate::Relocation;
 pub use calls::rewrite::Rewritten;
 pub(crate) use calls::sync::fsync;

@@ -40,7 +40,14 @@ impl Fault {
 }
 
 fn is_of_target(error: &FsError) -> bool {
-    matches!(error, FsError::Store(_) | FsError::Corrupt { .. } | FsError::CorruptCount { .. })
+    matches!(
+        error,
+        FsError::Store(_)
+            | FsError::Corrupt { .. }
+            | FsError::CorruptCount { .. }
+            | FsError::QuotaUnsupported
+            | FsError::HostFull
+    )
 }
 
 /// The filesystem that becomes the snapshot.
@@ -96,7 +103,11 @@ impl<'a> Target<'a> {
             }
             Record::NoXattr { ino, name } => {
                 self.change(ino).await?;
-                self.fs.removexattr(ino, &name).await?;
+                match self.fs.removexattr(ino, &name).await {
+                    // New contents have taken a capability away.
+                    Ok(()) | Err(FsError::NoAttribute) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
             Record::Park { ino, dir, name } => self.park(ino, dir, &name).await?,
             Record::Unlink { dir, name } => self.unlink(dir, &name).await?,
@@ -105,6 +116,8 @@ impl<'a> Target<'a> {
             Record::Attributes { ino, restored } => self.attributes(ino, restored).await?,
             Record::Quota { dir, bytes, inodes } => {
                 self.change(dir).await?;
+                // Counting syncs what is dirty, and a sync does not compress parts of units.
+                self.fs.settle_all_contents().await?;
                 self.fs.set_quota(dir, QuotaLimits { bytes, inodes }).await?;
             }
             Record::End { .. } => return Err(Fault::Impossible("the last record comes once")),

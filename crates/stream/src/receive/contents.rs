@@ -77,22 +77,39 @@ impl Target<'_> {
         to: (Ino, u64),
         length: u64,
     ) -> Result<(), Fault> {
-        self.require_number(from.0)?;
         let size = self.open(to.0).await?;
         self.require_within(size, to.1, length)?;
-        if !from.1.is_multiple_of(BLOCK) {
-            return Err(Fault::Impossible("contents begin within a block"));
+        if !from.1.is_multiple_of(BLOCK) || from.1.checked_add(length).is_none() {
+            return Err(Fault::Impossible("it clones what can't be cloned"));
+        }
+        self.regular(from.0).await?;
+        // The last block is shared as a whole: behind the end of the file are zeros.
+        let blocks = length.div_ceil(BLOCK);
+        let behind = (from.1 + length, blocks * BLOCK - length);
+        if !self.is_zero(from.0, behind.0, behind.1).await? {
+            return Err(Fault::Impossible("contents lie behind the end of the file"));
+        }
+        // A sync, which cloning is for both files, would not compress parts of units.
+        self.fs.settle_contents(from.0).await?;
+        self.fs.settle_contents(to.0).await?;
+        if self.fs.clone_blocks((from.0, from.1 / BLOCK), (to.0, to.1 / BLOCK), blocks).await? {
+            return Ok(());
         }
         let mut done = 0;
         while done < length {
             let (from, to) = ((from.0, from.1 + done), (to.0, to.1 + done));
-            let copied = self.fs.copy_range(from, to, length - done, false).await?;
-            if copied == 0 {
-                return Err(Fault::Impossible("it clones what is not there"));
+            match self.fs.copy_range(from, to, length - done, false).await? {
+                // The source has ended: what it does not have is zeros.
+                0 => return Ok(()),
+                copied => done += copied,
             }
-            done += copied;
         }
         Ok(())
+    }
+
+    async fn is_zero(&self, ino: Ino, offset: u64, length: u64) -> Result<bool, Fault> {
+        let pieces = self.fs.read(ino, offset, length as usize).await?;
+        Ok(pieces.iter().flatten().all(|byte| *byte == 0))
     }
 
     pub(super) async fn hole(&mut self, ino: Ino, offset: u64, length: u64) -> Result<(), Fault> {
@@ -102,6 +119,8 @@ impl Target<'_> {
 
     pub(super) async fn reserve(&mut self, ino: Ino, offset: u64, length: u64) -> Result<(), Fault> {
         self.open(ino).await?;
+        // What is dirty would take the room.
+        self.fs.settle_contents(ino).await?;
         let what = Allocation::Preallocate { keep_size: true };
         Ok(self.fs.allocate(ino, what, offset, length, false).await?)
     }

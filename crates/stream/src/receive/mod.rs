@@ -60,6 +60,10 @@ pub async fn receive(
     let filled = match target.open_branch(branch.store().clone()).await {
         Ok(fs) => {
             let filled = fill(&fs, &mut reader, &header).await;
+            if filled.is_err() {
+                // What is dirty need not be written back.
+                branch.store().shut_down_untold("its stream was refused");
+            }
             let closed = fs.close().await;
             filled.and(closed.map_err(StreamError::from))
         }

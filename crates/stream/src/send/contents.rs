@@ -49,7 +49,6 @@ impl Contents<'_> {
                 }
             }
         }
-        self.send_reserved(writer).await?;
         let unplaced = self.unplaced().await?;
         let mut extents = Kinds::of(self, Kind::Extent);
         while let Some((block, value)) = extents.next().await? {
@@ -72,7 +71,7 @@ impl Contents<'_> {
         {
             writer.put(&Record::Data { ino, offset: 0, bytes: Bytes::copy_from_slice(data) })?;
         }
-        Ok(())
+        self.send_reserved(writer).await
     }
 
     /// The parts of a range of blocks that are to be sent.

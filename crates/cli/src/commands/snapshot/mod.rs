@@ -5,6 +5,8 @@ mod diff;
 mod list;
 mod source;
 
+pub use source::image_of;
+
 use crate::examples;
 use crate::failure::{Failure, Outcome};
 use std::path::PathBuf;

@@ -7,7 +7,7 @@
 
 mod copy;
 mod dedupe;
-mod take_over;
+pub(in crate::data) mod take_over;
 mod usage;
 
 pub use dedupe::{Deduplicated, LoggedBlock};

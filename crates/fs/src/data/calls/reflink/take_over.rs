@@ -144,6 +144,32 @@ impl<'a> Span<'a> {
         Ok(blocks.bytes)
     }
 
+    /// Makes the destination's blocks those of the source, whatever the sizes of the files; sizes and
+    /// times stay. False if they must be copied: contents of the source are in its inode item, or a
+    /// block can't have more references.
+    ///
+    /// The caller has seen to it that no contents of the source come to lie behind the destination's
+    /// end.
+    pub(crate) async fn clone_blocks(self, fs: &Filesystem) -> Result<bool, FsError> {
+        let _settled = self.settle(fs).await?;
+        let inline = |inode: &Inode| inode.state.lock().data.has_inline();
+        if inline(self.from) || inline(self.to) {
+            return Ok(false);
+        }
+        let mut rest = self;
+        while rest.len > 0 {
+            let (from, to) = (rest.from_offset / BLOCK, rest.to_offset / BLOCK);
+            let mut blocks = Blocks { from, to, count: rest.len / BLOCK, bytes: rest.len };
+            let source = rest.source(fs, &mut blocks).await?;
+            let _names = reserve(fs, names_of(&source)).await?;
+            if !rest.commit(fs, &blocks, source, SizeChange::Keep).await? {
+                return Ok(false);
+            }
+            rest = rest.after(blocks.count * BLOCK);
+        }
+        Ok(true)
+    }
+
     /// The extents of the source. If there are very many, `blocks` is shortened.
     pub(super) async fn source(self, fs: &Filesystem, blocks: &mut Blocks) -> Result<Vec<Extent>, FsError> {
         let end = blocks.from + blocks.count;

@@ -1,0 +1,110 @@
+//! `syncline send`: a snapshot as a stream.
+
+use super::snapshot::image_of;
+use crate::failure::{Cause, Failure, Outcome};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use syncline::{Filesystem, ImageOptions};
+use syncline_device::block_on;
+use syncline_stream::{Source, StreamError};
+
+/// Bytes gathered before they are written.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Arguments of `send`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Image file or block device, or any directory of a mounted filesystem
+    #[arg(value_name = "IMAGE|DIR")]
+    source: PathBuf,
+    /// Name of the snapshot
+    snapshot: String,
+    /// Name of an older snapshot that the receiver has: only what changed since is sent
+    #[arg(long, value_name = "OLDER")]
+    from: Option<String>,
+    /// File to write the stream to. Default: standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// A snapshot that is open.
+struct Open {
+    fs: Filesystem,
+    snapshot: syncline_store::Snapshot,
+}
+
+/// Sends the snapshot.
+pub fn run(args: &Args) -> Outcome {
+    if args.output.is_none() && std::io::stdout().is_terminal() {
+        return Err(Failure::usage("a stream is not for a terminal")
+            .next("name a file with -o, or let another program read it: 'syncline send … | ssh …'"));
+    }
+    let image = image_of(&args.source)?;
+    let snapshot = Open::snapshot(&image, &args.snapshot)?;
+    let from = args.from.as_ref().map(|name| Open::snapshot(&image, name)).transpose()?;
+    match &args.output {
+        Some(path) => to_file(path, |output| write(&image, &snapshot, from.as_ref(), output))?,
+        None => write(&image, &snapshot, from.as_ref(), &mut std::io::stdout().lock())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Open {
+    fn snapshot(image: &Path, name: &str) -> Result<Self, Failure> {
+        let about = |failure: Failure| failure.about(image);
+        let fs = Filesystem::open_snapshot(image, name, ImageOptions::default());
+        let fs = fs.map_err(|error| about(error.into()))?;
+        let read = block_on(syncline_store::read_snapshots(fs.engine().store().device()));
+        let (_, all) = read.map_err(|error| about(error.into()))?;
+        // It is open, so nobody has deleted it.
+        let snapshot = all.into_iter().find(|snapshot| snapshot.name == name);
+        let snapshot = snapshot.ok_or_else(|| about(Failure::new(format!("snapshot {name:?} has gone"))))?;
+        Ok(Self { fs, snapshot })
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source { fs: self.fs.engine(), snapshot: self.snapshot.clone() }
+    }
+}
+
+fn write(
+    image: &Path,
+    snapshot: &Open,
+    from: Option<&Open>,
+    output: &mut impl Write,
+) -> Result<(), Failure> {
+    let (source, from) = (snapshot.source(), from.map(Open::source));
+    let output = BufWriter::with_capacity(BUFFER_BYTES, output);
+    match block_on(syncline_stream::send(&source, from.as_ref(), output)) {
+        Ok(_) => Ok(()),
+        Err(StreamError::Io(error)) => Err(Failure::of(cause_of(&error), format!("the stream: {error}"))
+            .next("nothing of it is of use; send it again")),
+        Err(error) => Err(Failure::from(error).about(image)),
+    }
+}
+
+fn cause_of(error: &std::io::Error) -> Cause {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Cause::NoSpace,
+        _ => Cause::Other,
+    }
+}
+
+/// Writes a file that gets its name when it is whole.
+fn to_file(
+    path: &Path,
+    write: impl FnOnce(&mut std::fs::File) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let about = |error: std::io::Error| Failure::from(error).about(path);
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(about)?;
+    write(file.as_file_mut())?;
+    file.as_file().sync_all().map_err(about)?;
+    let file = file.persist(path).map_err(|error| about(error.error))?;
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    file.set_permissions(permissions).map_err(about)
+}

@@ -1,0 +1,175 @@
+//! Random lives of a filesystem, sent and received in series, and compared in everything. Damaged,
+//! cut off and full: the target stays as it was.
+//!
+//! `SYNCLINE_ROUNDS` is the number of lives (8), `SYNCLINE_SEED` the first one's seed.
+
+mod describe;
+mod world;
+
+use describe::{describe, require_same};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use syncline_fs::types::FileType;
+use syncline_device::{MemoryDevice, Spawn, block_on};
+use syncline_stream::{Source, StreamError, receive, send};
+use world::World;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The stream of a snapshot.
+fn stream(world: &World, name: &str, from: Option<&str>) -> Vec<u8> {
+    let mut output = Vec::new();
+    let (fs, snapshot) = world.snapshot(name);
+    let older = from.map(|from| world.snapshot(from));
+    let older = older.as_ref().map(|(fs, snapshot)| Source { fs, snapshot: snapshot.clone() });
+    block_on(send(&Source { fs: &fs, snapshot }, older.as_ref(), &mut output)).unwrap();
+    output
+}
+
+fn require_sound(device: &Arc<MemoryDevice>, spawn: &Arc<dyn Spawn>, what: &str) {
+    let report = block_on(syncline_check::check(device.snapshot(), spawn.clone(), &mut |_| {})).unwrap();
+    assert!(report.findings.is_empty() && !report.incomplete, "{what}: {:?}", report.findings);
+}
+
+fn one_life(seed: u64, spawn: &Arc<dyn Spawn>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut source = World::new(spawn, 96 << 20, 16384);
+    let node_bytes = [16384, 32768, 65536][rng.random_range(0..3)];
+    let mut target = World::new(spawn, 128 << 20, node_bytes);
+    // The target has a life of its own, which goes on.
+    target.live(&mut rng, 40);
+    let mut names: Vec<String> = Vec::new();
+    for number in 0..rng.random_range(2..5) {
+        let steps = [3, 30, 200][rng.random_range(0..3)];
+        source.live(&mut rng, steps);
+        let name = format!("s{number}");
+        block_on(source.fs.create_snapshot(&name)).unwrap();
+        let from = names.last().filter(|_| rng.random_bool(0.8)).cloned();
+        let bytes = stream(&source, &name, from.as_deref());
+        let what = format!("seed {seed}, {name} from {from:?}");
+        let received = block_on(receive(&target.fs, &bytes[..], None));
+        received.unwrap_or_else(|error| panic!("{what}: {error}"));
+        target.live(&mut rng, 20);
+        let sent = describe(&source.snapshot(&name).0);
+        require_same(&sent, &describe(&target.snapshot(&name).0), &what);
+        if rng.random_bool(0.3) && !names.is_empty() {
+            let gone = names.remove(rng.random_range(0..names.len()));
+            block_on(target.fs.delete_snapshot(&gone)).unwrap();
+            block_on(source.fs.delete_snapshot(&gone)).unwrap();
+        }
+        names.push(name);
+    }
+    source.close();
+    target.close();
+    require_sound(&target.device, spawn, &format!("seed {seed}"));
+    // A copy of the copy.
+    let (last, mut third) = (names.last().unwrap(), World::new(spawn, 96 << 20, 16384));
+    let target = World::open(target.device.clone(), spawn);
+    let bytes = stream(&target, last, None);
+    block_on(receive(&third.fs, &bytes[..], Some("copy"))).unwrap();
+    third.live(&mut rng, 10);
+    let (sent, received) = (describe(&target.snapshot(last).0), describe(&third.snapshot("copy").0));
+    require_same(&sent, &received, &format!("seed {seed}, the copy's copy"));
+}
+
+#[test]
+fn what_was_sent_is_received() {
+    let (rounds, first, spawn) = (number("SYNCLINE_ROUNDS", 8), number("SYNCLINE_SEED", 1), world::spawn());
+    for seed in first..first + rounds {
+        one_life(seed, &spawn);
+        if rounds > 20 && (seed - first) % 20 == 19 {
+            eprintln!("{} lives", seed - first + 1);
+        }
+    }
+}
+
+/// A small stream, and a target that it fits.
+fn small(spawn: &Arc<dyn Spawn>) -> (Vec<u8>, World) {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let mut source = World::new(spawn, 16 << 20, 4096);
+    source.live(&mut rng, 12);
+    block_on(source.fs.create_snapshot("small")).unwrap();
+    let bytes = stream(&source, "small", None);
+    (bytes, World::new(spawn, 32 << 20, 16384))
+}
+
+fn refused(target: &World, bytes: &[u8]) -> StreamError {
+    let error = block_on(receive(&target.fs, bytes, None)).expect_err("it is damaged");
+    assert!(error.is_of_stream(), "{error}");
+    assert!(block_on(target.fs.store().snapshots()).is_empty(), "{error}");
+    error
+}
+
+#[test]
+fn a_stream_that_was_cut_or_changed_is_refused() {
+    let spawn = world::spawn();
+    let (bytes, target) = small(&spawn);
+    let free = block_on(async { target.fs.store().checkpoint().await }).map(|()| target.fs.store().space());
+    let free = free.unwrap().free;
+    let step = (bytes.len() / 200).max(1);
+    for cut in (0..bytes.len()).step_by(step).chain(bytes.len() - 30..bytes.len()) {
+        let error = refused(&target, &bytes[..cut]);
+        let is_cut = matches!(error, StreamError::Truncated(_) | StreamError::NotAStream);
+        assert!(is_cut, "cut at {cut}: {error}");
+    }
+    let mut longer = bytes.clone();
+    longer.push(0);
+    refused(&target, &longer);
+    for at in (0..bytes.len()).step_by(step).chain(0..150).chain(bytes.len() - 40..bytes.len()) {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        refused(&target, &changed);
+    }
+    let now = target.fs.store().space();
+    assert!(now.free + now.pending_free + 64 >= free, "blocks are lost: {} of {free}", now.free);
+    block_on(receive(&target.fs, &bytes[..], None)).unwrap();
+    target.close();
+    require_sound(&target.device, &spawn, "after damaged streams");
+}
+
+#[test]
+fn a_name_that_is_there_and_a_parent_that_is_not_are_refused() {
+    let spawn = world::spawn();
+    let (bytes, target) = small(&spawn);
+    block_on(target.fs.create_snapshot("small")).unwrap();
+    let error = block_on(receive(&target.fs, &bytes[..], None)).unwrap_err();
+    assert!(error.to_string().contains("already"), "{error}");
+    block_on(receive(&target.fs, &bytes[..], Some("other"))).unwrap();
+
+    let mut source = World::new(&spawn, 32 << 20, 16384);
+    source.live(&mut ChaCha8Rng::seed_from_u64(1), 20);
+    block_on(source.fs.create_snapshot("old")).unwrap();
+    block_on(source.fs.create_snapshot("new")).unwrap();
+    let bytes = stream(&source, "new", Some("old"));
+    let error = block_on(receive(&target.fs, &bytes[..], None)).unwrap_err();
+    assert!(matches!(error, StreamError::NoParent(_)), "{error}");
+    let (old, new) = (source.snapshot("old"), source.snapshot("new"));
+    let [old, new] = [old, new].map(|(fs, snapshot)| (fs, snapshot));
+    let (old, new) = (Source { fs: &old.0, snapshot: old.1 }, Source { fs: &new.0, snapshot: new.1 });
+    let error = block_on(send(&old, Some(&new), Vec::new())).unwrap_err();
+    assert!(matches!(error, StreamError::Order { .. }), "{error}");
+}
+
+#[test]
+fn a_full_target_stays_as_it_was() {
+    let spawn = world::spawn();
+    let mut source = World::new(&spawn, 96 << 20, 16384);
+    source.live(&mut ChaCha8Rng::seed_from_u64(9), 200);
+    let made = block_on(source.fs.mknod(world::ROOT_USER, 1, b"large", FileType::Regular, 0o644, 0)).unwrap();
+    for piece in 0..24 {
+        let data = vec![piece as u8 + 1; 1 << 20];
+        block_on(source.fs.write(made.ino, piece << 20, data.into(), false)).unwrap();
+    }
+    block_on(source.fs.create_snapshot("large")).unwrap();
+    let bytes = stream(&source, "large", None);
+    let target = World::new(&spawn, 16 << 20, 16384);
+    let error = block_on(receive(&target.fs, &bytes[..], None)).unwrap_err();
+    assert!(error.to_string().contains("no space"), "{error}");
+    let (bytes, _) = small(&spawn);
+    block_on(receive(&target.fs, &bytes[..], None)).unwrap();
+    target.close();
+    require_sound(&target.device, &spawn, "after a stream that is too large");
+}
