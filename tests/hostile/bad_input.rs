@@ -28,6 +28,10 @@ const REFUSED: &str = "
     5  | quota list missing                        | missing; No such file; check the path
     5  | snapshot list missing                     | missing; No such file; check the path
     5  | snapshot create missing name              | missing; No such file; check the path
+    5  | snapshot prune missing --prefix a --keep last=1 | missing; No such file; check the path
+    5  | send missing name                         | missing; No such file; check the path
+    5  | receive missing                           | missing; No such file; check the path
+    1  | receive image -i missing                  | missing; No such file
     5  | snapshot rollback missing name            | missing; No such file; check the path
     5  | mount missing empty                       | missing; No such file; --create
     5  | crashlab explore missing --check true     | missing; No such file; crashlab record
@@ -104,6 +108,9 @@ const REFUSED: &str = "
     2  | mkfs zero                                 | cannot make an image of zero; --size
     10 | resize image 15MiB                        | image; too few; the smallest size that will do is 16.00 MiB; name that size
     1  | snapshot delete image none                | there is no snapshot; snapshot list
+    1  | send image none                           | there is no snapshot; snapshot list
+    11 | receive image -i text                     | no stream; syncline send
+    11 | receive image -i zero                     | no stream; syncline send
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
     1  | snapshot mount image none empty           | there is no snapshot; snapshot list
     1  | path image 999                            | there is no inode 999
@@ -136,6 +143,9 @@ const REFUSED_MOUNTED: &str = "
     3  | resize used 128MiB                        | used is in use; unmount
     3  | trim used                                 | used is in use; unmount
     3  | snapshot create used name                 | used is in use; unmount
+    3  | receive used -i text                      | used is in use; unmount
+    3  | receive mount -i text                     | mount is a mounted filesystem; /used); syncline umount
+    1  | send mount none                           | there is no snapshot; snapshot list
     3  | crashlab record used empty -- true        | used is in use; unmount
     3  | cp -a used: new                           | used is in use; IMAGE@SNAPSHOT:PATH
     8  | check mount                               | mount is a mounted filesystem; /used); syncline scrub

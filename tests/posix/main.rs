@@ -25,6 +25,7 @@ mod run_and_status;
 mod scrub;
 mod service;
 mod snapshots;
+mod streams;
 mod sync_many;
 mod synced;
 mod tmpfile;

@@ -141,6 +141,12 @@ pub const SNAPSHOT_DELETE: &str = "\
 Examples:
   syncline snapshot delete /mnt/data before-upgrade";
 
+pub const SNAPSHOT_PRUNE: &str = "\
+Examples:
+  syncline snapshot prune /mnt/data --prefix auto- --keep hourly=24,daily=7,weekly=4 --dry-run
+  syncline snapshot prune backup.img --prefix auto- --keep daily=14,monthly=12,yearly=5
+One that is mounted or being read stays, and the exit code is 3 then.";
+
 pub const SNAPSHOT_MOUNT: &str = "\
 Examples:
   syncline snapshot mount /mnt/data before-upgrade /mnt/old    and copy from there; then 'syncline umount /mnt/old'

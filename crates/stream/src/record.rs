@@ -80,6 +80,10 @@ pub enum Record {
 }
 
 impl Record {
+    /// The greatest kind of record that is about an inode's contents and extended attributes, not
+    /// about names.
+    pub(crate) const LAST_OF_CONTENTS: u8 = 9;
+
     /// The number that stands for the kind of record.
     pub fn kind(&self) -> u8 {
         match self {

@@ -9,6 +9,7 @@ mod node;
 mod replay;
 mod snapshots;
 mod space_page;
+mod stream;
 mod superblock;
 
 pub use batch::batch;
@@ -19,6 +20,7 @@ pub use node::node;
 pub use replay::replay;
 pub use snapshots::snapshots;
 pub use space_page::space_page;
+pub use stream::stream;
 pub use superblock::superblock;
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -35,7 +37,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const ALL: [Target; 9] = [
+pub const ALL: [Target; 10] = [
     Target { name: "superblock", run: superblock, image: false },
     Target { name: "node", run: node, image: false },
     Target { name: "item", run: item, image: false },
@@ -45,6 +47,7 @@ pub const ALL: [Target; 9] = [
     Target { name: "replay", run: replay, image: true },
     Target { name: "mount", run: mount, image: true },
     Target { name: "check", run: check, image: true },
+    Target { name: "stream", run: stream, image: true },
 ];
 
 /// A value made from bytes; `None` if there are too few.
@@ -57,6 +60,7 @@ pub fn describe(target: &Target, bytes: &[u8]) -> String {
     match target.name {
         "replay" => format!("{:#?}", from_bytes::<replay::Input>(bytes)),
         "mount" | "check" => format!("{:#?}", from_bytes::<mount::Input>(bytes)),
+        "stream" => format!("{:#?}", from_bytes::<stream::Input>(bytes)),
         _ => format!("{bytes:02x?}"),
     }
 }

@@ -3,6 +3,7 @@
 
 use super::contents::Written;
 use crate::{Record, Restored, StreamError};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_format::OBJECTS_END;
 use syncline_fs::types::{FileType, Ino, ROOT, XattrMode};
@@ -59,15 +60,22 @@ pub(super) struct Target<'a> {
     staging_name: Vec<u8>,
     /// What the root directory's attributes are to be in the end.
     root: RestoredAttributes,
+    /// Attributes of directories with limits, which get their former ones if the stream has no
+    /// others for them.
+    limited: BTreeMap<Ino, RestoredAttributes>,
     /// The file that is being written.
     pub(super) written: Written,
+    /// Contents are followed by names, and then everything is written back.
+    is_settled: bool,
 }
 
 impl<'a> Target<'a> {
     pub(super) async fn begin(fs: &'a Arc<Filesystem>, next_object: u64) -> Result<Self, StreamError> {
         let root = fs.attributes_to_restore(ROOT).await?;
         // Names move freely while no tree has a limit; limits come back with their records.
+        let mut limited = BTreeMap::new();
         for quota in fs.quotas() {
+            limited.insert(quota.root, fs.attributes_to_restore(quota.root).await?);
             fs.relax(quota.root).await?;
             fs.remove_quota(quota.root).await?;
         }
@@ -77,10 +85,11 @@ impl<'a> Target<'a> {
         let (file_type, target) = (FileType::Directory, Default::default());
         let staging = Remade { ino: STAGING, file_type, rdev: 0, target };
         fs.remake(ROOT, &staging_name, staging).await?;
-        Ok(Self { fs, next_object, staging_name, root, written: Written::default() })
+        Ok(Self { fs, next_object, staging_name, root, limited, written: Written::default(), is_settled: false })
     }
 
     pub(super) async fn apply(&mut self, record: Record) -> Result<(), Fault> {
+        self.settle_behind(&record).await?;
         match record {
             Record::Make { ino, mode, rdev, target } => {
                 self.require_number(ino)?;
@@ -116,8 +125,6 @@ impl<'a> Target<'a> {
             Record::Attributes { ino, restored } => self.attributes(ino, restored).await?,
             Record::Quota { dir, bytes, inodes } => {
                 self.change(dir).await?;
-                // Counting syncs what is dirty, and a sync does not compress parts of units.
-                self.fs.settle_all_contents().await?;
                 self.fs.set_quota(dir, QuotaLimits { bytes, inodes }).await?;
             }
             Record::End { .. } => return Err(Fault::Impossible("the last record comes once")),
@@ -125,10 +132,28 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
+    /// Writes all contents back when they are followed by something else. Renames and limits sync
+    /// what is dirty, and a sync does not compress parts of units.
+    async fn settle_behind(&mut self, record: &Record) -> Result<(), Fault> {
+        let is_about_contents = record.kind() <= Record::LAST_OF_CONTENTS;
+        if !is_about_contents && !self.is_settled {
+            self.fs.settle_all_contents().await?;
+        }
+        self.is_settled = !is_about_contents;
+        Ok(())
+    }
+
     /// Takes the staging directory away, which must be empty.
     pub(super) async fn end(self) -> Result<(), Fault> {
         if self.fs.getattr(STAGING).await?.size > 0 {
             return Err(Fault::Impossible("it ends with inodes that have no name"));
+        }
+        for (ino, attributes) in self.limited {
+            match self.fs.restore_attributes(ino, attributes).await {
+                // The directory is gone.
+                Ok(()) | Err(FsError::Stale | FsError::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         self.fs.relax(ROOT).await?;
         self.fs.rmdir(ROOT, &self.staging_name).await?;
@@ -158,6 +183,7 @@ impl<'a> Target<'a> {
         let to = RestoredAttributes { permissions, flags, uid, gid, atime, mtime, ctime, btime };
         self.settle_before(ino, flags).await?;
         self.fs.restore_attributes(ino, to).await?;
+        self.limited.remove(&ino);
         if ino == ROOT {
             self.root = to;
         }

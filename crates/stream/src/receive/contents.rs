@@ -82,7 +82,11 @@ impl Target<'_> {
         if !from.1.is_multiple_of(BLOCK) || from.1.checked_add(length).is_none() {
             return Err(Fault::Impossible("it clones what can't be cloned"));
         }
-        self.regular(from.0).await?;
+        // Not made ready for changes: it may be a file that the stream leaves as it is.
+        self.require_number(from.0)?;
+        if self.fs.getattr(from.0).await?.file_type != FileType::Regular {
+            return Err(Fault::Impossible("only a regular file has contents"));
+        }
         // The last block is shared as a whole: behind the end of the file are zeros.
         let blocks = length.div_ceil(BLOCK);
         let behind = (from.1 + length, blocks * BLOCK - length);

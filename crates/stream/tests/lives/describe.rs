@@ -90,6 +90,14 @@ pub fn describe(fs: &Arc<Filesystem>) -> Whole {
             _ => {}
         }
     }
+    // A file with contents in its inode item may have room for their block.
+    for (ino, item) in inodes(&chunk.items) {
+        if let Some(inode) = whole.inodes.get_mut(&ino)
+            && item.data.is_some_and(|data| !data.is_empty())
+        {
+            inode.blocks.insert(0, Stored::Data);
+        }
+    }
     // What is in the log only lies nowhere, whatever an extent there says.
     for (key, _) in chunk.items.iter().filter(|(key, _)| key.kind == Kind::Unplaced as u8) {
         let block = Piece::decode(key.offset, &[]).unwrap().file_block;
@@ -121,7 +129,6 @@ fn inode(fs: &Arc<Filesystem>, ino: Ino, item: &InodeItem<'_>) -> Described {
         FileType::Regular => contents(fs, ino, item.size),
         _ => 0,
     };
-    let inline = item.data.is_some_and(|data| !data.is_empty());
     Described {
         fixed: [
             item.mode.into(),
@@ -137,7 +144,7 @@ fn inode(fs: &Arc<Filesystem>, ino: Ino, item: &InodeItem<'_>) -> Described {
         xattrs,
         target: (kind == FileType::Symlink).then(|| block_on(fs.readlink(ino)).unwrap()),
         quota: None,
-        blocks: inline.then_some((0, Stored::Data)).into_iter().collect(),
+        blocks: BTreeMap::new(),
         contents,
     }
 }
@@ -167,6 +174,26 @@ fn contents(fs: &Arc<Filesystem>, ino: Ino, size: u64) -> u32 {
         }
     }
     sum
+}
+
+/// All of it as text. Long values stand as their checksums.
+pub fn text(whole: &Whole) -> String {
+    let mut lines = Vec::new();
+    for ((dir, name), ino) in &whole.names {
+        lines.push(format!("name {dir} {:?} {ino}", String::from_utf8_lossy(name)));
+    }
+    for (ino, it) in &whole.inodes {
+        lines.push(format!("inode {ino} {:?} {:?} {} {:?} {:08x}", it.fixed, it.times, it.parent, it.quota, it.contents));
+        for (name, value) in &it.xattrs {
+            let name = String::from_utf8_lossy(name);
+            lines.push(format!("  {name} {} {:08x}", value.len(), crc32c::crc32c(value)));
+        }
+        lines.extend(it.target.iter().map(|target| format!("  target {} {:08x}", target.len(), crc32c::crc32c(target))));
+        lines.extend(it.blocks.iter().map(|(block, stored)| format!("  block {block} {stored:?}")));
+    }
+    lines.extend(whole.quotas.iter().map(|quota| format!("quota {quota:?}")));
+    lines.extend(whole.shared.iter().map(|shared| format!("shared {shared:?}")));
+    lines.join("\n") + "\n"
 }
 
 /// Fails with the first difference.

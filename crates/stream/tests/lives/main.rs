@@ -4,6 +4,7 @@
 //! `SYNCLINE_ROUNDS` is the number of lives (8), `SYNCLINE_SEED` the first one's seed.
 
 mod describe;
+mod golden;
 mod world;
 
 use describe::{describe, require_same};

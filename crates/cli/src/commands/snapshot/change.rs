@@ -41,6 +41,11 @@ pub fn delete(args: &Args) -> Outcome {
     change(args, control::delete_snapshot, |fs| fs.delete_snapshot(&args.name))
 }
 
+/// Deletes a snapshot of an image or a mounted filesystem.
+pub fn delete_one(source: &Path, name: &str) -> Result<(), Failure> {
+    delete(&Args { source: source.to_owned(), name: name.to_owned() }).map(drop)
+}
+
 fn change(
     args: &Args,
     mounted: impl Fn(&Path, &str) -> Result<(), ControlError>,

@@ -3,6 +3,7 @@
 mod change;
 mod diff;
 mod list;
+mod prune;
 mod source;
 
 pub use source::image_of;
@@ -29,6 +30,9 @@ enum Command {
     /// Delete a snapshot; what only it used is free at once
     #[command(after_help = examples::SNAPSHOT_DELETE)]
     Delete(change::Args),
+    /// Delete old snapshots, and keep some of each hour, day, week, month or year
+    #[command(after_help = examples::SNAPSHOT_PRUNE)]
+    Prune(prune::Args),
     /// Mount a snapshot, read-only, beside the filesystem itself
     #[command(after_help = examples::SNAPSHOT_MOUNT)]
     Mount(MountArgs),
@@ -59,6 +63,7 @@ pub fn run(args: Args) -> Outcome {
         Command::Create(args) => change::create(&args).map_err(Failure::or_its_directory),
         Command::List(args) => list::run(&args),
         Command::Delete(args) => change::delete(&args).map_err(Failure::or_its_directory),
+        Command::Prune(args) => prune::run(&args).map_err(Failure::or_its_directory),
         Command::Mount(args) => {
             let image = source::image_of(&args.source)?;
             super::mount::run(super::mount::Args::of_snapshot(image, &args.name, args.directory))
