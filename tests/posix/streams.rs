@@ -80,7 +80,12 @@ fn a_backup_travels_and_is_the_same() {
     call(&[&"send", &mount, &"monday", &"-o", &monday]).ok();
     fs::rename(ground.path("dir"), ground.path("moved")).unwrap();
     fs::remove_file(ground.path("symlink")).unwrap();
-    fs::OpenOptions::new().write(true).open(ground.path("large")).unwrap().write_all_at(b"new", 9000).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(ground.path("large"))
+        .unwrap()
+        .write_all_at(b"new", 9000)
+        .unwrap();
     call(&[&"snapshot", &"create", &mount, &"tuesday"]).ok();
     call(&[&"send", &mount, &"tuesday", &"--from", &"monday", &"-o", &tuesday]).ok();
     let length = |path: &Path| path.metadata().unwrap().len();

@@ -327,9 +327,7 @@ impl From<StreamError> for Failure {
                 Self::from(error).next("send it again")
             }
             StreamError::Order { .. } => Self::of(Cause::Usage, error),
-            StreamError::NotAStream => {
-                Self::of(Cause::Stream, error).next("make one with 'syncline send'")
-            }
+            StreamError::NotAStream => Self::of(Cause::Stream, error).next("make one with 'syncline send'"),
             // These texts name the next step themselves.
             error => Self::of(Cause::Stream, error),
         }

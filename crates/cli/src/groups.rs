@@ -6,7 +6,13 @@ use std::fmt::Write;
 
 /// Headings, and the commands below them in the order in which a user meets them.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Everyday", &["mkfs", "mount", "umount", "run", "status", "snapshot", "send", "receive", "clone", "sync", "barrier"]),
+    (
+        "Everyday",
+        &[
+            "mkfs", "mount", "umount", "run", "status", "snapshot", "send", "receive", "clone", "sync",
+            "barrier",
+        ],
+    ),
     (
         "Maintain",
         &[

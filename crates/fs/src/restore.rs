@@ -60,8 +60,12 @@ impl Filesystem {
     /// Opens the filesystem of a branch of this one's store. It changes nothing by itself: no access
     /// times, no compression.
     pub async fn open_branch(&self, store: Arc<Store>) -> Result<Arc<Self>, FsError> {
-        let options =
-            Options { access_time: AccessTime::Never, compression: None, receipts_max: 0, ..self.options.clone() };
+        let options = Options {
+            access_time: AccessTime::Never,
+            compression: None,
+            receipts_max: 0,
+            ..self.options.clone()
+        };
         Self::open(store, self.spawn.clone(), options).await
     }
 
@@ -155,7 +159,8 @@ impl Filesystem {
     /// Offsets are in blocks. The source has nothing but zeros where the destination has ended.
     pub async fn clone_blocks(&self, from: (Ino, u64), to: (Ino, u64), blocks: u64) -> Result<bool, FsError> {
         let (source, destination) = (self.inode(from.0).await?, self.inode(to.0).await?);
-        let in_bytes = |blocks: u64| blocks.checked_mul(BLOCK_BYTES as u64).filter(|bytes| *bytes <= SIZE_MAX);
+        let in_bytes =
+            |blocks: u64| blocks.checked_mul(BLOCK_BYTES as u64).filter(|bytes| *bytes <= SIZE_MAX);
         let bytes = (in_bytes(from.1 + blocks), in_bytes(to.1 + blocks), in_bytes(blocks));
         let (Some(from_end), Some(to_end), Some(len)) = bytes else { return Err(FsError::TooLarge) };
         let (from_offset, to_offset) = (from_end - len, to_end - len);

@@ -58,12 +58,7 @@ impl Branch {
 impl Store {
     /// Opens a branch that may take up to `blocks` blocks, as far as there are free ones. `features`
     /// are features that its contents need.
-    pub async fn branch(
-        &self,
-        start: BranchStart,
-        features: u32,
-        blocks: u64,
-    ) -> Result<Branch, StoreError> {
+    pub async fn branch(&self, start: BranchStart, features: u32, blocks: u64) -> Result<Branch, StoreError> {
         self.writable()?;
         let base = match &start {
             BranchStart::Snapshot(snapshot) => {
@@ -98,7 +93,9 @@ impl Store {
         let mut wanted = free.saturating_sub(kept_back).min(blocks);
         let (mut lent, mut beyond) = (Vec::new(), Vec::new());
         while wanted >= LEAST_SEGMENT_BLOCKS {
-            let Some(run) = self.space.allocate(Class::Log, wanted, LEAST_SEGMENT_BLOCKS, None) else { break };
+            let Some(run) = self.space.allocate(Class::Log, wanted, LEAST_SEGMENT_BLOCKS, None) else {
+                break;
+            };
             wanted = wanted.saturating_sub(run.blocks);
             // The image was smaller when the snapshot was made, and so is the branch.
             let inside = end.saturating_sub(run.start).min(run.blocks);

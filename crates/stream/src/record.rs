@@ -185,7 +185,9 @@ impl Record {
                 let algorithm = match fields.u8()? {
                     1 => Algorithm::Lz4,
                     2 => Algorithm::Zstd,
-                    _ => return Err(StreamError::Damaged { record, what: "a compression that there is not" }),
+                    _ => {
+                        return Err(StreamError::Damaged { record, what: "a compression that there is not" });
+                    }
                 };
                 let [unit_blocks, skip, blocks] = fields.array()?;
                 let unit = Unit { algorithm, unit_blocks, skip, blocks, bytes: tail(&mut fields) };

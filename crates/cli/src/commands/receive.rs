@@ -27,7 +27,8 @@ pub struct Args {
 
 /// Receives a stream.
 pub fn run(args: &Args) -> Outcome {
-    let next = "unmount it with 'syncline umount', then receive into the image; or receive into another image";
+    let next =
+        "unmount it with 'syncline umount', then receive into the image; or receive into another image";
     refuse_mounted(&args.image, next)?;
     let received = match &args.input {
         Some(path) => {

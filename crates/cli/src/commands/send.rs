@@ -68,12 +68,7 @@ impl Open {
     }
 }
 
-fn write(
-    image: &Path,
-    snapshot: &Open,
-    from: Option<&Open>,
-    output: &mut impl Write,
-) -> Result<(), Failure> {
+fn write(image: &Path, snapshot: &Open, from: Option<&Open>, output: &mut impl Write) -> Result<(), Failure> {
     let (source, from) = (snapshot.source(), from.map(Open::source));
     let output = BufWriter::with_capacity(BUFFER_BYTES, output);
     match block_on(syncline_stream::send(&source, from.as_ref(), output)) {

@@ -126,9 +126,10 @@ fn stream_of(input: &Input) -> Vec<u8> {
     };
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, &header).expect("memory takes it");
-    let raw = input.raw.iter().filter_map(|(kind, payload)| {
-        Record::decode(*kind, &Bytes::copy_from_slice(payload), 1).ok()
-    });
+    let raw = input
+        .raw
+        .iter()
+        .filter_map(|(kind, payload)| Record::decode(*kind, &Bytes::copy_from_slice(payload), 1).ok());
     let records = input.steps.iter().map(record).chain(raw);
     for record in records.filter(|record| !matches!(record, Record::End { .. })) {
         writer.put(&record).expect("memory takes it");

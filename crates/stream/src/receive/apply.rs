@@ -32,7 +32,9 @@ impl Fault {
     pub(super) fn at(self, record: u64) -> StreamError {
         let what = match self {
             Self::Impossible(what) => what.to_owned(),
-            Self::Filesystem(FsError::NotFound | FsError::Stale) => "it names something that is not there".to_owned(),
+            Self::Filesystem(FsError::NotFound | FsError::Stale) => {
+                "it names something that is not there".to_owned()
+            }
             Self::Filesystem(error) if is_of_target(&error) => return error.into(),
             Self::Filesystem(error) => error.to_string(),
         };
@@ -85,7 +87,15 @@ impl<'a> Target<'a> {
         let (file_type, target) = (FileType::Directory, Default::default());
         let staging = Remade { ino: STAGING, file_type, rdev: 0, target };
         fs.remake(ROOT, &staging_name, staging).await?;
-        Ok(Self { fs, next_object, staging_name, root, limited, written: Written::default(), is_settled: false })
+        Ok(Self {
+            fs,
+            next_object,
+            staging_name,
+            root,
+            limited,
+            written: Written::default(),
+            is_settled: false,
+        })
     }
 
     pub(super) async fn apply(&mut self, record: Record) -> Result<(), Fault> {

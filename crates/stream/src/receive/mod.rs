@@ -21,11 +21,8 @@ use syncline_fs::types::Timestamp;
 use syncline_store::{BranchStart, Snapshot};
 
 /// Features that say how an image is made, not what its contents need.
-const FEATURES_OF_IMAGES: u32 = FEATURE_COUNTED_XATTRS
-    | FEATURE_LEASE
-    | FEATURE_PARENT_POINTERS
-    | FEATURE_SNAPSHOTS
-    | FEATURE_UNPLACED;
+const FEATURES_OF_IMAGES: u32 =
+    FEATURE_COUNTED_XATTRS | FEATURE_LEASE | FEATURE_PARENT_POINTERS | FEATURE_SNAPSHOTS | FEATURE_UNPLACED;
 
 /// A snapshot that was received.
 #[derive(Clone, Debug)]

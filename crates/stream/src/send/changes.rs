@@ -82,9 +82,7 @@ async fn send_inode<W: Write>(
     }
     let now = xattrs(after, ino, &item_after).await?;
     let old: BTreeMap<Vec<u8>, Bytes> = match item(before, ino).await? {
-        Some(value) if !is_new => {
-            xattrs(before, ino, &decode(ino, &value)?).await?.into_iter().collect()
-        }
+        Some(value) if !is_new => xattrs(before, ino, &decode(ino, &value)?).await?.into_iter().collect(),
         _ => BTreeMap::new(),
     };
     let names: BTreeSet<&[u8]> = now.iter().map(|(name, _)| &name[..]).collect();

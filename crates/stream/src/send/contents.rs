@@ -105,8 +105,7 @@ impl Contents<'_> {
         let ino = self.ino;
         let mut pieces = Kinds::of(self, Kind::Unplaced);
         while let Some((offset, value)) = pieces.next().await? {
-            let piece =
-                Piece::decode(offset, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
+            let piece = Piece::decode(offset, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
             if blocks.last() != Some(&piece.file_block) {
                 blocks.push(piece.file_block);
             }

@@ -92,9 +92,8 @@ impl Found {
         match Kind::from_u8(key.kind) {
             Some(Kind::Inode) => self.take_inode(key.object, before, after)?,
             Some(Kind::Dirent) => {
-                let name = |value| {
-                    Dirent::decode(value).map(|entry| (key.object, entry.name.to_vec(), entry.ino))
-                };
+                let name =
+                    |value| Dirent::decode(value).map(|entry| (key.object, entry.name.to_vec(), entry.ino));
                 self.removed.extend(before.map(name).transpose()?);
                 self.added.extend(after.map(name).transpose()?);
             }

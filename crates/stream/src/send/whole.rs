@@ -35,8 +35,7 @@ pub(super) async fn send<W: Write>(fs: &Filesystem, writer: &mut Writer<W>) -> R
     }
     let mut names = Items::of(fs, Kind::Dirent);
     while let Some((key, value)) = names.next().await? {
-        let entry =
-            Dirent::decode(&value).map_err(|detail| FsError::Corrupt { ino: key.object, detail })?;
+        let entry = Dirent::decode(&value).map_err(|detail| FsError::Corrupt { ino: key.object, detail })?;
         writer.put(&Record::Place { ino: entry.ino, dir: key.object, name: entry.name.to_vec() })?;
     }
     quotas(fs, writer)?;

@@ -58,7 +58,8 @@ pub fn describe(fs: &Arc<Filesystem>) -> Whole {
     let chunk = block_on(fs.store().scan(Key::new(1, Kind::Inode, 0), Key::MAX, usize::MAX >> 1)).unwrap();
     assert!(chunk.complete);
     let trees = trees(fs);
-    let alive: Vec<Ino> = inodes(&chunk.items).filter(|(_, item)| item.nlink > 0).map(|(ino, _)| ino).collect();
+    let alive: Vec<Ino> =
+        inodes(&chunk.items).filter(|(_, item)| item.nlink > 0).map(|(ino, _)| ino).collect();
     for (ino, item) in inodes(&chunk.items).filter(|(_, item)| item.nlink > 0) {
         let quota = trees.get(&item.quota).copied();
         whole.inodes.insert(ino, Described { quota, ..inode(fs, ino, &item) });
@@ -139,7 +140,9 @@ fn inode(fs: &Arc<Filesystem>, ino: Ino, item: &InodeItem<'_>) -> Described {
             item.rdev.into(),
             item.size,
         ],
-        times: [item.atime, item.mtime, item.ctime, item.btime].map(|time| (time.seconds, time.nanoseconds)).into(),
+        times: [item.atime, item.mtime, item.ctime, item.btime]
+            .map(|time| (time.seconds, time.nanoseconds))
+            .into(),
         parent: item.parent,
         xattrs,
         target: (kind == FileType::Symlink).then(|| block_on(fs.readlink(ino)).unwrap()),
@@ -183,12 +186,19 @@ pub fn text(whole: &Whole) -> String {
         lines.push(format!("name {dir} {:?} {ino}", String::from_utf8_lossy(name)));
     }
     for (ino, it) in &whole.inodes {
-        lines.push(format!("inode {ino} {:?} {:?} {} {:?} {:08x}", it.fixed, it.times, it.parent, it.quota, it.contents));
+        lines.push(format!(
+            "inode {ino} {:?} {:?} {} {:?} {:08x}",
+            it.fixed, it.times, it.parent, it.quota, it.contents
+        ));
         for (name, value) in &it.xattrs {
             let name = String::from_utf8_lossy(name);
             lines.push(format!("  {name} {} {:08x}", value.len(), crc32c::crc32c(value)));
         }
-        lines.extend(it.target.iter().map(|target| format!("  target {} {:08x}", target.len(), crc32c::crc32c(target))));
+        lines.extend(
+            it.target
+                .iter()
+                .map(|target| format!("  target {} {:08x}", target.len(), crc32c::crc32c(target))),
+        );
         lines.extend(it.blocks.iter().map(|(block, stored)| format!("  block {block} {stored:?}")));
     }
     lines.extend(whole.quotas.iter().map(|quota| format!("quota {quota:?}")));

@@ -2,8 +2,8 @@
 //! found then. `SYNCLINE_WRITE_GOLDEN=1` makes new ones where there are none.
 
 use crate::describe::{describe, text};
-use crate::world::{World, spawn};
 use crate::stream;
+use crate::world::{World, spawn};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::fs;

@@ -11,8 +11,8 @@ use describe::{describe, require_same};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
-use syncline_fs::types::FileType;
 use syncline_device::{MemoryDevice, Spawn, block_on};
+use syncline_fs::types::FileType;
 use syncline_stream::{Source, StreamError, receive, send};
 use world::World;
 

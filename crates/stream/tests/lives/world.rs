@@ -217,8 +217,7 @@ impl World {
             }
             5 => {
                 let (immutable, append_only) = (rng.random_bool(0.1), rng.random_bool(0.1));
-                let compression =
-                    [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)][rng.random_range(0..3)];
+                let compression = [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)][rng.random_range(0..3)];
                 let (no_dump, no_access_time) = (rng.random_bool(0.5), rng.random_bool(0.5));
                 let flags = FileFlags { immutable, append_only, no_access_time, no_dump, compression };
                 fs.set_file_flags(ino, flags).await?;
@@ -251,7 +250,8 @@ pub fn open_snapshot(
 /// An access control list that says more than a mode.
 fn acl(permissions: u16, user: u32) -> Vec<u8> {
     let mut value = 2u32.to_le_bytes().to_vec();
-    let entries = [(1, 6, u32::MAX), (2, permissions, user), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+    let entries =
+        [(1, 6, u32::MAX), (2, permissions, user), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
     for (tag, permissions, id) in entries {
         value.extend_from_slice(&u16::to_le_bytes(tag));
         value.extend_from_slice(&permissions.to_le_bytes());

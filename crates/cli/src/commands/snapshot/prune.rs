@@ -54,7 +54,11 @@ fn rule(text: &str) -> Result<Rule, String> {
         "weekly" => Period::Week,
         "monthly" => Period::Month,
         "yearly" => Period::Year,
-        _ => return Err(format!("there is no period {period:?}; last, hourly, daily, weekly, monthly or yearly")),
+        _ => {
+            return Err(format!(
+                "there is no period {period:?}; last, hourly, daily, weekly, monthly or yearly"
+            ));
+        }
     };
     Ok(Rule { period, number: number.parse().map_err(|_| expected())? })
 }
@@ -62,7 +66,9 @@ fn rule(text: &str) -> Result<Rule, String> {
 /// Deletes the snapshots that no rule keeps.
 pub fn run(args: &Args) -> Outcome {
     if args.keep.iter().all(|rule| rule.number == 0) {
-        return Err(Failure::usage("nothing would be kept").next("delete snapshots by 'syncline snapshot delete'"));
+        return Err(
+            Failure::usage("nothing would be kept").next("delete snapshots by 'syncline snapshot delete'")
+        );
     }
     let image = image_of(&args.source)?;
     let snapshots = Filesystem::snapshots_of(&image).map_err(|error| Failure::from(error).about(&image))?;
