@@ -3,7 +3,6 @@
 use crate::StreamError;
 use crate::fields::{Fields, put_name};
 use std::io::Read;
-use syncline_format::OBJECTS_END;
 use syncline_store::Snapshot;
 
 /// The first bytes of every stream.
@@ -14,6 +13,8 @@ pub const VERSION: u32 = 1;
 const FIXED_BYTES: usize = 24;
 /// The most bytes that the rest of a header takes.
 const REST_BYTES_MAX: usize = 1024;
+/// Inode numbers are below this: a target that has received some keeps enough for itself.
+const NUMBERS_END: u64 = 1 << 56;
 /// Features of the stream that this program knows: none so far.
 const FEATURES_KNOWN: u64 = 0;
 
@@ -42,7 +43,7 @@ pub struct Header {
     pub uuid: [u8; 16],
     /// Feature bits of its superblock, of which some are needed where the snapshot is received.
     pub filesystem_features: u32,
-    /// Greater than every inode number in the snapshot.
+    /// Greater than every inode number in the snapshot, and in the one that it starts from.
     pub next_object: u64,
     /// Objects in the snapshot.
     pub objects: u64,
@@ -130,8 +131,8 @@ impl Header {
         let snapshot = origin()?;
         let parent = has_parent.then(origin).transpose()?;
         fields.end()?;
-        if next_object == 0 || next_object >= OBJECTS_END {
-            return Err(damaged("number of objects"));
+        if next_object == 0 || next_object > NUMBERS_END {
+            return Err(damaged("inode numbers"));
         }
         Ok(Self { uuid, filesystem_features, next_object, objects, used_bytes, snapshot, parent })
     }

@@ -4,7 +4,7 @@ use super::apply::{Fault, Target};
 use crate::Unit;
 use bytes::Bytes;
 use syncline_format::BLOCK_BYTES;
-use syncline_format::items::extent::{Algorithm, Packed};
+use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Packed};
 use syncline_format::items::inode::compression_of;
 use syncline_fs::Allocation;
 use syncline_fs::types::{Caller, FileType, Ino, SetAttributes};
@@ -79,7 +79,8 @@ impl Target<'_> {
     ) -> Result<(), Fault> {
         let size = self.open(to.0).await?;
         self.require_within(size, to.1, length)?;
-        if !from.1.is_multiple_of(BLOCK) || from.1.checked_add(length).is_none() {
+        let is_long = length > EXTENT_BLOCKS_MAX * BLOCK;
+        if is_long || !from.1.is_multiple_of(BLOCK) || from.1.checked_add(length).is_none() {
             return Err(Fault::Impossible("it clones what can't be cloned"));
         }
         // Not made ready for changes: it may be a file that the stream leaves as it is.

@@ -9,8 +9,9 @@ mod whole;
 use crate::{Header, Origin, Record, Restored, StreamError, Writer};
 use bytes::Bytes;
 use std::io::Write;
+use syncline_format::Key;
 use syncline_format::items::inode::{FLAG_CAPABILITY, FLAG_UNPLACED, InodeItem, MODE_PERMISSIONS, Time};
-use syncline_fs::types::{FileType, Ino, Timestamp};
+use syncline_fs::types::{FileType, Ino, ROOT, Timestamp};
 use syncline_fs::{Filesystem, FsError};
 use syncline_store::Snapshot;
 
@@ -37,10 +38,14 @@ pub async fn send(
         return Err(StreamError::Order { from: name(from), to: name(source) });
     }
     let superblock = source.fs.store().superblock();
+    let mut numbers = numbers_end(source.fs).await?;
+    if let Some(from) = from {
+        numbers = numbers.max(numbers_end(from.fs).await?);
+    }
     let header = Header {
         uuid: superblock.uuid,
         filesystem_features: superblock.features,
-        next_object: superblock.next_object,
+        next_object: numbers,
         objects: source.snapshot.objects,
         used_bytes: source.snapshot.used_blocks.saturating_mul(4096),
         snapshot: Origin::from(&source.snapshot),
@@ -52,6 +57,12 @@ pub async fn send(
         Some(from) => changes::send(from.fs, source.fs, &mut writer).await?,
     }
     writer.end()
+}
+
+/// A number greater than those of all inodes.
+async fn numbers_end(fs: &Filesystem) -> Result<Ino, StreamError> {
+    let last = fs.store().scan_near(Key::MIN, Key::MAX, Key::MAX, 1).await?;
+    Ok(last.items.last().map_or(ROOT, |(key, _)| key.object) + 1)
 }
 
 /// The inode item with this value.

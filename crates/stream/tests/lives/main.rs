@@ -13,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use syncline_device::{MemoryDevice, Spawn, block_on};
 use syncline_fs::types::FileType;
+use syncline_store::roll_back;
 use syncline_stream::{Source, StreamError, receive, send};
 use world::World;
 
@@ -74,6 +75,13 @@ fn one_life(seed: u64, spawn: &Arc<dyn Spawn>) {
     third.live(&mut rng, 10);
     let (sent, received) = (describe(&target.snapshot(last).0), describe(&third.snapshot("copy").0));
     require_same(&sent, &received, &format!("seed {seed}, the copy's copy"));
+    // It becomes the filesystem, which goes on.
+    target.close();
+    block_on(roll_back(target.device.clone(), last)).unwrap();
+    let mut target = World::open(target.device.clone(), spawn);
+    target.live(&mut rng, 60);
+    target.close();
+    require_sound(&target.device, spawn, &format!("seed {seed}, rolled back"));
 }
 
 #[test]
