@@ -206,6 +206,21 @@ pub fn text(whole: &Whole) -> String {
     lines.join("\n") + "\n"
 }
 
+impl Whole {
+    /// True if all names of an inode lie in the tree below `root`, or it is that directory.
+    fn is_only_in(&self, ino: Ino, root: Ino) -> bool {
+        let mut dirs = self.names.iter().filter(|(_, named)| **named == ino).map(|((dir, _), _)| *dir);
+        ino == root || dirs.all(|dir| self.is_below(dir, root))
+    }
+
+    fn is_below(&self, mut dir: Ino, root: Ino) -> bool {
+        while dir != root && dir != 1 {
+            dir = self.inodes[&dir].parent;
+        }
+        dir == root
+    }
+}
+
 /// Fails with the first difference.
 pub fn require_same(sent: &Whole, received: &Whole, what: &str) {
     assert_eq!(sent.names, received.names, "{what}: names");
@@ -217,6 +232,10 @@ pub fn require_same(sent: &Whole, received: &Whole, what: &str) {
             if let Some(other) = other.blocks.get_mut(block).filter(|other| anew(other)) {
                 *other = *stored;
             }
+        }
+        // What counts in a tree in which it has no name any more counts by its names there.
+        if !inode.quota.is_some_and(|root| sent.is_only_in(*ino, root)) {
+            other.quota = inode.quota;
         }
         assert_eq!(*inode, other, "{what}: inode {ino}");
     }
