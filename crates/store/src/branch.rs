@@ -35,7 +35,7 @@ pub enum BranchStart {
     /// The state of a snapshot.
     Snapshot(Snapshot),
     /// A new filesystem with these items.
-    Empty(Transaction),
+    Empty(Box<Transaction>),
 }
 
 /// A store that is to become a snapshot of another one.
@@ -141,7 +141,7 @@ impl Store {
             BranchStart::Empty(initial) => {
                 let space = Space::format(geometry);
                 space.hand_out_only(lent);
-                let first = first_superblock(&tracker, &space, &like(&now), initial).await?;
+                let first = first_superblock(&tracker, &space, &like(&now), *initial).await?;
                 Superblock { next_object: now.next_object.max(first.next_object), ..first }
             }
         };

@@ -78,7 +78,7 @@ pub async fn receive(
 async fn start(target: &Filesystem, header: &Header) -> Result<BranchStart, StreamError> {
     let Some(parent) = &header.parent else {
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp::default());
-        return Ok(BranchStart::Empty(root));
+        return Ok(BranchStart::Empty(Box::new(root)));
     };
     let snapshots = target.store().snapshots().await;
     let found = snapshots.into_iter().find(|snapshot| snapshot.created_ns == parent.created_ns);

@@ -219,7 +219,14 @@ impl World {
                 let (immutable, append_only) = (rng.random_bool(0.1), rng.random_bool(0.1));
                 let compression = [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)][rng.random_range(0..3)];
                 let (no_dump, no_access_time) = (rng.random_bool(0.5), rng.random_bool(0.5));
-                let flags = FileFlags { immutable, append_only, no_access_time, no_dump, compression };
+                let flags = FileFlags {
+                    immutable,
+                    append_only,
+                    no_access_time,
+                    no_dump,
+                    compression,
+                    ..FileFlags::default()
+                };
                 fs.set_file_flags(ino, flags).await?;
             }
             6 => {
