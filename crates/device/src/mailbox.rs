@@ -34,7 +34,7 @@ pub(crate) struct Mailbox {
     timers: Mutex<Timers>,
 }
 
-/// What arrived since the worker last looked.
+/// Arrivals since the worker last looked.
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(crate) tasks: Vec<SendTask>,

@@ -15,7 +15,7 @@ pub struct MountEntry {
     pub mount_point: PathBuf,
     /// The filesystem's type.
     pub filesystem_type: String,
-    /// What is mounted.
+    /// The source of the mount: a device, a file or a name.
     pub source: String,
     /// The options that the kernel shows, separated by commas: of this mount, and of the filesystem.
     pub options: String,

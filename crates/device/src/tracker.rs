@@ -55,7 +55,7 @@ pub enum FlushCover {
 /// How a ticket became durable, and by which flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flushed {
-    /// What this caller needed for it.
+    /// Whether the flush was elided, joined or issued for this caller.
     pub cover: FlushCover,
     /// The number of the flush, counted from 1 in order of submission. For an elided one, the
     /// newest flush that had succeeded; it covers everything that earlier ones covered. Zero if

@@ -20,7 +20,7 @@ pub const GUARD_MS_MAX: u32 = 60_000;
 /// before it reads back.
 pub const CLAIM_MS_MAX: u32 = 1_000;
 
-/// What the holder of the lease is doing.
+/// The state of the lease, set by its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaseState {
     /// It may write, until the lease expires.
@@ -49,7 +49,7 @@ pub struct LeaseHolder {
 /// A decoded lease block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lease {
-    /// What the holder is doing.
+    /// The state of the lease.
     pub state: LeaseState,
     /// Counts the holders, from 1.
     pub term: u64,

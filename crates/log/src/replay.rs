@@ -25,7 +25,7 @@ pub enum ReplayError {
         seq: u64,
         /// The batch's address.
         addr: u64,
-        /// What is wrong.
+        /// The error in the batch.
         detail: FormatError,
     },
 }

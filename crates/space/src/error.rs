@@ -17,7 +17,7 @@ pub enum SpaceError {
         page: PageId,
         /// The block it was read from.
         addr: BlockAddr,
-        /// What is wrong.
+        /// The error in the page.
         source: FormatError,
     },
     /// The level of the root in the superblock does not match the size of the image.

@@ -7,7 +7,7 @@ use std::fmt;
 use syncline_format::BlockRun;
 use syncline_sync::atomic::Ordering;
 
-/// What a store holds. It does not change while the store is at rest.
+/// Blocks and bytes that a store holds. They do not change while the store is at rest.
 #[doc(hidden)]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
@@ -110,7 +110,8 @@ impl Store {
         self.inflight.touches(run)
     }
 
-    /// What memory and device hold, or an error if the counters disagree with it.
+    /// The blocks and bytes that memory and device hold, or an error if the counters disagree with
+    /// them.
     #[doc(hidden)]
     pub fn held(&self) -> Result<Held, String> {
         let log = self.log.lock();

@@ -30,7 +30,7 @@ use syncline_tree::Merged;
 /// Pause between two attempts to write a superblock.
 const SUPERBLOCK_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a checkpoint does besides updating the tree.
+/// The kind of a checkpoint: its work besides updating the tree.
 #[derive(Clone)]
 struct Sort {
     /// It is the last one before an unmount.

@@ -14,7 +14,7 @@ pub enum StoreError {
     Corrupt {
         /// The damaged block.
         addr: BlockAddr,
-        /// What is wrong.
+        /// The error in the block.
         detail: FormatError,
     },
     /// No room is left, even after a checkpoint released what was held back.

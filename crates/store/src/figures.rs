@@ -93,7 +93,7 @@ pub struct Distributions {
     pub group_size: Distribution,
 }
 
-/// What a store holds in memory, and how much its tree has read and written.
+/// Amounts that a store holds in memory, and nodes that its tree has read and written.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CacheCounters {
     /// Bytes of changes since the last checkpoint, roughly.
@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    /// What is held in memory at this moment.
+    /// The amounts held in memory at this moment, and the nodes read and written so far.
     pub fn caches(&self) -> CacheCounters {
         let pending_log_bytes = self.commit.numbers().log.load(Ordering::Acquire);
         let (memtable_bytes, memtable_items) = {

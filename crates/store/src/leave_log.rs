@@ -6,10 +6,10 @@
 //! and opens a log of a new epoch in a segment of its own. The checkpoint's superblock acknowledges
 //! the changes.
 //!
-//! What a crash leaves on the way: until that superblock is durable, the old one and the old log up
-//! to the hole, which is all that was acknowledged. Nothing is sealed meanwhile, so nothing can be
-//! acknowledged besides. Afterwards, the new superblock and the new log. Batches left over from the
-//! old log do no harm, since its epoch has ended (rule R3).
+//! Until that superblock is durable, a crash leaves the old one and the old log up to the hole, which
+//! is all that was acknowledged: nothing is sealed meanwhile, so nothing can be acknowledged besides.
+//! Afterwards a crash leaves the new superblock and the new log. Batches left over from the old log
+//! do no harm, since its epoch has ended (rule R3).
 
 use crate::checkpoint::Frozen;
 use crate::group::failed_for_good;

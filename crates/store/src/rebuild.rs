@@ -94,7 +94,7 @@ impl Rebuild {
         avoid: impl Iterator<Item = BlockRun>,
     ) -> Result<Self, StoreError> {
         let tracker = FlushTracker::new(device);
-        // What was read may be only in a cache of the device, and the new image refers to it.
+        // Blocks that were read may be only in a cache of the device, and the new image refers to them.
         tracker.flush_now().await?;
         let geometry = old.geometry();
         let space = Space::format(geometry);

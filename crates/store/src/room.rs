@@ -46,7 +46,7 @@ impl Room {
         Self { blocks: self.blocks + blocks as i64, whole: self.whole + blocks as i64, ..self }
     }
 
-    /// What is left in the scarcer of the two counts.
+    /// The scarcer of the two counts.
     pub(crate) fn least(self) -> i64 {
         self.blocks.min(self.whole)
     }

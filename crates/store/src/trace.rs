@@ -8,7 +8,7 @@ use syncline_device::{FlushCover, Flushed};
 use syncline_format::Kind;
 use syncline_log::{ITEM_KINDS, PendingCounts};
 
-/// What made a sync's target durable.
+/// How a sync's target became durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cover {
@@ -166,7 +166,7 @@ impl DurableMark {
 pub struct SyncTrace {
     /// The operation that had to be durable.
     pub target_op: u64,
-    /// What made it durable.
+    /// How it became durable.
     pub cover: Cover,
     /// This caller drove the batch to the device.
     pub drove: bool,

@@ -14,7 +14,7 @@ pub enum TreeError {
     Corrupt {
         /// The node's address.
         addr: BlockAddr,
-        /// What is wrong with it.
+        /// The error in the node.
         detail: FormatError,
     },
     /// No blocks are left for new nodes.

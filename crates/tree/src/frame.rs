@@ -8,7 +8,7 @@ use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, TreeRoot};
 use syncline_format::{BlockAddr, Key};
 
-/// What is known about a node before it is read; the node is checked against all of it.
+/// Facts about a node that are known before it is read; the node is checked against all of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) pointer: Pointer,

@@ -32,7 +32,7 @@ pub struct Unreadable {
     pub first: Option<Key>,
     /// The first key after the node; `None` if nothing follows.
     pub bound: Option<Key>,
-    /// What is wrong with it.
+    /// The error of the node.
     pub error: TreeError,
 }
 

@@ -74,7 +74,7 @@ impl Holder {
         }
     }
 
-    /// What to do about it.
+    /// The next step for whoever is refused because of this holder.
     pub fn next_step(&self) -> String {
         match self {
             Self::Process { pid, .. } if *pid == std::process::id() => "close it there first".into(),

@@ -82,7 +82,7 @@ impl Status {
     }
 }
 
-/// What is below these bytes of an open block device; `None` if it is not a loop device.
+/// The file or device below these bytes of an open block device; `None` if it is not a loop device.
 pub(super) fn below(device: &File, bytes: &Range<u64>) -> Option<Below> {
     let number = device.metadata().ok()?.rdev();
     let mut disk =

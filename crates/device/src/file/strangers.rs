@@ -99,7 +99,7 @@ pub(super) fn place(lock: &str) -> Option<&str> {
     lock.split_whitespace().find(|word| word.split(':').count() == 3)
 }
 
-/// What a descriptor says about its process.
+/// A process's hold on the image, as one of its descriptors shows it.
 enum Holder {
     /// It refers to another file, or holds no lock.
     Nobody,

@@ -5,7 +5,7 @@ use super::Ticket;
 use std::io;
 use std::sync::Arc;
 
-/// What is known about a ticket.
+/// The fate of a ticket, as far as it is known.
 #[derive(Clone, Debug)]
 pub(super) enum Fate {
     /// A successful flush, submitted after the write completed, covers it.
@@ -48,7 +48,7 @@ impl Ledger {
         Ticket(self.newest)
     }
 
-    /// What is known about `ticket`.
+    /// The fate of `ticket`, as far as it is known.
     pub(super) fn fate(&self, ticket: Ticket) -> Fate {
         if ticket.0 > self.settled {
             return Fate::Open;

@@ -75,8 +75,8 @@ impl Serialize for Inodes {
     }
 }
 
-/// What a call itself wrote of files' data and put into the log for it. The totals of the batches
-/// also include what other calls put there.
+/// Amounts of files' data and of items that a call itself wrote or put into the log. The totals of
+/// the batches also include those of other calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Submitted {
     /// Blocks written to the device.
@@ -151,13 +151,13 @@ pub struct Receipt {
     pub files: u32,
     /// The first of these files.
     pub inodes: Inodes,
-    /// What was not durable when the call began.
+    /// The reasons of the sync: changes that were not durable when the call began.
     pub why: Why,
-    /// What the call itself wrote and logged.
+    /// The amounts that the call itself wrote and logged.
     pub submitted: Submitted,
     /// The newest operation that the sync had to make durable.
     pub target_op: u64,
-    /// What made the target durable.
+    /// How the target became durable.
     pub cover: Cover,
     /// The sync was the driver of its group.
     pub drove: bool,

@@ -12,7 +12,7 @@ use syncline_fs::FsError;
 /// `FS_IOC_SHUTDOWN`, as in ext4 and xfs: `_IOR('X', 125, __u32)`.
 pub(super) const SHUT_DOWN: u32 = 0x8004_587d;
 
-/// What to make durable before shutting down.
+/// The changes to make durable before shutting down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum First {
     /// Everything.

@@ -1,5 +1,5 @@
-//! What only the transport over io_uring can get wrong: the queues of each CPU, their entries, and
-//! the requests that still come over /dev/fuse.
+//! Tests of the parts that only the transport over io_uring has: the queues of each CPU, their
+//! entries, and the requests that still come over /dev/fuse.
 
 use crate::pattern;
 use crate::support::{self, Setup, TestMount};

@@ -1,4 +1,4 @@
-//! What callers ask for, one file or folder for each kind of call.
+//! The calls on files' data, one file or folder for each kind.
 //!
 //! `api` has the functions of the filesystem; most of them only lead to the files here. `write` and
 //! `read` are the plainest, `sync` has fsync and its kin (`why` notes its reasons for the receipt).

@@ -152,7 +152,7 @@ mod tests {
 
     type Items = BTreeMap<u64, Extent>;
 
-    /// What each file block holds: (address, checksum).
+    /// The address and checksum of each file block.
     fn contents(items: &Items) -> Vec<Option<(u64, u32)>> {
         let mut blocks = vec![None; BLOCKS as usize];
         for (&key, extent) in items {

@@ -1,4 +1,4 @@
-//! What is in memory of a file's data. Nothing here looks an extent up or starts a write.
+//! The state of a file's data in memory. Nothing here looks an extent up or starts a write.
 //!
 //! Read `state` first: the parts of a file's state, and where its newest contents are. Its parts
 //! are the blocks (`block`, `dirty`), the blocks that are logged, preallocated or cached

@@ -1,4 +1,4 @@
-//! What a crash may leave of files that were not synced.
+//! Files that were not synced, after a crash.
 
 use super::*;
 
