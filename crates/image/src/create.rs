@@ -11,7 +11,7 @@ use syncline_lease::LEASE_OFFSET;
 use syncline_net::Location;
 use syncline_net::rbd::RbdDevice;
 
-/// What is looked at to see whether something is there.
+/// Bytes at the start that are read to see whether something is there.
 const START_BYTES: usize = 1 << 20;
 
 impl Image {

@@ -1,4 +1,4 @@
-//! What an image tells of itself while it is in use, for those who must not keep it open.
+//! Figures of an image in use, for those who must not keep it open.
 
 use crate::lost::{Lost, Watch};
 use crate::{Image, Storage};
@@ -23,7 +23,7 @@ enum Network {
 }
 
 impl Figures {
-    /// What the network did, for an image that is not on this host.
+    /// Counters of the network, for an image that is not on this host.
     pub fn net_counters(&self) -> Option<NetCounters> {
         match &self.network {
             Network::None => None,
@@ -49,7 +49,7 @@ impl Figures {
 }
 
 impl Image {
-    /// What it tells of itself.
+    /// The figures of this image.
     pub fn figures(&self) -> Figures {
         let network = match &self.storage {
             Storage::File(_) => Network::None,

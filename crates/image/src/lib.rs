@@ -43,11 +43,11 @@ pub struct Image {
     leased: Option<Arc<Leased>>,
     /// Whether it was lost.
     watch: Arc<lost::Watch>,
-    /// What the engine uses.
+    /// The device that the engine uses.
     device: Arc<dyn Device>,
 }
 
-/// What holds an image.
+/// The storage of an image.
 #[derive(Clone)]
 enum Storage {
     File(Arc<FileDevice>),

@@ -46,7 +46,7 @@ impl Image {
             let leased = leased::take(device, &name, how, false, false)?;
             return Ok(Self::of_this_host(storage, Some(leased.clone()), leased));
         }
-        // What a reader beside a writer reads does not change.
+        // A reader beside a writer reads only data that does not change.
         if !how.device.beside_writer {
             leased::require_free(&device, &name, how, false)?;
         }
@@ -111,7 +111,7 @@ fn is_read_only(error: &DeviceError) -> bool {
     error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// What RBD needs to know.
+/// The name of an image in RBD, and the options to open it with.
 pub(crate) fn rbd(location: &RbdLocation, how: &How) -> (RbdSpec, RbdOptions) {
     let spec = RbdSpec {
         pool: location.pool.clone(),

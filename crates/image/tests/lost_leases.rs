@@ -1,5 +1,5 @@
 //! A host whose way to an NBD server is blocked, and another one that takes the image over meanwhile.
-//! What the first one had begun must not arrive when its way is free again.
+//! Writes that the first one had begun must not arrive when its way is free again.
 
 #[path = "support/relay.rs"]
 mod relay;

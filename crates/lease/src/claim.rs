@@ -20,7 +20,7 @@ const TRIES_MAX: u32 = 3;
 /// A take-over puts its block back this often: a living holder overwrites it once at most.
 const REPEATS_MAX: u32 = 8;
 
-/// What to do about a holder.
+/// How to treat a holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     /// Refuse if it lives; wait until it has expired if not.
@@ -31,7 +31,7 @@ pub enum How {
     AtOnce,
 }
 
-/// What the driver does next.
+/// The driver's next step.
 #[derive(Debug)]
 pub enum Step {
     /// Read the block.

@@ -80,7 +80,7 @@ pub enum LeaseLost {
     Expired {
         /// How long it was valid.
         within: Duration,
-        /// What was in the way.
+        /// Why the last renewal failed.
         trouble: String,
     },
     /// The block holds no lease any more.
@@ -113,7 +113,7 @@ impl LeaseLost {
         error.io_error()?.get_ref()?.downcast_ref()
     }
 
-    /// What a block tells its former holder: `None` if it is still the holder's.
+    /// The loss that a block tells its former holder of: `None` if it is still the holder's.
     pub(crate) fn by_block(
         found: &Result<Option<Lease>, FormatError>,
         term: u64,

@@ -27,7 +27,7 @@ pub struct LeaseOptions {
     pub duration: Duration,
     /// The longest time that anything this host sends may be under way; up to 60 s. Default 2 s.
     ///
-    /// What exceeds it may disturb a successor. So the device's own limits must be below it:
+    /// Anything that takes longer may disturb a successor. So the device's own limits must be below it:
     /// [`send_timeout`](Self::send_timeout) for TCP, `replacement_timeout` for iSCSI.
     pub guard: Duration,
     /// Whether a lease block with unknown contents counts as unused: for making an image where
@@ -147,7 +147,7 @@ impl Times {
         if self.drift { CLAIM_MAX * (DRIFT_PARTS + 1) / (DRIFT_PARTS - 1) } else { CLAIM_MAX }
     }
 
-    /// What a holder with these times, or with those of a block, needs to expire and to have
+    /// The time until a holder with these times, or with those of a block, has expired and has
     /// nothing under way any more.
     pub(crate) fn expiry(self) -> Duration {
         self.duration + self.guard

@@ -9,7 +9,7 @@ use syncline_device::DeviceError;
 use syncline_format::FormatError;
 use syncline_format::lease::{Lease, LeaseState};
 
-/// What the driver does next.
+/// The driver's next step.
 #[derive(Debug)]
 pub enum Step {
     /// Read the block.

@@ -15,7 +15,7 @@ use syncline_format::lease::Lease;
 /// The caller is asked this often whether it still wants the lease.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
-/// What to do about a holder that has not released the lease.
+/// How to take the lease from a holder that has not released it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeOver {
     /// End its lease, and wait until it has certainly expired.
@@ -25,7 +25,7 @@ pub enum TakeOver {
     AtOnce,
 }
 
-/// What is being waited for.
+/// A wait during the taking of the lease.
 #[derive(Debug)]
 pub enum Progress<'a> {
     /// For a holder to expire, for at most `left`.

@@ -1,5 +1,5 @@
-//! What this holder has under way. A lease is released only if nothing is, and if the fate of every
-//! write is known: a successor believes a release at once.
+//! This holder's operations under way. A lease is released only if there are none, and if the fate
+//! of every write is known: a successor believes a release at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! What a crash leaves of writes that no flush covered: any subset, in any order, torn at sectors.
-//! Each way to choose is legal, and each finds different defects.
+//! The effect of a crash on writes that no flush covered: any subset stays, in any order, torn at
+//! sectors. Each way to choose is legal, and each finds different defects.
 
 use crate::store::Version;
 use rand::Rng;
@@ -16,7 +16,7 @@ pub(crate) enum Fate {
     Torn,
 }
 
-/// What one crash does to each write.
+/// The fate of each write in one crash.
 pub(crate) enum Forgetting {
     /// For each block on its own, some version of it or the durable contents.
     ByBlock,

@@ -1,4 +1,4 @@
-//! What went over the network, and how long it took.
+//! Counters and times of the traffic over the network.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// What a device on the network has done since it was opened.
+/// Counters of a device on the network, since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetCounters {
     /// Requests for a read that were sent.
@@ -31,7 +31,7 @@ pub struct NetCounters {
     pub replayed: u64,
     /// Bytes that these carried.
     pub replayed_bytes: u64,
-    /// What is true at this moment.
+    /// The gauges at this moment.
     pub now: NetGauges,
     /// The last times without a connection that ended with a new one, at most [`OUTAGES_MAX`].
     pub outages: Vec<Outage>,
@@ -55,7 +55,7 @@ pub struct Outage {
 /// How many outages are remembered.
 pub const OUTAGES_MAX: usize = 16;
 
-/// What holds at one moment.
+/// Gauges: figures of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetGauges {
     /// Connections in use; none while the server is away. Ceph's library, which has its own to each

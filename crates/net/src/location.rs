@@ -1,4 +1,4 @@
-//! What a user writes for an image: a path, or storage on the network.
+//! The location of an image, as a user writes it: a path, or storage on the network.
 //!
 //! Nothing is guessed. Text that begins like a kind of storage on the network is one, or an error;
 //! a file of such a name is reached as `./NAME`.

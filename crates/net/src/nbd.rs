@@ -353,7 +353,7 @@ impl Drop for NbdDevice {
             state.is_idle() && !state.connecting
         };
         self.shared.wake.notify_one();
-        // What is left is done without us.
+        // Otherwise the rest is done without us.
         if ends_at_once
             && !own_thread::is_current()
             && let Some(manager) = self.manager.take()

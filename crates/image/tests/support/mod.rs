@@ -35,7 +35,7 @@ impl Drop for Server {
     }
 }
 
-/// What a user writes for the export behind a socket.
+/// The location of the export behind a socket.
 pub fn image(socket: &Path) -> PathBuf {
     PathBuf::from(format!("nbd+unix:///?socket={}&wait=forever", socket.display()))
 }

@@ -23,7 +23,7 @@ fn of_another(state: LeaseState) -> Lease {
     }
 }
 
-/// What a run of the machine came to.
+/// The result of a run of the machine.
 struct Ended {
     result: Result<Claimed, LeaseError>,
     took: Duration,

@@ -61,7 +61,7 @@ impl World {
             Work::Flush => self.hosts[host].unflushed.iter().filter(answered).map(|of| of.0).collect(),
             _ => Vec::new(),
         };
-        // What can't leave this host is given up, and told when the network is back.
+        // An operation that can't leave this host is given up, and answered when the network is back.
         let mute = self.hosts[host].mute_until.saturating_sub(self.now());
         let fails = fails || mute > 0;
         let never = mute > 0 || fails && self.rng.random();

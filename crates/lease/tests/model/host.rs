@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use syncline_lease::lab::{Canary, Claim, Gate, How, Renewal, Traffic};
 use syncline_lease::{LeaseHolder, LeaseOptions, Leased, Permit};
 
-/// What a holder's program has been told.
+/// An answer to a holder's program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Told {
     Written,
@@ -48,7 +48,7 @@ pub struct Host {
     pub late_until: u64,
     /// The server has not been away since it last connected.
     pub connected: bool,
-    /// What it had to send again after that has arrived by then; nothing else comes before.
+    /// Operations that it had to send again after that have arrived by then; nothing else comes before.
     pub resent_until: u64,
     /// Its clock stands still since then.
     pub paused_since: Option<u64>,

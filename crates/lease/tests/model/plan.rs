@@ -1,4 +1,4 @@
-//! What a run is made of, and what it has shown.
+//! The plan of a run, and its outcome.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -7,7 +7,7 @@ use std::fmt;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
 
-/// What may go wrong.
+/// The trouble that a run may meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// Everything that D1 to D4 allow.
@@ -75,7 +75,7 @@ impl Plan {
     }
 }
 
-/// What a run has shown.
+/// The outcome of a run.
 #[derive(Default, Debug)]
 pub struct Outcome {
     pub broken: Vec<String>,

@@ -1,4 +1,4 @@
-//! What hosts do: they claim, renew, write and flush, release and crash.
+//! The actions of hosts: they claim, renew, write and flush, release and crash.
 
 use crate::device::{Begun, HostDevice};
 use crate::host::{Doing, Holding, Told};

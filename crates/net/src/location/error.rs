@@ -1,6 +1,6 @@
 //! Why a location can't be understood.
 
-/// What is wrong with a location, and what it should look like.
+/// An error in a location, with how it should look.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LocationError {
     /// It begins with `SCHEME:`, and no storage is called that.
@@ -11,7 +11,7 @@ pub enum LocationError {
     UnknownScheme {
         /// The location.
         text: String,
-        /// What it begins with.
+        /// The scheme that it begins with.
         scheme: String,
     },
     /// Storage on the network with a name that is not UTF-8.
@@ -30,9 +30,9 @@ pub enum LocationError {
     Forbidden {
         /// The location.
         text: String,
-        /// What can't.
+        /// The character or byte, as the message names it.
         what: &'static str,
-        /// What to write instead.
+        /// How to write it instead, for the end of the message; may be empty.
         next: &'static str,
     },
     /// An NBD URI without its two slashes.
@@ -40,7 +40,7 @@ pub enum LocationError {
     NoAuthority {
         /// The location.
         text: String,
-        /// What it begins with.
+        /// The scheme that it begins with.
         scheme: String,
         /// How it should look.
         example: &'static str,
@@ -58,7 +58,7 @@ pub enum LocationError {
     Port {
         /// The location.
         text: String,
-        /// What stands in its place.
+        /// The text in a port's place.
         port: String,
     },
     /// A host, though the server is on this one.
@@ -111,7 +111,7 @@ pub enum LocationError {
     Wait {
         /// The location.
         text: String,
-        /// What stands there.
+        /// The text in a time's place.
         value: String,
     },
     /// A certificate without its key, or the other way round.

@@ -132,7 +132,7 @@ fn each_mistake_is_named_with_what_to_write() {
         assert!(refusal.contains(part), "{text}: {refusal}");
         assert!(refusal.starts_with(text) && !refusal.contains('\n'), "{text}: {refusal}");
     }
-    // What is told to a user goes to logs too.
+    // Messages to a user go to logs too.
     let told = refusal("nbds://me:s3cret@h/x?cafile=a@b");
     assert!(told.contains("users are not supported") && !told.contains("s3cret"), "{told}");
     assert!(refusal(&format!("nbd://h/{}", "x".repeat(4097))).contains("longer than 4096"));

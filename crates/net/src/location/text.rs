@@ -8,7 +8,7 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// What stands encoded in a name or in a value.
+/// Characters that stand encoded in a name or in a value.
 const ENCODED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'%')
@@ -33,7 +33,7 @@ pub(super) fn scheme(text: &[u8]) -> Option<(String, &[u8])> {
     is_scheme.then(|| (String::from_utf8_lossy(scheme).to_ascii_lowercase(), rest))
 }
 
-/// What follows the scheme.
+/// A location, split behind its scheme.
 pub(super) struct Rest<'a> {
     /// All of the location.
     pub(super) text: &'a str,

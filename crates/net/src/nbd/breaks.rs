@@ -1,4 +1,4 @@
-//! What a lost connection does to the state, a new one, and giving up.
+//! The changes of the state when a connection is lost, when there is a new one, and on giving up.
 
 use super::lab::Canary;
 use super::link::Link;

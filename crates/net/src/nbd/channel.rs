@@ -39,7 +39,7 @@ impl AsFd for Socket {
     }
 }
 
-/// What a send has done.
+/// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     /// Bytes taken.
@@ -214,7 +214,7 @@ impl Channel {
                 Ok(_) => {
                     let fed = connection.process_new_packets();
                     // The peer may have asked for new keys, or must be told what is wrong with it.
-                    // What does not fit now goes with the next send.
+                    // Bytes that do not fit now go with the next send.
                     write_out(&mut connection, &self.socket)?;
                     fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 }

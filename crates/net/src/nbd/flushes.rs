@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syncline_device::{Completion, DeviceError, Operation};
 
-/// What is kept is written again in about the time in which it was written. A lease that is in the
-/// image ends after some seconds in which it was not renewed, and the writing again comes before that.
-/// So this long after a flush the next is due, once so much is kept that it takes any time at all.
+/// A reconnect writes what is kept again in about the time in which it was written. A lease that is
+/// in the image ends after some seconds in which it was not renewed, and the writing again comes
+/// before that. So this long after a flush the next is due, once so much is kept that it takes any
+/// time at all.
 const OWN_AFTER: Duration = Duration::from_secs(2);
 const OWN_BYTES: u64 = 8 << 20;
 
@@ -33,7 +34,7 @@ pub(super) struct Flushes {
 }
 
 struct Flight {
-    /// What had completed when it was sent.
+    /// Covers the changes that had completed when it was sent.
     cover: Cover,
     waiters: Vec<Waiter>,
 }

@@ -17,10 +17,10 @@ use syncline_device::BLOCK_BYTES;
 const REPLY_MAX_BYTES: u32 = 64 << 10;
 /// The most replies to one option; a server that sends more never ends.
 const REPLIES_MAX: u32 = 256;
-/// What a server takes that names no limit of its own.
+/// The largest payload for a server that names no limit of its own.
 const PAYLOAD_MAX_BYTES: u32 = 32 << 20;
 
-/// What a server says of its export.
+/// An export, as the server describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Export {
     /// Rounded down to whole blocks.

@@ -76,7 +76,7 @@ impl Entry {
     }
 }
 
-/// What a change counts for.
+/// The bytes that a change counts for.
 pub(super) fn weight(change: &Change) -> u64 {
     let data_bytes = match change {
         Change::Write(bufs) => bufs.iter().map(|buf| buf.len() as u64).sum(),
@@ -113,7 +113,7 @@ impl Kept {
         self.bytes -= entry.weight();
     }
 
-    /// What a flush that is sent now covers (rule R4).
+    /// The cover of a flush that is sent now (rule R4).
     pub(super) fn cover(&self) -> Cover {
         Cover(self.completions)
     }
@@ -189,7 +189,7 @@ impl Kept {
         self.open_bytes
     }
 
-    /// What has completed, in the order in which it must be done again.
+    /// The completed changes, in the order in which they must be done again.
     pub(super) fn completed(&self) -> Vec<(u64, u64, Change)> {
         let completed = self.entries.values().filter(|entry| entry.cover().is_some());
         completed.map(|entry| (entry.offset, entry.len_bytes, entry.change.clone())).collect()

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Completion, DeviceError, Operation};
 
-/// What changes a range of the export.
+/// A change of a range of the export.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     /// These buffers, one after the other.

@@ -41,7 +41,7 @@ pub(super) mod info {
     pub(crate) const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// Flags of an export.
 pub(super) mod export {
     pub(crate) const HAS_FLAGS: u16 = 1 << 0;
     pub(crate) const READ_ONLY: u16 = 1 << 1;
@@ -120,7 +120,7 @@ pub(super) enum Reply {
     Chunk { cookie: u64, last: bool, content: Content },
 }
 
-/// What a part of a structured reply says.
+/// The content of a part of a structured reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Content {
     Nothing,

@@ -1,4 +1,5 @@
-//! What the device, its receivers and its manager share, and the way from the state to the outside.
+//! State that the device, its receivers and its manager share, and the way from the state to the
+//! outside.
 
 use super::NbdOptions;
 use super::fence::Guard;
@@ -30,7 +31,7 @@ pub(super) struct Shared {
     /// The fence, for those who send.
     pub(super) guard: Arc<Guard>,
     pub(super) size_bytes: AtomicU64,
-    /// What the export offers.
+    /// The export's flags.
     pub(super) flags: AtomicU16,
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use syncline_device::{BLOCK_BYTES, Completion, DeviceError};
 
-/// What is to be done when the state is not locked any more.
+/// Messages, answers and calls that wait until the state is not locked any more.
 #[derive(Default)]
 pub(super) struct Outbox {
     /// Where the messages go.
@@ -73,14 +73,14 @@ pub(super) struct State {
     /// By number: at least one request is without a reply.
     pub(super) ops: HashMap<u64, Op>,
     pub(super) wires: HashMap<u64, Wire>,
-    /// What can't be sent yet, in the order of the calls.
+    /// Operations that can't be sent yet, in the order of the calls.
     pub(super) waiting: VecDeque<Op>,
     /// The first of those waits for room among what is kept.
     pub(super) is_full: bool,
     pub(super) kept: Kept,
     pub(super) kept_max_bytes: u64,
     pub(super) flushes: Flushes,
-    /// What each connection has to do.
+    /// The load of each connection: that of its requests without a reply.
     pub(super) loads: SmallVec<[u64; 4]>,
     pub(super) guard: Arc<Guard>,
     /// The place of a block whose reads and writes go before all others, and wait for no room.
@@ -157,7 +157,7 @@ impl State {
                 outbox.wake_manager = true;
             }
         }
-        // What came before it was marked when it came.
+        // Operations before it were marked when they came.
         if let Some(newest) = self.waiting.back_mut() {
             newest.waited = true;
         }
@@ -331,7 +331,7 @@ impl State {
         }
     }
 
-    /// What is under way at this moment.
+    /// The gauges at this moment.
     pub(super) fn now(&self) -> NetGauges {
         let connections = match &self.phase {
             Phase::Up(link) => link.connections.len(),

@@ -49,8 +49,8 @@ impl Wire {
         }
     }
 
-    /// What it counts for when the least busy connection is sought. Some servers serve a connection
-    /// in order, and then a flush holds up what is sent behind it.
+    /// Its weight when the least busy connection is sought. Some servers serve a connection in
+    /// order, and then a flush holds up what is sent behind it.
     pub(super) fn load(&self) -> u64 {
         match self.target {
             Target::Op(_) => u64::from(self.len_bytes) + 4096,

@@ -33,7 +33,7 @@ pub(super) const IMAGE_SETTINGS: [(&str, &str); 5] = [
     ("rbd_blocklist_expire_seconds", "0"),
 ];
 
-/// What settings were called before Ceph 16.
+/// Settings with their names before Ceph 16.
 const OLD_NAMES: [(&str, &str); 2] = [
     ("rbd_blocklist_on_break_lock", "rbd_blacklist_on_break_lock"),
     ("rbd_blocklist_expire_seconds", "rbd_blacklist_expire_seconds"),
@@ -42,7 +42,7 @@ const OLD_NAMES: [(&str, &str); 2] = [
 /// Settings that versions before this one lack, and then behave like.
 const NEWER: [&str; 2] = ["rbd_persistent_cache_mode", "rbd_read_from_replica_policy"];
 
-/// What a client is for.
+/// The purpose of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// Reading and writing an image.
@@ -112,7 +112,7 @@ impl Cluster {
         // Nobody takes the lock by itself, also before we do (`lock.rs`).
         let automatic = options.canary == Some(Canary::AutomaticLock);
         self.set("rbd_auto_exclusive_lock_until_manual_request", if automatic { "true" } else { "false" })?;
-        // What goes wrong is told by us, in one line.
+        // Errors are told by us, in one line.
         self.set("log_to_stderr", "false")?;
         self.set("err_to_stderr", "false")?;
         // Connecting, and asking monitors: nothing has been written then, and a command that is

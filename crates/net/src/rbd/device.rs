@@ -39,7 +39,7 @@ pub struct RbdDevice {
     growing: Arc<Mutex<()>>,
 }
 
-/// What has to be closed, off librbd's threads.
+/// The parts that have to be closed, off librbd's threads.
 struct Parts {
     image: Arc<Image>,
     claims: Arc<Claims>,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use syncline_device::DeviceError;
 
-/// What Ceph's functions return, as a positive number.
+/// An error of Ceph's functions, as a positive number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Errno(pub(super) i32);
 
@@ -63,7 +63,7 @@ pub enum RbdError {
     /// A pool, an image, a file name or a user with a zero byte, or without any.
     #[error("{what} {text:?} is no name that Ceph takes: check the spelling")]
     BadName {
-        /// What it names.
+        /// The kind of thing that it names.
         what: &'static str,
         /// The name.
         text: String,
@@ -144,9 +144,9 @@ pub enum RbdError {
         owner: String,
         /// The setting.
         setting: String,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it has to be.
+        /// The value that it has to have.
         wanted: &'static str,
     },
     /// Another client writes the image (promise P7).
@@ -181,7 +181,7 @@ pub enum RbdError {
     /// Anything else that Ceph or the system refused.
     #[error("could not {what} ({source}){}", refused_step(source))]
     Refused {
-        /// What was tried.
+        /// The action, in words that follow "could not".
         what: &'static str,
         /// The system's error.
         source: io::Error,

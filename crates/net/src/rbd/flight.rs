@@ -31,7 +31,7 @@ pub(super) struct Flight {
     request: Request,
 }
 
-/// What librbd is asked for.
+/// A request to librbd.
 pub(super) enum Request {
     Read(AlignedBuf),
     Write(Vec<Bytes>),

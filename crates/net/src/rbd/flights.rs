@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use syncline_device::{AlignedBuf, Completion, DeviceError, Operation};
 
-/// What a device and the operations that are under way share.
+/// State that a device and the operations under way share.
 pub(super) struct Flights {
     /// The image, for messages.
     pub(super) image: String,
@@ -79,7 +79,7 @@ impl Done {
     }
 }
 
-/// What to do with an operation that begins.
+/// How an operation that begins goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Begun {
     /// Send it, under this number.
@@ -88,7 +88,7 @@ pub(super) enum Begun {
     Answered,
 }
 
-/// What the sentinel has to do.
+/// The sentinel's task.
 pub(super) enum Task {
     /// Find out who has the lock, and break the device.
     Explain(Option<Errno>),
@@ -262,7 +262,7 @@ impl Flights {
         }
     }
 
-    /// What is under way at this moment.
+    /// The gauges at this moment.
     pub(super) fn now(&self) -> NetGauges {
         let state = self.state.lock();
         NetGauges {

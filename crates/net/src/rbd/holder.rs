@@ -11,7 +11,7 @@ pub struct LockHolder {
     pub address: String,
     /// The cluster has had a sign of life from it, within the last 30 s by default.
     pub alive: bool,
-    /// What a Syncline says about itself: its host and process.
+    /// A Syncline's own words: its host and process.
     pub about: Option<String>,
 }
 
@@ -26,8 +26,8 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// What this process says about itself, in the image's metadata: its name in the cluster first, so
-/// that nobody takes it for another holder's.
+/// This process's introduction, in the image's metadata: its name in the cluster first, so that
+/// nobody takes it for another holder's.
 pub(super) fn introduction(client: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
@@ -35,8 +35,8 @@ pub(super) fn introduction(client: &str) -> String {
     format!("{client} host {host}, process {}", std::process::id())
 }
 
-/// What the holder of this name said about itself, if this is from it. Anybody may have written it,
-/// so only a short line of ordinary characters counts.
+/// The words of the holder of this name about itself, if the text is from it. Anybody may have
+/// written it, so only a short line of ordinary characters counts.
 pub(super) fn introduced(text: &str, client: &str) -> Option<String> {
     let about = text.strip_prefix(client)?.strip_prefix(' ')?;
     let ordinary = |c: char| c.is_ascii_graphic() || c == ' ';

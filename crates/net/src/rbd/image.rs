@@ -18,7 +18,7 @@ const FEATURES: u64 =
     FEATURE_LAYERING | FEATURE_EXCLUSIVE_LOCK | FEATURE_OBJECT_MAP | FEATURE_FAST_DIFF | FEATURE_DEEP_FLATTEN;
 /// Where a holder introduces itself, in the image's metadata.
 const INTRODUCTION: &CStr = c"syncline_holder";
-/// What RBD calls its lock, on the image's header object.
+/// RBD's name for its lock, on the image's header object.
 const LOCK: &CStr = c"rbd_lock";
 /// The tag of a lock that librbd or the kernel took, rather than 'rbd lock add'.
 const LIBRBDS_TAG: &str = "internal";
@@ -264,7 +264,7 @@ impl Image {
         Errno::check(removed.into()).map(drop)
     }
 
-    /// What else is known about a client that has the lock.
+    /// Finds out more about a client that has the lock.
     pub(super) fn describe(&self, locker: &Locker) -> Result<LockHolder, Errno> {
         let Locker { client, address, .. } = locker.clone();
         let alive = self.watchers()?.iter().any(|(_, watching)| *watching == address);

@@ -14,7 +14,7 @@ use super::spec::{Canary, RbdOptions};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// What is to remain true.
+/// The state of the lock that has to remain.
 pub(super) enum Expected {
     /// We have the lock, under this name.
     Ours(String),

@@ -1,6 +1,6 @@
 //! Random operations on a server that crashes, breaks off and fails, against a model.
 //!
-//! What must hold: each operation ends once; only injected errors are told; a read finds the last
+//! Invariants: each operation ends once; only injected errors are told; a read finds the last
 //! completed write or a later one; and when everything ends in a crash that the client does not
 //! survive, everything is there that a successful flush covered.
 
@@ -53,7 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a block may hold after a change of it.
+/// Contents of a block after a change of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Version {
     Fill(u64),
@@ -130,7 +130,7 @@ impl World {
         self.lab.store(|store| store.failed_flushes)
     }
 
-    /// What a flush that begins now covers.
+    /// The version of each block that a flush that begins now covers, as far as is known.
     fn covered(&self) -> Vec<(usize, u64)> {
         self.blocks.iter().map(|block| block.completed).collect()
     }

@@ -91,7 +91,7 @@ impl Fence for Flag {
     }
 }
 
-/// What waited is only sent if it still may be.
+/// A write that waited is only sent if it still may be.
 #[test]
 fn what_had_to_wait_is_asked_for_again() {
     // Waiting behind a write, and in a replay.
@@ -120,8 +120,8 @@ fn what_had_to_wait_is_asked_for_again() {
     }
 }
 
-/// What the socket had no room for may be in the client's own queue for any time: while the server
-/// takes nothing, or while this process is stopped.
+/// Data that the socket had no room for may be in the client's own queue for any time: while the
+/// server takes nothing, or while this process is stopped.
 #[test]
 fn what_the_socket_had_no_room_for_is_not_sent_when_it_may_not_be_any_more() {
     const LEN: usize = 4 << 20;

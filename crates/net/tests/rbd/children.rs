@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(100);
 /// The writer's number in its records.
 pub const CHILD: u64 = 7;
 
-/// What the child does; without its variables it is a test that has nothing to do.
+/// The child process; without its variables it is a test that has nothing to do.
 #[test]
 fn child() {
     let Ok(image) = std::env::var(IMAGE) else { return };
@@ -160,7 +160,7 @@ impl Drop for Writer {
 
 const LEAVES: &str = "SYNCLINE_RBD_CHILD_LEAVES";
 
-/// What the child does that ends while librbd works for it.
+/// The child process that ends while librbd works for it.
 #[test]
 fn leaving_child() {
     if std::env::var_os(LEAVES).is_none() {
@@ -169,7 +169,7 @@ fn leaving_child() {
     let image = std::env::var(IMAGE).expect("an image");
     let spec = RbdSpec { conf: std::env::var_os(CONF).map(Into::into), ..RbdSpec::new("rbd", image) };
     let options = RbdOptions { wait: Some(Duration::from_secs(1)), ..RbdOptions::default() };
-    // What a program does at its end comes after the destructors of libraries that were loaded later.
+    // A function of `atexit` runs after the destructors of libraries that are loaded later.
     // SAFETY: the function may be called at exit: it uses nothing that is gone by then.
     unsafe { libc::atexit(take_time) };
     let device = RbdDevice::open(&spec, &options).expect("opened");

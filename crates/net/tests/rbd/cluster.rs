@@ -78,7 +78,8 @@ fn cluster() -> Option<&'static Cluster> {
     cluster.as_ref()
 }
 
-/// What is to be stopped when this program ends. A program that is killed is noticed by the script.
+/// The folder of the cluster that is stopped when this program ends. A program that is killed is
+/// noticed by the script.
 static RUNNING: OnceLock<PathBuf> = OnceLock::new();
 
 extern "C" fn stop_at_exit() {

@@ -1,4 +1,4 @@
-//! What goes wrong with a cluster, and what is said of it.
+//! Failures of a cluster, and the messages about them.
 
 use crate::children::Leaver;
 use crate::cluster::{Cluster, alone_on_the_cluster, on_the_cluster};

@@ -95,7 +95,7 @@ fn readers_are_refused_beside_a_writer_and_fail_when_one_comes() {
             RbdOptions { read_only: true, check_every: Duration::from_millis(200), ..RbdOptions::default() };
         let error = refused(&spec, &reading);
         assert!(RbdError::of(&error).and_then(RbdError::holder).is_some(), "{error}");
-        // What does not change may be read.
+        // Data that does not change may be read.
         let beside = RbdOptions { beside_writer: true, ..reading.clone() };
         let beside = RbdDevice::open(&spec, &beside).unwrap();
         assert_eq!(&block_on(beside.read_at(0, 4096)).unwrap()[..], &record(3, 0)[..]);

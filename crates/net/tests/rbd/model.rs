@@ -51,7 +51,7 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
     prop::collection::vec(prop::collection::vec(step(), 1..24), 1..12)
 }
 
-/// What may be read: this, or anything after a discard.
+/// The contents that a read may find: these, or anything after a discard.
 #[derive(Clone, Copy, PartialEq)]
 enum Block {
     Filled(u8),
