@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::path::{Path, PathBuf};
 
-/// What Python raises for an error of the library.
+/// The exception of Python for an error of the library.
 pub fn raised(error: &syncline::Error) -> PyErr {
     if let syncline::Error::Memory { .. } = error.cause() {
         return PyMemoryError::new_err(error.to_string());
@@ -21,7 +21,7 @@ pub fn raised_for(error: &syncline::Error, path: &Path) -> PyErr {
     PyOSError::new_err((error.errno(), cause.to_string(), path.as_os_str().to_owned()))
 }
 
-/// What Python raises for a handle that was closed.
+/// The exception of Python for a handle that was closed.
 pub fn closed(what: &str) -> PyErr {
     PyValueError::new_err(format!("the {what} is closed"))
 }

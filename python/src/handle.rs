@@ -1,4 +1,4 @@
-//! What a Python object holds: until it is closed, and in the process that opened it.
+//! The handle that a Python object holds: until it is closed, and only in the process that opened it.
 
 use crate::failure::closed;
 use pyo3::exceptions::PyRuntimeError;

@@ -319,7 +319,7 @@ impl Image {
         Ok((has.blocks * BLOCK, has.free * BLOCK, has.available * BLOCK))
     }
 
-    /// What was counted, as JSON.
+    /// The counters, as JSON.
     fn statistics_json(&self, py: Python<'_>) -> PyResult<String> {
         let statistics = self.call(py, |fs| Ok(fs.statistics()))?;
         serde_json::to_string(&statistics).map_err(|error| PyValueError::new_err(error.to_string()))

@@ -1,4 +1,4 @@
-//! What is known about files and snapshots.
+//! Attributes of files and snapshots.
 
 use pyo3::prelude::*;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -13,7 +13,7 @@ pub enum BenchError {
     /// Only root can do it.
     #[error("{what} needs loop devices and mount(8): run it as root")]
     NotRoot {
-        /// What needs root.
+        /// The action that needs root.
         what: String,
     },
     /// A program is missing.
@@ -43,7 +43,7 @@ pub enum BenchError {
     /// The answer of a program or the kernel can't be understood.
     #[error("cannot make sense of {what}: {said}")]
     Answer {
-        /// What was read.
+        /// The answer, in words that follow "cannot make sense of".
         what: String,
         /// Its text, or the error in it.
         said: String,

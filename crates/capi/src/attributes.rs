@@ -23,7 +23,7 @@ pub struct syncline_time {
 /// See [`syncline_time`].
 pub const SYNCLINE_TIME_OMIT: u32 = 0xffff_ffff;
 
-/// What is known about a file or directory.
+/// Attributes of a file or directory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct syncline_stat {

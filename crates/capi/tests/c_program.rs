@@ -135,7 +135,7 @@ fn the_program_of_the_documents_runs() {
     for _ in 0..2 {
         run(Command::new(&program).current_dir(folder).env("LD_LIBRARY_PATH", folder));
     }
-    // What it wrote is there.
+    // The image that it wrote is there.
     assert_eq!(std::fs::metadata(folder.join("disk.img")).unwrap().len(), 64 << 20);
     std::fs::write(folder.join("disk.img"), "no image").unwrap();
     let refused = Command::new(&program).current_dir(folder).env("LD_LIBRARY_PATH", folder).output().unwrap();

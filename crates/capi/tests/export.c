@@ -1,4 +1,4 @@
-/* What a C program does with an image on an NBD server, at argv[1]. Says what failed and exits with 1. */
+/* A C program that uses an image on an NBD server, at argv[1]. Says what failed and exits with 1. */
 #include <errno.h>
 #include <fcntl.h>
 #include <libsyncline.h>

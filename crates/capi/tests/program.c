@@ -1,4 +1,4 @@
-/* What a C program does with the library, on an image at argv[1]. Says what failed and exits with 1. */
+/* A C program that uses the library on an image at argv[1]. Says what failed and exits with 1. */
 /* Both headers in one program; this one asks the C library for GNU extensions, and so comes first. */
 #include <syncline.h>
 #include <errno.h>

@@ -28,7 +28,7 @@ macro_rules! kinds {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What it means.
+            /// The meaning of the kind, in words.
             pub fn explanation(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc,)*),)* }
             }
@@ -147,7 +147,7 @@ pub struct Finding {
     pub object: Option<u64>,
     /// The block concerned, if any.
     pub block: Option<u64>,
-    /// What exactly is wrong.
+    /// The details, in words.
     pub text: String,
 }
 
@@ -214,10 +214,10 @@ impl Serialize for Finding {
     }
 }
 
-/// What a check found, and how much it looked at.
+/// The findings of a check, and how much it looked at.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Report {
-    /// What is wrong; at most [`FINDINGS_MAX`] findings.
+    /// At most [`FINDINGS_MAX`] findings.
     pub findings: Vec<Finding>,
     /// Findings dropped because the list was full.
     pub findings_dropped: u64,

@@ -6,7 +6,7 @@ use syncline_fs::types::ROOT;
 use syncline_fs::{Filesystem, Options};
 use syncline_store::{Store, StoreOptions, read_snapshots};
 
-/// What a read-only mount can show of an image.
+/// The part of an image that a read-only mount can show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Readable {
     /// Its root directory can be listed, at least in part.

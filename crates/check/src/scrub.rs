@@ -55,7 +55,7 @@ pub struct ScrubReport {
     pub total_bytes: u64,
     /// How long it has been running.
     pub milliseconds: u64,
-    /// What is damaged.
+    /// The damage found.
     pub findings: Vec<Finding>,
     /// Findings dropped because the list was full.
     pub findings_dropped: u64,
@@ -466,7 +466,7 @@ fn fresh_parts(extent: Extent, verified: &mut Verified) -> Vec<Extent> {
     fresh.into_iter().filter_map(part).collect()
 }
 
-/// What is wrong with a superblock copy. A copy that was never written is fine.
+/// The damage of a superblock copy, if any. A copy that was never written is fine.
 async fn bad_copy(store: &Store, slot: usize, copy: usize) -> Option<String> {
     let (geometry, newest) = (store.geometry(), store.superblock().generation);
     let addrs = geometry.superblock_copies(slot);

@@ -1,5 +1,5 @@
-//! What a check finds and a repair mends. All in one program, since building the filesystem for
-//! each would be slow.
+//! Checks and repairs of damaged images. All in one program, since building the filesystem for each
+//! would be slow.
 
 mod common;
 mod damage;

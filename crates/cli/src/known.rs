@@ -62,7 +62,7 @@ const TABLE: &[Known] = &[
 const ZFS_RING: std::ops::Range<usize> = 128 << 10..256 << 10;
 const ZFS_MAGIC: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
 
-/// What the first bytes of a device contain, in words that follow "holds".
+/// Names the contents of a device by its first bytes, in words that follow "holds".
 pub fn recognize(start: &[u8]) -> Option<String> {
     if let Some(name) = syncline(start) {
         return Some(name);

@@ -57,7 +57,7 @@ fn k5_is_measured_and_reported() {
         let [least, middle, most] =
             ["min", "median", "max"].map(|of| syncline["value"][of].as_f64().unwrap());
         assert!(least > 0.0 && least <= middle && middle <= most, "{syncline}");
-        // What the tables show: at most one flush for an fsync, and each byte written about once.
+        // The figures of the tables: at most one flush for an fsync, and each byte written about once.
         let number = |name: &str| syncline[name].as_f64().unwrap();
         assert!((0.01..1.1).contains(&number("flushes_per_operation")), "{syncline}");
         assert!((0.95..1.5).contains(&number("bytes_per_byte")), "{syncline}");

@@ -192,7 +192,7 @@ fn a_mount_is_for_reading_goes_lazily_and_tells_what_it_is() {
     {
         assert!(text.contains(words), "{words}: {text}");
     }
-    // What is open stays usable, and is written when it is closed.
+    // An open file stays usable, and is written when it is closed.
     let open = fs::File::create(directory.join("open")).unwrap();
     call(&["umount", "-l"]).ok();
     assert!(!directory.join("file").exists());

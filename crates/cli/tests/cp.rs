@@ -200,7 +200,7 @@ fn no_copy_is_overwritten_by_another() {
         let links = fs::metadata(to.join("x")).unwrap().nlink();
         assert_eq!(links, if options == ["-a"] { 2 } else { 1 }, "{options:?}");
     }
-    // What are two names of one file there get contents of their own.
+    // Two names of one file there get contents of their own.
     for name in ["x", "y"] {
         fs::remove_file(to.join(name)).unwrap();
     }
@@ -317,7 +317,7 @@ fn a_directory_with_several_names_is_entered_once() {
     assert_eq!(walkdir::WalkDir::new(&to).min_depth(1).into_iter().count(), DEPTH);
 }
 
-/// What can't be looked at hides nothing else, neither from a listing nor from a copy.
+/// An entry that can't be looked at hides nothing else, neither from a listing nor from a copy.
 #[test]
 fn an_entry_that_leads_nowhere_is_told_and_the_others_are_listed() {
     let place = Place::with_image("32MiB");

@@ -1,5 +1,5 @@
-//! What the documents mention exists: links and headings, files that the glossary names, commands
-//! and their options.
+//! Everything that the documents mention exists: links and headings, files that the glossary names,
+//! commands and their options.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;

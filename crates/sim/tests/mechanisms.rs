@@ -137,7 +137,7 @@ fn an_fsync_that_another_flush_covered_needs_none() {
     assert_eq!(flushes(&[Ablation::FlushElide]), 3);
 }
 
-/// What a package manager does: write all files, then fsync them one by one.
+/// The order of a package manager: write all files, then fsync them one by one.
 #[test]
 fn small_files_go_along_with_the_fsync_of_any() {
     const FILES: u64 = 50;
@@ -418,9 +418,9 @@ fn a_small_synced_write_is_one_request() {
     assert_eq!(counts(&[Ablation::DataInLog]), (2 * ROUNDS, 0, ROUNDS));
 }
 
-/// What data in the log costs in bytes: a synced block is written to the log and to its place. One
-/// writer pays for a second block of log, since header and items do not fit beside the data; many
-/// share it.
+/// The cost of data in the log, in bytes: a synced block is written to the log and to its place.
+/// One writer pays for a second block of log, since header and items do not fit beside the data;
+/// many share it.
 #[test]
 fn a_small_synced_write_is_written_twice() {
     const BLOCKS: u64 = 400;

@@ -71,7 +71,7 @@ fn some_pairs_of_operations() {
     assert!(summary.figures.distinct > 2_000, "{summary}");
 }
 
-/// What a sync of class `ordered` leaves, whatever comes after it.
+/// A sync of class `ordered` keeps its promise, whatever comes after it.
 #[test]
 fn some_operations_after_an_ordered_sync() {
     let plan = seeded(Plan::BROAD);

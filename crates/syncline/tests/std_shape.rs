@@ -1,4 +1,4 @@
-//! What `std::fs` has, and has the same way.
+//! The parts of `std::fs` that the library has too, and in the same way.
 
 use std::io::{self, ErrorKind, Write};
 use syncline::{
@@ -187,7 +187,7 @@ fn everything_below_is_walked_through() {
         ["top/a", "top/a/deep", "top/a/deep/file", "top/a/deep/root", "top/b", "top/b/empty", "top/z"]
     );
     assert_eq!(walk(Some("top/a")), ["top/a", "top/b", "top/b/empty", "top/z"]);
-    // What goes away while it is walked through is no failure.
+    // An entry that goes away during the walk is no failure.
     let mut walk = fs.walk_dir("top").unwrap();
     let told = walk.next().unwrap().unwrap();
     fs.remove_dir_all("top").unwrap();

@@ -24,7 +24,7 @@ use syncline_format::{BLOCK_BYTES, Key, Kind, OBJECTS_END};
 
 const ROOT: u64 = 1;
 
-/// What is left of an object.
+/// How much of an object is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Nature {
     /// It has an inode item.

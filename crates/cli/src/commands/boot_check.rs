@@ -1,4 +1,4 @@
-//! What `fsck.syncline -a` does at boot: nothing needs to be checked, as mounting recovers whatever a
+//! `fsck.syncline -a`, as run at boot: nothing needs to be checked, as mounting recovers whatever a
 //! crash left, but what is no image at all is told.
 
 use super::check::{OPERATIONAL_ERROR, not_checked};

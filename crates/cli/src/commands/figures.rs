@@ -25,8 +25,8 @@ pub fn namespace_of_processes() -> Option<String> {
     Some(std::fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
 }
 
-/// What tells the mounts of an image apart: each draws a log epoch of its own, and keeps it as long
-/// as its log can be written.
+/// The log epoch, which tells the mounts of an image apart: each draws one of its own, and keeps it
+/// as long as its log can be written.
 pub fn epoch(superblock: &Superblock) -> String {
     superblock.epoch.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -64,7 +64,7 @@ pub fn runs<T>(findings: &[T], follows: impl Fn(&T, &T) -> bool) -> impl Iterato
     findings.chunk_by(move |one, next| follows(one, next)).map(|run| (&run[0], run.len() as u64 - 1))
 }
 
-/// What is said of a run behind its first finding.
+/// The words behind the first finding of a run, if more follow it there.
 pub fn and_more(more: u64) -> String {
     match more {
         0 => String::new(),

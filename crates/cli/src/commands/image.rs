@@ -156,7 +156,7 @@ pub fn known_contents(path: &Path) -> Option<String> {
     known::recognize(&start)
 }
 
-/// What a read-only mount would show of an image that nobody has open.
+/// The part that a read-only mount would show of an image that nobody has open.
 pub fn what_can_be_read(path: &Path) -> Readable {
     let (Ok(device), Ok(spawn)) = (open_read_only(path), background()) else { return Readable::Nothing };
     block_on(syncline_check::what_can_be_read(device, spawn))
@@ -175,7 +175,7 @@ pub fn without_present(readable: &Readable) -> String {
 /// True if one of our filesystems is there whose start is unreadable: its superblocks have copies
 /// at the end.
 fn has_superblock_at_its_end(path: &Path) -> bool {
-    // What is not on this host is looked at as a whole when its first bytes are.
+    // Of an image on a network, only the first bytes are looked at.
     if syncline_image::is_remote(path) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! What opening an image has found, in words and as an exit code.
+//! The result of opening an image, in words and as an exit code.
 
 use crate::failure::Cause;
 use crate::printed::left_out;

@@ -1,4 +1,4 @@
-//! What the daemon tells of an image on a network, or with a device lease: the sections `network`,
+//! The daemon's account of an image on a network, or with a device lease: the sections `network`,
 //! `lease` and `lost` of `stats`, and the end of a mount whose image was lost.
 
 use crate::failure::{Cause, Failure};

@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Outcome {
     }))
 }
 
-/// What can't be read of an image that was lost is not damaged.
+/// Refuses if the image was lost: what can't be read of it is not damaged.
 fn refuse_lost(directory: &Path) -> Result<(), Failure> {
     remote::lost_by(directory).map_or(Ok(()), Err)
 }

@@ -302,7 +302,7 @@ fn wait_for_exit(pid: i64, mounted: &MountEntry, timeout: Duration) -> Result<()
     Ok(())
 }
 
-/// What is being waited for while somebody has the image.
+/// The reason to wait while somebody has the image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
     /// The end of a daemon that can't be watched: one that root may not ask, one in another pid

@@ -180,7 +180,7 @@ fn whole(sound: &Image, shown: Option<&View>) -> Result<(), String> {
     missing.map_or(Ok(()), |missing| Err(format!("with another space map {missing}")))
 }
 
-/// What is wrong after the repair of an image with one rotten node, if anything.
+/// The fault in the repair of an image with one rotten node, if any.
 fn of_the_sound_one(level: u8, sound: &Image, after: Option<&View>) -> Option<String> {
     let sound = View::of(sound.device.snapshot())?;
     let lied = after.and_then(|after| lie(&sound, after));

@@ -114,8 +114,8 @@ impl Task {
         if self.rng.random() { self.write_to(attributes.ino).await } else { Ok(()) }
     }
 
-    /// What programs do to make a file appear complete: create it without a name, write it, then
-    /// link it. Or drop it instead.
+    /// Makes a file appear complete, as programs do: creates it without a name, writes it, then
+    /// links it. Or drops it instead.
     pub(super) async fn publish(&mut self) -> Done {
         let at = self.random_place()?;
         let linkable = self.rng.random_range(0..8) > 0;
@@ -218,7 +218,7 @@ impl Task {
         Ok(())
     }
 
-    /// What programs do to replace a file: write another and rename it over the first, with or
+    /// Replaces a file, as programs do: writes another and renames it over the first, with or
     /// without an fsync.
     pub(super) async fn replace_by_rename(&mut self) -> Done {
         let to = self.existing_place()?;

@@ -1,6 +1,6 @@
-//! What a crash may leave of one file's data: each block as it was at some time after the last
-//! promise, seen through the truncations that survived, and a size that never runs ahead of the
-//! data.
+//! The states in which a crash may leave one file's data: each block as it was at some time after
+//! the last promise, seen through the truncations that survived, and a size that never runs ahead
+//! of the data.
 
 use super::run::Run;
 use std::ops::RangeInclusive;

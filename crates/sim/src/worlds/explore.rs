@@ -96,7 +96,7 @@ pub struct Violation {
     pub seed: u64,
     /// Position of the power cut, and what it lost.
     pub cut: String,
-    /// What was expected and what was found.
+    /// The expected state and the one found, in words.
     pub what: String,
 }
 

@@ -59,7 +59,7 @@ impl Ran {
     }
 }
 
-/// What an acknowledged sync promises about names and attributes.
+/// The promise of an acknowledged sync about names and attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Names {
     /// All changes up to the sync are durable.
@@ -405,7 +405,7 @@ impl Runner {
         Ok(())
     }
 
-    /// What a sync of these files promises if all of them are of class `ordered`.
+    /// The promise of a sync of these files if all of them are of class `ordered`.
     fn ordered(&self, files: &[Ino]) -> Option<(u64, Duration)> {
         let within = files.iter().map(|ino| match self.now().nodes[ino].class {
             Some(Durability::Ordered(seconds)) => Some(Duration::from_secs(seconds.into())),

@@ -36,7 +36,7 @@ impl Default for Plan {
     }
 }
 
-/// What runs have seen.
+/// Counts of the events in runs.
 #[derive(Clone, Copy, Default)]
 pub struct Seen {
     pub lives: u64,
@@ -63,7 +63,7 @@ impl Seen {
     }
 }
 
-/// What the next life must find: a state that one of these models allows.
+/// The models of which one must allow the state that the next life finds.
 type Allowed<S> = Vec<Arc<<S as Subject>::Model>>;
 
 /// The model that allows an image, and a model of what came back of it.
@@ -110,7 +110,7 @@ fn spec(size: u64, rng: &mut ChaCha8Rng) -> Spec {
     Spec { size, flags, blocks, structured: rng.random() }
 }
 
-/// What a client finds on the server now.
+/// The image that a client finds on the server now.
 fn image(lab: &Lab, size: usize) -> Arc<MemoryDevice> {
     MemoryDevice::from_image(&lab.store(|store| store.contents(size)))
 }

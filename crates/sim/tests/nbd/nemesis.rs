@@ -14,7 +14,7 @@ const STRIKES_MAX: u64 = 60;
 /// Picks after which a life counts as stalled; an ordinary one takes some ten thousand.
 const PICKS_MAX: u64 = 400_000;
 
-/// What it may do in a phase of a life.
+/// The strikes that are allowed in a phase of a life.
 #[derive(Clone, Copy)]
 pub struct May {
     /// The server ends and is started anew.
@@ -23,7 +23,7 @@ pub struct May {
     pub fail: bool,
 }
 
-/// What became of a piece of work.
+/// The outcome of a piece of work.
 pub enum Outcome<T> {
     Ended(T),
     /// The host died before.

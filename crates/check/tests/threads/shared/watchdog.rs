@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 /// Longest time for an operation: far longer than any takes on the slowest machine.
 const OPERATION_MAX: Duration = Duration::from_secs(120);
 
-/// What the threads are doing.
+/// Records the operations of the threads.
 pub struct Watchdog {
     doing: Vec<Mutex<Option<(Instant, String)>>>,
-    /// What each thread began to do, with the number of device events at that time.
+    /// Every operation begun: the number of device events by then, the thread, and a description.
     done: Mutex<Vec<(usize, u64, String)>>,
     ended: AtomicBool,
     failed: AtomicBool,

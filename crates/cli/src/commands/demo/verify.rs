@@ -1,4 +1,4 @@
-//! What was acknowledged, and the check that it is there.
+//! The writes and files that were acknowledged, and the check that they are there.
 
 use super::power::{SLOT_BLOCKS, SLOTS};
 use crate::failure::{Cause, Failure};

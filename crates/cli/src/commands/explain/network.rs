@@ -3,7 +3,8 @@
 use super::text::{Receipt, micros};
 use serde_json::Value;
 
-/// What a receipt and the network's figures tell of a sync.
+/// The share of a sync's time on the way to the server, in words, from its receipt and the
+/// network's figures.
 pub fn told(receipt: &Receipt<'_>, network: &Value) -> String {
     let time = |stage: &str| receipt.number(&format!("/times_ns/{stage}"));
     let (write, flush, total) = (time("write"), time("flush"), time("total"));

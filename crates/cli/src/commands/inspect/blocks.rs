@@ -91,7 +91,7 @@ pub fn space(image: &Image) -> Answer {
         "as_of": "the last checkpoint, without the log", "own_pages": pages.join(" ") }))
 }
 
-/// What is at a block.
+/// The state of a block, and everything that lies there or refers to it.
 pub fn block(image: &Image, arguments: &[&str]) -> Answer {
     let block = number(arguments[0])?;
     if block >= image.blocks() {

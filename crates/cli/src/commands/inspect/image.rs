@@ -45,7 +45,7 @@ impl Image {
         self.opened.as_ref().map(|(store, _)| store).map_err(Clone::clone)
     }
 
-    /// What could not be read on opening.
+    /// The structures other than items, and the parts that could not be read.
     pub fn salvaged(&self) -> Result<&Salvaged, String> {
         self.opened.as_ref().map(|(_, salvaged)| salvaged).map_err(Clone::clone)
     }

@@ -1,4 +1,4 @@
-//! What the network and the device lease did, in a few lines.
+//! Figures of the network and the device lease, in a few lines.
 
 use super::summary::latency;
 use crate::live::Sample;
