@@ -7,11 +7,13 @@
 pub use syncline_format::items::durability::Durability;
 
 use crate::FsError;
+use crate::data::fsync_as;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::Ino;
 use std::sync::Arc;
 use syncline_format::items::durability::FLAGS_DURABILITY;
+use syncline_format::items::inode::FLAG_IMMUTABLE;
 use syncline_format::superblock::FEATURE_DURABILITY;
 use syncline_sync::atomic::Ordering;
 
@@ -24,13 +26,29 @@ impl Filesystem {
     }
 
     /// Sets the class of a file, or of a directory and what will be made in it; without one, that
-    /// of the mount holds. What was changed before is as durable as it was.
+    /// of the mount holds. What was changed before is as durable as it was. `NotPermitted` for an
+    /// immutable one, whose flags chattr(1) alone changes.
     pub async fn set_durability(&self, ino: Ino, class: Option<Durability>) -> Result<(), FsError> {
         let (features, bits) = match class {
             Some(class) => (FEATURE_DURABILITY, class.flags()),
             None => (0, 0),
         };
-        self.change_flags(ino, features, |before| (before & !FLAGS_DURABILITY) | bits).await
+        let change = |before| match before & FLAG_IMMUTABLE {
+            0 => Ok((before & !FLAGS_DURABILITY) | bits),
+            _ => Err(FsError::NotPermitted),
+        };
+        self.change_flags(ino, features, change).await
+    }
+
+    /// Makes a file or directory, and everything that was committed anywhere before, durable,
+    /// whatever its class: for those whose own promise does not depend on it.
+    pub async fn make_durable(&self, ino: Ino) -> Result<(), FsError> {
+        let inode = self.inode(ino).await?;
+        let class = match class_of(self, &inode) {
+            Durability::Ordered(_) => Durability::Fsync,
+            class => class,
+        };
+        fsync_as(self, &inode, class, false).await
     }
 
     /// False if no class can be `strict`: most images have none, and no change of them shall pay for
@@ -47,7 +65,7 @@ impl Filesystem {
         }
         let inode = self.inode(ino).await?;
         match class_of(self, &inode) {
-            Durability::Strict => crate::data::fsync(self, &inode, false).await,
+            strict @ Durability::Strict => fsync_as(self, &inode, strict, false).await,
             Durability::Fsync | Durability::Ordered(_) => Ok(()),
         }
     }

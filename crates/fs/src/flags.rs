@@ -69,14 +69,14 @@ impl Filesystem {
 
     /// Sets the flags of a file or directory. The kernel has checked the caller's permission.
     pub async fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<(), FsError> {
-        self.change_flags(ino, flags.features(), |before| flags.after(before)).await
+        self.change_flags(ino, flags.features(), |before| Ok(flags.after(before))).await
     }
 
     /// Sets the compression of data written to a file from now on, or of files made in a directory.
     /// Existing data stays as it is; see [`Filesystem::rewrite`].
     pub async fn set_compression(&self, ino: Ino, compression: Option<Algorithm>) -> Result<(), FsError> {
         let flags = FileFlags { compression, ..FileFlags::default() };
-        let change = |before| (before & !(FLAG_LZ4 | FLAG_ZSTD)) | flags.bits();
+        let change = |before| Ok((before & !(FLAG_LZ4 | FLAG_ZSTD)) | flags.bits());
         self.change_flags(ino, flags.features(), change).await
     }
 
@@ -85,7 +85,7 @@ impl Filesystem {
         &self,
         ino: Ino,
         features: u32,
-        change_of: impl FnOnce(u32) -> u32,
+        change_of: impl FnOnce(u32) -> Result<u32, FsError>,
     ) -> Result<(), FsError> {
         self.store.writable()?;
         if features != 0 {
@@ -106,7 +106,7 @@ impl Filesystem {
         let mut changes = InodeChanges::new();
         let change = changes.of(&inode);
         // The change time moves even if the flags stay the same, as on other filesystems.
-        change.meta.flags = change_of(change.meta.flags);
+        change.meta.flags = change_of(change.meta.flags)?;
         change.touch(self.now());
         changes.commit(self, Transaction::new())?;
         Ok(())

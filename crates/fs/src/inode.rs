@@ -57,7 +57,8 @@ pub(crate) struct InodeState {
     /// Reads have moved the access time since the item was logged; the inode is in the list of
     /// those to be logged.
     pub access_unlogged: bool,
-    /// A sync of class `ordered` was answered and the flush that it owes has not begun.
+    /// A sync of class `ordered` was answered and the flush that it owes has not begun. The inode
+    /// is in the list of `data/flush/promises.rs`.
     pub owes_flush: bool,
 }
 
@@ -116,7 +117,8 @@ impl Inode {
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         // An inode without names stays until its removal.
-        state.opens == 0 && state.attr.nlink > 0 && state.data.is_idle() && state.is_logged()
+        let is_held = state.opens > 0 || state.owes_flush;
+        !is_held && state.attr.nlink > 0 && state.data.is_idle() && state.is_logged()
     }
 
     /// Key of the inode item.

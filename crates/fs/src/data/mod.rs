@@ -33,7 +33,7 @@ pub(crate) use calls::reflink::take_over::Span;
 pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use calls::relocate::Relocation;
 pub use calls::rewrite::Rewritten;
-pub(crate) use calls::sync::fsync;
+pub(crate) use calls::sync::fsync_as;
 pub(crate) use calls::truncate::{remove_all, truncate};
 pub(crate) use flush::background::{start, stop};
 pub(crate) use flush::many::{submit_held, submit_leased_of as submit_leased};

@@ -18,13 +18,22 @@ use syncline_store::{Ablation, Canary, OpSeq};
 /// Makes a file's data (and, unless `data_only`, everything that was committed anywhere before)
 /// survive any crash (P1). If its class is `ordered`, promises that.
 pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) -> Result<(), FsError> {
+    fsync_as(fs, inode, class_of(fs, inode), data_only).await
+}
+
+/// The same, for a caller that decides about the class.
+pub(crate) async fn fsync_as(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    class: Durability,
+    data_only: bool,
+) -> Result<(), FsError> {
     let call = match inode.file_type {
         FileType::Directory => Call::Fsyncdir,
         _ if data_only => Call::Fdatasync,
         _ => Call::Fsync,
     };
     let mut draft = Draft::begin(call, Inodes::of([inode.ino]));
-    let class = class_of(fs, inode);
     draft.of_class(class);
     let result = fsync_noting(fs, inode, class, data_only, &mut draft).await;
     draft.end(fs, &result);
@@ -107,25 +116,30 @@ async fn order(
     if !data_only && inode.file_type == FileType::Regular {
         fs.log_access_time(inode).await?;
     }
-    promise(fs, [inode], within, draft);
-    Ok(())
+    promise(fs, [inode], within, draft)
 }
 
-/// Promises that everything in the log is durable in so many seconds.
+/// Promises that everything in the log is durable in so many seconds. Refuses what can't be kept: a
+/// filesystem that gave up writing has no flush to come.
 fn promise<'a>(
     fs: &Filesystem,
     inodes: impl IntoIterator<Item = &'a Arc<Inode>>,
     within: u8,
     draft: &mut Draft,
-) {
-    fs.counters.syncs_ordered.add(1);
+) -> Result<(), FsError> {
     draft.end_submit();
     let target = fs.store.last_op();
+    let is_owed = !fs.store.is_durable(target);
+    if is_owed {
+        fs.store.writable()?;
+    }
+    fs.counters.syncs_ordered.add(1);
     draft.ordered(fs, target);
-    if !fs.store.is_durable(target) {
+    if is_owed {
         let within = Duration::from_secs(within.into());
         inodes.into_iter().for_each(|inode| fs.data.promises.add(fs, inode, within));
     }
+    Ok(())
 }
 
 /// Makes everything up to `target` durable. If a batch has to be written, small files are taken
@@ -216,7 +230,7 @@ async fn sync_many_noting(
     if result.is_ok()
         && let Durability::Ordered(within) = class
     {
-        promise(fs, inodes, within, draft);
+        result = promise(fs, inodes, within, draft);
     } else if result.is_ok() {
         let target = files.values().map(|inode| target(inode, entry, false)).fold(entry, OpSeq::max);
         result = sync_to(fs, target, draft).await;

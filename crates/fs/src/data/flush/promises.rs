@@ -2,7 +2,8 @@
 //!
 //! A sync was answered as soon as its place in the log was fixed, and its file is in the list. At
 //! the latest its class's seconds later a task makes everything durable and empties the list. If
-//! that fails, the next fsync of each file reports it (P5), and it is tried again.
+//! that fails, the next fsync of each file reports it (P5), and it is tried again. A file in the
+//! list stays in memory, for a failure could not be told to one that has left it.
 //!
 //! There is no clock here: a task that sleeps as long as the shortest promise since the last flush
 //! began before the promise, and so ends in time for it.
@@ -10,6 +11,7 @@
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::types::Ino;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use syncline_store::Canary;
@@ -17,6 +19,9 @@ use syncline_sync::Mutex;
 
 /// How long a flush that failed is not tried again.
 const RETRY: Duration = Duration::from_secs(5);
+/// Files that are promised something at the same time: with so many a flush begins at once, as they
+/// all stay in memory until then.
+pub(in crate::data) const FILES_MAX: usize = 8192;
 
 /// What is promised and not kept yet.
 #[derive(Default)]
@@ -31,7 +36,7 @@ struct Open {
     begun: u64,
     kept: u64,
     /// The files that have something that is promised.
-    files: Vec<Weak<Inode>>,
+    files: Vec<Ino>,
 }
 
 impl Promises {
@@ -40,9 +45,10 @@ impl Promises {
     pub(crate) fn add(&self, fs: &Filesystem, inode: &Arc<Inode>, within: Duration) {
         let mut open = self.0.lock();
         if !std::mem::replace(&mut inode.state.lock().owes_flush, true) {
-            open.files.push(Arc::downgrade(inode));
+            open.files.push(inode.ino);
         }
-        self.begin(fs, &mut open, within);
+        let is_full = open.files.len() >= FILES_MAX;
+        self.begin(fs, &mut open, if is_full { Duration::ZERO } else { within });
     }
 
     /// Begins a task, unless one ends early enough.
@@ -57,15 +63,15 @@ impl Promises {
 
     /// Takes the files out of the list for a task. `None` if a flush has begun since it was begun.
     /// From here on a sync is a new promise.
-    fn take(&self, task: u64) -> Option<Vec<Arc<Inode>>> {
+    fn take(&self, fs: &Filesystem, task: u64) -> Option<Vec<Arc<Inode>>> {
         let mut open = self.0.lock();
         if task <= open.kept {
             return None;
         }
         open.kept = open.begun;
         open.shortest = None;
-        // Nobody has the others open any more.
-        let files: Vec<_> = open.files.drain(..).filter_map(|file| file.upgrade()).collect();
+        // The others have been removed.
+        let files: Vec<_> = open.files.drain(..).filter_map(|ino| fs.inodes.peek(ino)).collect();
         files.iter().for_each(|inode| inode.state.lock().owes_flush = false);
         Some(files)
     }
@@ -76,7 +82,7 @@ async fn keep(fs: Weak<Filesystem>, sleep: impl Future<Output = ()>, task: u64) 
     sleep.await;
     // A filesystem that was closed has made everything durable.
     let Some(fs) = fs.upgrade() else { return };
-    let Some(files) = fs.data.promises.take(task) else { return };
+    let Some(files) = fs.data.promises.take(&fs, task) else { return };
     fs.store.give_way();
     let Err(error) = fs.store.sync(fs.store.last_op()).await.map_err(FsError::from) else { return };
     fs.counters.promises_failed.add(1);

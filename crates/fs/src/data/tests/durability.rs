@@ -3,6 +3,8 @@
 use super::faults::{moody, moody_breaking};
 use super::*;
 use crate::Durability;
+use crate::data::flush::promises::FILES_MAX;
+use crate::types::FileFlags;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use syncline_format::superblock::FEATURE_DURABILITY;
@@ -177,6 +179,18 @@ fn a_strict_change_is_settled_and_others_are_not() {
 }
 
 #[test]
+fn the_class_of_an_immutable_file_stays() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    let immutable = FileFlags { immutable: true, ..FileFlags::default() };
+    block_on(mount.fs.set_file_flags(ino, immutable)).unwrap();
+    let refused = block_on(mount.fs.set_durability(ino, Some(Durability::Ordered(5))));
+    assert!(matches!(refused, Err(FsError::NotPermitted)), "{refused:?}");
+    assert_eq!(class(&mount, ino), Durability::Fsync);
+    block_on(mount.fs.set_file_flags(ino, FileFlags { synchronous: true, ..immutable })).unwrap();
+}
+
+#[test]
 fn the_superblock_tells_of_classes_before_any_inode_has_one() {
     let mount = Mount::new();
     let told = |mount: &Mount| mount.fs.store().has_features(FEATURE_DURABILITY);
@@ -207,6 +221,68 @@ fn a_promise_that_could_not_be_kept_is_reported_once_and_kept_later() {
     wait_until_durable(&mount);
     let after = mount.crash();
     assert_eq!(after.read(after.find("file"), 0, 30_000), pattern(4, 20_000));
+}
+
+/// The kernel opens files without a request, so a file that a program has open may leave memory.
+#[test]
+fn a_file_stays_in_memory_until_what_it_is_promised_was_tried() {
+    let (device, mount) = moody(Options { cached_inodes_max: 64, ..options() });
+    let ino = mount.create("file");
+    set(&mount, ino, Durability::Ordered(1));
+    // Only its class changed: the queue of dirty data does not keep it.
+    mount.fsync(ino);
+    assert_eq!(mount.fs.last_receipt().unwrap().cover, Cover::Ordered);
+    device.fail.store(true, SeqCst);
+    (0..2000).for_each(|number| _ = mount.create(&number.to_string()));
+    let deadline = Instant::now() + KEPT;
+    while mount.fs.counters().promises_failed == 0 {
+        assert!(Instant::now() < deadline, "the flush is tried");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    device.fail.store(false, SeqCst);
+    assert_eq!(block_on(mount.fs.fsync(ino, false)).unwrap_err().errno(), 5);
+    mount.fsync(ino);
+}
+
+#[test]
+fn nothing_is_promised_on_a_filesystem_that_has_given_up_writing() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    set(&mount, ino, Durability::Ordered(255));
+    mount.write(ino, 0, &pattern(4, 20_000));
+    mount.fsync(ino);
+    mount.fs.store().shut_down("the test wants it");
+    for _ in 0..3 {
+        block_on(mount.fs.fsync(ino, false)).unwrap_err();
+        block_on(mount.fs.fsync(ino, true)).unwrap_err();
+        block_on(mount.fs.sync_many(&[ino], 0)).unwrap_err();
+    }
+    assert_eq!(mount.fs.counters().syncs_ordered, 1);
+}
+
+#[test]
+fn so_many_files_are_promised_something_and_then_a_flush_begins_at_once() {
+    let mount = Mount::new();
+    set(&mount, ROOT, Durability::Ordered(255));
+    let files: Vec<Ino> = (0..FILES_MAX).map(|number| mount.create(&number.to_string())).collect();
+    let (last, others) = files.split_last().unwrap();
+    let before = flushes(&mount);
+    others.iter().for_each(|&ino| mount.fsync(ino));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(flushes(&mount), before);
+    mount.fsync(*last);
+    wait_until_durable(&mount);
+}
+
+#[test]
+fn some_make_a_file_durable_whatever_its_class() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    set(&mount, ino, Durability::Ordered(255));
+    mount.write(ino, 0, b"contents");
+    block_on(mount.fs.make_durable(ino)).unwrap();
+    assert!(mount.fs.store().is_durable(mount.fs.store().last_op()));
+    assert_eq!(mount.crash().read(ino, 0, 10), b"contents");
 }
 
 #[test]
