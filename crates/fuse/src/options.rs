@@ -86,8 +86,8 @@ pub enum Synced {
     Filesystem,
 }
 
-/// A callback that is told of each successful sync before its caller is. It runs on a thread that
-/// serves requests, and must be quick.
+/// A callback that is told of each sync that made its files durable, before its caller is. It runs on
+/// a thread that serves requests, and must be quick.
 #[derive(Clone)]
 pub struct SyncObserver(Arc<dyn Fn(Synced) + Send + Sync>);
 

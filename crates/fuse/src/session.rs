@@ -169,6 +169,11 @@ impl<F: Serve> Session<F> {
         self.shut_down.load(Ordering::Acquire)
     }
 
+    /// True if somebody is told of syncs.
+    pub(crate) fn observes_syncs(&self) -> bool {
+        self.sync_observer.is_some()
+    }
+
     /// Called when a sync has succeeded and is about to be answered.
     pub(crate) fn synced(&self, synced: Synced) {
         if let Some(observer) = &self.sync_observer {

@@ -13,8 +13,8 @@ use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
-use syncline_fs::FsError;
 use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes};
+use syncline_fs::{Durability, FsError};
 
 /// Marks a handle whose reads and writes bypass the page cache. (Nothing else is kept per open
 /// file.)
@@ -282,7 +282,21 @@ pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
 
 async fn sync(session: &Session, ino: Ino, data_only: bool) -> Result<(), FsError> {
     session.fs().fsync(ino, data_only).await?;
-    session.synced(if data_only { Synced::Fdatasync(ino) } else { Synced::Fsync(ino) });
+    tell(session, &[ino], if data_only { Synced::Fdatasync } else { Synced::Fsync }).await
+}
+
+/// Tells the observer of a sync of these files, unless all are of class `ordered`: then it has made
+/// nothing durable.
+pub(super) async fn tell(session: &Session, inos: &[Ino], synced: fn(Ino) -> Synced) -> Result<(), FsError> {
+    if !session.observes_syncs() {
+        return Ok(());
+    }
+    for &ino in inos {
+        if !matches!(session.fs().durability(ino).await?.1, Durability::Ordered(_)) {
+            inos.iter().for_each(|&ino| session.synced(synced(ino)));
+            break;
+        }
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, durability
 //! classes, the label, FITRIM. Every other command is "not for this file".
 
+use super::files::tell;
 use super::shutdown::{self, SHUT_DOWN};
 use super::{Answer, Refusal, durability, flags, label, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
@@ -59,9 +60,13 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
-/// True for a command that changes a file, or may: all but those known only to ask or to sync.
+/// True for a command that changes a file, or may: all but those known only to ask or to sync. What
+/// the control channel changes is durable when it answers, and its answers about a filesystem that
+/// can't sync any more are needed most.
 pub(super) fn changes_a_file(command: u32) -> bool {
-    let asks = flags::only_asks(command) || command == TRIM || FilesCommand::from_number(command).is_some();
+    let asks = flags::only_asks(command)
+        || matches!(command, TRIM | COMMAND | SHUT_DOWN)
+        || FilesCommand::from_number(command).is_some();
     !asks
 }
 
@@ -69,7 +74,7 @@ async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid:
     match command {
         FilesCommand::Sync => {
             session.fs().sync_many(inos, uid).await?;
-            inos.iter().for_each(|ino| session.synced(Synced::Fsync(*ino)));
+            tell(session, inos, Synced::Fsync).await?;
         }
         FilesCommand::Barrier => session.fs().barrier(inos).await?,
     }
@@ -118,7 +123,7 @@ async fn answer(
         }
         Question::RemoveQuota => {
             require_owner(&asker)?;
-            session.fs().remove_quota(asker.ino).await?;
+            quotas::remove(session, asker.ino).await?;
             Ok(question.empty_answer())
         }
         // Anyone who can enter the directory can see this with df(1) anyway.

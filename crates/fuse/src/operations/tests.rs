@@ -1,5 +1,7 @@
 //! Tests the table against a real filesystem, request by request, without a kernel between.
 
+mod durability;
+
 use super::serve;
 use crate::abi::*;
 use crate::negotiate::Negotiated;
@@ -26,6 +28,10 @@ impl Bench {
     }
 
     fn with(direct_io: DirectIo) -> Self {
+        Self::of(MountOptions { direct_io, ..MountOptions::new("test") })
+    }
+
+    fn of(options: MountOptions) -> Self {
         let filesystem = TestFilesystem::new(256 << 20);
         let negotiated = Negotiated {
             minor: MINOR_MAX,
@@ -33,7 +39,6 @@ impl Bench {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             background_max: 64,
         };
-        let options = MountOptions { direct_io, ..MountOptions::new("test") };
         Self {
             session: Session::new(filesystem.fs.clone(), negotiated, &options, Arc::default()),
             filesystem,
