@@ -27,7 +27,8 @@ impl Filesystem {
     pub fn set_durability(&self, path: impl AsRef<Path>, class: Option<Durability>) -> Result<()> {
         block_on(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            Ok(self.shared.engine.set_durability(file.ino(), class).await?)
+            self.shared.engine.set_durability(file.ino(), class).await?;
+            self.shared.settle(file.ino()).await
         })
         .map_err(about("set the durability of", &path))
     }
