@@ -4,6 +4,7 @@ use super::{cannot_open, not_walked, owners_only, require_syncline};
 use crate::examples;
 use crate::failure::{Cause, Failure, Outcome};
 use crate::printed::several;
+use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::File;
@@ -188,8 +189,11 @@ fn walk(path: &Path, depth: usize) -> impl Iterator<Item = Result<DirEntry, walk
     WalkDir::new(path).max_depth(depth).same_file_system(true).sort_by_file_name().into_iter()
 }
 
+/// Opens without waiting for the other end of a FIFO.
 fn open(path: &Path) -> Result<File, ControlError> {
-    File::open(path).map_err(|source| cannot_open(path, source))
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    file.map(File::from).map_err(|errno| cannot_open(path, errno.into()))
 }
 
 fn class_of(path: &Path) -> Result<(Option<Durability>, Durability), ControlError> {

@@ -8,7 +8,8 @@ use syncline_fuse::control::{self, ControlError};
 /// Arguments of `sync`.
 #[derive(clap::Args)]
 pub struct SyncArgs {
-    /// Files and directories on one mount; of a directory, only the names in it are made durable
+    /// Files and directories on one mount; of a directory, only the names in it are made durable.
+    /// If all are of durability class ordered, their order is fixed, and a flush follows
     #[arg(required_unless_present = "all", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Make everything durable that the filesystem mounted at or above DIR holds
