@@ -18,6 +18,10 @@ pub(super) struct Written {
     ino: Ino,
     size: u64,
     compression: Option<Algorithm>,
+    /// Where the compressed unit that was written last ends, in bytes of the file.
+    unit_end: u64,
+    /// All of that unit was sent.
+    is_whole: bool,
 }
 
 impl Target<'_> {
@@ -49,9 +53,19 @@ impl Target<'_> {
         let first = packed.skip as usize * BLOCK_BYTES;
         let bytes = Bytes::from(whole).slice(first..first + packed.blocks as usize * BLOCK_BYTES);
         let size = self.open(ino).await?;
+        let is_whole = packed.blocks == packed.unit_blocks;
+        // Blocks that follow each other are compressed as one unit, which part of a unit may keep
+        // from getting smaller.
+        let may_join = offset == self.written.unit_end && !offset.is_multiple_of(EXTENT_BLOCKS_MAX * BLOCK);
+        if may_join && is_whole != self.written.is_whole {
+            self.fs.settle_contents(ino).await?;
+        }
         // Nothing of the last block counts behind the end of the file.
         let length = size.saturating_sub(offset).min(bytes.len() as u64);
-        self.write(ino, offset, bytes.slice(..length as usize), Some(unit.algorithm)).await
+        self.write(ino, offset, bytes.slice(..length as usize), Some(unit.algorithm)).await?;
+        (self.written.unit_end, self.written.is_whole) =
+            (offset.saturating_add(bytes.len() as u64), is_whole);
+        Ok(())
     }
 
     async fn write(
@@ -135,7 +149,7 @@ impl Target<'_> {
         if self.written.ino != ino {
             let size = self.regular(ino).await?;
             let compression = self.fs.file_flags(ino).await?.compression;
-            self.written = Written { ino, size, compression };
+            self.written = Written { ino, size, compression, ..Written::default() };
         }
         Ok(self.written.size)
     }

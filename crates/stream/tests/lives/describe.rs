@@ -36,7 +36,7 @@ pub struct Described {
     /// The directory whose limits apply.
     quota: Option<Ino>,
     /// Blocks that hold something.
-    blocks: BTreeMap<u64, Stored>,
+    pub blocks: BTreeMap<u64, Stored>,
     /// A checksum of the contents.
     contents: u32,
 }

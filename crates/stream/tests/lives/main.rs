@@ -5,6 +5,7 @@
 
 mod describe;
 mod golden;
+mod units;
 mod world;
 
 use describe::{describe, require_same};
