@@ -117,8 +117,8 @@ Files stay in use meanwhile; contents and times do not change. Fragments of 4 Mi
 pub const SEND: &str = "\
 Examples:
   syncline send disk.img monday -o monday.stream
-  syncline send /mnt/data monday | ssh backup syncline receive /srv/backup.img
-  syncline send /mnt/data tuesday --from monday | ssh backup syncline receive /srv/backup.img";
+  syncline send /mnt/data monday  | ssh backup syncline receive /srv/backup.img
+  syncline send /mnt/data tuesday --from monday  | ssh backup syncline receive /srv/backup.img";
 
 pub const RECEIVE: &str = "\
 Examples:

@@ -183,9 +183,9 @@ mod tests {
         assert_eq!(keep(&hours, "daily=3"), [71, 95, 99]);
         assert_eq!(keep(&hours, "daily=99"), [23, 47, 71, 95, 99], "there are no more");
         assert_eq!(keep(&hours, "daily=2,last=2"), [95, 98, 99]);
-        // Day 20,000 is a Wednesday (2024-10-02); the next week begins on day 20,005.
+        // Day 20,000 is a Friday (2024-10-04); the next week begins on day 20,003.
         let days: Vec<u64> = (0..10).map(|day| (20_000 + day) * DAY).collect();
-        assert_eq!(keep(&days, "weekly=2"), [4, 9]);
+        assert_eq!(keep(&days, "weekly=2"), [2, 9]);
         assert_eq!(keep(&[], "daily=2"), [0; 0]);
         assert!(rule("daily").is_err() && rule("never=1").is_err() && rule("daily=x").is_err());
     }
