@@ -216,6 +216,8 @@ impl Named {
         let Some((command, given)) = matches.subcommand() else {
             return Self { command: String::new(), arguments: Vec::new() };
         };
+        // Of 'durability show' what 'show' was given.
+        let given = given.subcommand().map_or(given, |(_, below)| below);
         let values = given.ids().filter_map(|id| given.try_get_raw(id.as_str()).ok().flatten());
         Self { command: command.to_owned(), arguments: values.flatten().map(OsString::from).collect() }
     }
