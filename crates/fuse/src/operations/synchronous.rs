@@ -63,18 +63,18 @@ fn changed_too(request: &Request, opcode: Opcode) -> Result<Option<Ino>, Refusal
 }
 
 /// Makes the changes of a successful request durable, if the mount is synchronous or their class
-/// demands it.
+/// demands it. The future of a request that needs nothing of this has no room for it.
 pub(super) async fn settle(session: &Session, request: &Request, opcode: Opcode) -> Result<(), Refusal> {
     let fs = session.fs();
     if let Some(ino) = changed(request, opcode, session.synchronous())? {
         // What the mount demands holds in trees of class `ordered` too.
-        fs.make_durable(ino).await?;
+        Box::pin(fs.make_durable(ino)).await?;
     } else if fs.may_be_strict()
         && let Some(ino) = changed(request, opcode, Synchronous::Everything)?
     {
-        fs.settle(ino).await?;
+        Box::pin(fs.settle(ino)).await?;
         if let Some(ino) = changed_too(request, opcode)? {
-            fs.settle(ino).await?;
+            Box::pin(fs.settle(ino)).await?;
         }
     }
     Ok(())
