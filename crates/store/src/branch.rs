@@ -9,7 +9,7 @@
 use crate::format::first_superblock;
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::slots::write_slot;
-use crate::snapshots::TableChange;
+use crate::snapshots::{Adopted, TableChange};
 use crate::{FormatOptions, Snapshot, SnapshotError, Store, StoreError, StoreOptions, Transaction};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -214,7 +214,7 @@ impl Store {
         };
         self.next_object.fetch_max(made.next_object, Ordering::Relaxed);
         let rest = kept.without(&branch.lent);
-        let change = TableChange::Adopt { snapshot, features: made.features, kept };
+        let change = TableChange::Adopt(Box::new(Adopted { snapshot, features: made.features, kept }));
         let taken = match self.unless_log_left(self.try_adopt(name, change.clone()).await).await? {
             Some(done) => done,
             None => self.try_adopt(name, change).await?,

@@ -97,13 +97,22 @@ pub(crate) struct Table {
 pub(crate) enum TableChange {
     /// Adds a snapshot of the state that the checkpoint writes.
     Create { name: String, created_ns: u64 },
-    /// Adds a snapshot that a branch has written, which needs these features; `kept` is what it
-    /// keeps.
-    Adopt { snapshot: Snapshot, features: u32, kept: KeptMap },
+    /// Adds a snapshot that a branch has written. Boxed: every checkpoint has room for a change.
+    Adopt(Box<Adopted>),
     /// Keeps the entries and moves the table.
     Move,
     /// Removes a snapshot; `rest` is what the other snapshots keep.
     Delete { id: u64, rest: KeptMap },
+}
+
+/// A snapshot that a branch has written.
+#[derive(Clone)]
+pub(crate) struct Adopted {
+    pub(crate) snapshot: Snapshot,
+    /// Features that it needs.
+    pub(crate) features: u32,
+    /// The blocks that it keeps.
+    pub(crate) kept: KeptMap,
 }
 
 /// A table that a checkpoint writes.
@@ -206,7 +215,7 @@ impl NewTable {
 
     /// True when it has one snapshot more than before.
     pub(crate) fn adds(&self) -> bool {
-        matches!(self.change, TableChange::Create { .. } | TableChange::Adopt { .. })
+        matches!(self.change, TableChange::Create { .. } | TableChange::Adopt(_))
     }
 
     /// Number of its blocks, once it is written.
@@ -237,9 +246,9 @@ impl NewTable {
                 objects: superblock.objects,
                 name: name.clone(),
             }),
-            TableChange::Adopt { snapshot, features, .. } => {
-                entries.push(Snapshot { id: superblock.generation, ..snapshot.clone() });
-                superblock.features |= features;
+            TableChange::Adopt(adopted) => {
+                entries.push(Snapshot { id: superblock.generation, ..adopted.snapshot.clone() });
+                superblock.features |= adopted.features;
             }
             TableChange::Move => {}
             TableChange::Delete { id, .. } => entries.retain(|entry| entry.id != *id),
@@ -269,7 +278,7 @@ impl NewTable {
         match self.change {
             TableChange::Move => {}
             TableChange::Create { .. } => space.keep_frozen(frozen),
-            TableChange::Adopt { kept, .. } => space.keep_also(&kept),
+            TableChange::Adopt(adopted) => space.keep_also(&adopted.kept),
             TableChange::Delete { rest, .. } => space.keep_only(rest, frozen.generation()),
         }
         self.table

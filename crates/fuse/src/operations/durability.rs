@@ -25,7 +25,8 @@ pub(super) async fn ioctl(
         SET => {
             require_owner(session, request, ino).await?;
             let class = message.own.class().map_err(|()| Refusal::Errno(libc::EINVAL))?;
-            fs.set_durability(ino, class).await?;
+            // Rare, and it may take a checkpoint.
+            Box::pin(fs.set_durability(ino, class)).await?;
         }
         _ => return Err(Refusal::Errno(libc::EINVAL)),
     }

@@ -73,7 +73,7 @@ pub(super) fn changes_a_file(command: u32) -> bool {
 async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid: u32) -> Answer {
     match command {
         FilesCommand::Sync => {
-            session.fs().sync_many(inos, uid).await?;
+            Box::pin(session.fs().sync_many(inos, uid)).await?;
             tell(session, inos, Synced::Fsync).await?;
         }
         FilesCommand::Barrier => session.fs().barrier(inos).await?,

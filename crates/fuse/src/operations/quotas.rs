@@ -20,14 +20,14 @@ pub(super) async fn set(session: &Session, ino: u64, rest: &[u8]) -> Result<(), 
     let limits = QuotaLimits { bytes: choose(bytes, before.bytes), inodes: choose(inodes, before.inodes) };
     session.fs().set_quota(ino, limits).await?;
     // A limit that was set must also hold after a crash, whatever the directory's class.
-    session.fs().make_durable(ino).await?;
+    Box::pin(session.fs().make_durable(ino)).await?;
     Ok(())
 }
 
 /// Removes the quota of a directory.
 pub(super) async fn remove(session: &Session, ino: u64) -> Result<(), Refusal> {
     session.fs().remove_quota(ino).await?;
-    session.fs().make_durable(ino).await?;
+    Box::pin(session.fs().make_durable(ino)).await?;
     Ok(())
 }
 

@@ -65,7 +65,8 @@ async fn fsync_noting(
         (failures.unreported(), failures.is_unwritten())
     };
     let result = match class {
-        Durability::Ordered(within) => order(fs, inode, data_only, within, draft).await,
+        // Boxed, so that the future of a sync of another class has no room for this.
+        Durability::Ordered(within) => Box::pin(order(fs, inode, data_only, within, draft)).await,
         Durability::Fsync | Durability::Strict => submit_and_sync(fs, inode, entry, data_only, draft).await,
     };
     let is_durable = !matches!(class, Durability::Ordered(_));
