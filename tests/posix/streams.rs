@@ -134,6 +134,10 @@ fn sent(place: &Place) -> (PathBuf, PathBuf) {
     .ok();
     call(&[&"snapshot", &"create", &place.image(), &"s"]).ok();
     call(&[&"send", &place.image(), &"s", &"-o", &path("stream")]).ok();
+    // Neither a stream nor the image itself is replaced.
+    for there in [path("stream"), place.image()] {
+        call(&[&"send", &place.image(), &"s", &"-o", &there]).fails(2, &["is there already", "another file"]);
+    }
     call(&[&"mkfs", &path("target"), &"--size", &"64MiB"]).ok();
     (path("stream"), path("target"))
 }

@@ -23,7 +23,7 @@ pub struct Args {
     /// Name of an older snapshot that the receiver has: only what changed since is sent
     #[arg(long, value_name = "OLDER")]
     from: Option<String>,
-    /// File to write the stream to. Default: standard output
+    /// File to write the stream to, which must not be there yet. Default: standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -86,12 +86,20 @@ fn cause_of(error: &std::io::Error) -> Cause {
     }
 }
 
-/// Writes a file that gets its name when it is whole.
+/// Writes a file that gets its name when it is whole. What is there already stays: it may be an
+/// image, even the one that is read.
 fn to_file(
     path: &Path,
     write: impl FnOnce(&mut std::fs::File) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let about = |error: std::io::Error| Failure::from(error).about(path);
+    let taken = || {
+        let failure = Failure::of(Cause::Usage, format!("{} is there already", path.display()));
+        failure.next("remove it, or name another file; 'syncline send … > FILE' writes into a device or FIFO")
+    };
+    if path.symlink_metadata().is_ok() {
+        return Err(taken());
+    }
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -99,7 +107,10 @@ fn to_file(
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(about)?;
     write(file.as_file_mut())?;
     file.as_file().sync_all().map_err(about)?;
-    let file = file.persist(path).map_err(|error| about(error.error))?;
+    let file = file.persist_noclobber(path).map_err(|error| match error.error.kind() {
+        std::io::ErrorKind::AlreadyExists => taken(),
+        _ => about(error.error),
+    })?;
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     file.set_permissions(permissions).map_err(about)
 }
