@@ -287,13 +287,8 @@ fn a_full_pool_refuses_writes_and_takes_them_again_when_there_is_room() {
     alone_on_the_cluster(LIMIT, |cluster| {
         let (_, device) = cluster.create(64, &RbdOptions::default());
         block_on(device.write_at(0, vec![record(1, 0)])).unwrap();
-        let ratio = |full: &str| {
-            cluster.ceph(&format!("osd set-nearfull-ratio {full}"));
-            cluster.ceph(&format!("osd set-backfillfull-ratio {full}"));
-            cluster.ceph(&format!("osd set-full-ratio {full}"));
-        };
         let room = Room(cluster);
-        ratio("0.00001");
+        set_ratios(cluster, ["0.00001"; 3]);
         let started = Instant::now();
         let error = loop {
             // A new object, which needs room.
@@ -319,13 +314,39 @@ fn a_full_pool_refuses_writes_and_takes_them_again_when_there_is_room() {
     });
 }
 
+/// It must not wait for the word of the one that was killed: the rest of this program would.
+#[test]
+fn an_osd_that_was_full_when_it_was_killed_comes_back() {
+    alone_on_the_cluster(LIMIT, |cluster| {
+        let room = Room(cluster);
+        set_ratios(cluster, ["0.95", "0.00001", "0.00001"]);
+        let started = Instant::now();
+        while !cluster.ceph("osd dump").contains("backfillfull,exists,up") {
+            assert!(started.elapsed() < Duration::from_secs(60), "the OSD does not become full");
+            thread::sleep(Duration::from_millis(200));
+        }
+        // So that it knows itself that it is full; and it is killed before it says that it has room again.
+        thread::sleep(Duration::from_secs(4));
+        drop(room);
+        cluster.osd("kill");
+        cluster.osd("start");
+        let (_, device) = cluster.create(4, &RbdOptions::default());
+        block_on(device.write_at(0, vec![record(1, 0)])).unwrap();
+    });
+}
+
+/// The shares of an OSD's room at which it is full, nearly full, and too full for others' data.
+fn set_ratios(cluster: &Cluster, ratios: [&str; 3]) {
+    for (name, ratio) in ["full", "nearfull", "backfillfull"].iter().zip(ratios) {
+        cluster.ceph(&format!("osd set-{name}-ratio {ratio}"));
+    }
+}
+
 /// Gives the cluster its usual ratios back, also when a test fails.
 struct Room(&'static Cluster);
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.0.ceph("osd set-full-ratio 0.95");
-        self.0.ceph("osd set-backfillfull-ratio 0.90");
-        self.0.ceph("osd set-nearfull-ratio 0.85");
+        set_ratios(self.0, ["0.95", "0.85", "0.90"]);
     }
 }
