@@ -138,7 +138,7 @@ fn promise<'a>(
     draft.ordered(fs, target);
     if is_owed {
         let within = Duration::from_secs(within.into());
-        inodes.into_iter().for_each(|inode| fs.data.promises.add(fs, inode, within));
+        inodes.into_iter().for_each(|inode| fs.data.promises.add(fs, inode, target, within));
     }
     Ok(())
 }
@@ -192,9 +192,8 @@ fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
 }
 
 /// Makes several files durable with one batch and one flush, or promises that if all of them are of
-/// class `ordered`: their changes that were not logged
-/// come back all or nothing after a crash (P6). Fails with `TooLarge`, before any effect, if they
-/// have too much dirty data for one batch.
+/// class `ordered`: their changes that were not logged come back all or nothing after a crash (P6).
+/// Fails with `TooLarge`, before any effect, if they have too much dirty data for one batch.
 ///
 /// An earlier write-back failure counts as reported only if `uid` is root or the file's owner: the
 /// caller need not have the files open, and must not take an error away from programs that have.

@@ -14,7 +14,7 @@ use crate::inode::Inode;
 use crate::types::Ino;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use syncline_store::Canary;
+use syncline_store::{Canary, OpSeq};
 use syncline_sync::Mutex;
 
 /// How long a flush that failed is not tried again.
@@ -40,11 +40,11 @@ struct Open {
 }
 
 impl Promises {
-    /// Promises that what a file has in the log is durable `within` this time. The file has been
-    /// submitted.
-    pub(crate) fn add(&self, fs: &Filesystem, inode: &Arc<Inode>, within: Duration) {
+    /// Promises that everything up to `target` is durable `within` this time, which the file tells
+    /// of if it fails.
+    pub(crate) fn add(&self, fs: &Filesystem, inode: &Arc<Inode>, target: OpSeq, within: Duration) {
         let mut open = self.0.lock();
-        if !std::mem::replace(&mut inode.state.lock().owes_flush, true) {
+        if inode.state.lock().promised.replace(target).is_none() {
             open.files.push(inode.ino);
         }
         let is_full = open.files.len() >= FILES_MAX;
@@ -63,7 +63,7 @@ impl Promises {
 
     /// Takes the files out of the list for a task. `None` if a flush has begun since it was begun.
     /// From here on a sync is a new promise.
-    fn take(&self, fs: &Filesystem, task: u64) -> Option<Vec<Arc<Inode>>> {
+    fn take(&self, fs: &Filesystem, task: u64) -> Option<Vec<Promised>> {
         let mut open = self.0.lock();
         if task <= open.kept {
             return None;
@@ -71,10 +71,24 @@ impl Promises {
         open.kept = open.begun;
         open.shortest = None;
         // The others have been removed.
-        let files: Vec<_> = open.files.drain(..).filter_map(|ino| fs.inodes.peek(ino)).collect();
-        files.iter().for_each(|inode| inode.state.lock().owes_flush = false);
-        Some(files)
+        let files = open.files.drain(..).filter_map(|ino| fs.inodes.peek(ino));
+        let promised = |inode: Arc<Inode>| {
+            let mut state = inode.state.lock();
+            let target = state.promised.take()?;
+            let unwritten = state.data.failures.is_unwritten();
+            drop(state);
+            Some(Promised { inode, target, unwritten })
+        };
+        Some(files.filter_map(promised).collect())
     }
+}
+
+/// A file whose promise is about to be kept.
+struct Promised {
+    inode: Arc<Inode>,
+    target: OpSeq,
+    /// Its write-back had failed. The sync has written that data since.
+    unwritten: bool,
 }
 
 /// The task that keeps all promises once it has slept.
@@ -84,11 +98,20 @@ async fn keep(fs: Weak<Filesystem>, sleep: impl Future<Output = ()>, task: u64) 
     let Some(fs) = fs.upgrade() else { return };
     let Some(files) = fs.data.promises.take(&fs, task) else { return };
     fs.store.give_way();
-    let Err(error) = fs.store.sync(fs.store.last_op()).await.map_err(FsError::from) else { return };
-    fs.counters.promises_failed.add(1);
-    for inode in &files {
-        inode.state.lock().data.failures.add(error.clone());
+    let result = fs.store.sync(fs.store.last_op()).await.map_err(FsError::from);
+    for Promised { inode, target, unwritten } in &files {
+        let failures = &mut inode.state.lock().data.failures;
+        match &result {
+            Ok(()) if *unwritten => failures.end_unwritten(),
+            // Syncs of others have kept some promises before.
+            Err(error) if !fs.store.is_durable(*target) => failures.add(error.clone()),
+            Ok(()) | Err(_) => {}
+        }
     }
+    if result.is_ok() {
+        return;
+    }
+    fs.counters.promises_failed.add(1);
     if fs.store.writable().is_ok() {
         let mut open = fs.data.promises.0.lock();
         fs.data.promises.begin(&fs, &mut open, RETRY);

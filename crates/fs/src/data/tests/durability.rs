@@ -223,6 +223,30 @@ fn a_promise_that_could_not_be_kept_is_reported_once_and_kept_later() {
     assert_eq!(after.read(after.find("file"), 0, 30_000), pattern(4, 20_000));
 }
 
+/// The sync of another file has kept the promise, and what fails later is not its own.
+#[test]
+fn a_file_that_others_made_durable_does_not_tell_of_a_later_failure() {
+    let (device, mount) = moody(options());
+    let [early, late, plain] = ["early", "late", "plain"].map(|name| mount.create(name));
+    set(&mount, early, Durability::Ordered(1));
+    set(&mount, late, Durability::Ordered(1));
+    mount.write(early, 0, &pattern(5, 20_000));
+    mount.fsync(early);
+    mount.write(plain, 0, b"durable");
+    mount.fsync(plain);
+    mount.write(late, 0, &pattern(6, 20_000));
+    device.fail.store(true, SeqCst);
+    mount.fsync(late);
+    let deadline = Instant::now() + KEPT;
+    while mount.fs.counters().promises_failed == 0 {
+        assert!(Instant::now() < deadline, "the flush is tried");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    device.fail.store(false, SeqCst);
+    mount.fsync(early);
+    assert_eq!(block_on(mount.fs.fsync(late, false)).unwrap_err().errno(), 5);
+}
+
 /// The kernel opens files without a request, so a file that a program has open may leave memory.
 #[test]
 fn a_file_stays_in_memory_until_what_it_is_promised_was_tried() {
