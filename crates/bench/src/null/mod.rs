@@ -12,7 +12,7 @@ use listing::{readdir, readdirplus};
 use sink::Sink;
 use std::path::Path;
 use std::sync::Arc;
-use syncline_device::DeviceError;
+use syncline_device::Device;
 use syncline_fuse::abi::flags::setattr as valid;
 use syncline_fuse::abi::{
     Attr, AttrOut, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, GetXattrIn, GetXattrOut, MkDirIn, MkNodIn,
@@ -41,10 +41,10 @@ pub struct Null {
 }
 
 impl Null {
-    /// An empty filesystem. Written data goes to `device`, if there is one, whose contents are
-    /// lost.
-    pub fn new(device: Option<&Path>) -> Result<Self, DeviceError> {
-        Ok(Self { tree: Tree::new(), sink: device.map(Sink::open).transpose()? })
+    /// An empty filesystem. Written data goes to `device`, if there is one, whose contents behind
+    /// the first MiB are lost.
+    pub fn new(device: Option<Arc<dyn Device>>) -> Self {
+        Self { tree: Tree::new(), sink: device.map(Sink::new) }
     }
 
     /// Mounts it in the same way as Syncline's images.

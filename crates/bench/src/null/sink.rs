@@ -6,17 +6,16 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_device::{
-    AlignedBuf, BLOCK_BYTES, DeviceError, FileDevice, FlushTracker, OpenOptions, Ticket, WriteHandle,
-};
+use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, DeviceError, FlushTracker, Ticket, WriteHandle};
 
 /// Number of tables that files are spread over by inode number.
 const SHARDS: usize = 64;
 /// After this many writes of a file are in flight, check which have ended.
 const LOOK_EVERY: usize = 64;
+/// Where data begins: behind the first superblock and a lease, which somebody may be holding.
+const BEGIN: u64 = 1 << 20;
 
 /// Writes to a file that have not been synced.
 #[derive(Default)]
@@ -29,18 +28,17 @@ struct Unsynced {
 /// Takes data and makes it durable.
 pub struct Sink {
     tracker: Arc<FlushTracker>,
-    size_bytes: u64,
+    room: u64,
     next: AtomicU64,
     files: [Mutex<HashMap<u64, Unsynced, FixedState>>; SHARDS],
 }
 
 impl Sink {
-    /// A sink on an image or a block device, whose contents are lost.
-    pub fn open(path: &Path) -> Result<Self, DeviceError> {
-        let device = FileDevice::open(path, OpenOptions::default())?;
-        let size_bytes = syncline_device::Device::size_bytes(&*device);
+    /// A sink on a device, whose contents are lost.
+    pub fn new(device: Arc<dyn Device>) -> Self {
+        let room = device.size_bytes() - BEGIN;
         let files = std::array::from_fn(|_| Mutex::default());
-        Ok(Self { tracker: FlushTracker::new(device), size_bytes, next: AtomicU64::new(0), files })
+        Self { tracker: FlushTracker::new(device), room, next: AtomicU64::new(0), files }
     }
 
     /// Starts writing data that was written to a file.
@@ -90,8 +88,8 @@ impl Sink {
 
     /// Consecutive places, starting over at the end of the device.
     fn place(&self, len: u64) -> u64 {
-        let at = self.next.fetch_add(len, Ordering::Relaxed) % self.size_bytes;
-        if at + len <= self.size_bytes { at } else { 0 }
+        let at = self.next.fetch_add(len, Ordering::Relaxed) % self.room;
+        BEGIN + if at + len <= self.room { at } else { 0 }
     }
 }
 
@@ -122,12 +120,13 @@ fn failed(error: &DeviceError) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use syncline_device::block_on;
+    use std::path::Path;
+    use syncline_device::{FileDevice, OpenOptions, block_on};
 
     fn sink(folder: &Path) -> Sink {
         let path = folder.join("image");
-        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-        Sink::open(&path).unwrap()
+        std::fs::write(&path, vec![0; 2 << 20]).unwrap();
+        Sink::new(FileDevice::open(&path, OpenOptions::default()).unwrap())
     }
 
     #[test]

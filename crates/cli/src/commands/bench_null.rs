@@ -1,6 +1,7 @@
 //! The hidden `syncline bench-null`: serves the filesystem that keeps nothing, for as long as its
 //! standard input is open.
 
+use super::image;
 use super::mount_options::MountChoices;
 use crate::failure::Outcome;
 use std::io::{Read, Write};
@@ -10,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 use syncline_bench::null::{Null, READY};
 use syncline_fuse::{MountError, Unmounter};
+use syncline_image::{How, Image};
 
 /// How often, and at what interval, to retry a busy unmount.
 const TRIES: u32 = 50;
@@ -23,8 +25,8 @@ pub struct Args {
     /// How requests come from the kernel, as for `mount`
     #[arg(long, value_name = "WAY", default_value = "auto", overrides_with = "transport")]
     transport: String,
-    /// Image or device that takes what is written, at no place in particular, and is flushed at
-    /// each sync: its contents are lost
+    /// Image that takes what is written, at no place in particular, and is flushed at each sync: its
+    /// contents are lost
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
 }
@@ -35,8 +37,9 @@ pub fn run(args: &Args) -> Outcome {
     // not end this process first.
     rustix::process::setsid()?;
     let choices = MountChoices::parse(&[format!("transport={}", args.transport)])?;
-    let mounted =
-        Null::new(args.device.as_deref())?.mount(&args.directory, &choices.kernel(Path::new("null")))?;
+    let image = args.device.as_ref().map(|name| image::open(name, &How::default())).transpose()?;
+    let null = Null::new(image.as_ref().map(Image::device));
+    let mounted = null.mount(&args.directory, &choices.kernel(Path::new("null")))?;
     let unmounter = mounted.unmounter();
     thread::spawn(move || {
         // An error ends the input as well.
