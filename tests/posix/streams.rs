@@ -138,6 +138,8 @@ fn sent(place: &Place) -> (PathBuf, PathBuf) {
     for there in [path("stream"), place.image()] {
         call(&[&"send", &place.image(), &"s", &"-o", &there]).fails(2, &["is there already", "another file"]);
     }
+    assert!(!call(&[&"send", &place.image(), &"s", &"-o", &"-"]).ok().out.is_empty());
+    assert!(!Path::new("-").exists());
     call(&[&"mkfs", &path("target"), &"--size", &"64MiB"]).ok();
     (path("stream"), path("target"))
 }

@@ -53,5 +53,6 @@ pub mod takeover;
 pub mod top;
 pub mod trim;
 pub mod umount;
+mod whole_file;
 
 use files::{cannot_open, files_below, missing, not_walked, owners_only, require_syncline, settle};

@@ -1,7 +1,9 @@
 //! `syncline send`: a snapshot as a stream.
 
 use super::snapshot::image_of;
+use super::whole_file::WholeFile;
 use crate::failure::{Cause, Failure, Outcome};
+use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +25,7 @@ pub struct Args {
     /// Name of an older snapshot that the receiver has: only what changed since is sent
     #[arg(long, value_name = "OLDER")]
     from: Option<String>,
-    /// File to write the stream to, which must not be there yet. Default: standard output
+    /// File to write the stream to, which must not be there yet; `-`, the default, is standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -36,14 +38,15 @@ struct Open {
 
 /// Sends the snapshot.
 pub fn run(args: &Args) -> Outcome {
-    if args.output.is_none() && std::io::stdout().is_terminal() {
+    let output = args.output.as_deref().filter(|path| *path != Path::new("-"));
+    if output.is_none() && std::io::stdout().is_terminal() {
         return Err(Failure::usage("a stream is not for a terminal")
             .next("name a file with -o, or let another program read it: 'syncline send … | ssh …'"));
     }
     let image = image_of(&args.source)?;
     let snapshot = Open::snapshot(&image, &args.snapshot)?;
     let from = args.from.as_ref().map(|name| Open::snapshot(&image, name)).transpose()?;
-    match &args.output {
+    match output {
         Some(path) => to_file(path, |output| write(&image, &snapshot, from.as_ref(), output))?,
         None => write(&image, &snapshot, from.as_ref(), &mut std::io::stdout().lock())?,
     }
@@ -88,29 +91,20 @@ fn cause_of(error: &std::io::Error) -> Cause {
 
 /// Writes a file that gets its name when it is whole. What is there already stays: it may be an
 /// image, even the one that is read.
-fn to_file(
-    path: &Path,
-    write: impl FnOnce(&mut std::fs::File) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let about = |error: std::io::Error| Failure::from(error).about(path);
-    let taken = || {
-        let failure = Failure::of(Cause::Usage, format!("{} is there already", path.display()));
-        failure.next("remove it, or name another file; 'syncline send … > FILE' writes into a device or FIFO")
+fn to_file(path: &Path, write: impl FnOnce(&mut &File) -> Result<(), Failure>) -> Result<(), Failure> {
+    let refused = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            let failure = Failure::of(Cause::Usage, format!("{} is there already", path.display()));
+            failure.next(
+                "remove it, or name another file; 'syncline send … > FILE' writes into a device or FIFO",
+            )
+        }
+        _ => Failure::from(error).about(path),
     };
     if path.symlink_metadata().is_ok() {
-        return Err(taken());
+        return Err(refused(std::io::ErrorKind::AlreadyExists.into()));
     }
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(about)?;
-    write(file.as_file_mut())?;
-    file.as_file().sync_all().map_err(about)?;
-    let file = file.persist_noclobber(path).map_err(|error| match error.error.kind() {
-        std::io::ErrorKind::AlreadyExists => taken(),
-        _ => about(error.error),
-    })?;
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    file.set_permissions(permissions).map_err(about)
+    let whole = WholeFile::new(path).map_err(refused)?;
+    write(&mut whole.file())?;
+    whole.finish(path).map_err(refused)
 }

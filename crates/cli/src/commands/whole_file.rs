@@ -1,0 +1,89 @@
+//! A file that has its name only when it is whole.
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use tempfile::NamedTempFile;
+
+/// A file that is being written. Dropped, it is gone.
+pub enum WholeFile {
+    /// Nothing is left of it if this process is killed.
+    Nameless(File),
+    /// In a filesystem without such files: it has another name in the same folder.
+    Renamed(NamedTempFile),
+}
+
+impl WholeFile {
+    /// Makes one for the owner alone, in the folder of `path`.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        match rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => Ok(Self::Nameless(file.into())),
+            Err(_) => NamedTempFile::new_in(folder).map(Self::Renamed),
+        }
+    }
+
+    pub fn file(&self) -> &File {
+        match self {
+            Self::Nameless(file) => file,
+            Self::Renamed(file) => file.as_file(),
+        }
+    }
+
+    /// Makes it durable and gives it its name. `AlreadyExists` if something has that name.
+    pub fn finish(self, path: &Path) -> io::Result<()> {
+        self.file().sync_all()?;
+        match self {
+            Self::Nameless(file) => {
+                let this = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Ok(rustix::fs::linkat(CWD, this, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+            }
+            Self::Renamed(file) => file.persist_noclobber(path).map(drop).map_err(|failed| failed.error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Write};
+
+    fn write(file: &WholeFile, text: &str) {
+        file.file().write_all(text.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn a_file_has_its_name_when_it_is_whole_and_takes_nobody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let named = |path: &Path| WholeFile::Renamed(NamedTempFile::new_in(path.parent().unwrap()).unwrap());
+        for make in [|path: &Path| WholeFile::new(path).unwrap(), named] {
+            let file = make(&path);
+            write(&file, "whole");
+            assert!(!path.exists());
+            file.finish(&path).unwrap();
+            let late = make(&path);
+            write(&late, "late");
+            assert_eq!(late.finish(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole");
+            std::fs::remove_file(&path).unwrap();
+            drop(make(&path));
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_killed_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = WholeFile::new(&folder.path().join("file")).unwrap();
+        write(&file, "half");
+        assert!(matches!(file, WholeFile::Nameless(_)), "the folder's filesystem has files without names");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}
