@@ -32,6 +32,9 @@ const REFUSED: &str = "
     5  | send missing name                         | missing; No such file; check the path
     5  | receive missing                           | missing; No such file; check the path
     1  | receive image -i missing                  | missing; No such file
+    5  | archive tar missing name                  | missing; No such file; check the path
+    5  | archive untar missing -i text             | missing; No such file; check the path
+    1  | archive untar image -i missing            | missing; No such file
     5  | snapshot rollback missing name            | missing; No such file; check the path
     5  | mount missing empty                       | missing; No such file; --create
     5  | crashlab explore missing --check true     | missing; No such file; crashlab record
@@ -145,6 +148,8 @@ const REFUSED_MOUNTED: &str = "
     3  | snapshot create used name                 | used is in use; unmount
     3  | receive used -i text                      | used is in use; unmount
     3  | receive mount -i text                     | mount is a mounted filesystem; /used); syncline umount
+    3  | archive untar used -i text                | used is in use; unmount
+    3  | archive untar mount -i text               | mount is a mounted filesystem; /used); syncline umount
     1  | send mount none                           | there is no snapshot; snapshot list
     3  | crashlab record used empty -- true        | used is in use; unmount
     3  | cp -a used: new                           | used is in use; IMAGE@SNAPSHOT:PATH

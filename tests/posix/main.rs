@@ -5,6 +5,7 @@ mod support;
 
 mod acl;
 mod allocate;
+mod archive;
 mod clone;
 mod defragment;
 mod durability;

@@ -120,6 +120,19 @@ Examples:
   syncline send /mnt/data monday  | ssh backup syncline receive /srv/backup.img
   syncline send /mnt/data tuesday --from monday  | ssh backup syncline receive /srv/backup.img";
 
+pub const ARCHIVE_TAR: &str = "\
+Examples:
+  syncline archive tar disk.img monday -o monday.tar
+  syncline archive tar /mnt/data monday  | zstd > monday.tar.zst
+GNU tar unpacks it with everything: 'tar -x --xattrs --xattrs-include='*' -f monday.tar'. Holes are zeros in it, and what files \
+share is in it for each.";
+
+pub const ARCHIVE_UNTAR: &str = "\
+Examples:
+  syncline archive untar disk.img -i monday.tar
+  tar -c /etc  | syncline archive untar disk.img --to /backup
+Blocks of zeros become holes. Nothing that is there is replaced. It ends at the first entry that fails; those before it stay.";
+
 pub const RECEIVE: &str = "\
 Examples:
   syncline receive backup.img -i monday.stream

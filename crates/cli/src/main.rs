@@ -124,6 +124,8 @@ enum Command {
     /// Make the snapshot that a stream holds, in another image
     #[command(after_help = examples::RECEIVE)]
     Receive(commands::receive::Args),
+    /// Write a snapshot as a tar archive for those who have no Syncline, or unpack one
+    Archive(commands::archive::Args),
     /// Have what is written to files compressed, or what they hold
     #[command(after_help = examples::COMPRESS)]
     Compress(commands::compress::Args),
@@ -242,6 +244,7 @@ fn run(command: Command) -> Outcome {
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Send(args) => commands::send::run(&args),
         Command::Receive(args) => commands::receive::run(&args),
+        Command::Archive(args) => commands::archive::run(&args),
         Command::Compress(args) => commands::compress::run(args),
         Command::Durability(args) => commands::durability::run(args),
         Command::Quota(args) => commands::quota::run(args),

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod archive;
 pub mod ask;
 pub mod bench;
 pub mod bench_null;

@@ -1,9 +1,8 @@
 //! `syncline send`: a snapshot as a stream.
 
 use super::snapshot::image_of;
-use super::whole_file::WholeFile;
+use super::whole_file::{WholeFile, there_already};
 use crate::failure::{Cause, Failure, Outcome};
-use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,7 +46,13 @@ pub fn run(args: &Args) -> Outcome {
     let snapshot = Open::snapshot(&image, &args.snapshot)?;
     let from = args.from.as_ref().map(|name| Open::snapshot(&image, name)).transpose()?;
     match output {
-        Some(path) => to_file(path, |output| write(&image, &snapshot, from.as_ref(), output))?,
+        Some(path) => {
+            there_already(path)?;
+            let refused = |error: std::io::Error| WholeFile::refused(path, error);
+            let whole = WholeFile::new(path).map_err(refused)?;
+            write(&image, &snapshot, from.as_ref(), &mut whole.file())?;
+            whole.finish(path).map_err(refused)?;
+        }
         None => write(&image, &snapshot, from.as_ref(), &mut std::io::stdout().lock())?,
     }
     Ok(ExitCode::SUCCESS)
@@ -87,24 +92,4 @@ fn cause_of(error: &std::io::Error) -> Cause {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Cause::NoSpace,
         _ => Cause::Other,
     }
-}
-
-/// Writes a file that gets its name when it is whole. What is there already stays: it may be an
-/// image, even the one that is read.
-fn to_file(path: &Path, write: impl FnOnce(&mut &File) -> Result<(), Failure>) -> Result<(), Failure> {
-    let refused = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            let failure = Failure::of(Cause::Usage, format!("{} is there already", path.display()));
-            failure.next(
-                "remove it, or name another file; 'syncline send … > FILE' writes into a device or FIFO",
-            )
-        }
-        _ => Failure::from(error).about(path),
-    };
-    if path.symlink_metadata().is_ok() {
-        return Err(refused(std::io::ErrorKind::AlreadyExists.into()));
-    }
-    let whole = WholeFile::new(path).map_err(refused)?;
-    write(&mut whole.file())?;
-    whole.finish(path).map_err(refused)
 }

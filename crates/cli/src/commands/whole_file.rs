@@ -1,5 +1,7 @@
-//! A file that has its name only when it is whole.
+//! A file that has its name only when it is whole. What is there already stays: it may be an image,
+//! even the one that is read.
 
+use crate::failure::{Cause, Failure};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::fs::File;
 use std::io;
@@ -29,6 +31,19 @@ impl WholeFile {
         }
     }
 
+    /// The failure for a file that could not be made.
+    pub fn refused(path: &Path, error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                let text = format!("{} is there already", path.display());
+                Failure::of(Cause::Usage, text).next(
+                    "remove it, or name another file; with '> FILE' the shell writes into a device or FIFO",
+                )
+            }
+            _ => Failure::from(error).about(path),
+        }
+    }
+
     pub fn file(&self) -> &File {
         match self {
             Self::Nameless(file) => file,
@@ -46,6 +61,14 @@ impl WholeFile {
             }
             Self::Renamed(file) => file.persist_noclobber(path).map(drop).map_err(|failed| failed.error),
         }
+    }
+}
+
+/// Refuses a name that is taken, before work is done for it.
+pub fn there_already(path: &Path) -> Result<(), Failure> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(WholeFile::refused(path, io::ErrorKind::AlreadyExists.into())),
+        Err(_) => Ok(()),
     }
 }
 
