@@ -143,7 +143,7 @@ fn what_tar_packs_is_unpacked() {
         tar(&words);
         let to = format!("/{format}/below");
         call(&[&"archive", &"untar", &place.image(), &"-i", &archive, &"--to", &to]).ok();
-        let mount = place.mount(format);
+        let mount = place.mount(&format!("mount-{format}"));
         let mut sent = seen(&host);
         let unpacked = seen(&mount.path.join(&to[1..]));
         if left_out == "all" {

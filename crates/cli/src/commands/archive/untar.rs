@@ -180,7 +180,8 @@ struct Attributes {
 impl Attributes {
     fn of(found: &Found) -> Result<Self, Failure> {
         let header = &found.header;
-        let seconds = header.mtime().map_err(unread)?.try_into().unwrap_or_default();
+        // GNU tar writes times before 1970 in two's complement.
+        let seconds = header.mtime().map_err(unread)? as i64;
         let mut attributes = Self {
             is_symlink: header.entry_type().is_symlink(),
             permissions: (header.mode().map_err(unread)? & 0o7777) as u16,
