@@ -163,17 +163,22 @@ fn without_numbers(text: &str) -> String {
     words
 }
 
+impl From<&io::Error> for Cause {
+    fn from(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Self::Permission,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            _ => Self::Other,
+        }
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if daemon_has_gone(&error) {
             return Self::of(Cause::MountPoint, error).next(DAEMON_HAS_GONE);
         }
-        let cause = match error.kind() {
-            io::ErrorKind::PermissionDenied => Cause::Permission,
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::NoSpace,
-            _ => Cause::Other,
-        };
-        Self::of(cause, error)
+        Self::of(Cause::from(&error), error)
     }
 }
 

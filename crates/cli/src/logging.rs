@@ -39,7 +39,7 @@ pub struct Choices {
     /// Log errors only; progress is not shown
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// What log lines look like: text, or json with an object in each
+    /// Form of log lines: text, or json with an object in each
     #[arg(long, global = true, value_name = "FORMAT", value_enum)]
     log_format: Option<Format>,
 }

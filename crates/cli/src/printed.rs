@@ -58,6 +58,12 @@ pub fn several(number: u64, one: &str, more: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { more })
 }
 
+/// The numbers of files and of directories that a command has changed.
+pub fn files_and_directories(files: u64, directories: u64) -> String {
+    let files = several(files, "file", "files");
+    format!("{files} and {}", several(directories, "directory", "directories"))
+}
+
 /// Width of the narrowest terminal that output is made for.
 pub const COLUMNS: usize = 80;
 
@@ -116,6 +122,12 @@ pub fn line(words: fmt::Arguments<'_>) {
 /// See `say_text!`.
 pub fn text(words: fmt::Arguments<'_>) {
     print(&escape(&words.to_string(), is_layout));
+}
+
+/// Prints a value as JSON to standard output.
+pub fn json(value: &impl serde::Serialize) {
+    // Only maps whose keys are no strings, and types that refuse, can't be shown as JSON.
+    text(format_args!("{}\n", serde_json::to_string_pretty(value).expect("numbers and text")));
 }
 
 fn print(text: &str) {

@@ -48,12 +48,12 @@ pub mod command {
     pub const WRITE_ZEROES: u16 = 6;
 }
 
-/// What the server says of its export.
+/// The export, as the server describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Bytes.
     pub size: u64,
-    /// What it offers: [`FLUSH`] and the others.
+    /// Offered commands: [`FLUSH`] and the others.
     pub flags: u16,
     /// Smallest, preferred and largest.
     pub blocks: Option<(u32, u32, u32)>,
@@ -87,7 +87,7 @@ pub enum Hostile {
     EmptyChunk,
 }
 
-/// What the server does next.
+/// Faults of the server, from now on.
 #[derive(Default)]
 pub struct Faults {
     /// Connections are closed at once.
@@ -127,7 +127,7 @@ pub struct Faults {
     pub handshake: Option<Handshake>,
 }
 
-/// What is wrong with the handshake.
+/// A fault in the handshake.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handshake {
@@ -143,13 +143,13 @@ pub enum Handshake {
     CutShort,
 }
 
-/// What the server's threads share.
+/// State that the server's threads share.
 pub struct Inner {
-    /// What it holds.
+    /// The export's contents.
     pub store: Mutex<Store>,
-    /// What goes wrong next.
+    /// Faults from now on.
     pub faults: Mutex<Faults>,
-    /// What it says of its export.
+    /// The export's description.
     pub spec: Mutex<Spec>,
     /// Kinds and flags of all requests.
     pub log: Mutex<Vec<(u16, u16)>>,

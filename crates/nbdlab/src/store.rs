@@ -1,4 +1,4 @@
-//! What the server holds: what is durable, and per block every version that no flush has covered. A
+//! The server's contents: the durable blocks, and of each block every version that no flush has covered. A
 //! crash keeps any of them, sector by sector.
 
 use crate::forget::Forgetting;
@@ -75,7 +75,7 @@ impl Store {
         newest.map_or_else(|| self.durable_block(block), |version| version.bytes.clone())
     }
 
-    /// What a client reads.
+    /// Bytes that a client reads.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         assert!(offset.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK), "a crooked read");
         let first = offset / BLOCK as u64;
@@ -83,7 +83,7 @@ impl Store {
         blocks.collect::<Vec<Block>>().concat()
     }
 
-    /// What a client would read of the first `len` bytes.
+    /// The first `len` bytes, as a client would read them.
     pub fn contents(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let newest = self.dirty.iter().filter_map(|(block, all)| Some((block, &all.last()?.bytes)));
@@ -96,7 +96,7 @@ impl Store {
         bytes
     }
 
-    /// What a server that is started anew finds after a crash that loses everything it may lose.
+    /// Bytes that are left after a crash that loses everything it may lose.
     pub fn durable(&self, offset: u64, len: usize) -> Vec<u8> {
         let first = offset / BLOCK as u64;
         (first..first + (len / BLOCK) as u64).flat_map(|block| self.durable_block(block).to_vec()).collect()

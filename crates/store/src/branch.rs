@@ -30,7 +30,7 @@ const KEPT_BACK_SHARE: u64 = 32;
 /// The generation of a branch's first superblock; the slot beside it has the one before.
 const FIRST_GENERATION: u64 = 2;
 
-/// What a branch begins with.
+/// The first state of a branch.
 pub enum BranchStart {
     /// The state of a snapshot.
     Snapshot(Snapshot),

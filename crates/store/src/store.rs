@@ -46,7 +46,7 @@ pub struct Store {
     pub(crate) counters: Counters,
     pub(crate) last_op: AtomicU64,
     pub(crate) durable_op: AtomicU64,
-    /// What made `durable_op` durable; advanced before `durable_op` is.
+    /// The flush or superblock that made `durable_op` durable; advanced before `durable_op` is.
     pub(crate) durable_mark: Mutex<DurableMark>,
     pub(crate) next_object: AtomicU64,
     /// Blocks reserved.

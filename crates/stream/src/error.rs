@@ -25,7 +25,7 @@ pub enum StreamError {
     Damaged {
         /// The number of the record, from 1; 0 stands for the header.
         record: u64,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// A record is whole, but asks for something impossible.
@@ -33,7 +33,7 @@ pub enum StreamError {
     Refused {
         /// The number of the record.
         record: u64,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// The snapshot that an incremental stream starts from is not in the target.

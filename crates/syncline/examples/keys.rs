@@ -33,7 +33,7 @@ impl Keys {
         log.read_to_string(&mut text)?;
         let mut keys = Self { fs, log, values: BTreeMap::new(), lines: 0 };
         for line in text.lines() {
-            // What a crash took from an unsynced end never was acknowledged.
+            // A crash cuts only lines off that were not synced, so never acknowledged.
             let Ok((key, value)) = serde_json::from_str(line) else { break };
             keys.remember(key, value);
         }

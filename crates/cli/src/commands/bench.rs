@@ -53,7 +53,7 @@ no part where what was stored is needed again: in sqlite, cold reads, and k1 wit
 #[derive(clap::Args)]
 #[command(after_help = WORKLOADS)]
 pub struct Args {
-    /// What to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
+    /// Workloads to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
     #[arg(required = true, value_name = "WORKLOAD")]
     workloads: Vec<Choice>,
     /// Filesystems to measure beside it: ext4, ext4-fc, xfs, btrfs; null, which keeps nothing and

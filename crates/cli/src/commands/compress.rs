@@ -2,9 +2,9 @@
 //! already.
 
 use super::image::progress_bar;
-use super::{cannot_open, not_walked, owners_only, require_syncline, settle};
-use crate::failure::{Cause, Failure, Outcome};
-use crate::printed::several;
+use super::{cannot_open, files_and_directories, owners_only, settle};
+use crate::failure::{Failure, Outcome};
+use crate::printed;
 use crate::size;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_fs::types::Algorithm;
 use syncline_fuse::control::{self, ControlError};
-use walkdir::WalkDir;
 
 /// Arguments of `compress`.
 #[derive(clap::Args)]
@@ -103,18 +102,10 @@ struct Report {
 pub fn run(args: Args) -> Outcome {
     let mut found = Vec::new();
     for path in &args.paths {
-        require_syncline(path)?;
-        let depth = if args.recursive { usize::MAX } else { 0 };
-        for entry in WalkDir::new(path).max_depth(depth).same_file_system(true) {
-            let entry = entry.map_err(|error| not_walked(path, error))?;
-            let kind = entry.file_type();
-            if kind.is_file() || kind.is_dir() {
-                found.push((entry.into_path(), kind.is_dir()));
-            } else if entry.depth() == 0 {
-                let path = entry.path().display();
-                let failure = Failure::of(Cause::Usage, format!("{path} is neither a file nor a directory"));
-                return Err(failure.next("name files and directories of a mount"));
-            }
+        for entry in files_and_directories(path, args.recursive)? {
+            let entry = entry?;
+            let is_directory = entry.file_type().is_dir();
+            found.push((entry.into_path(), is_directory));
         }
     }
     if args.show { show(found, args.json) } else { compress(&args, &found) }
@@ -131,7 +122,7 @@ fn show(found: Vec<(PathBuf, bool)>, json: bool) -> Outcome {
         lines.push(Line { path, algorithm });
     }
     if json {
-        say_text!("{}\n", serde_json::to_string_pretty(&lines).map_err(Failure::new)?);
+        printed::json(&lines);
     } else {
         lines.iter().for_each(|line| say!("{:<5}{}", line.algorithm.name(), line.path.display()));
     }
@@ -158,7 +149,7 @@ fn compress(args: &Args, found: &[(PathBuf, bool)]) -> Outcome {
         files().try_for_each(|path| rewrite(path, &bar, &mut report))?;
     }
     bar.finish_and_clear();
-    print(&report, args)?;
+    print(&report, args);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -174,15 +165,14 @@ fn rewrite(path: &Path, bar: &ProgressBar, report: &mut Report) -> Result<(), Fa
     Ok(())
 }
 
-fn print(report: &Report, args: &Args) -> Result<(), Failure> {
+fn print(report: &Report, args: &Args) {
     if args.json {
-        say_text!("{}\n", serde_json::to_string_pretty(report).map_err(Failure::new)?);
-        return Ok(());
+        printed::json(report);
+        return;
     }
     let what = args.algorithm.name();
-    let files = several(report.files, "file", "files");
-    let directories = several(report.directories, "directory", "directories");
-    say!("{files} and {directories}: {what}, from now on");
+    let changed = printed::files_and_directories(report.files, report.directories);
+    say!("{changed}: {what}, from now on");
     if args.now {
         let (before, after) = (size::show(report.before_bytes), size::show(report.after_bytes));
         say!("{} written anew; the files took {before}, take {after}", size::show(report.rewritten_bytes));
@@ -193,5 +183,4 @@ fn print(report: &Report, args: &Args) -> Result<(), Failure> {
             );
         }
     }
-    Ok(())
 }

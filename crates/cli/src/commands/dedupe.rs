@@ -4,7 +4,7 @@
 use super::image::progress_bar;
 use super::{cannot_open, files_below, settle};
 use crate::failure::{Cause, Failure, Outcome};
-use crate::printed::several;
+use crate::printed::{self, several};
 use crate::size;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -193,7 +193,7 @@ fn one_by_one(file: &Opened, run: Run, report: &mut Report) -> Result<(), Contro
 
 fn print(report: &Report, json: bool) {
     if json {
-        say_text!("{}\n", serde_json::to_string_pretty(report).expect("numbers"));
+        printed::json(report);
         return;
     }
     let files = several(report.files, "file", "files");

@@ -3,7 +3,7 @@
 use super::image::progress_bar;
 use super::{cannot_open, files_below, missing, settle};
 use crate::failure::{Cause, Failure, Outcome};
-use crate::printed::several;
+use crate::printed::{self, several};
 use crate::size;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -109,7 +109,7 @@ fn one(path: PathBuf, unshare: bool, bar: &ProgressBar) -> Result<Line, ControlE
 
 fn print(lines: &[Line], json: bool) {
     if json {
-        say_text!("{}\n", serde_json::to_string_pretty(lines).expect("numbers and paths"));
+        printed::json(&lines);
         return;
     }
     for line in lines.iter().filter(|line| line.moved_bytes > 0) {

@@ -3,6 +3,7 @@
 use super::files_below;
 use super::image::spinner;
 use crate::failure::{Failure, Outcome};
+use crate::printed;
 use crate::size;
 use serde::Serialize;
 use std::collections::HashSet;
@@ -63,7 +64,7 @@ pub fn run(args: Args) -> Outcome {
     bar.finish_and_clear();
     let lines = lines?;
     if args.json {
-        say_text!("{}\n", serde_json::to_string_pretty(&lines).expect("paths and numbers"));
+        printed::json(&lines);
         return Ok(ExitCode::SUCCESS);
     }
     say!("{:>12} {:>12} {:>12}  path", "total", "exclusive", "shared");

@@ -1,9 +1,9 @@
 //! `syncline durability`: when changes of a directory tree become durable.
 
-use super::{cannot_open, not_walked, owners_only, require_syncline};
+use super::{cannot_open, files_and_directories, owners_only, require_syncline};
 use crate::examples;
-use crate::failure::{Cause, Failure, Outcome};
-use crate::printed::several;
+use crate::failure::{Failure, Outcome};
+use crate::printed;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_fs::Durability;
 use syncline_fuse::control::{self, ControlError};
-use walkdir::{DirEntry, WalkDir};
 
 /// Arguments of `durability`.
 #[derive(clap::Args)]
@@ -83,7 +82,7 @@ enum Choice {
     Inherit,
 }
 
-/// What is shown of a file or directory.
+/// A line about a file or directory.
 #[derive(Serialize)]
 struct Line {
     path: PathBuf,
@@ -119,8 +118,8 @@ pub fn run(args: Args) -> Outcome {
         Command::Set(args) => set(&args),
         Command::Show(args) => {
             args.paths.iter().try_for_each(|path| require_syncline(path))?;
-            let lines = args.paths.iter().map(|path| Line::of(path)).collect::<Result<_, _>>()?;
-            print(lines, args.json)
+            let lines = args.paths.iter().map(|path| Line::of(path)).collect::<Result<Vec<_>, _>>()?;
+            print(&lines, args.json)
         }
         Command::List(args) => list(&args),
     }
@@ -137,43 +136,29 @@ fn set(args: &SetArgs) -> Outcome {
         (Choice::Inherit, _) => None,
     };
     let (mut files, mut directories) = (0, 0);
-    require_syncline(&args.path)?;
-    for entry in walk(&args.path, if args.recursive { usize::MAX } else { 0 }) {
-        let entry = entry.map_err(|error| not_walked(&args.path, error))?;
-        let kind = entry.file_type();
-        if !kind.is_file() && !kind.is_dir() {
-            if entry.depth() == 0 {
-                let text = format!("{} is neither a file nor a directory", args.path.display());
-                return Err(Failure::of(Cause::Usage, text).next("name a file or directory of a mount"));
-            }
-            continue;
-        }
+    for entry in files_and_directories(&args.path, args.recursive)? {
+        let entry = entry?;
         let (path, file) = (entry.path(), open(entry.path())?);
         // One that has this class already keeps its change time.
         if control::durability(&file, path)?.0 != class {
             control::set_durability(&file, path, class).map_err(owners_only)?;
         }
-        if kind.is_dir() { directories += 1 } else { files += 1 }
+        if entry.file_type().is_dir() { directories += 1 } else { files += 1 }
     }
-    let (files, directories) =
-        (several(files, "file", "files"), several(directories, "directory", "directories"));
+    let changed = printed::files_and_directories(files, directories);
     match class {
-        None => say!("{files} and {directories}: the class of the mount, from now on"),
-        Some(class) => say!("{files} and {directories}: {class}, from now on"),
+        None => say!("{changed}: the class of the mount, from now on"),
+        Some(class) => say!("{changed}: {class}, from now on"),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Shows the directory, and all below that have another class than the directory that they are in.
 fn list(args: &ListArgs) -> Outcome {
-    require_syncline(&args.directory)?;
     let (mut classes, mut lines) = (HashMap::new(), Vec::new());
-    for entry in walk(&args.directory, usize::MAX) {
-        let entry = entry.map_err(|error| not_walked(&args.directory, error))?;
+    for entry in files_and_directories(&args.directory, true)? {
+        let entry = entry?;
         let path = entry.path();
-        if !entry.file_type().is_file() && !entry.file_type().is_dir() {
-            continue;
-        }
         let class = class_of(path)?;
         if path.parent().and_then(|parent| classes.get(parent)) != Some(&class) {
             lines.push(Line::of(path)?);
@@ -182,11 +167,7 @@ fn list(args: &ListArgs) -> Outcome {
             classes.insert(path.to_owned(), class);
         }
     }
-    print(lines, args.json)
-}
-
-fn walk(path: &Path, depth: usize) -> impl Iterator<Item = Result<DirEntry, walkdir::Error>> {
-    WalkDir::new(path).max_depth(depth).same_file_system(true).sort_by_file_name().into_iter()
+    print(&lines, args.json)
 }
 
 /// Opens without waiting for the other end of a FIFO.
@@ -200,9 +181,9 @@ fn class_of(path: &Path) -> Result<(Option<Durability>, Durability), ControlErro
     control::durability(&open(path)?, path)
 }
 
-fn print(lines: Vec<Line>, json: bool) -> Outcome {
+fn print(lines: &[Line], json: bool) -> Outcome {
     if json {
-        say_text!("{}\n", serde_json::to_string_pretty(&lines).map_err(Failure::new)?);
+        printed::json(&lines);
     } else {
         lines.iter().for_each(Line::print);
     }

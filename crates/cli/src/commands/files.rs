@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use syncline_fuse::control::{self, ControlError};
-use walkdir::WalkDir;
+use walkdir::{DirEntry, WalkDir};
 
 /// The most bytes synced with one call: half of the limit of a call, since files grow.
 const PORTION_BYTES: u64 = 32 << 20;
@@ -25,6 +25,26 @@ pub fn files_below(path: &Path) -> Result<Vec<PathBuf>, Failure> {
         }
     }
     Ok(files)
+}
+
+/// The file or directory at `path`, and for `recursive` all regular files and directories below it
+/// on the same filesystem. Symbolic links are not followed.
+pub fn files_and_directories(
+    path: &Path,
+    recursive: bool,
+) -> Result<impl Iterator<Item = Result<DirEntry, Failure>>, Failure> {
+    require_syncline(path)?;
+    let depth = if recursive { usize::MAX } else { 0 };
+    let walk = WalkDir::new(path).max_depth(depth).same_file_system(true).sort_by_file_name();
+    Ok(walk.into_iter().filter_map(move |entry| match entry {
+        Ok(entry) if entry.file_type().is_file() || entry.file_type().is_dir() => Some(Ok(entry)),
+        Ok(entry) if entry.depth() == 0 => {
+            let text = format!("{} is neither a file nor a directory", path.display());
+            Some(Err(Failure::of(Cause::Usage, text).next("name files and directories of a mount")))
+        }
+        Ok(_) => None,
+        Err(error) => Some(Err(not_walked(path, error))),
+    }))
 }
 
 /// Refuses a directory on another filesystem by its own name, rather than by that of the first file

@@ -56,4 +56,6 @@ pub mod trim;
 pub mod umount;
 mod whole_file;
 
-use files::{cannot_open, files_below, missing, not_walked, owners_only, require_syncline, settle};
+use files::{
+    cannot_open, files_and_directories, files_below, missing, owners_only, require_syncline, settle,
+};

@@ -33,7 +33,7 @@ pub struct Args {
     /// Options of the mount, as with 'mount -o'
     #[arg(short, value_name = "OPTION,...")]
     options: Vec<String>,
-    /// What to run, in the root directory of the filesystem
+    /// Command to run, in the root directory of the filesystem
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

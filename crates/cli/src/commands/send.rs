@@ -81,15 +81,10 @@ fn write(image: &Path, snapshot: &Open, from: Option<&Open>, output: &mut impl W
     let output = BufWriter::with_capacity(BUFFER_BYTES, output);
     match block_on(syncline_stream::send(&source, from.as_ref(), output)) {
         Ok(_) => Ok(()),
-        Err(StreamError::Io(error)) => Err(Failure::of(cause_of(&error), format!("the stream: {error}"))
-            .next("nothing of it is of use; send it again")),
+        Err(StreamError::Io(error)) => {
+            let failure = Failure::of(Cause::from(&*error), format!("the stream: {error}"));
+            Err(failure.next("nothing of it is of use; send it again"))
+        }
         Err(error) => Err(Failure::from(error).about(image)),
-    }
-}
-
-fn cause_of(error: &std::io::Error) -> Cause {
-    match error.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Cause::NoSpace,
-        _ => Cause::Other,
     }
 }

@@ -52,7 +52,7 @@ use memory::preallocated::Room;
 use memory::queue::DirtyQueue;
 use memory::small::SmallDirty;
 
-/// What the data of all files has in common.
+/// State that the data of all files shares.
 #[derive(Default)]
 pub(crate) struct FileData {
     /// Dirty inodes.

@@ -67,7 +67,7 @@ fn changed_too(request: &Request, opcode: Opcode) -> Result<Option<Ino>, Refusal
 pub(super) async fn settle(session: &Session, request: &Request, opcode: Opcode) -> Result<(), Refusal> {
     let fs = session.fs();
     if let Some(ino) = changed(request, opcode, session.synchronous())? {
-        // What the mount demands holds in trees of class `ordered` too.
+        // The mount's demand holds in trees of class `ordered` too.
         Box::pin(fs.make_durable(ino)).await?;
     } else if fs.may_be_strict()
         && let Some(ino) = changed(request, opcode, Synchronous::Everything)?

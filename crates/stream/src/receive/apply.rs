@@ -60,7 +60,7 @@ pub(super) struct Target<'a> {
     next_object: u64,
     /// The name of the staging directory in the root directory.
     staging_name: Vec<u8>,
-    /// What the root directory's attributes are to be in the end.
+    /// The root directory's attributes in the end.
     root: RestoredAttributes,
     /// Attributes of directories with limits, which get their former ones if the stream has no
     /// others for them.

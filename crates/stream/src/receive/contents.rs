@@ -138,7 +138,7 @@ impl Target<'_> {
 
     pub(super) async fn reserve(&mut self, ino: Ino, offset: u64, length: u64) -> Result<(), Fault> {
         self.open(ino).await?;
-        // What is dirty would take the room.
+        // Dirty data would take the room.
         self.fs.settle_contents(ino).await?;
         let what = Allocation::Preallocate { keep_size: true };
         Ok(self.fs.allocate(ino, what, offset, length, false).await?)

@@ -58,7 +58,7 @@ pub async fn receive(
         Ok(fs) => {
             let filled = fill(&fs, &mut reader, &header).await;
             if filled.is_err() {
-                // What is dirty need not be written back.
+                // Dirty data need not be written back.
                 branch.store().shut_down_untold("its stream was refused");
             }
             let closed = fs.close().await;
@@ -74,7 +74,7 @@ pub async fn receive(
     Ok(Received { snapshot, header, records: reader.records() })
 }
 
-/// What the snapshot is made from.
+/// The state that the stream is applied to: its parent's, or an empty filesystem.
 async fn start(target: &Filesystem, header: &Header) -> Result<BranchStart, StreamError> {
     let Some(parent) = &header.parent else {
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp::default());

@@ -20,7 +20,7 @@ const ITEMS_EACH: usize = 256;
 /// File blocks from the first up to the second.
 pub(super) type Range = (u64, u64);
 
-/// What is to be sent of a file.
+/// The part of a file that is to be sent.
 pub(super) struct Contents<'a> {
     pub fs: &'a Filesystem,
     pub ino: Ino,

@@ -27,7 +27,7 @@ pub(super) enum Fate {
     Gone,
 }
 
-/// What differs of an inode.
+/// The differences of an inode.
 #[derive(Debug)]
 pub(super) struct Changed {
     pub fate: Fate,

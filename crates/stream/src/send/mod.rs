@@ -19,7 +19,7 @@ use syncline_store::Snapshot;
 pub struct Source<'a> {
     /// Its filesystem.
     pub fs: &'a Filesystem,
-    /// What the table of snapshots says of it.
+    /// Its entry in the table of snapshots.
     pub snapshot: Snapshot,
 }
 

@@ -99,7 +99,7 @@ pub fn describe(fs: &Arc<Filesystem>) -> Whole {
             inode.blocks.insert(0, Stored::Data);
         }
     }
-    // What is in the log only lies nowhere, whatever an extent there says.
+    // Data that is only in the log lies nowhere, whatever an extent there says.
     for (key, _) in chunk.items.iter().filter(|(key, _)| key.kind == Kind::Unplaced as u8) {
         let block = Piece::decode(key.offset, &[]).unwrap().file_block;
         if let Some(inode) = whole.inodes.get_mut(&key.object) {
@@ -234,7 +234,7 @@ pub fn require_same(sent: &Whole, received: &Whole, what: &str) {
                 *other = *stored;
             }
         }
-        // What counts in a tree in which it has no name any more counts by its names there.
+        // An inode that counts in a tree in which it has lost its name counts by its names in the target.
         if !inode.quota.is_some_and(|root| sent.is_only_in(*ino, root)) {
             other.quota = inode.quota;
         }

@@ -197,9 +197,5 @@ impl Read for Reading<'_> {
 }
 
 fn unwritten(error: io::Error) -> Failure {
-    let cause = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::NoSpace,
-        _ => Cause::Other,
-    };
-    Failure::of(cause, format!("the archive: {error}")).next("nothing of it is of use; write it again")
+    Failure::of(Cause::from(&error), format!("the archive: {error}")).next("nothing of it is of use; write it again")
 }

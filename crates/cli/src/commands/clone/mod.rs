@@ -6,7 +6,7 @@ mod tree;
 use super::image::spinner;
 use super::missing;
 use crate::failure::{Failure, Outcome};
-use crate::printed::several;
+use crate::printed::{self, several};
 use crate::size;
 use indicatif::ProgressStyle;
 use serde::Serialize;
@@ -22,7 +22,7 @@ use syncline_fuse::control::{self, ControlError};
 pub struct Args {
     /// Directory or file of a mounted filesystem
     source: PathBuf,
-    /// What the copy is called, on the same mount; it must not exist yet
+    /// Name of the copy, on the same mount; it must not exist yet
     destination: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -159,7 +159,7 @@ fn unfinished(args: &Args, report: &Report, At { path, source }: At) -> Failure 
 
 fn print(report: &Report, json: bool) {
     if json {
-        say_text!("{}\n", serde_json::to_string_pretty(report).expect("numbers"));
+        printed::json(report);
         return;
     }
     let Report { files, directories, symlinks, links, specials, bytes, left_out } = report;

@@ -149,7 +149,7 @@ impl<'a> Copier<'a> {
             return fs::hard_link(first, target).map_err(|error| missing(target, error));
         }
         self.make(path, metadata, target)?;
-        // What could not be copied whole gets no other name.
+        // A file that could not be copied whole gets no other name.
         if self.archive && metadata.nlink() > 1 {
             self.names.insert(metadata.ino(), target.to_owned());
         }

@@ -52,7 +52,7 @@ pub struct Args {
     /// Most bytes written that are recorded; COMMAND is ended when they are exceeded
     #[arg(long, value_name = "SIZE", default_value = RECORDED_DEFAULT, value_parser = size::parse)]
     max_recorded: u64,
-    /// What to run
+    /// Command to run
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<std::ffi::OsString>,
 }

@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// all stay in memory until then.
 pub(in crate::data) const FILES_MAX: usize = 8192;
 
-/// What is promised and not kept yet.
+/// Promises that are not kept yet.
 #[derive(Default)]
 pub(crate) struct Promises(Mutex<Open>);
 

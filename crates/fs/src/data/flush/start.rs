@@ -1,6 +1,6 @@
 //! Starting a submission: which extents it replaces, its writes, and its part of the transaction.
 //!
-//! What has to be waited for (room, the extents to replace, the counts of shared blocks) comes
+//! All that has to be waited for (room, the extents to replace, the counts of shared blocks) comes
 //! first. From the first block that is taken on, nothing waits, up to the commit in `finish`.
 
 use super::choose;

@@ -1,4 +1,4 @@
-//! What requests leave durable, by the mount's option and the class of the files.
+//! The changes that are durable after a request, by the mount's option and the class of the files.
 
 use super::*;
 use crate::control::wire::{COMMAND, ControlIn, MESSAGE_BYTES, Question};
