@@ -154,7 +154,7 @@ install prefix="/usr/local" helpers="/sbin":
     install -d {{prefix}}/sbin
     for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
     test ! -w "{{helpers}}" || for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do test {{prefix}}/sbin -ef {{helpers}} || ln -sfn {{prefix}}/bin/syncline {{helpers}}/$name; done
-    for unit in examples/systemd/*.service; do sed 's#/usr/bin/syncline#{{prefix}}/bin/syncline#' $unit | install -D -m 644 /dev/stdin {{prefix}}/lib/systemd/system/$(basename $unit); done
+    for unit in examples/systemd/*; do sed 's#/usr/bin/syncline#{{prefix}}/bin/syncline#' $unit | install -D -m 644 /dev/stdin {{prefix}}/lib/systemd/system/$(basename $unit); done
     install -D -m 644 examples/boot/modprobe.conf {{prefix}}/lib/modprobe.d/syncline.conf
     install -D -m 644 examples/boot/tmpfiles.conf {{prefix}}/lib/tmpfiles.d/syncline.conf
     install -D -m 644 examples/magic {{prefix}}/share/file/magic/syncline

@@ -140,9 +140,11 @@ fn systemd_takes_the_units() {
         return;
     }
     let place = Place::new();
-    const UNITS: [&str; 5] = [
+    const UNITS: [&str; 7] = [
         "systemd/syncline@.service",
         "systemd/syncline-metrics@.service",
+        "systemd/syncline-snapshot@.service",
+        "systemd/syncline-snapshot@.timer",
         "failover/syncline-failover@.service",
         "failover/syncline-watch@.service",
         "failover/syncline-takeover@.service",
@@ -171,15 +173,15 @@ fn systemd_takes_the_units() {
     // Every option that the units use exists.
     for unit in UNITS {
         let text = fs::read_to_string(example(unit)).unwrap();
-        for line in
-            text.lines().filter_map(|line| line.split_once("=/usr/bin/syncline ").map(|(_, words)| words))
-        {
-            let command = line.split(' ').next().unwrap();
+        let lines = text.lines().filter(|line| line.starts_with("Exec"));
+        for line in lines.filter_map(|line| line.split_once("/usr/bin/syncline ").map(|(_, words)| words)) {
+            let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
+            let command: Vec<&str> = line.split(' ').take_while(is_name).collect();
             let mut help = program();
-            help.args([command, "--help"]);
+            help.args(&command).arg("--help");
             let help = run(help).ok().out;
             for option in line.split(' ').filter(|word| word.starts_with("--")) {
-                assert!(help.contains(option), "{option} is no option of {command}");
+                assert!(help.contains(option), "{option} is no option of {command:?}");
             }
         }
     }
