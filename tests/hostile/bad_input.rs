@@ -102,10 +102,13 @@ const REFUSED: &str = "
     5  | resize ext4 1GiB                          | ext4; not a Syncline image: it holds an ext2, ext3 or ext4; name another image
     5  | trim junk                                 | junk; not a Syncline image; mkfs
     5  | crashlab list junk                        | junk is no recording; crashlab record
+    5  | mount stream empty                        | stream; it holds a stream of 'syncline send'; receive IMAGE -i FILE
+    5  | receive stream                            | stream; it holds a stream of 'syncline send'; receive IMAGE -i FILE
 
     1  | mkfs junk                                 | junk holds data of an unknown kind; --force
     1  | mkfs text --size 16MiB                    | text holds data of an unknown kind; --force
     1  | mkfs image                                | image holds a Syncline filesystem; --force
+    1  | mkfs stream --size 16MiB                  | stream holds a stream of 'syncline send'; --force
     2  | mkfs missing --size 8EiB                  | cannot create missing; another --size
     2  | resize image 8EiB                         | cannot make image longer; smaller size
     2  | mkfs zero                                 | cannot make an image of zero; --size
@@ -178,6 +181,7 @@ const REFUSED_MOUNTED: &str = "
     2  | defragment mount                          | is a directory; add -r
     2  | top mount                                 | needs a terminal; --once
     3  | umount mount                              | in use; fuser
+    6  | umount used                               | used; the image is mounted at; /mount'
 ";
 
 /// Commands under the names that mkfs(8), fsck(8) and mount(8) call, with the exit codes that they
@@ -292,6 +296,7 @@ fn place() -> Place {
     fs::write(path("short"), &fs::read(place.image()).unwrap()[..20 << 20]).unwrap();
     fs::write(path("text"), "hello\n").unwrap();
     fs::write(path("zero"), "").unwrap();
+    fs::write(path("stream"), [&b"SYNCSEND"[..], &[0; 100]].concat()).unwrap();
     fs::write(path("junk"), [0xa5, 0x17, 0x3c].repeat(6 << 20)).unwrap();
     let mut ext4 = vec![0; 20 << 20];
     ext4[1080..1082].copy_from_slice(&[0x53, 0xef]);

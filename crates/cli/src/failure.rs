@@ -1,6 +1,7 @@
 //! Why a command failed: one line that names the cause and the next step, and an exit code.
 
 use crate::commands::image::known_contents;
+use crate::known::STREAM;
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -96,10 +97,15 @@ impl Failure {
         if self.is_told() {
             return self;
         }
-        let nothing_found = self.code == Cause::NotAnImage as u8 && self.text.contains("no superblock found");
+        let says = |words| self.text.contains(words);
+        let nothing_found = self.code == Cause::NotAnImage as u8
+            && (says("no superblock found") || says("or no Syncline image"));
         if let Some(what) = nothing_found.then(|| known_contents(path)).flatten() {
             let text = format!("{}: not a Syncline image: it holds {what}", path.display());
-            return self.with_text(text).next("name another image, or mount it as what it is");
+            return self.with_text(text).next(match what == STREAM {
+                true => "name an image that it is for: 'syncline receive IMAGE -i FILE'",
+                false => "name another image, or mount it as what it is",
+            });
         }
         let path = path.display().to_string();
         let text = if self.text.contains(&path) { self.text } else { format!("{path}: {}", self.text) };
@@ -429,13 +435,21 @@ impl From<MountError> for Failure {
             _ => Cause::Other,
         };
         let barred = matches!(&error, MountError::MountPoint { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
-        let table = matches!(&error, MountError::Fusermount { message } if message.contains("/etc/mtab"));
+        let fusermounts = match &error {
+            MountError::Fusermount { message } => next_of_fusermount(message),
+            _ => None,
+        };
         let failure = Self::of(cause, error);
-        if table {
-            return failure.next("make that file: 'ln -s /proc/self/mounts /etc/mtab', as root");
+        if let Some(next) = fusermounts {
+            return failure.next(next);
         }
         if barred { failure.next("name a directory that you may enter, or mount as root") } else { failure }
     }
+}
+
+/// The next step for a message of fusermount3 about the host rather than about the user.
+pub fn next_of_fusermount(message: &str) -> Option<&'static str> {
+    message.contains("/etc/mtab").then_some("make that file: 'ln -s /proc/self/mounts /etc/mtab', as root")
 }
 
 impl From<ControlError> for Failure {

@@ -13,6 +13,9 @@ pub const LOOK_AT_BYTES: usize = 512 << 10;
 /// A format: its name, the offset of its magic number, and the number.
 struct Known(&'static str, usize, &'static [u8]);
 
+/// The name of what `syncline send` writes.
+pub const STREAM: &str = "a stream of 'syncline send'";
+
 const SUPERBLOCK_AT: usize = 16 * BLOCK_BYTES;
 const BCACHE: &[u8] =
     &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81];
@@ -50,6 +53,7 @@ const TABLE: &[Known] = &[
     Known("a Linux RAID member", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
     Known("a Linux RAID member", 0, &[0xfc, 0x4e, 0x2b, 0xa9]),
     Known("a qcow2 disk image", 0, b"QFI\xfb"),
+    Known(STREAM, 0, b"SYNCSEND"),
     Known("swap space", 4086, b"SWAPSPACE2"),
     Known("swap space", 16374, b"SWAPSPACE2"),
     Known("swap space", 65526, b"SWAPSPACE2"),

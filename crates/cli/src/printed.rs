@@ -60,8 +60,13 @@ pub fn several(number: u64, one: &str, more: &str) -> String {
 
 /// The numbers of files and of directories that a command has changed.
 pub fn files_and_directories(files: u64, directories: u64) -> String {
-    let files = several(files, "file", "files");
-    format!("{files} and {}", several(directories, "directory", "directories"))
+    let all = || several(files, "file", "files");
+    let folders = || several(directories, "directory", "directories");
+    match (files, directories) {
+        (_, 0) => all(),
+        (0, _) => folders(),
+        _ => format!("{} and {}", all(), folders()),
+    }
 }
 
 /// Width of the narrowest terminal that output is made for.
@@ -187,6 +192,14 @@ mod tests {
         assert_eq!(one_line("txt.\u{202e}exe"), r"txt.\u202eexe");
         assert_eq!(one_line("größe 日本 \\n"), "größe 日本 \\n");
         assert_eq!(name(b"a\x1b\xff\nb"), b"a\\u001b\xff\\u000ab");
+    }
+
+    #[test]
+    fn kinds_of_which_there_are_none_are_not_counted() {
+        assert_eq!(files_and_directories(0, 1), "1 directory");
+        assert_eq!(files_and_directories(2, 0), "2 files");
+        assert_eq!(files_and_directories(1, 3), "1 file and 3 directories");
+        assert_eq!(files_and_directories(0, 0), "0 files");
     }
 
     #[test]

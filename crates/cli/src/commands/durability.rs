@@ -148,7 +148,10 @@ fn set(args: &SetArgs) -> Outcome {
     let changed = printed::files_and_directories(files, directories);
     match class {
         None => say!("{changed}: the class of the mount, from now on"),
-        Some(class) => say!("{changed}: {class}, from now on"),
+        Some(Durability::Ordered(seconds)) => {
+            say!("{changed}: class ordered, within {seconds} s, from now on");
+        }
+        Some(class) => say!("{changed}: class {class}, from now on"),
     }
     Ok(ExitCode::SUCCESS)
 }

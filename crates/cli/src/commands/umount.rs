@@ -3,7 +3,7 @@
 use super::daemon_image;
 use super::figures::{IDENTITY, namespace_of_processes};
 use super::{ask, figures, remote};
-use crate::failure::{Cause, Failure, Outcome};
+use crate::failure::{Cause, Failure, Outcome, next_of_fusermount};
 use crate::size;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -211,11 +211,28 @@ fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
 
 /// The mount at a directory, which must be of ours.
 fn require_mounted(directory: &Path) -> Result<MountEntry, Failure> {
-    let mounted = mounts()?.into_iter().rfind(|entry| entry.mount_point == directory);
-    mounted.filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE).ok_or_else(|| {
+    let all = mounts()?;
+    let is_ours = |entry: &&MountEntry| entry.filesystem_type == FILESYSTEM_TYPE;
+    let mounted = all.iter().rfind(|entry| entry.mount_point == directory);
+    mounted.filter(is_ours).cloned().ok_or_else(|| {
         let text = format!("no Syncline filesystem is mounted at {}", directory.display());
-        Failure::of(Cause::MountPoint, text).next("'findmnt -t fuse.syncline' lists those that are")
+        let failure = Failure::of(Cause::MountPoint, text);
+        match all.iter().filter(is_ours).rfind(|entry| Path::new(&entry.source) == directory) {
+            Some(entry) => failure.next(format!(
+                "the image is mounted at {0}: 'syncline umount {0}'",
+                entry.mount_point.display()
+            )),
+            None => failure.next("'findmnt -t fuse.syncline' lists those that are"),
+        }
     })
+}
+
+/// The failure for an unmount that umount(8) or fusermount3 refuses, in its words.
+fn refused(said: String) -> Failure {
+    match next_of_fusermount(&said) {
+        Some(next) => Failure::of(Cause::Fuse, said).next(next),
+        None => Failure::of(Cause::Permission, said).next("unmount as the user who mounted it, or as root"),
+    }
 }
 
 /// When the mount goes.
@@ -260,9 +277,7 @@ fn unmount(directory: &Path, patience: Duration, when: Detach) -> Result<(), Fai
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         // The message contains the directory, which may have any name.
         if !said.replace(&*directory.to_string_lossy(), "").contains("busy") {
-            return Err(
-                Failure::of(Cause::Permission, said).next("unmount as the user who mounted it, or as root")
-            );
+            return Err(refused(said));
         }
         if started.elapsed() > BUSY_PATIENCE {
             let text = format!("{} is in use", directory.display());
@@ -450,4 +465,19 @@ fn last_superblock(image: &Path) -> Result<Superblock, Unread> {
     let device = opened.device();
     let slots = block_on(syncline_store::read_superblocks(&device));
     Ok(slots.map_err(|error| Unread::Failed(Failure::from(error).about(image)))?.superblock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_a_table_of_mounts_is_not_the_users_fault() {
+        let said = "fusermount3: failed to open /etc/mtab: No such file or directory".to_owned();
+        let failure = refused(said);
+        assert_eq!(failure.code(), Cause::Fuse as u8);
+        assert!(failure.to_string().ends_with("'ln -s /proc/self/mounts /etc/mtab', as root"), "{failure}");
+        let failure = refused("umount: mnt: must be superuser to unmount.".to_owned());
+        assert_eq!(failure.code(), Cause::Permission as u8);
+    }
 }
