@@ -81,7 +81,7 @@ impl Filesystem {
             attributes.atime = inode.state.lock().attr.atime;
         }
         changes.commit(self, transaction)?;
-        Ok(attributes)
+        Ok(inode.state.lock().data.show(attributes))
     }
 
     /// Refuses an inode whose removal has begun: a change now would bring its item back. The caller

@@ -98,6 +98,10 @@ counters! {
     fsyncs,
     /// fdatasyncs of regular files.
     fdatasyncs,
+    /// Atomic writes of a file that were committed; each counts as an fdatasync too.
+    atomic_commits,
+    /// Atomic writes that were taken back.
+    atomic_aborts,
     /// Barriers.
     barriers,
     /// Syncs of class `ordered`, which waited for no flush.

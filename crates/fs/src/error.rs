@@ -118,6 +118,14 @@ pub enum FsError {
     )]
     QuotaUnsupported,
     /// EBUSY
+    #[error("an atomic write of this file is open: try again when its program has committed or aborted it")]
+    AtomicWriteOpen,
+    /// EFBIG
+    #[error(
+        "an atomic write takes at most 64 MiB, and all that are open together half of the mount's option 'dirty': abort it, and write with a journal"
+    )]
+    AtomicWriteTooLarge,
+    /// EBUSY
     #[error("a filesystem in use can't be made smaller: unmount it, and resize the image")]
     SmallerInUse,
     /// ERANGE
@@ -145,13 +153,13 @@ impl FsError {
             Self::NoSuchAddress => 6,
             Self::ListTooLong => 7,
             Self::AccessDenied => 13,
-            Self::QuotaNested | Self::SmallerInUse => 16,
+            Self::QuotaNested | Self::SmallerInUse | Self::AtomicWriteOpen => 16,
             Self::Exists => 17,
             Self::CrossDevice => 18,
             Self::NotDirectory => 20,
             Self::IsDirectory => 21,
             Self::Invalid(_) => 22,
-            Self::TooLarge | Self::TooManyExtents => 27,
+            Self::TooLarge | Self::TooManyExtents | Self::AtomicWriteTooLarge => 27,
             Self::TooManyLinks | Self::TooManyShares => 31,
             Self::Range | Self::DeviceTooSmall => 34,
             Self::NameTooLong => 36,

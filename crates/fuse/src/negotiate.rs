@@ -71,7 +71,7 @@ pub struct Wishes {
     /// Which opens bypass the page cache; if none does, the kernel need not send OPEN at all.
     pub direct_io: DirectIo,
     /// Have the kernel send OPEN in any case.
-    pub check_opens: bool,
+    pub told_of_opens: bool,
 }
 
 /// Answers an INIT.
@@ -86,7 +86,7 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(offer.flags2) << 32;
     }
-    let opens = wishes.check_opens || wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
+    let opens = wishes.told_of_opens || wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
     let wanted = WANTED
         | if wishes.over_io_uring { init::OVER_IO_URING } else { 0 }
         | if opens { init::ATOMIC_O_TRUNC } else { init::NO_OPEN_SUPPORT };
@@ -121,7 +121,7 @@ fn page_bytes() -> u32 {
 mod tests {
     use super::*;
 
-    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced, check_opens: false };
+    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced, told_of_opens: false };
 
     fn offer(minor: u32, flags: u64) -> InitIn {
         let (low, high) = (flags as u32, (flags >> 32) as u32);
@@ -171,9 +171,9 @@ mod tests {
     /// A kernel that sends no OPEN could not have us truncate there.
     #[test]
     fn files_are_truncated_on_opening_only_where_they_are_opened() {
-        let flags = |minor, direct_io, check_opens| match negotiate(
+        let flags = |minor, direct_io, told_of_opens| match negotiate(
             &offer(minor, u64::MAX),
-            Wishes { direct_io, check_opens, ..PLAIN },
+            Wishes { direct_io, told_of_opens, ..PLAIN },
         ) {
             Ok(InitAnswer::Agreed(_, agreed)) => {
                 (agreed.has(init::ATOMIC_O_TRUNC), agreed.has(init::NO_OPEN_SUPPORT))

@@ -1,6 +1,7 @@
 //! A mounted filesystem: the state that all its threads share, and its life from mount to unmount.
 
 use crate::abi::flags::init;
+use crate::atomic_writers::AtomicWriters;
 use crate::control::Control;
 use crate::counters::RequestCounters;
 use crate::error::MountError;
@@ -29,6 +30,7 @@ pub struct Session<F = Filesystem> {
     synchronous: Synchronous,
     sync_observer: Option<SyncObserver>,
     page_cache: PageCache,
+    atomic_writers: AtomicWriters,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
     /// The inode whose capabilities were last removed, and the thread for which the kernel did
@@ -68,7 +70,11 @@ impl<F: Serve> Session<F> {
         options: &MountOptions,
     ) -> Result<Prepared<F>, MountError> {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
-        let wishes = Wishes { over_io_uring, direct_io: options.direct_io, check_opens: options.check_opens };
+        let wishes = Wishes {
+            over_io_uring,
+            direct_io: options.direct_io,
+            told_of_opens: options.check_opens || options.atomic_writes,
+        };
         let negotiated = handshake(&descriptor, wishes)?;
         tracing::debug!(?negotiated, "agreed with the kernel");
         mount_point.read_ahead();
@@ -108,6 +114,7 @@ impl<F: Serve> Session<F> {
             synchronous,
             sync_observer,
             page_cache: PageCache::default(),
+            atomic_writers: AtomicWriters::new(options.atomic_writes),
             ended,
             capability_removed: Mutex::default(),
             shut_down: AtomicBool::new(false),
@@ -179,6 +186,10 @@ impl<F: Serve> Session<F> {
         if let Some(observer) = &self.sync_observer {
             observer.tell(synced);
         }
+    }
+
+    pub(crate) fn atomic_writers(&self) -> &AtomicWriters {
+        &self.atomic_writers
     }
 
     pub(crate) fn page_cache(&self) -> &PageCache {

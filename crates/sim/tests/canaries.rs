@@ -71,6 +71,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         // Found by the search for damage by repairs, in images with a wrong space map.
         MapToRead => return None,
         OrderedWithoutOrder => (Engine::Everything, false, 100),
+        AtomicWriteLeaks => (Engine::Everything, false, 100),
         // Found by small worlds in which time passes.
         PromiseForgotten => return None,
     })

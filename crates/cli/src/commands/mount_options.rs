@@ -60,6 +60,8 @@ const NAMES: [&str; 45] = [
     "log",
     "check_opens",
     "nocheck_opens",
+    "atomic_writes",
+    "noatomic_writes",
     "receipts",
     "transport",
     "uring_switch",
@@ -91,6 +93,7 @@ pub struct MountChoices {
     allow_other: Option<bool>,
     direct_io: DirectIo,
     check_opens: bool,
+    atomic_writes: bool,
     synchronous: Synchronous,
     transport: Transport,
     /// Do not switch FUSE over io_uring on.
@@ -216,6 +219,8 @@ impl MountChoices {
             "log" => self.log = Some(value.into()),
             "check_opens" => self.check_opens = true,
             "nocheck_opens" => self.check_opens = false,
+            "atomic_writes" => self.atomic_writes = true,
+            "noatomic_writes" => self.atomic_writes = false,
             "receipts" => {
                 let count = value.parse().ok().filter(|count| *count <= RECEIPTS_MAX);
                 self.fs.receipts_max = count.ok_or(format!("give a number up to {RECEIPTS_MAX}"))?;
@@ -285,6 +290,7 @@ impl MountChoices {
         options.kernel.allow_other = self.allow_other;
         options.direct_io = self.direct_io;
         options.check_opens = self.check_opens;
+        options.atomic_writes = self.atomic_writes;
         options.synchronous = self.synchronous;
         options.transport = self.transport;
         options

@@ -47,6 +47,7 @@ pub(crate) use memory::unplaced::{
 use extents::units::Units;
 use flush::ahead::Ahead;
 use flush::promises::Promises;
+use memory::atomic::AtomicWrites;
 use memory::cached::CachedFiles;
 use memory::preallocated::Room;
 use memory::queue::DirtyQueue;
@@ -65,6 +66,8 @@ pub(crate) struct FileData {
     ahead: Ahead,
     /// Flushes that syncs of class `ordered` owe.
     promises: Promises,
+    /// Atomic writes that are open.
+    pub(crate) atomic: AtomicWrites,
     /// Room set aside for preallocated blocks.
     pub(crate) room: Room,
     /// Compressed units that were decoded recently.

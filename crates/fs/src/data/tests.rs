@@ -2,6 +2,7 @@
 
 mod ahead;
 mod allocate;
+mod atomic;
 mod cached;
 mod compress;
 mod crash;

@@ -34,6 +34,8 @@ pub enum Call {
     Fsyncdir,
     /// Many files at once: fsync2.
     SyncMany,
+    /// The commit of an atomic write of a file.
+    AtomicCommit,
     /// The whole filesystem.
     Syncfs,
 }

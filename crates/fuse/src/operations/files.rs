@@ -2,13 +2,14 @@
 
 use super::attributes::entry_out;
 use super::names::new_mode;
-use super::{Answer, Refusal, page_cache, privileges};
+use super::{Answer, Refusal, atomic, page_cache, privileges};
 use crate::abi::flags::{
     fsync as fsync_flags, init, open as open_flags, open_request, read as read_flags, write as write_flags,
 };
 use crate::abi::{
     CreateIn, CreateOut, FSyncIn, LSeekIn, LSeekOut, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn, WriteOut,
 };
+use crate::atomic_writers::AtomicWriters;
 use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -16,18 +17,22 @@ use crate::session::Session;
 use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes};
 use syncline_fs::{Durability, FsError};
 
-/// Marks a handle whose reads and writes bypass the page cache. (Nothing else is kept per open
-/// file.)
+/// Marks a handle whose reads and writes bypass the page cache. The rest of a handle is a number of
+/// its own if an atomic write may begin there, else 0.
 const HANDLE_DIRECT: u64 = 1;
 
 /// The answer to an open with these flags of open(2).
 fn opened(session: &Session, flags: u32) -> OpenOut {
-    if session.direct_io().applies_to(flags) {
-        let bits = open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES | open_flags::NOFLUSH;
-        return OpenOut { handle: HANDLE_DIRECT, open_flags: bits | open_flags::KEEP_CACHE, backing_id: 0 };
-    }
+    let handle = session.atomic_writers().handle(flags);
+    // Only the end of an atomic write needs to be told of each close.
+    let noflush = if handle == 0 { open_flags::NOFLUSH } else { 0 };
     // Cached data stays valid across opens: only the kernel's own requests change the file.
-    OpenOut { handle: 0, open_flags: open_flags::KEEP_CACHE | open_flags::NOFLUSH, backing_id: 0 }
+    let kept = open_flags::KEEP_CACHE | noflush;
+    if session.direct_io().applies_to(flags) {
+        let open_flags = kept | open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES;
+        return OpenOut { handle: handle | HANDLE_DIRECT, open_flags, backing_id: 0 };
+    }
+    OpenOut { handle, open_flags: kept, backing_id: 0 }
 }
 
 /// Truncates an opened file, as O_TRUNC asks.
@@ -179,10 +184,15 @@ pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &made), open }))
 }
 
-pub(super) fn release(session: &Session, request: &Request) -> Answer {
-    request.arguments().take::<ReleaseIn>()?;
+pub(super) async fn release(session: &Session, request: &Request) -> Answer {
+    let input: ReleaseIn = request.arguments().take()?;
     if counts_openings(session) {
+        let ended = match AtomicWriters::may_begin(input.handle) {
+            true => Box::pin(atomic::take_back(session, request.ino(), input.handle)).await,
+            false => Ok(()),
+        };
         session.fs().release_file(request.ino());
+        ended?;
     }
     Ok(Reply::empty())
 }
@@ -235,7 +245,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let range = input.offset..input.offset + u64::from(input.size);
     page_cache::before_write(session, ino, &range, goes_beside(&input)).await?;
-    session.fs().write(ino, input.offset, data, kill_privileges).await?;
+    session.fs().write_through(ino, input.handle, input.offset, data, kill_privileges).await?;
     if goes_beside(&input) {
         let synced = async {
             if input.flags & libc::O_DSYNC as u32 != 0 {

@@ -2,6 +2,7 @@
 //! encoded. Nothing here knows how requests arrive and answers leave.
 
 mod allocate;
+mod atomic;
 mod attributes;
 mod directories;
 mod durability;
@@ -115,7 +116,8 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::Open => files::open(session, request).await,
         Opcode::Create => files::create(session, request).await,
         Opcode::TmpFile => files::tmpfile(session, request).await,
-        Opcode::Release => files::release(session, request),
+        Opcode::Release => files::release(session, request).await,
+        Opcode::Flush => atomic::flush(session, request).await,
         Opcode::Read => files::read(session, request).await,
         Opcode::Write => files::write(session, request).await,
         Opcode::FAllocate => allocate::allocate(session, request).await,
@@ -138,8 +140,8 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
 /// The errno that tells the kernel that a request is not supported, chosen so that the kernel then
 /// does the right thing without us.
 ///
-/// ENOSYS makes it stop asking: OPENDIR, RELEASEDIR and FLUSH then succeed at once, INTERRUPT is
-/// not sent again. FSYNC, FSYNCDIR and GETXATTR must never get ENOSYS: the kernel would report
+/// ENOSYS makes it stop asking: OPENDIR and RELEASEDIR then succeed at once, INTERRUPT is not sent
+/// again. FSYNC, FSYNCDIR and GETXATTR must never get ENOSYS: the kernel would report
 /// success, or no attributes, from then on.
 ///
 /// INTERRUPT is refused because nothing here should be cut short: to a database, an fsync that a

@@ -405,7 +405,7 @@ impl Task {
         Ok(true)
     }
 
-    async fn is_ordered(&self, ino: Ino) -> Result<bool, Failure> {
+    pub(super) async fn is_ordered(&self, ino: Ino) -> Result<bool, Failure> {
         Ok(matches!(self.fs.durability(ino).await?.1, Durability::Ordered(_)))
     }
 

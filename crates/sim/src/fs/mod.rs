@@ -3,6 +3,7 @@
 
 mod actions;
 mod allocations;
+mod atomic;
 mod copies;
 mod features;
 mod file;

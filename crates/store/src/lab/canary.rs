@@ -104,11 +104,13 @@ pub enum Canary {
     OrderedWithoutOrder,
     /// Never begin the flush that a sync of class `ordered` owes.
     PromiseForgotten,
+    /// Let write-back take what an atomic write of a file has put aside.
+    AtomicWriteLeaks,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -153,6 +155,7 @@ impl Canary {
         Self::ForgetRecalled,
         Self::OrderedWithoutOrder,
         Self::PromiseForgotten,
+        Self::AtomicWriteLeaks,
     ];
 
     /// The canary's name: that of the variant, in lower case with dashes.

@@ -1,7 +1,7 @@
 //! The filesystem's methods for file data.
 
-use super::write::{self, Writer};
-use super::{read, seek, sync};
+use super::write::{self, NO_HANDLE, Writer};
+use super::{atomic, read, seek, sync};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -29,7 +29,14 @@ impl Filesystem {
     ) -> Result<Vec<Bytes>, FsError> {
         let inode = self.regular(ino).await?;
         self.ease_access().await;
-        let pieces = read::read(self, &inode, offset, len, room).await?;
+        let written = match atomic::is_open(&inode) {
+            true => Box::pin(atomic::read(self, &inode, offset, len)).await?,
+            false => None,
+        };
+        let pieces = match written {
+            Some(pieces) => pieces,
+            None => read::read(self, &inode, offset, len, room).await?,
+        };
         self.touch_access(&inode);
         Ok(pieces)
     }
@@ -44,14 +51,14 @@ impl Filesystem {
         kill_privileges: bool,
     ) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        write::write(self, &inode, offset, data, Writer::calling(kill_privileges)).await
+        write::write(self, &inode, offset, data, Writer::calling(kill_privileges), NO_HANDLE).await
     }
 
     /// Writes data that was stored through a mapping of the file and arrives only now. The file
     /// keeps its privileges (setuid, setgid, capabilities), whoever stored the data.
     pub async fn write_mapped(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        let written = write::write(self, &inode, offset, data, Writer::Mapping).await;
+        let written = write::write(self, &inode, offset, data, Writer::Mapping, NO_HANDLE).await;
         if let Err(error) = &written {
             // The program that stored it has long moved on, and the kernel forgets that the page is
             // dirty: the next fsync reports the error.
@@ -74,7 +81,8 @@ impl Filesystem {
     /// directories too.
     pub async fn fsync(&self, ino: Ino, data_only: bool) -> Result<(), FsError> {
         let inode = self.inode(ino).await?;
-        sync::fsync(self, &inode, data_only).await
+        sync::fsync(self, &inode, data_only).await?;
+        atomic::require_unmapped(&inode)
     }
 
     /// fsync of several files with one batch and one flush. Their changes that were not logged
@@ -82,7 +90,9 @@ impl Filesystem {
     /// refused with `TooLarge`, before any effect. `uid` is the caller: earlier write-back failures
     /// are returned to any caller, but count as reported only if that is root or the file's owner.
     pub async fn sync_many(&self, inos: &[Ino], uid: u32) -> Result<(), FsError> {
-        sync::sync_many(self, &self.inodes(inos).await?, uid).await
+        let inodes = self.inodes(inos).await?;
+        sync::sync_many(self, &inodes, uid).await?;
+        inodes.iter().try_for_each(|inode| atomic::require_unmapped(inode))
     }
 
     /// Orders without making durable: if anything that is written, created or changed anywhere
@@ -110,15 +120,22 @@ impl Filesystem {
         sync::write_back(self).await
     }
 
-    /// First offset at or after `offset` that holds data; `NoSuchAddress` if none does.
+    /// First offset at or after `offset` that holds data; `NoSuchAddress` if none does. While an
+    /// atomic write is open, all of the file counts as data.
     pub async fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
         let inode = self.regular(ino).await?;
+        if let Some(size) = atomic::size(&inode) {
+            return if offset < size { Ok(offset) } else { Err(FsError::NoSuchAddress) };
+        }
         seek::data(self, &inode, offset).await
     }
 
     /// First offset at or after `offset` that holds no data; the end of the file counts as a hole.
     pub async fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
         let inode = self.regular(ino).await?;
+        if let Some(size) = atomic::size(&inode) {
+            return if offset < size { Ok(size) } else { Err(FsError::NoSuchAddress) };
+        }
         seek::hole(self, &inode, offset).await
     }
 

@@ -40,9 +40,20 @@ pub(crate) async fn read(
     inode: &Arc<Inode>,
     offset: u64,
     len: usize,
-    mut room: Option<Room>,
+    room: Option<Room>,
 ) -> Result<Vec<Bytes>, FsError> {
     let _lease = inode.lease.read().await;
+    read_leased(fs, inode, offset, len, room).await
+}
+
+/// Reads as `read` does. The caller holds the lease.
+pub(super) async fn read_leased(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    len: usize,
+    mut room: Option<Room>,
+) -> Result<Vec<Bytes>, FsError> {
     // Pinned before the addresses are looked up, so that none of them is reused before it is read
     // (rule R2).
     let _pin = fs.store.pin();
@@ -256,7 +267,8 @@ fn parts(extents: &[Extent], first: u64, end: u64) -> Vec<Part> {
     parts
 }
 
-fn push_zeros(pieces: &mut Vec<Bytes>, mut len: u64) {
+/// Appends zeros.
+pub(super) fn push_zeros(pieces: &mut Vec<Bytes>, mut len: u64) {
     while len > 0 {
         let piece = len.min(ZEROS.len() as u64);
         pieces.push(Bytes::from_static(&ZEROS[..piece as usize]));

@@ -40,7 +40,8 @@ pub(crate) async fn fsync_as(
     result
 }
 
-async fn fsync_noting(
+/// The same, for a caller that has begun the receipt.
+pub(super) async fn fsync_noting(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     class: Durability,

@@ -1,6 +1,6 @@
 //! Writing into memory: a write is applied wholly or not at all.
 
-use super::{overwrite, read, truncate};
+use super::{atomic, overwrite, read, truncate};
 use crate::FsError;
 use crate::data::extents::quota;
 use crate::data::extents::quota::Accepted;
@@ -40,20 +40,24 @@ impl Writer {
     }
 }
 
-/// Writes `data` at `offset`.
+/// The handle of writers that have none, and so no atomic write.
+pub(in crate::data) const NO_HANDLE: u64 = 0;
+
+/// Writes `data` at `offset`, through a handle.
 pub(crate) async fn write(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     offset: u64,
     data: Bytes,
     writer: Writer,
+    handle: u64,
 ) -> Result<(), FsError> {
     let (mut restored, mut synced) = (false, false);
     loop {
         let room = prepare(fs, inode, data.len(), writer).await?;
         let written = {
             let _lease = inode.lease.write().await;
-            write_leased(fs, inode, offset, &data, writer).await
+            write_leased(fs, inode, offset, &data, writer, handle).await
         };
         let end = offset.saturating_add(data.len() as u64);
         if !overwrite::is_full(&written) {
@@ -94,7 +98,7 @@ async fn append_now(
     let _room = prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
     let offset = inode.state.lock().attr.size;
-    write_leased(fs, inode, offset, data, writer).await?;
+    write_leased(fs, inode, offset, data, writer, NO_HANDLE).await?;
     Ok(offset)
 }
 
@@ -125,6 +129,7 @@ async fn write_leased(
     offset: u64,
     data: &Bytes,
     writer: Writer,
+    handle: u64,
 ) -> Result<(), FsError> {
     if data.is_empty() {
         return Ok(());
@@ -133,6 +138,9 @@ async fn write_leased(
     require_writable(inode, offset)?;
     let end =
         offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
+    if atomic::is_open(inode) {
+        return Box::pin(atomic::write_leased(fs, inode, offset..end, data, writer, handle)).await;
+    }
     if end > inode.state.lock().attr.size {
         truncate::forget_stale_extents(fs, inode).await?;
     }
@@ -220,7 +228,7 @@ impl WritePlan {
 }
 
 /// The bytes of `block` that lie in the file range `offset..end`.
-fn span(block: u64, offset: u64, end: u64) -> Range<usize> {
+pub(super) fn span(block: u64, offset: u64, end: u64) -> Range<usize> {
     let from = offset.max(block * BLOCK) - block * BLOCK;
     let until = end.min((block + 1) * BLOCK) - block * BLOCK;
     from as usize..until as usize

@@ -30,7 +30,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{Algorithm, Extent};
-use syncline_store::{Admission, ChangeSize, Reservation, StoreError};
+use syncline_store::{Admission, Canary, ChangeSize, Reservation, StoreError};
 
 /// Most blocks of one inode in flight at a time when its data is compressed before writing: 4 MiB.
 const PACKED_ROUND_BLOCKS: u64 = 1024;
@@ -80,6 +80,9 @@ fn is_end(fs: &Filesystem, error: &FsError) -> bool {
 
 /// True if there was something to write.
 pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<bool, FsError> {
+    if fs.store.breaks(Canary::AtomicWriteLeaks) {
+        inode.state.lock().data.leak_atomic();
+    }
     if inode.state.lock().is_settled(Aim::Place) {
         return Ok(false);
     }

@@ -2,11 +2,12 @@
 //!
 //! Read `state` first: the parts of a file's state, and where its newest contents are. Its parts
 //! are the blocks (`block`, `dirty`), the blocks that are logged, preallocated or cached
-//! (`unplaced`, `preallocated`, `cached`), what a quota has reserved for them (`charge`) and the
+//! (`unplaced`, `preallocated`, `cached`) or set aside (`atomic`), what a quota has reserved for them (`charge`) and the
 //! failures to report (`failures`). `submission` says what waits to be submitted and what a
 //! submission takes. The lists of all files are `queue` and `small`. `ranges`, `numbers` and
 //! `gauge` are the sets and the counter that the others use.
 
+pub(in crate::data) mod atomic;
 pub(in crate::data) mod block;
 pub(in crate::data) mod cached;
 pub(in crate::data) mod charge;

@@ -1,5 +1,6 @@
 //! The state of a file's data in memory: what is dirty, in flight, logged and reserved.
 
+use super::atomic::Atomic;
 use super::cached::CachedBlocks;
 use super::charge::Charge;
 use super::dirty::BlockMap;
@@ -32,6 +33,8 @@ pub(crate) struct DataState {
     /// Pending blocks and what they reserve in the quota; `None` for a file that counts in no
     /// quota.
     pub(crate) charge: Option<Box<Charge>>,
+    /// What was written since an atomic write began that is still open.
+    pub(in crate::data) atomic: Option<Box<Atomic>>,
     /// Blocks that a program has written and no submission has taken for placing, including logged
     /// blocks without a place.
     pub(in crate::data) dirty: BlockMap,
@@ -100,6 +103,7 @@ impl DataState {
             preallocated: Preallocated::default(),
             unplaced: Unplaced::default(),
             charge: None,
+            atomic: None,
             dirty: BlockMap::default(),
             in_flight: BlockMap::default(),
             reservation: None,
@@ -146,12 +150,15 @@ impl DataState {
     /// inode item, whatever data is dirty.
     pub(crate) fn set_disk_mtime(&mut self, mtime: Timestamp) {
         self.disk_mtime = mtime;
+        if let Some(atomic) = &mut self.atomic {
+            atomic.mtime = None;
+        }
     }
 
     /// True when the cache may evict the inode: no dirty block is missing in the log, nothing is in
-    /// flight, and no error waits to be reported.
+    /// flight, no atomic write is open, and no error waits to be reported.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.has_unlogged() && !self.failures.any()
+        !self.has_unlogged() && !self.failures.any() && self.atomic.is_none()
     }
 
     /// True when blocks are dirty or in flight.

@@ -8,6 +8,7 @@
 use super::edges::{NewEdges, Parts};
 use super::preallocate::enable;
 use crate::FsError;
+use crate::data::calls::atomic;
 use crate::data::calls::truncate::{self, extents_max};
 use crate::data::extents::place::{self, Naming};
 use crate::data::extents::quota;
@@ -57,6 +58,7 @@ pub(super) async fn clear(
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;
+    atomic::require_none(inode)?;
     let size = inode.state.lock().attr.size;
     let new_size = if clearing == (Clearing::Zero { grows: true }) { size.max(bytes.end) } else { size };
     if new_size > size {

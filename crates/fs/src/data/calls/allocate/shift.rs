@@ -5,6 +5,7 @@
 //! as it was or completely shifted. This limits the number of extents that can move.
 
 use crate::FsError;
+use crate::data::calls::atomic;
 use crate::data::calls::truncate;
 use crate::data::extents::lookup;
 use crate::data::extents::place::{self, Naming, Placement};
@@ -64,6 +65,7 @@ pub(super) async fn shift(
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;
+    atomic::require_none(inode)?;
     let new_size = new_size(inode.state.lock().attr.size, &bytes, shift)?;
     // Data that was written since. From here on nothing is dirty: every block has its extent, or
     // lies in the inode item.

@@ -3,7 +3,7 @@
 use super::take_over::Span;
 use crate::FsError;
 use crate::data::calls::read;
-use crate::data::calls::write::{self, Writer};
+use crate::data::calls::write::{self, NO_HANDLE, Writer};
 use crate::data::memory::{BLOCK, unplaced};
 use crate::filesystem::Filesystem;
 use crate::types::{FileType, Ino};
@@ -88,7 +88,7 @@ impl Filesystem {
         for piece in pieces {
             let len = piece.len() as u64;
             let writer = Writer::calling(kill_privileges);
-            match write::write(self, span.to, span.to_offset + bytes, piece, writer).await {
+            match write::write(self, span.to, span.to_offset + bytes, piece, writer, NO_HANDLE).await {
                 Ok(()) => {
                     bytes += len;
                     self.counters.copied_bytes.add(len);

@@ -1,7 +1,7 @@
 //! Taking over blocks of a file into another file, or to another place in the same.
 
 use crate::FsError;
-use crate::data::calls::truncate;
+use crate::data::calls::{atomic, truncate};
 use crate::data::extents::quota;
 use crate::data::extents::room::reserve;
 use crate::data::extents::shares::{Shares, hold};
@@ -88,6 +88,7 @@ impl<'a> Span<'a> {
             fs.require_present(inode)?;
         }
         require_writable(self.to, self.to_offset)?;
+        atomic::require_none(self.to)?;
         // Data that was written since.
         many::submit_leased(fs, &files, Aim::Place, &mut Submitted::default()).await?;
         Ok(Settled { _writebacks: writebacks, _leases: leases })

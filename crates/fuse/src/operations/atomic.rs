@@ -1,0 +1,103 @@
+//! Atomic writes of a file, by F2FS's interface: START, COMMIT and ABORT, the question whether there
+//! are any, and what ends one without being asked: the last close and the death of a process.
+
+use super::files::tell;
+use super::{Answer, Refusal};
+use crate::abi::{FlushIn, IoctlIn, IoctlOut};
+use crate::atomic_writers::AtomicWriters;
+use crate::options::Synced;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::session::Session;
+use syncline_fs::FsError;
+use syncline_fs::types::Ino;
+
+/// `F2FS_IOC_START_ATOMIC_WRITE` and its kin: `_IO(0xf5, 1)`, `_IO(0xf5, 2)`, `_IO(0xf5, 5)`,
+/// `_IOR(0xf5, 12, __u32)`.
+const START: u32 = 0xf501;
+const COMMIT: u32 = 0xf502;
+const ABORT: u32 = 0xf505;
+const GET_FEATURES: u32 = 0x8004_f50c;
+
+/// `F2FS_FEATURE_ATOMIC_WRITE`.
+const FEATURE_ATOMIC_WRITE: u32 = 4;
+
+/// True for these commands. None changes anything that a synchronous mount has yet to make durable.
+pub(super) fn is_known(command: u32) -> bool {
+    matches!(command, START | COMMIT | ABORT | GET_FEATURES)
+}
+
+/// Answers these commands; `None` for others, and if the mount does not serve atomic writes.
+pub(super) async fn ioctl(session: &Session, request: &Request, input: &IoctlIn) -> Option<Answer> {
+    if !is_known(input.command) || !session.atomic_writers().is_on() {
+        return None;
+    }
+    Some(Box::pin(answer(session, request, input)).await)
+}
+
+async fn answer(session: &Session, request: &Request, input: &IoctlIn) -> Answer {
+    let (ino, handle) = (request.ino(), input.handle);
+    let done = Reply::fixed(&IoctlOut::default());
+    if input.command == GET_FEATURES {
+        if input.out_size as usize != size_of::<u32>() {
+            return Err(Refusal::Malformed);
+        }
+        return Ok(done.with_data(FEATURE_ATOMIC_WRITE.to_ne_bytes().to_vec()));
+    }
+    if !AtomicWriters::may_begin(handle) {
+        // Not open for writing.
+        return Err(Refusal::Errno(libc::EBADF));
+    }
+    match input.command {
+        START => {
+            session.fs().start_atomic_write(ino, handle).await?;
+            session.atomic_writers().begun(ino, handle, request.pid());
+        }
+        COMMIT => {
+            session.fs().commit_atomic_write(ino, handle).await?;
+            session.atomic_writers().ended(ino, handle);
+            tell(session, &[ino], Synced::Fdatasync).await?;
+        }
+        _ => {
+            take_back(session, ino, handle).await?;
+            return Ok(done.with_stale_attributes(ino));
+        }
+    }
+    Ok(done)
+}
+
+/// Takes the handle's atomic write back, if it has one open, and what the kernel's page cache has of
+/// it. When this is over, no program sees any of it.
+pub(super) async fn take_back(session: &Session, ino: Ino, handle: u64) -> Result<(), FsError> {
+    if session.fs().atomic_writer(ino) != Some(handle) {
+        session.atomic_writers().ended(ino, handle);
+        return Ok(());
+    }
+    // What was stored through a mapping comes back first, while it is still a part of the write.
+    drop_pages(session, ino).await;
+    session.fs().abort_atomic_write(ino, handle).await?;
+    session.atomic_writers().ended(ino, handle);
+    drop_pages(session, ino).await;
+    Ok(())
+}
+
+/// Has the kernel drop all pages of a file. Never called for a request that holds one.
+async fn drop_pages(session: &Session, ino: Ino) {
+    let all = vec![0..i64::MAX as u64];
+    // If too many wait for that already, it is done a moment later.
+    session.page_cache().letting_go.let_go(ino, all).await;
+}
+
+/// Serves FLUSH, which the kernel sends when a descriptor is closed, and before it gives up the
+/// process's locks. Where there are no atomic writes, it need not be sent again.
+pub(super) async fn flush(session: &Session, request: &Request) -> Answer {
+    let input: FlushIn = request.arguments().take()?;
+    let writers = session.atomic_writers();
+    if !writers.is_on() {
+        return Err(Refusal::Errno(libc::ENOSYS));
+    }
+    if let Some(handle) = writers.left_by(request.ino(), input.handle, request.pid()) {
+        Box::pin(take_back(session, request.ino(), handle)).await?;
+    }
+    Ok(Reply::empty())
+}

@@ -1,0 +1,92 @@
+//! Atomic writes: several writes of a file that are there after a crash with one transaction, or
+//! not at all.
+
+use super::tracked::{Did, tracked_each};
+use super::workload::{Done, Failure, Task, finds_room};
+use crate::content::contents_of;
+use bytes::Bytes;
+use rand::Rng;
+use syncline_fs::FsError;
+use syncline_fs::types::Ino;
+
+/// The handle of all atomic writes: a file that a task has claimed is nobody else's.
+const HANDLE: u64 = 2;
+
+impl Task {
+    pub(super) async fn write_atomically(&mut self) -> Done {
+        let ino = self.random_file()?;
+        let _claim = self.claim(ino).await?;
+        self.fs.start_atomic_write(ino, HANDLE).await?;
+        let written = self.write_aside(ino).await;
+        let commits = self.rng.random_range(0..4) > 0;
+        let ended = match written {
+            Ok(writes) if commits => self.commit(ino, writes).await,
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure),
+        };
+        // After a commit there is nothing to take back, unless it failed.
+        self.fs.abort_atomic_write(ino, HANDLE).await?;
+        ended
+    }
+
+    /// Writes that no crash may show yet, with time in between for whatever writes data back.
+    async fn write_aside(&mut self, ino: Ino) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
+        let before = self.history.with_file(ino, |file| file.size());
+        let (mut writes, mut size) = (Vec::new(), before);
+        for _ in 0..self.rng.random_range(1..5) {
+            let (offset, len) = self.random_range_of(size);
+            let data = contents_of(self.history.new_tag(), len);
+            let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
+            self.fs.write_through(ino, HANDLE, offset, payload, false).await?;
+            size = size.max(offset + len as u64);
+            writes.push((offset, data));
+            if self.rng.random() {
+                let longest = if self.rng.random_range(0..8) == 0 { 200_000 } else { 3_000 };
+                self.world.nap(self.rng.random_range(0..longest)).await;
+            }
+        }
+        let shown = self.fs.getattr(ino).await?.size;
+        let (offset, data) = writes.last().expect("there is at least one");
+        let found = self.fs.read(ino, *offset, data.len()).await?.concat();
+        if shown != size || found != *data {
+            return Err(Failure::Wrong(format!("file {ino} does not show what an atomic write has written")));
+        }
+        Ok(writes)
+    }
+
+    async fn commit(&self, ino: Ino, writes: Vec<(u64, Vec<u8>)>) -> Done {
+        let (fs, history, started) = (self.fs.clone(), self.history.clone(), self.history.now());
+        let everything = self.fs.store().last_op().0;
+        let (looking, before) = (self.fs.clone(), self.fs.counters().atomic_commits);
+        let mut noted = false;
+        let each = move |_: &Did| {
+            // Nobody else runs between the transaction and this look.
+            if noted || looking.counters().atomic_commits == before {
+                return;
+            }
+            noted = true;
+            let op = looking.data_operation(ino).expect("it is in memory").0;
+            history.with_file(ino, |file| file.carried_by(op, started));
+            for (offset, data) in &writes {
+                let time = history.tick();
+                history.with_file(ino, |file| file.taken_over(time, op, *offset, data));
+            }
+        };
+        let committing = async move { fs.commit_atomic_write(ino, HANDLE).await };
+        let ordered = self.is_ordered(ino).await?;
+        let (answer, _) = tracked_each(&self.fs, committing, each).await;
+        let written = self.history.now();
+        tracing::trace!(ino, ?answer, "atomic write");
+        match answer {
+            Err(FsError::AtomicWriteTooLarge) => return Err(Failure::Expected),
+            answer => finds_room(answer)?,
+        }
+        if ordered || self.is_ordered(ino).await? {
+            return Ok(());
+        }
+        let position = self.world.log.position();
+        self.history.promise(position, everything, Some(ino));
+        self.history.with_file(ino, |file| file.synced(position, written));
+        Ok(())
+    }
+}
