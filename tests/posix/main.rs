@@ -6,6 +6,7 @@ mod support;
 mod acl;
 mod allocate;
 mod archive;
+mod atomic;
 mod clone;
 mod defragment;
 mod durability;

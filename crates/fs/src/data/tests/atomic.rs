@@ -81,24 +81,24 @@ fn all_of_it_is_durable_after_the_commit_and_nothing_before() {
     let old = pattern(1, 40_000);
     let ino = file(&mount, "database", &old);
     let mut new = old.clone();
-    new.resize(81_000, 0);
     mount.start(ino);
     for (at, len) in [(0, 4096), (8000, 300), (20_480, 8192), (39_000, 42_000)] {
         let data = pattern(at as u64, len);
+        new.resize(new.len().max(at + len), 0);
         new[at..at + len].copy_from_slice(&data);
         mount.write_by(ino, at as u64, &data);
         mount.fsync(ino);
         mount.write_everything_back();
-        assert_eq!(mount.contents(ino), new, "programs see what was written");
-        assert_eq!(mount.after_crash("database"), old);
+        assert!(mount.contents(ino) == new, "programs see what was written");
+        assert!(mount.after_crash("database") == old);
     }
     mount.commit(ino);
-    assert_eq!(mount.contents(ino), new);
-    assert_eq!(mount.after_crash("database"), new);
+    assert!(mount.contents(ino) == new);
+    assert!(mount.after_crash("database") == new);
     assert_eq!(mount.fs.counters().atomic_commits, 1);
     mount.check_nothing_is_held();
     let mount = mount.reopen();
-    assert_eq!(mount.contents(mount.find("database")), new);
+    assert!(mount.contents(mount.find("database")) == new);
 }
 
 #[test]
@@ -117,10 +117,10 @@ fn an_abort_takes_contents_size_and_times_back() {
         assert!(mount.abort(ino));
         assert!(!mount.abort(ino));
         assert_eq!(block_on(mount.fs.getattr(ino)).unwrap(), before);
-        assert_eq!(mount.contents(ino), old);
+        assert!(mount.contents(ino) == old);
         assert_eq!(mount.fs.statfs().available, free);
         mount.write_everything_back();
-        assert_eq!(mount.after_crash(&name), old);
+        assert!(mount.after_crash(&name) == old);
     }
     mount.check_nothing_is_held();
 }
@@ -137,8 +137,8 @@ fn a_small_file_grows_out_of_its_inode_item() {
         assert_eq!(&new[..10], b"contents o");
         assert_eq!(mount.after_crash("small"), b"contents of the inode item");
         mount.commit(ino);
-        assert_eq!(mount.contents(ino), new);
-        assert_eq!(mount.after_crash("small"), new);
+        assert!(mount.contents(ino) == new);
+        assert!(mount.after_crash("small") == new);
         assert_eq!(mount.reopen().after_crash("small"), new);
     }
 }
@@ -172,15 +172,15 @@ fn logged_blocks_of_before_are_replaced_and_come_back() {
         mount.fsync(ino);
         mount.start(ino);
         mount.write_by(ino, at as u64 + 7, &pattern(90 + round as u64, 9000));
-        assert_eq!(mount.after_crash("database"), old);
+        assert!(mount.after_crash("database") == old);
         if commits {
             old[at + 7..at + 9007].copy_from_slice(&pattern(90 + round as u64, 9000));
             mount.commit(ino);
         } else {
             mount.abort(ino);
         }
-        assert_eq!(mount.contents(ino), old);
-        assert_eq!(mount.after_crash("database"), old);
+        assert!(mount.contents(ino) == old);
+        assert!(mount.after_crash("database") == old);
     }
     mount.check_items(ino);
 }
@@ -194,9 +194,9 @@ fn what_was_dirty_before_the_start_is_not_part_of_it() {
     mount.start(ino);
     mount.write_by(ino, 20_000, &pattern(8, 60_000));
     mount.fsync(ino);
-    assert_eq!(mount.after_crash("database"), before);
+    assert!(mount.after_crash("database") == before);
     mount.abort(ino);
-    assert_eq!(mount.contents(ino), before);
+    assert!(mount.contents(ino) == before);
 }
 
 #[test]
@@ -231,12 +231,12 @@ fn other_writers_and_changes_of_the_extents_are_refused() {
     // A copy of the file has the old contents, shared or not.
     let target = mount.create("target");
     assert_eq!(copy(ino, target).unwrap(), 40_960);
-    assert_eq!(mount.contents(target), old);
+    assert!(mount.contents(target) == old);
     // The owner's second start changes nothing.
     mount.start(ino);
     mount.commit(ino);
     assert_eq!(mount.read(ino, 4096, 4096), pattern(11, 4096));
-    assert_eq!(mount.contents(target), old);
+    assert!(mount.contents(target) == old);
     mount.check_counts(&[ino, source, target]);
     mount.write(ino, 0, b"x");
 }
@@ -253,7 +253,7 @@ fn attributes_names_and_snapshots_go_on_meanwhile() {
     let flags = RenameFlags::default();
     block_on(mount.fs.rename(ROOT, b"database", ROOT, b"renamed", flags)).unwrap();
     mount.fsync(ino);
-    assert_eq!(mount.after_crash("renamed"), old);
+    assert!(mount.after_crash("renamed") == old);
     // A time that was set after the last write is the one that counts.
     let time = Timestamp { seconds: 5, nanoseconds: 6 };
     let changes = SetAttributes { mtime: Some(SetTime::To(time)), ..SetAttributes::default() };
@@ -297,7 +297,7 @@ fn stores_through_a_mapping_are_part_of_it() {
     block_on(mount.fs.write_mapped(ino, 4096, Bytes::from(vec![1; 4096]))).unwrap();
     assert_eq!(errno(block_on(mount.fs.fsync(ino, true))), 16);
     assert_eq!(errno(block_on(mount.fs.sync_many(&[ino], 0))), 16);
-    assert_eq!(mount.after_crash("database"), old);
+    assert!(mount.after_crash("database") == old);
     mount.commit(ino);
     mount.fsync(ino);
     assert_eq!(mount.after_crash("database")[4096..8192], [1; 4096]);
@@ -462,7 +462,7 @@ fn preallocated_compressed_and_shared_blocks_are_replaced() {
     let new = mount.contents(packed);
     assert_eq!(mount.after_crash("packed"), vec![3; 400_000]);
     mount.commit(packed);
-    assert_eq!(mount.after_crash("packed"), new);
+    assert!(mount.after_crash("packed") == new);
     assert_eq!(mount.after_crash("copy"), vec![3; 400_000]);
     mount.check_counts(&[ino, packed, copy]);
 }
