@@ -114,6 +114,7 @@ fn rules_broken_on_purpose_are_noticed() {
         (Canary::OverlookUsage, "quota A 24576 4; -; mkdir A/D"),
         (Canary::SnapshotWithoutData, "append A/bar 9000; -; snapshot"),
         (Canary::OrderedWithoutOrder, ""),
+        (Canary::AtomicWriteLeaks, ""),
         (Canary::PromiseForgotten, "order A/bar 4000 200; fsync A/bar; "),
         // These show only if a second operation meets the effects of the first.
         (Canary::ReuseEarly, "rename A/foo B/bar; syncfs; append"),

@@ -174,6 +174,8 @@ pub const METRICS: &[Metric] = &[
     count("writeback_errors", "/files/writeback_errors", "Files that could not be written back"),
     count("fsyncs", "/files/fsyncs", "fsyncs of regular files"),
     count("fdatasyncs", "/files/fdatasyncs", "fdatasyncs of regular files"),
+    count("atomic_commits", "/files/atomic_commits", "Atomic writes of a file that were committed"),
+    count("atomic_aborts", "/files/atomic_aborts", "Atomic writes of a file that were taken back"),
     count("barriers", "/files/barriers", "Barriers"),
     count("syncs_ordered", "/files/syncs_ordered", "Syncs of class ordered, which waited for no flush"),
     count(

@@ -23,6 +23,8 @@ const OPERATIONS: &[&str] = &[
     "write A/bar 2000 8192",
     "write A/bar 20000 100",
     "write foo 0 4096",
+    "atomic A/foo 30 200",
+    "atomic A/bar 4000 9000",
     "append A/foo 60",
     "append A/foo 3000",
     "append A/bar 100",
@@ -221,6 +223,7 @@ fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
             Step::Link(_, to) => below(to),
             Step::Rename(from, to, _) => (vec![to.clone()], vec![from.parent(), to.parent()]),
             Step::Write(path, ..)
+            | Step::Atomic(path, ..)
             | Step::Append(path, _)
             | Step::Truncate(path, _)
             | Step::Allocate(path, ..) => (vec![path.clone()], Vec::new()),

@@ -275,6 +275,10 @@ impl Runner {
                 }
             }
             Step::Write(at, ..) | Step::Append(at, _) => ran.written = self.now().find(at).ok(),
+            Step::Atomic(at, ..) => {
+                ran.written = self.now().find(at).ok();
+                ran.carried.extend(ran.written);
+            }
             Step::Truncate(at, _) => (ran.written, ran.truncation) = (self.now().find(at).ok(), true),
             Step::Allocate(at, what, offset, len) => {
                 ran.written = self.now().find(at).ok();
@@ -504,6 +508,7 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
         Step::Write(at, offset, len) => {
             fs.write(state.find(at)?, *offset, payload(tag, *offset, *len), false).await?
         }
+        Step::Atomic(at, offset, len) => write_atomically(fs, state.find(at)?, *offset, *len, tag).await?,
         Step::Append(at, len) => {
             let ino = state.find(at)?;
             let end = state.nodes[&ino].data().map_or(0, <[u8]>::len) as u64;
@@ -536,6 +541,30 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
         }
     }
     Ok(())
+}
+
+/// Writes a range in two parts, between which everything that is dirty is synced. (With nothing left
+/// to take along, the commit is one transaction.)
+async fn write_atomically(
+    fs: &Arc<Filesystem>,
+    ino: Ino,
+    offset: u64,
+    len: usize,
+    tag: u64,
+) -> Result<(), FsError> {
+    const HANDLE: u64 = 2;
+    fs.start_atomic_write(ino, HANDLE).await?;
+    let whole = payload(tag, offset, len);
+    let half = len / 2;
+    let written = async {
+        fs.write_through(ino, HANDLE, offset, whole.slice(..half), false).await?;
+        fs.syncfs().await?;
+        fs.write_through(ino, HANDLE, offset + half as u64, whole.slice(half..), false).await?;
+        fs.commit_atomic_write(ino, HANDLE).await
+    };
+    let written = written.await;
+    fs.abort_atomic_write(ino, HANDLE).await?;
+    written
 }
 
 /// Copies a whole file over the beginning of another, in as many calls as it takes.

@@ -125,6 +125,7 @@ impl AtomicWrites {
     }
 
     /// Memory that open atomic writes take.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed) * BLOCK
     }

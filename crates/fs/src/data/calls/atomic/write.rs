@@ -10,6 +10,7 @@ use crate::data::memory::BLOCK;
 use crate::data::memory::atomic::Atomic;
 use crate::data::memory::ranges::count;
 use crate::filesystem::Filesystem;
+use crate::quota::Held;
 use bytes::Bytes;
 use std::ops::Range;
 use syncline_format::BLOCK_BYTES;
@@ -28,7 +29,7 @@ pub(in crate::data) async fn write_leased(
     handle: u64,
 ) -> Result<(), FsError> {
     let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-    let (missing, begins, outgrows) = {
+    let (missing, begins, outgrows, is_small) = {
         let state = inode.state.lock();
         let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
         // The kernel does not tell who stored into a mapping, and the page has the owner's bytes too.
@@ -40,7 +41,8 @@ pub(in crate::data) async fn write_leased(
         if atomic.blocks.len() + count(&missing) > BLOCKS_MAX {
             return Err(FsError::AtomicWriteTooLarge);
         }
-        (missing, begins, begins && state.data.has_inline())
+        let is_small = begins && state.attr.size <= fs.limits.inline_bytes as u64;
+        (missing, begins, begins && state.data.has_inline(), is_small)
     };
     let new = count(&missing);
     if !fs.data.atomic.has_room(new, bytes_max(fs)) {
@@ -49,8 +51,7 @@ pub(in crate::data) async fn write_leased(
     if bytes.end > inode.state.lock().attr.size {
         truncate::forget_stale_extents(fs, inode).await?;
     }
-    // Block 0 may come out of the inode item.
-    let held = quota::hold_ranges(fs, inode, &missing, u64::from(begins)).await?;
+    let held = hold_units(fs, inode, &missing, is_small).await?;
     let wanted = new + u64::from(outgrows);
     let mut reservation = match reserve(fs, wanted).await {
         full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &missing, wanted).await?,
@@ -82,6 +83,19 @@ pub(in crate::data) async fn write_leased(
     drop(state);
     fs.counters.written_bytes.add(data.len() as u64);
     Ok(())
+}
+
+/// Reserves in the quota what blocks add that the atomic write did not have. Block 0 of a small file
+/// may stay in the inode item or come out of it, so it is reserved with the first write, and whole.
+async fn hold_units<'a>(
+    fs: &'a Filesystem,
+    inode: Open<'_>,
+    missing: &[Range<u64>],
+    is_small: bool,
+) -> Result<Option<Held<'a>>, FsError> {
+    let behind = u64::from(inode.state.lock().attr.size <= fs.limits.inline_bytes as u64);
+    let missing: Vec<Range<u64>> = missing.iter().map(|range| range.start.max(behind)..range.end).collect();
+    quota::hold_ranges(fs, inode, &missing, u64::from(is_small)).await
 }
 
 /// Contents of partly written blocks from before the atomic write.
