@@ -22,7 +22,7 @@ pub const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
 /// The words to suggest for one that is unknown.
-const NAMES: [&str; 45] = [
+const NAMES: [&str; 47] = [
     "ro",
     "rw",
     "snapshot",
