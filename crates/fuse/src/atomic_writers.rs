@@ -7,9 +7,9 @@
 //! file as it was. A RELEASE comes later, perhaps too late.
 
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use syncline_fs::types::Ino;
 
 /// Handles are multiples of this: the lowest bit has a meaning of its own.
@@ -23,6 +23,11 @@ pub struct AtomicWriters {
     is_on: bool,
     opened: AtomicU64,
     open: Mutex<BTreeMap<Ino, Writer>>,
+    /// Files and handles whose atomic write was taken back by a close, and that go on without
+    /// knowing it.
+    lost: Mutex<BTreeSet<(Ino, u64)>>,
+    /// The number of them, for those who write.
+    lost_count: AtomicUsize,
 }
 
 /// The owner of an open atomic write.
@@ -67,6 +72,28 @@ impl AtomicWriters {
         if open.get(&ino).is_some_and(|writer| writer.handle == handle) {
             open.remove(&ino);
         }
+    }
+
+    /// Notes that a close took back the atomic write of a handle, which may still be open elsewhere.
+    /// What it writes now is not atomic any more, and it has to learn that.
+    pub fn lose(&self, ino: Ino, handle: u64) {
+        let mut lost = self.lost.lock();
+        lost.insert((ino, handle));
+        self.lost_count.store(lost.len(), Ordering::Release);
+    }
+
+    /// The handle has been closed, or has begun another atomic write or ended the lost one.
+    pub fn find(&self, ino: Ino, handle: u64) {
+        if self.lost_count.load(Ordering::Acquire) > 0 {
+            let mut lost = self.lost.lock();
+            lost.remove(&(ino, handle));
+            self.lost_count.store(lost.len(), Ordering::Release);
+        }
+    }
+
+    /// True if the handle's atomic write was taken back without its doing.
+    pub fn has_lost(&self, ino: Ino, handle: u64) -> bool {
+        self.lost_count.load(Ordering::Acquire) > 0 && self.lost.lock().contains(&(ino, handle))
     }
 
     /// The handle whose atomic write ends now that `thread` closes a descriptor of `handle`: its
@@ -135,6 +162,18 @@ mod tests {
         assert_eq!(writers.left_by(7, 2, me), Some(2));
         writers.ended(7, 2);
         assert_eq!(writers.left_by(7, 2, me), None);
+    }
+
+    #[test]
+    fn a_handle_that_lost_its_write_is_known_until_it_has_learned_of_it() {
+        let writers = AtomicWriters::new(true);
+        assert!(!writers.has_lost(7, 2));
+        writers.lose(7, 2);
+        assert!(writers.has_lost(7, 2) && !writers.has_lost(7, 4) && !writers.has_lost(8, 2));
+        writers.find(7, 4);
+        assert!(writers.has_lost(7, 2));
+        writers.find(7, 2);
+        assert!(!writers.has_lost(7, 2));
     }
 
     #[test]

@@ -51,19 +51,28 @@ async fn answer(session: &Session, request: &Request, input: &IoctlIn) -> Answer
     match input.command {
         START => {
             session.fs().start_atomic_write(ino, handle).await?;
+            session.atomic_writers().find(ino, handle);
             session.atomic_writers().begun(ino, handle, request.pid());
         }
         COMMIT => {
+            require_not_lost(session, ino, handle)?;
             session.fs().commit_atomic_write(ino, handle).await?;
             session.atomic_writers().ended(ino, handle);
             tell(session, &[ino], Synced::Fdatasync).await?;
         }
         _ => {
             take_back(session, ino, handle).await?;
+            session.atomic_writers().find(ino, handle);
             return Ok(done.with_stale_attributes(ino));
         }
     }
     Ok(done)
+}
+
+/// Refuses with EIO to go on with an atomic write that a close has taken back, until the program
+/// aborts it or begins another: part of it would be missing.
+pub(super) fn require_not_lost(session: &Session, ino: Ino, handle: u64) -> Result<(), Refusal> {
+    if session.atomic_writers().has_lost(ino, handle) { Err(Refusal::Errno(libc::EIO)) } else { Ok(()) }
 }
 
 /// Takes the handle's atomic write back, if it has one open, and what the kernel's page cache has of
@@ -98,6 +107,7 @@ pub(super) async fn flush(session: &Session, request: &Request) -> Answer {
     }
     if let Some(handle) = writers.left_by(request.ino(), input.handle, request.pid()) {
         Box::pin(take_back(session, request.ino(), handle)).await?;
+        writers.lose(request.ino(), handle);
     }
     Ok(Reply::empty())
 }

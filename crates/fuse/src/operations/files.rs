@@ -188,7 +188,10 @@ pub(super) async fn release(session: &Session, request: &Request) -> Answer {
     let input: ReleaseIn = request.arguments().take()?;
     if counts_openings(session) {
         let ended = match AtomicWriters::may_begin(input.handle) {
-            true => Box::pin(atomic::take_back(session, request.ino(), input.handle)).await,
+            true => {
+                session.atomic_writers().find(request.ino(), input.handle);
+                Box::pin(atomic::take_back(session, request.ino(), input.handle)).await
+            }
             false => Ok(()),
         };
         session.fs().release_file(request.ino());
@@ -241,6 +244,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
         session.fs().write_mapped(ino, input.offset, data).await?;
         return Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }));
     }
+    atomic::require_not_lost(session, ino, input.handle)?;
     let kill_privileges = input.write_flags & write_flags::KILL_SUIDGID != 0;
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let range = input.offset..input.offset + u64::from(input.size);
