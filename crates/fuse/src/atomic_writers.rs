@@ -82,8 +82,9 @@ impl AtomicWriters {
         self.lost_count.store(lost.len(), Ordering::Release);
     }
 
-    /// The handle has been closed, or has begun another atomic write or ended the lost one.
-    pub fn find(&self, ino: Ino, handle: u64) {
+    /// Forgets a loss: the handle has been closed, or has begun another atomic write, or has ended the
+    /// lost one.
+    pub fn forget_loss(&self, ino: Ino, handle: u64) {
         if self.lost_count.load(Ordering::Acquire) > 0 {
             let mut lost = self.lost.lock();
             lost.remove(&(ino, handle));
@@ -170,9 +171,9 @@ mod tests {
         assert!(!writers.has_lost(7, 2));
         writers.lose(7, 2);
         assert!(writers.has_lost(7, 2) && !writers.has_lost(7, 4) && !writers.has_lost(8, 2));
-        writers.find(7, 4);
+        writers.forget_loss(7, 4);
         assert!(writers.has_lost(7, 2));
-        writers.find(7, 2);
+        writers.forget_loss(7, 2);
         assert!(!writers.has_lost(7, 2));
     }
 

@@ -51,7 +51,7 @@ async fn answer(session: &Session, request: &Request, input: &IoctlIn) -> Answer
     match input.command {
         START => {
             session.fs().start_atomic_write(ino, handle).await?;
-            session.atomic_writers().find(ino, handle);
+            session.atomic_writers().forget_loss(ino, handle);
             session.atomic_writers().begun(ino, handle, request.pid());
         }
         COMMIT => {
@@ -62,7 +62,7 @@ async fn answer(session: &Session, request: &Request, input: &IoctlIn) -> Answer
         }
         _ => {
             take_back(session, ino, handle).await?;
-            session.atomic_writers().find(ino, handle);
+            session.atomic_writers().forget_loss(ino, handle);
             return Ok(done.with_stale_attributes(ino));
         }
     }
