@@ -197,5 +197,6 @@ impl Read for Reading<'_> {
 }
 
 fn unwritten(error: io::Error) -> Failure {
-    Failure::of(Cause::from(&error), format!("the archive: {error}")).next("nothing of it is of use; write it again")
+    Failure::of(Cause::from(&error), format!("the archive: {error}"))
+        .next("nothing of it is of use; write it again")
 }
