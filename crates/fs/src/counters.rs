@@ -108,6 +108,8 @@ counters! {
     syncs_ordered,
     /// Flushes that syncs of class `ordered` owed and that failed; each is tried again.
     promises_failed,
+    /// Transactions of the library that were applied.
+    transactions,
     /// Small files that were logged with the fsync of another.
     taken_along,
     /// Times that reference counts of shared blocks were looked up.

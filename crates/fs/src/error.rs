@@ -34,6 +34,15 @@ pub enum FsError {
     /// EFBIG: all extents move in one transaction, which would be too large.
     #[error("more than 16,384 extents would have to move: copy the file instead")]
     TooManyExtents,
+    /// ELOOP
+    #[error("too many levels of symbolic links")]
+    TooManySymlinks,
+    /// EFBIG
+    #[error("a transaction has at most 16,384 operations: commit it in parts")]
+    TooManySteps,
+    /// EFBIG
+    #[error("a transaction writes at most 64 MiB, counted in blocks of 4 KiB: commit it in parts")]
+    TransactionTooLarge,
     /// EMLINK
     #[error("too many links")]
     TooManyLinks,
@@ -159,11 +168,16 @@ impl FsError {
             Self::NotDirectory => 20,
             Self::IsDirectory => 21,
             Self::Invalid(_) => 22,
-            Self::TooLarge | Self::TooManyExtents | Self::AtomicWriteTooLarge => 27,
+            Self::TooLarge
+            | Self::TooManyExtents
+            | Self::AtomicWriteTooLarge
+            | Self::TooManySteps
+            | Self::TransactionTooLarge => 27,
             Self::TooManyLinks | Self::TooManyShares => 31,
             Self::Range | Self::DeviceTooSmall => 34,
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
+            Self::TooManySymlinks => 40,
             Self::NoAttribute | Self::NoParentPointers => 61,
             Self::NotSupported | Self::QuotaUnsupported => 95,
             Self::Stale => 116,

@@ -40,6 +40,9 @@ pub struct Filesystem {
     pub(crate) quotas: Quotas,
     /// Held while a directory changes its parent; taken before all leases of inodes.
     pub(crate) rename_lease: syncline_sync::asynchronous::Mutex<()>,
+    /// Held for writing while a transaction of the library is applied, for reading by each call of
+    /// the library. A mount has no such transactions and takes none of it.
+    pub(crate) transactions: syncline_sync::asynchronous::RwLock<()>,
     pub(crate) counters: Counters,
     /// Receipts of the last syncs.
     pub(crate) receipts: Receipts,
@@ -149,6 +152,7 @@ impl Filesystem {
             orphans: OrphanQueue::default(),
             quotas: Quotas::default(),
             rename_lease: syncline_sync::asynchronous::Mutex::new(()),
+            transactions: syncline_sync::asynchronous::RwLock::new(()),
             counters: Counters::default(),
             receipts: Receipts::new(options.receipts_max),
             data: FileData::default(),

@@ -47,6 +47,7 @@ mod symlink;
 #[cfg(test)]
 mod tests;
 mod tmpfile;
+mod transact;
 pub mod types;
 mod unlink;
 mod xattr;
@@ -65,3 +66,4 @@ pub use receipt::{Call, Failed, Inodes, Receipt, Receipts, Submitted, Times, Why
 pub use restore::{Remade, RestoredAttributes};
 pub use snapshot_diff::{Change, ChangeKind};
 pub use syncline_device::Spawn;
+pub use transact::{Action, NotCommitted, STEPS_MAX, Step, TRANSACTION_BYTES_MAX};

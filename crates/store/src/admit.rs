@@ -253,7 +253,7 @@ impl Store {
     ) -> Result<Admitted, StoreError> {
         // Promise the room before checking it, so that two concurrent callers both see each other.
         let admitted = Admitted::begin(self, size);
-        if self.room().holds(0) {
+        if self.room().holds(0) || self.holds_off_checkpoints() {
             return Ok(admitted);
         }
         admitted.withdraw();
@@ -275,7 +275,7 @@ impl Store {
     ) -> Result<Admitted, StoreError> {
         let admitted = Admitted::begin(self, size);
         let room = self.room();
-        if room.least() >= 0 {
+        if room.least() >= 0 || self.holds_off_checkpoints() {
             return Ok(admitted);
         }
         self.ask_for_checkpoint();
@@ -423,7 +423,9 @@ impl Store {
     /// the background aims for, or a pending log that is not getting sealed. A device with slow
     /// flushes throttles writers here and nowhere else.
     async fn throttle(&self, admission: Admission) -> Result<(), StoreError> {
-        let passes = || admission == Admission::Finish && self.is_leaving_log();
+        let passes = || {
+            self.holds_off_checkpoints() || (admission == Admission::Finish && self.is_leaving_log())
+        };
         let fits = || self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes || passes();
         // Listening takes memory and a shared lock, so callers that need not wait skip it.
         while !fits() {

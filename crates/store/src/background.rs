@@ -38,7 +38,10 @@ impl Store {
     /// Seals a long pending log and starts a flush if too much is written but not flushed. True if
     /// there is already more to seal.
     async fn tend_log_once(self: &Arc<Self>) -> bool {
+        // The end of a bracket wakes this task.
+        let Some(sealing) = self.brackets.sealing.try_read() else { return false };
         let sealed = self.log_is_full().then(|| self.seal());
+        drop(sealing);
         match &sealed {
             Some(Err(StoreError::NoSpace)) => self.ask_for_checkpoint(),
             Some(Err(error)) if self.is_end(error) => {}
@@ -88,6 +91,7 @@ impl Store {
     /// durable, so that one rotten block of data seldom decides about acknowledged batches. The
     /// batch is empty unless something waits for one. No flush.
     fn mark_durable_when_idle(&self) {
+        let Some(_sealing) = self.brackets.sealing.try_read() else { return };
         let mut log = self.log.lock();
         let commit = self.commit.lock();
         if !self.is_marker_due(&log, &commit) {

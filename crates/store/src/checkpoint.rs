@@ -16,7 +16,7 @@ use crate::snapshots::{NewTable, Table, TableChange};
 use crate::tickets::Tickets;
 use crate::trace::DurableMark;
 use crate::transaction::DataWrites;
-use crate::{Canary, DataWrite, Store, StoreError};
+use crate::{Canary, DataWrite, OpSeq, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Epoch};
 use syncline_log::Pending;
 use syncline_space::{Class, FrozenMap};
+use syncline_sync::asynchronous::MutexGuard;
 use syncline_tree::Merged;
 
 /// Pause between two attempts to write a superblock.
@@ -114,7 +115,10 @@ impl Store {
     /// A checkpoint for callers that may hold leases. Placing refused data anew takes the leases of
     /// files, so the caller would wait for itself: that is left to the background.
     pub(crate) async fn checkpoint_for_room(&self) -> Result<(), StoreError> {
-        let result = self.checkpoint_keeping_log().await;
+        let wanted = self.last_op();
+        // Whoever holds checkpoints off may need such a lease.
+        let Some(state) = self.unless_held_off(self.checkpoint.lock()).await else { return Ok(()) };
+        let result = self.checkpoint_of(wanted, state).await;
         if matches!(result, Err(StoreError::Device(_))) {
             self.ask_for_checkpoint();
         }
@@ -123,7 +127,15 @@ impl Store {
 
     async fn checkpoint_keeping_log(&self) -> Result<(), StoreError> {
         let wanted = self.last_op();
-        let mut state = self.checkpoint.lock().await;
+        self.checkpoint_of(wanted, self.checkpoint.lock().await).await
+    }
+
+    /// A checkpoint of everything up to `wanted`, unless there has been one.
+    async fn checkpoint_of(
+        &self,
+        wanted: OpSeq,
+        mut state: MutexGuard<'_, CheckpointState>,
+    ) -> Result<(), StoreError> {
         if self.superblock.read().op_seq >= wanted.0 {
             return Ok(());
         }

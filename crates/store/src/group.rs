@@ -305,6 +305,8 @@ impl Store {
         let started = Instant::now();
         self.counters.gather_latency.record(started - drive.begun);
         drive.gathered = Some(started);
+        // Nothing is sealed in the middle of a bracket.
+        let sealing = self.brackets.sealing.read().await;
         // Close the group before sealing: every member had committed before it joined, so its
         // changes are pending or sealed.
         let closes_late = self.breaks(Canary::LateJoiner);
@@ -314,6 +316,7 @@ impl Store {
             Ok((seq, through)) => (Ok(seq), through),
             Err(error) => (Err(error), None),
         };
+        drop(sealing);
         drive.batches = seq.as_ref().map_or_else(|_| BatchesTrace::default(), |seq| self.batches_up_to(*seq));
         let tickets = match &seq {
             Ok(seq) => self.lab_settle(*seq).await.map_err(StoreError::from),

@@ -11,6 +11,7 @@
 mod admit;
 mod audit;
 mod background;
+mod bracket;
 mod branch;
 mod checkpoint;
 mod commit;
@@ -54,6 +55,7 @@ pub use admit::Backlog;
 pub use admit::{Admission, Admitted, ChangeSize};
 #[doc(hidden)]
 pub use audit::Held;
+pub use bracket::{Bracket, Quiet};
 pub use branch::{Branch, BranchStart};
 pub use counters::{Counters, CountersSnapshot, LatencySummary};
 pub use error::StoreError;

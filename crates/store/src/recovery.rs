@@ -586,6 +586,7 @@ pub(crate) fn assemble(
         closing: AtomicBool::new(false),
         begun: AtomicBool::new(false),
         growing: Default::default(),
+        brackets: Default::default(),
         options,
     }
 }

@@ -108,7 +108,7 @@ impl Store {
             0 => self.room().holds_growth(),
             _ => self.room().and(of_reserve).holds(0),
         };
-        fits.then_some(reservation)
+        (fits || self.holds_off_checkpoints()).then_some(reservation)
     }
 
     fn set_aside(self: &Arc<Self>, blocks: u64) -> Reservation {

@@ -1,6 +1,7 @@
 //! The store: the parts of an open image.
 
 use crate::admit::UnderWay;
+use crate::bracket::Brackets;
 use crate::checkpoint::CheckpointState;
 use crate::commit::CommitState;
 use crate::group::GroupCommit;
@@ -76,6 +77,8 @@ pub struct Store {
     pub(crate) begun: AtomicBool,
     /// Held while the image is being enlarged.
     pub(crate) growing: syncline_sync::asynchronous::Mutex<()>,
+    /// Commits that are to come back together.
+    pub(crate) brackets: Brackets,
 }
 
 impl Store {

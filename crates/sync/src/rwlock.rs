@@ -29,6 +29,12 @@ impl<T> RwLock<T> {
         }
     }
 
+    /// Locks for reading if no writer has the lock or waits for it.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        yield_point();
+        self.0.try_read()
+    }
+
     /// Waits to write.
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
         yield_point();

@@ -2,7 +2,6 @@
 
 use crate::error::Result;
 use crate::file::File;
-use syncline_device::block_on;
 use syncline_fs::Allocation;
 
 impl File {
@@ -32,7 +31,7 @@ impl File {
     pub fn allocate(&self, what: Allocation, offset: u64, len: u64) -> Result<()> {
         self.require_write()?;
         let kill_privileges = self.shared().kill_privileges();
-        block_on(async {
+        self.shared().call(async {
             self.shared().engine.allocate(self.ino(), what, offset, len, kill_privileges).await?;
             self.shared().settle(self.ino()).await
         })

@@ -4,7 +4,6 @@ use crate::error::{Error, Result, about};
 use crate::filesystem::Filesystem;
 use crate::walk::{Last, Place, Reference};
 use std::path::{Path, PathBuf};
-use syncline_device::block_on;
 use syncline_fs::FsError;
 use syncline_fs::types::{FileType, Ino};
 
@@ -72,7 +71,7 @@ impl DirBuilder {
 
     fn create_one(&self, filesystem: &Filesystem, path: &Path) -> Result<()> {
         let shared = &filesystem.shared;
-        block_on(async {
+        shared.call(async {
             let (parent, name) = match shared.walk(path, Last::Keep).await? {
                 Place::There(..) => return Err(FsError::Exists.into()),
                 Place::Nowhere(parent, name) => (parent, name),
@@ -97,7 +96,7 @@ impl Filesystem {
 
     /// Removes a directory with everything in it. Symbolic links are removed, not followed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        block_on(async {
+        self.shared.call(async {
             let (parent, name) = self.shared.parent(path.as_ref()).await?;
             let top = self.shared.engine.lookup(parent.ino(), &name).await?;
             let _top = Reference::counted(&self.shared, top.ino);

@@ -4,7 +4,6 @@ use crate::error::{Result, about};
 use crate::filesystem::{Filesystem, Shared};
 use crate::walk::Last;
 use std::path::Path;
-use syncline_device::block_on;
 use syncline_fs::Durability;
 use syncline_fs::types::Ino;
 
@@ -25,7 +24,7 @@ impl Filesystem {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn set_durability(&self, path: impl AsRef<Path>, class: Option<Durability>) -> Result<()> {
-        block_on(async {
+        self.shared.call(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             self.shared.engine.set_durability(file.ino(), class).await?;
             self.shared.settle(file.ino()).await
@@ -35,7 +34,7 @@ impl Filesystem {
 
     /// When changes of a file or directory become durable.
     pub fn durability(&self, path: impl AsRef<Path>) -> Result<Durability> {
-        block_on(async {
+        self.shared.call(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             Ok(self.shared.engine.durability(file.ino()).await?.1)
         })

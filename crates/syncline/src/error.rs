@@ -60,6 +60,14 @@ pub enum Error {
     /// EILSEQ: the file's contents are not UTF-8.
     #[error("the file's contents are not UTF-8 text; 'read' gives them as bytes")]
     NotText,
+    /// A transaction was applied, and all see it, but it could not be made durable. A later sync
+    /// tries again.
+    #[error("the transaction is applied but not durable yet, a sync tries again: {0}")]
+    NotDurable(Box<Error>),
+    /// The device failed while a transaction was applied. The device has nothing of it; the image is
+    /// read-only in this process, which may see a part of it.
+    #[error("the transaction broke off, close the image and open it again as it was before: {0}")]
+    Broken(Box<Error>),
     /// No thread could be started for the engine.
     #[error("the engine's thread could not be started: {0}")]
     Thread(Arc<io::Error>),
@@ -75,7 +83,7 @@ impl Error {
     /// The reason, without operation and path.
     pub fn cause(&self) -> &Error {
         match self {
-            Self::At { cause, .. } => cause.cause(),
+            Self::At { cause, .. } | Self::NotDurable(cause) | Self::Broken(cause) => cause.cause(),
             error => error,
         }
     }
@@ -83,7 +91,7 @@ impl Error {
     /// The errno of this error.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::At { cause, .. } => cause.errno(),
+            Self::At { cause, .. } | Self::NotDurable(cause) | Self::Broken(cause) => cause.errno(),
             Self::Filesystem(error) => error.errno(),
             Self::Store(error) => FsError::Store(error.clone()).errno(),
             Self::Device(DeviceError::InUse { .. } | DeviceError::SnapshotInUse { .. }) => 16,

@@ -111,7 +111,7 @@ impl File {
             return Err(Error::WrongAccess("reading"));
         }
         let len = buffer.len().min(OPERATION_BYTES_MAX);
-        let pieces = block_on(self.shared.engine.read(self.ino(), offset, len))?;
+        let pieces = self.shared.call(self.shared.engine.read(self.ino(), offset, len))?;
         let mut read = 0;
         for piece in pieces {
             buffer[read..read + piece.len()].copy_from_slice(&piece);
@@ -126,7 +126,7 @@ impl File {
         self.require_write()?;
         let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
         let write = self.shared.engine.write(self.ino(), offset, owned(data), self.shared.kill_privileges());
-        block_on(async {
+        self.shared.call(async {
             write.await?;
             self.shared.settle(self.ino()).await
         })?;
@@ -166,26 +166,27 @@ impl File {
         if !matches!(reserved, Ok(Ok(()))) {
             return Err(Error::Memory { bytes });
         }
-        loop {
-            let have = contents.len();
-            let left = usize::try_from(self.metadata()?.len()).unwrap_or(usize::MAX).saturating_sub(have);
-            contents.resize(have + left.clamp(1, OPERATION_BYTES_MAX), 0);
-            let read = self.read_at(&mut contents[have..], have as u64)?;
-            contents.truncate(have + read);
-            if read == 0 {
-                return Ok(contents);
+        // One call, so that it sees no transaction in part.
+        self.shared.call(async {
+            loop {
+                let pieces =
+                    self.shared.engine.read(self.ino(), contents.len() as u64, OPERATION_BYTES_MAX).await?;
+                if pieces.is_empty() {
+                    return Ok(contents);
+                }
+                pieces.iter().for_each(|piece| contents.extend_from_slice(piece));
             }
-        }
+        })
     }
 
     /// The first offset at or after `offset` that holds data; ENXIO if there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
-        Ok(block_on(self.shared.engine.seek_data(self.ino(), offset))?)
+        Ok(self.shared.call(self.shared.engine.seek_data(self.ino(), offset))?)
     }
 
     /// The first offset at or after `offset` that holds no data; at the latest the end of the file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
-        Ok(block_on(self.shared.engine.seek_hole(self.ino(), offset))?)
+        Ok(self.shared.call(self.shared.engine.seek_hole(self.ino(), offset))?)
     }
 
     pub(crate) fn require_write(&self) -> Result<()> {
@@ -195,7 +196,7 @@ impl File {
     fn append(&self, data: &[u8], position: &mut u64) -> Result<usize> {
         let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
         let append = self.shared.engine.append(self.ino(), owned(data), self.shared.kill_privileges());
-        let offset = block_on(async {
+        let offset = self.shared.call(async {
             let offset = append.await?;
             self.shared.settle(self.ino()).await.map(|()| offset)
         })?;
@@ -205,7 +206,7 @@ impl File {
 }
 
 /// A copy of `data`, because the engine keeps written data until it is durable.
-fn owned(data: &[u8]) -> Bytes {
+pub(crate) fn owned(data: &[u8]) -> Bytes {
     if data.len() >= ALIGN_FROM_BYTES {
         AlignedBuf::copy_from(data).into_bytes().slice(..data.len())
     } else {

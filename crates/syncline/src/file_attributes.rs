@@ -7,7 +7,6 @@ use crate::metadata::Metadata;
 use crate::walk::Reference;
 use std::path::Path;
 use std::time::SystemTime;
-use syncline_device::block_on;
 use syncline_fs::types::{SetAttributes, SetTime};
 
 impl File {
@@ -20,7 +19,7 @@ impl File {
 
     /// Current metadata of the file.
     pub fn metadata(&self) -> Result<Metadata> {
-        Ok(Metadata::new(block_on(self.shared().engine.getattr(self.ino()))?))
+        Ok(Metadata::new(self.shared().call(self.shared().engine.getattr(self.ino()))?))
     }
 
     /// Changes the permission bits.
@@ -46,7 +45,7 @@ impl File {
     }
 
     fn set(&self, changes: SetAttributes) -> Result<()> {
-        block_on(async {
+        self.shared().call(async {
             self.shared().engine.setattr(self.shared().caller, self.ino(), changes).await?;
             self.shared().settle(self.ino()).await
         })
@@ -56,7 +55,7 @@ impl File {
     /// ([`Filesystem::create_unnamed`](crate::Filesystem::create_unnamed)). EEXIST if the name is
     /// taken.
     pub fn link(&self, path: impl AsRef<Path>) -> Result<()> {
-        block_on(async {
+        self.shared().call(async {
             let (parent, name) = self.shared().parent(path.as_ref()).await?;
             let linked = self.shared().engine.link(self.ino(), parent.ino(), &name).await?;
             drop(Reference::counted(self.shared(), linked.ino));

@@ -256,7 +256,7 @@ impl Filesystem {
     /// Every path of an inode, in the order of their bytes, found through parent pointers without a
     /// search. A path has a slash before each name; the root is "/".
     pub fn paths(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
-        Ok(block_on(self.shared.engine.paths(ino))?)
+        Ok(self.shared.call(self.shared.engine.paths(ino))?)
     }
 
     /// Counters since the image was opened.
@@ -293,6 +293,15 @@ impl Shared {
     /// True when writes must clear setuid and setgid, as for every user but root.
     pub(crate) fn kill_privileges(&self) -> bool {
         self.caller.uid != 0
+    }
+
+    /// Runs a call: it comes wholly before or wholly after each transaction that is committed. One
+    /// call makes no other one.
+    pub(crate) fn call<T>(&self, work: impl Future<Output = T>) -> T {
+        block_on(async {
+            let _beside = self.engine.beside_transactions().await;
+            work.await
+        })
     }
 
     fn close(&self) -> Result<()> {

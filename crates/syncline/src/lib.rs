@@ -108,6 +108,7 @@ mod quotas;
 mod read_dir;
 mod share;
 mod snapshots;
+mod transaction;
 mod walk;
 mod walk_dir;
 mod whole_files;
@@ -128,6 +129,7 @@ pub use syncline_fs::{
     Usage,
 };
 pub use syncline_store::RecoveryReport;
+pub use transaction::Transaction;
 pub use walk_dir::WalkDir;
 
 /// Devices that hold an image; implement [`Device`](device::Device) to add a kind of your own.

@@ -8,21 +8,22 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use syncline_device::block_on;
 use syncline_fs::FsError;
 use syncline_fs::types::{RenameFlags, SetAttributes, SetTime};
 
 impl Filesystem {
     /// Metadata of the file that a path leads to. Symbolic links are followed.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        block_on(self.shared.find(path.as_ref(), Last::Follow))
+        self.shared
+            .call(self.shared.find(path.as_ref(), Last::Follow))
             .map(|(_, attributes)| Metadata::new(attributes))
             .map_err(about("look at", &path))
     }
 
     /// Metadata of the file that a path names. A symbolic link at its end is not followed.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        block_on(self.shared.find(path.as_ref(), Last::Keep))
+        self.shared
+            .call(self.shared.find(path.as_ref(), Last::Keep))
             .map(|(_, attributes)| Metadata::new(attributes))
             .map_err(about("look at", &path))
     }
@@ -52,7 +53,7 @@ impl Filesystem {
     /// ```
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let mut names = Vec::new();
-        let place = block_on(self.shared.walk_naming(path.as_ref(), Last::Follow, &mut names));
+        let place = self.shared.call(self.shared.walk_naming(path.as_ref(), Last::Follow, &mut names));
         match place.map_err(about("look at", &path))? {
             Place::There(..) => {}
             Place::Nowhere(..) => return Err(about("look at", &path)(FsError::NotFound.into())),
@@ -64,7 +65,7 @@ impl Filesystem {
 
     /// Removes a name of anything but a directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        block_on(async {
+        self.shared.call(async {
             let (parent, name) = self.shared.parent(path.as_ref()).await?;
             self.shared.engine.unlink(parent.ino(), &name).await?;
             self.shared.settle(parent.ino()).await
@@ -74,7 +75,7 @@ impl Filesystem {
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        block_on(async {
+        self.shared.call(async {
             let (parent, name) = self.shared.parent(path.as_ref()).await?;
             self.shared.engine.rmdir(parent.ino(), &name).await?;
             self.shared.settle(parent.ino()).await
@@ -94,7 +95,7 @@ impl Filesystem {
         to: impl AsRef<Path>,
         flags: RenameFlags,
     ) -> Result<()> {
-        block_on(async {
+        self.shared.call(async {
             let (parent, name) = self.shared.parent(from.as_ref()).await?;
             let onto = self.shared.parent(to.as_ref()).await;
             let (new_parent, new_name) = onto.map_err(about("rename to", &to))?;
@@ -108,7 +109,7 @@ impl Filesystem {
 
     /// Gives a file another name.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
-        block_on(async {
+        self.shared.call(async {
             let (file, _) = self.shared.find(original.as_ref(), Last::Keep).await?;
             let (parent, name) = self.shared.parent(link.as_ref()).await.map_err(about("link at", &link))?;
             let linked = self.shared.engine.link(file.ino(), parent.ino(), &name).await?;
@@ -122,7 +123,7 @@ impl Filesystem {
     /// Makes a symbolic link at `link` that leads to `target`.
     pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref().as_os_str().as_bytes();
-        block_on(async {
+        self.shared.call(async {
             let (parent, name) = self.shared.parent(link.as_ref()).await?;
             let made = self.shared.engine.symlink(self.shared.caller, parent.ino(), &name, target).await?;
             drop(Reference::counted(&self.shared, made.ino));
@@ -133,7 +134,7 @@ impl Filesystem {
 
     /// The target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        block_on(async {
+        self.shared.call(async {
             let (link, _) = self.shared.find(path.as_ref(), Last::Keep).await?;
             let target = self.shared.engine.readlink(link.ino()).await?;
             Ok(PathBuf::from(OsString::from_vec(target.to_vec())))
@@ -169,7 +170,7 @@ impl Filesystem {
     }
 
     fn set_attributes(&self, path: &Path, last: Last, changes: SetAttributes) -> Result<()> {
-        block_on(async {
+        self.shared.call(async {
             let (file, _) = self.shared.find(path, last).await?;
             self.shared.engine.setattr(self.shared.caller, file.ino(), changes).await?;
             self.shared.settle(file.ino()).await

@@ -6,7 +6,6 @@ use crate::filesystem::{Filesystem, Shared};
 use crate::walk::{Last, Place, Reference};
 use std::path::Path;
 use std::sync::Arc;
-use syncline_device::block_on;
 use syncline_fs::FsError;
 use syncline_fs::types::{FileType, SetAttributes};
 
@@ -97,7 +96,7 @@ impl OpenOptions {
         if self.truncate && append {
             return Err(Error::Invalid("truncating and appending"));
         }
-        block_on(self.open_in(&filesystem.shared, path.as_ref())).map_err(about("open", &path))
+        filesystem.shared.call(self.open_in(&filesystem.shared, path.as_ref())).map_err(about("open", &path))
     }
 
     async fn open_in(&self, shared: &Arc<Shared>, path: &Path) -> Result<File> {
@@ -180,7 +179,7 @@ impl Filesystem {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn create_unnamed(&self, directory: impl AsRef<Path>) -> Result<File> {
-        block_on(async {
+        self.shared.call(async {
             let shared = &self.shared;
             let (parent, _) = shared.find(directory.as_ref(), Last::Follow).await?;
             let made = shared.engine.tmpfile(shared.caller, parent.ino(), 0o644, true).await?;

@@ -4,7 +4,6 @@ use crate::error::{Result, about};
 use crate::filesystem::Filesystem;
 use crate::walk::Last;
 use std::path::Path;
-use syncline_device::block_on;
 use syncline_fs::types::Statfs;
 use syncline_fs::{QuotaLimits, QuotaUsage};
 
@@ -15,19 +14,19 @@ impl Filesystem {
     /// names can't cross the border of a tree (EXDEV), and a full tree returns EDQUOT.
     pub fn set_quota(&self, directory: impl AsRef<Path>, limits: QuotaLimits) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        block_on(engine.set_quota(ino, limits)).map_err(|error| about("limit", &directory)(error.into()))
+        self.shared.call(engine.set_quota(ino, limits)).map_err(|error| about("limit", &directory)(error.into()))
     }
 
     /// Limits and usage of a directory's quota. ENOENT if it has none.
     pub fn quota(&self, directory: impl AsRef<Path>) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        block_on(engine.quota(ino)).map_err(|error| about("ask for the quota of", &directory)(error.into()))
+        self.shared.call(engine.quota(ino)).map_err(|error| about("ask for the quota of", &directory)(error.into()))
     }
 
     /// Removes a directory's quota immediately; nothing else changes.
     pub fn remove_quota(&self, directory: impl AsRef<Path>) -> Result<()> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        block_on(engine.remove_quota(ino))
+        self.shared.call(engine.remove_quota(ino))
             .map_err(|error| about("remove the quota of", &directory)(error.into()))
     }
 
@@ -41,11 +40,11 @@ impl Filesystem {
     /// of them.
     pub fn space_at(&self, path: impl AsRef<Path>) -> Result<Statfs> {
         let (ino, engine) = (self.quota_root(path.as_ref())?, self.engine());
-        Ok(block_on(engine.statfs_at(ino)))
+        Ok(self.shared.call(engine.statfs_at(ino)))
     }
 
     fn quota_root(&self, path: &Path) -> Result<u64> {
-        let found = block_on(self.shared.find(path, Last::Follow));
+        let found = self.shared.call(self.shared.find(path, Last::Follow));
         Ok(found.map_err(about("look at", path))?.1.ino)
     }
 }

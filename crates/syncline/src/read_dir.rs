@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use syncline_device::block_on;
 use syncline_fs::FsError;
 use syncline_fs::types::{DirectoryEntry, FileType};
 
@@ -42,7 +41,7 @@ impl Filesystem {
     /// Lists a directory.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref().to_owned();
-        let found = block_on(self.shared.find(&path, Last::Follow));
+        let found = self.shared.call(self.shared.find(&path, Last::Follow));
         let (reference, attributes) = found.map_err(about("list", &path))?;
         if attributes.file_type != FileType::Directory {
             return Err(about("list", &path)(FsError::NotDirectory.into()));
@@ -54,7 +53,7 @@ impl Filesystem {
     /// symbolic link in its place is not followed.
     pub(crate) fn enter(&self, entry: &DirEntry) -> Result<ReadDir> {
         let Directory { shared, reference, .. } = &*entry.directory;
-        let found = block_on(shared.engine.lookup(reference.ino(), &entry.entry.name))?;
+        let found = shared.call(shared.engine.lookup(reference.ino(), &entry.entry.name))?;
         let below = Reference::counted(shared, found.ino);
         if found.file_type != FileType::Directory {
             return Err(FsError::NotDirectory.into());
@@ -84,7 +83,7 @@ impl Iterator for ReadDir {
                 return None;
             }
             let Directory { shared, reference, .. } = &*self.directory;
-            match block_on(shared.engine.readdir(reference.ino(), self.cookie, ENTRIES_EACH)) {
+            match shared.call(shared.engine.readdir(reference.ino(), self.cookie, ENTRIES_EACH)) {
                 Ok(entries) => {
                     match entries.last() {
                         Some(last) => self.cookie = last.cookie,
@@ -125,7 +124,7 @@ impl DirEntry {
     /// Metadata of the file. A symbolic link is not followed.
     pub fn metadata(&self) -> Result<Metadata> {
         let Directory { shared, reference, .. } = &*self.directory;
-        let attributes = block_on(shared.engine.lookup(reference.ino(), &self.entry.name))?;
+        let attributes = shared.call(shared.engine.lookup(reference.ino(), &self.entry.name))?;
         drop(Reference::counted(shared, attributes.ino));
         Ok(Metadata::new(attributes))
     }

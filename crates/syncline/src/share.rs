@@ -20,7 +20,7 @@ impl File {
         let mut copied = 0;
         while copied < len {
             let (from, to) = ((from, offset + copied), (destination, to_offset + copied));
-            match block_on(self.shared().engine.copy_range(from, to, len - copied, kill_privileges))? {
+            match self.shared().call(self.shared().engine.copy_range(from, to, len - copied, kill_privileges))? {
                 0 => break,
                 bytes => copied += bytes,
             }
@@ -35,12 +35,12 @@ impl File {
     pub fn dedupe_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<Deduplicated> {
         let destination = to.inode_in(self.shared())?;
         let dedupe = self.shared().engine.dedupe_range((self.ino(), offset), (destination, to_offset), len);
-        Ok(block_on(dedupe)?)
+        Ok(self.shared().call(dedupe)?)
     }
 
     /// Space that the file uses on the device, and how much of it is shared with other files. Data
     /// that was not written back yet does not count.
     pub fn usage(&self) -> Result<Usage> {
-        Ok(block_on(self.shared().engine.usage(self.ino()))?)
+        Ok(self.shared().call(self.shared().engine.usage(self.ino()))?)
     }
 }

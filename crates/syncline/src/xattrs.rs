@@ -7,7 +7,6 @@ use crate::walk::Last;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use syncline_device::block_on;
 use syncline_fs::FsError;
 use syncline_fs::types::{Ino, XattrMode};
 
@@ -23,7 +22,7 @@ impl Filesystem {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
-        block_on(async {
+        self.shared.call(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             self.shared.xattr(file.ino(), name.as_ref()).await
         })
@@ -43,7 +42,7 @@ impl Filesystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        block_on(async {
+        self.shared.call(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             self.shared.engine.setxattr(file.ino(), name.as_ref().as_bytes(), value, mode).await?;
             self.shared.settle(file.ino()).await
@@ -54,7 +53,7 @@ impl Filesystem {
     /// Removes an extended attribute; ENODATA if it is not set.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
         let name = name.as_ref().as_bytes();
-        block_on(async {
+        self.shared.call(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             self.shared.engine.removexattr(file.ino(), name).await?;
             self.shared.settle(file.ino()).await
@@ -64,7 +63,7 @@ impl Filesystem {
 
     /// The names of all extended attributes.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
-        block_on(async {
+        self.shared.call(async {
             let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
             self.shared.xattrs(file.ino()).await
         })
@@ -75,13 +74,13 @@ impl Filesystem {
 impl File {
     /// The value of an extended attribute, if it is set.
     pub fn xattr(&self, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
-        block_on(self.shared().xattr(self.ino(), name.as_ref()))
+        self.shared().call(self.shared().xattr(self.ino(), name.as_ref()))
     }
 
     /// Sets an extended attribute.
     pub fn set_xattr(&self, name: impl AsRef<OsStr>, value: &[u8]) -> Result<()> {
         let name = name.as_ref().as_bytes();
-        block_on(async {
+        self.shared().call(async {
             self.shared().engine.setxattr(self.ino(), name, value, XattrMode::Set).await?;
             self.shared().settle(self.ino()).await
         })
@@ -89,7 +88,7 @@ impl File {
 
     /// Removes an extended attribute; ENODATA if it is not set.
     pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Result<()> {
-        block_on(async {
+        self.shared().call(async {
             self.shared().engine.removexattr(self.ino(), name.as_ref().as_bytes()).await?;
             self.shared().settle(self.ino()).await
         })
@@ -97,7 +96,7 @@ impl File {
 
     /// The names of all extended attributes.
     pub fn xattrs(&self) -> Result<Vec<OsString>> {
-        block_on(self.shared().xattrs(self.ino()))
+        self.shared().call(self.shared().xattrs(self.ino()))
     }
 }
 

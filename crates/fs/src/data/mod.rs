@@ -27,17 +27,21 @@ mod tests;
 
 pub use calls::allocate::Allocation;
 pub use calls::defragment::{Defragmented, Fragments};
-pub(crate) use calls::read::ends_in_zeros;
+pub(crate) use calls::read::{ends_in_zeros, probe};
 pub use calls::read::is_hole;
 pub(crate) use calls::reflink::take_over::Span;
 pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use calls::relocate::Relocation;
 pub use calls::rewrite::Rewritten;
-pub(crate) use calls::sync::fsync_as;
+pub(crate) use calls::sync::{fsync_as, sync_many};
 pub(crate) use calls::truncate::{remove_all, truncate};
+pub(crate) use calls::write::{Writer, write_in_transaction};
 pub(crate) use flush::background::{start, stop};
-pub(crate) use flush::many::{submit_held, submit_leased_of as submit_leased};
+pub(crate) use flush::many::{
+    MANY_BLOCKS_MAX, size_of_names, submit_held, submit_in_transaction, submit_leased_of as submit_leased,
+};
 pub(crate) use flush::submit::submit_dirty;
+pub(crate) use flush::throttle::wait_for_room;
 pub(crate) use flush::writeback::write_back;
 pub(crate) use memory::DataState;
 pub(crate) use memory::unplaced::{

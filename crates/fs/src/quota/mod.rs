@@ -152,8 +152,14 @@ impl Quotas {
     }
 
     /// The directory at the top of a quota's tree.
-    fn root(&self, number: u64) -> Option<Ino> {
+    pub(crate) fn root(&self, number: u64) -> Option<Ino> {
         self.get(number).map(|tree| tree.quota.root)
+    }
+
+    /// True if a tree may take so many units and inodes more.
+    pub(crate) fn holds(&self, number: u64, units: u64, inodes: u64) -> bool {
+        let inodes = i64::try_from(inodes).unwrap_or(i64::MAX);
+        self.get(number).is_none_or(|tree| !tree.lacks_units(units) && !tree.lacks_inodes(inodes))
     }
 
     fn try_hold(&self, number: u64, units: u64) -> Option<Held<'_>> {

@@ -106,6 +106,8 @@ pub enum Canary {
     PromiseForgotten,
     /// Let write-back take what an atomic write of a file has put aside.
     AtomicWriteLeaks,
+    /// Seal in the middle of a transaction of the library.
+    TransactionTorn,
 }
 
 impl Canary {
@@ -156,6 +158,7 @@ impl Canary {
         Self::OrderedWithoutOrder,
         Self::PromiseForgotten,
         Self::AtomicWriteLeaks,
+        Self::TransactionTorn,
     ];
 
     /// The canary's name: that of the variant, in lower case with dashes.

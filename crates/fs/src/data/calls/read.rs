@@ -106,6 +106,18 @@ pub(crate) async fn read_block(fs: &Filesystem, inode: &Inode, block: u64) -> Re
     Ok(Some(bytes))
 }
 
+/// Reads the block of a file in which byte `at` lies, if it is on the device, to find out whether
+/// that is possible.
+pub(crate) async fn probe(fs: &Filesystem, inode: &Inode, at: u64) -> Result<(), FsError> {
+    let _lease = inode.lease.read().await;
+    let block = at / BLOCK;
+    let known = {
+        let state = inode.state.lock();
+        block * BLOCK >= state.attr.size || state.data.block_in_memory(block).is_some()
+    };
+    if known { Ok(()) } else { read_block(fs, inode, block).await.map(drop) }
+}
+
 /// True if the file's last block has only zeros past the file's end, wherever the block lies.
 pub(crate) async fn ends_in_zeros(fs: &Filesystem, inode: &Inode) -> Result<bool, FsError> {
     let _lease = inode.lease.read().await;

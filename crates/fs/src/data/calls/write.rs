@@ -102,6 +102,18 @@ async fn append_now(
     Ok(offset)
 }
 
+/// Writes `data` at `offset` for a transaction, which has found the room before: it waits for none.
+pub(crate) async fn write_in_transaction(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &Bytes,
+    writer: Writer,
+) -> Result<(), FsError> {
+    let _lease = inode.lease.write().await;
+    write_leased(fs, inode, offset, data, writer).await
+}
+
 /// Does the waiting that is not allowed under the lease.
 async fn prepare(
     fs: &Filesystem,

@@ -32,6 +32,20 @@ pub(crate) async fn submit_many(
     submit_leased(fs, files, Aim::Log, note).await
 }
 
+/// Submits the files, which are in the order of their numbers, for a transaction of the library,
+/// which has found the room before: it waits for none, and for no data to be written.
+pub(crate) async fn submit_in_transaction(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsError> {
+    let _writebacks = submit::hold_writebacks(files).await;
+    let _leases = lease_all(files).await;
+    submit_leased(fs, files, Aim::Log, &mut Submitted::default()).await
+}
+
+/// The most memory that naming this many new blocks of a file takes.
+pub(crate) fn size_of_names(blocks: u64) -> ChangeSize {
+    let bytes = writeback::NAME_BYTES * (1 + blocks.div_ceil(EXTENT_BLOCKS_MAX));
+    ChangeSize { items: 2, bytes }
+}
+
 /// The memory that a transaction with all dirty data of these files takes.
 fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
     let mut size = ChangeSize { items: 0, bytes: 0 };
@@ -39,9 +53,9 @@ fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
         let state = inode.state.lock();
         if !state.is_clean(Aim::Log) {
             // Its inode item, and the items beside it that name its blocks.
-            let blocks = state.data.dirty.len();
-            size.items += 2;
-            size.bytes += writeback::NAME_BYTES * (1 + blocks.div_ceil(EXTENT_BLOCKS_MAX));
+            let names = size_of_names(state.data.dirty.len());
+            size.items += names.items;
+            size.bytes += names.bytes;
         }
     }
     size

@@ -1,0 +1,156 @@
+//! Applying a plan: one ordinary change after the other, none of which seals anything or waits for
+//! room.
+
+use super::known::Node;
+use super::plan::{Deed, Planned};
+use crate::FsError;
+use crate::data::{self, Writer};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::types::{Caller, FileType, Ino, RenameFlags, SetAttributes};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use syncline_store::Bracket;
+
+/// The inodes of a transaction that is being applied.
+struct Applying<'a> {
+    fs: &'a Filesystem,
+    caller: Caller,
+    /// Inodes made so far, by their steps. Each has a reference to be given back.
+    made: HashMap<usize, Ino>,
+    /// All inodes touched so far.
+    touched: BTreeMap<Ino, Arc<Inode>>,
+}
+
+impl Filesystem {
+    /// Applies a plan, with the data of all its files submitted; returns the inodes that it touched
+    /// and that still exist. If it fails, the error comes with the step.
+    pub(super) async fn apply(
+        &self,
+        caller: Caller,
+        planned: &Planned<'_>,
+        bracket: &Bracket<'_>,
+    ) -> Result<Vec<Arc<Inode>>, (usize, FsError)> {
+        let mut applying = Applying { fs: self, caller, made: HashMap::new(), touched: BTreeMap::new() };
+        for (index, (step, deed)) in planned.deeds.iter().enumerate() {
+            if index > 0 {
+                bracket.lab_between();
+            }
+            applying.deed(*step, deed).await.map_err(|error| (*step, error))?;
+        }
+        let last = planned.deeds.last().map_or(0, |(step, _)| *step);
+        applying.submit().await.map_err(|error| (last, error))?;
+        let left = |inode: &Arc<Inode>| inode.state.lock().attr.nlink > 0;
+        Ok(std::mem::take(&mut applying.touched).into_values().filter(left).collect())
+    }
+}
+
+impl Applying<'_> {
+    fn ino(&self, node: Node) -> Ino {
+        match node {
+            Node::Old(ino) => ino,
+            Node::New(step) => self.made[&step],
+        }
+    }
+
+    /// An inode that the transaction touches.
+    async fn touch(&mut self, node: Node) -> Result<Arc<Inode>, FsError> {
+        let inode = self.fs.inode(self.ino(node)).await?;
+        self.touched.insert(inode.ino, inode.clone());
+        Ok(inode)
+    }
+
+    async fn deed(&mut self, step: usize, deed: &Deed<'_>) -> Result<(), FsError> {
+        let (fs, caller) = (self.fs, self.caller);
+        match deed {
+            Deed::Create { dir, name, permissions } => {
+                let dir = self.touch(*dir).await?.ino;
+                let made = fs.mknod(caller, dir, name, FileType::Regular, *permissions, 0).await?;
+                self.note_made(step, made.ino).await
+            }
+            Deed::Mkdir { dir, name, permissions } => {
+                let dir = self.touch(*dir).await?.ino;
+                let made = fs.mkdir(caller, dir, name, *permissions).await?;
+                self.note_made(step, made.ino).await
+            }
+            Deed::Symlink { dir, name, target } => {
+                let dir = self.touch(*dir).await?.ino;
+                let made = fs.symlink(caller, dir, name, target).await?;
+                self.note_made(step, made.ino).await
+            }
+            Deed::Write { file, offset, data } => {
+                let file = self.touch(*file).await?;
+                let writer = Writer::calling(caller.uid != 0);
+                data::write_in_transaction(fs, &file, *offset, data, writer).await
+            }
+            Deed::SetLen { file, size } => {
+                let kill_privileges = caller.uid != 0;
+                let set = SetAttributes { size: Some(*size), kill_privileges, ..SetAttributes::default() };
+                self.set(*file, set).await
+            }
+            Deed::SetPermissions { node, permissions } => {
+                let set = SetAttributes { permissions: Some(*permissions), ..SetAttributes::default() };
+                self.set(*node, set).await
+            }
+            Deed::SetXattr { node, name, value, mode } => {
+                let ino = self.touch(*node).await?.ino;
+                fs.setxattr(ino, name, value, *mode).await
+            }
+            Deed::RemoveXattr { node, name } => {
+                let ino = self.touch(*node).await?.ino;
+                fs.removexattr(ino, name).await
+            }
+            Deed::Rename { from, to, source } => self.rename(from, to, *source).await,
+            Deed::Remove { dir, name, directory } => {
+                let dir = self.touch(*dir).await?.ino;
+                if *directory { fs.rmdir(dir, name).await } else { fs.unlink(dir, name).await }
+            }
+        }
+    }
+
+    async fn note_made(&mut self, step: usize, ino: Ino) -> Result<(), FsError> {
+        self.made.insert(step, ino);
+        self.touch(Node::New(step)).await.map(drop)
+    }
+
+    async fn set(&mut self, node: Node, set: SetAttributes) -> Result<(), FsError> {
+        let ino = self.touch(node).await?.ino;
+        self.fs.setattr(self.caller, ino, set).await.map(drop)
+    }
+
+    async fn rename(
+        &mut self,
+        (dir, name): &(Node, Vec<u8>),
+        (onto, new_name): &(Node, Vec<u8>),
+        source: Node,
+    ) -> Result<(), FsError> {
+        let (dir, onto) = (self.touch(*dir).await?.ino, self.touch(*onto).await?.ino);
+        let source = self.touch(source).await?;
+        // Data reaches the log before its new name does (P3). The rename would see to that, and
+        // might wait for the device.
+        self.submit_these(&[&source]).await?;
+        self.fs.rename(dir, name, onto, new_name, RenameFlags::default()).await
+    }
+
+    /// Submits the data of all files that still exist.
+    async fn submit(&self) -> Result<(), FsError> {
+        self.submit_these(&self.touched.values().collect::<Vec<_>>()).await
+    }
+
+    /// Submits the data of those of the inodes, given in the order of their numbers, that are
+    /// regular files and exist.
+    async fn submit_these(&self, inodes: &[&Arc<Inode>]) -> Result<(), FsError> {
+        let has_data = |inode: &&&Arc<Inode>| {
+            inode.file_type == FileType::Regular && inode.state.lock().attr.nlink > 0
+        };
+        let files: Vec<&Arc<Inode>> = inodes.iter().filter(has_data).copied().collect();
+        data::submit_in_transaction(self.fs, &files).await
+    }
+}
+
+impl Drop for Applying<'_> {
+    fn drop(&mut self) {
+        let fs = self.fs.arc();
+        self.made.values().for_each(|ino| fs.forget(*ino, 1));
+    }
+}

@@ -1,0 +1,101 @@
+//! Transactions of the library: changes of any files, all or nothing after a crash and for every
+//! other call.
+//!
+//! A transaction is a list of steps that have not been looked at before. A commit goes like this:
+//!
+//! 1. `room`: finds memory and blocks for everything, as any other change does.
+//! 2. It holds off all other calls of the library, and checkpoints.
+//! 3. `plan`: resolves the paths and checks each step against what the steps before it leave. All
+//!    that can be refused is refused here, and nothing has changed.
+//! 4. `apply`: makes the changes one after the other, in a bracket of the store: after a crash they
+//!    are all there or none.
+//! 5. Others go on and see the whole. One flush makes it durable, or class `ordered` promises one.
+//!
+//! Only a device that fails at a bad moment can end step 4 half-way. Memory then has a part of the
+//! changes and the device none; the store turns read-only.
+
+mod apply;
+mod known;
+mod plan;
+mod room;
+mod step;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use room::{STEPS_MAX, TRANSACTION_BYTES_MAX};
+pub use step::{Action, NotCommitted, Step};
+
+use crate::filesystem::Filesystem;
+use crate::types::Caller;
+use crate::{FsError, data};
+use plan::{Plan, Planned};
+use syncline_store::Quiet;
+use syncline_sync::asynchronous::{RwLockReadGuard, RwLockWriteGuard};
+
+/// How often a commit waits for a running checkpoint before it holds off others. It then holds them
+/// off even if yet another checkpoint runs.
+const CHECKPOINTS_AWAITED: u32 = 4;
+
+impl Filesystem {
+    /// Keeps transactions from being applied for as long as the guard lives. With it, a call sees
+    /// all of a transaction or nothing. Whoever holds it must not ask for another one, and waits for
+    /// no commit.
+    pub async fn beside_transactions(&self) -> RwLockReadGuard<'_, ()> {
+        self.transactions.read().await
+    }
+
+    /// Applies all steps, or none, and makes them durable with one flush; if everything that they
+    /// touch is of class `ordered`, a flush is promised. Those who hold a guard of
+    /// [`beside_transactions`](Self::beside_transactions) see all of it or nothing; others may see a
+    /// part. The caller holds no such guard.
+    pub async fn transact(&self, caller: Caller, steps: &[Step]) -> Result<(), NotCommitted> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let needs = room::Needs::of(steps)?;
+        let room = self.find_room_for(&needs).await.map_err(NotCommitted::unchanged)?;
+        let (alone, quiet) = self.alone().await;
+        let planned = Plan::make(self, steps).await?;
+        self.submit_before(&planned).await.map_err(NotCommitted::unchanged)?;
+        let bracket = quiet.open().await.map_err(|error| NotCommitted::unchanged(error.into()))?;
+        let touched = match self.apply(caller, &planned, &bracket).await {
+            Ok(touched) => touched,
+            Err((step, error)) => {
+                tracing::error!("a transaction broke off at its step {step}: {error}");
+                // Dropping the bracket makes the store read-only.
+                drop(bracket);
+                return Err(NotCommitted::Broken { step, error });
+            }
+        };
+        bracket.close();
+        drop((alone, room));
+        self.counters.transactions.add(1);
+        data::sync_many(self, &touched, caller.uid).await.map_err(NotCommitted::NotDurable)
+    }
+
+    /// Waits until no other call of the library and no checkpoint is under way, and holds off both.
+    async fn alone(&self) -> (RwLockWriteGuard<'_, ()>, Quiet<'_>) {
+        for _ in 0..CHECKPOINTS_AWAITED {
+            let alone = self.transactions.write().await;
+            if let Some(quiet) = self.store.try_quiet() {
+                return (alone, quiet);
+            }
+            // Other calls need not wait for the checkpoint.
+            drop(alone);
+            self.store.checkpoint_over().await;
+        }
+        let alone = self.transactions.write().await;
+        let quiet = self.store.quiet().await;
+        (alone, quiet)
+    }
+
+    /// Submits what was written before to the files that the transaction changes, so that a file
+    /// that can't be written is found out now, and the transaction submits its own data only.
+    async fn submit_before(&self, planned: &Planned<'_>) -> Result<(), FsError> {
+        for inode in &planned.files {
+            data::submit_dirty(self, inode).await?;
+        }
+        Ok(())
+    }
+}
