@@ -183,6 +183,55 @@ int syncline_set_durability(const struct syncline_fs *fs, const char *path, cons
 int64_t syncline_durability(const struct syncline_fs *fs, const char *path, char *durability, size_t size);
 
 /*
+ * Transactions
+ *
+ *   struct syncline_transaction *both;
+ *   syncline_transaction_begin(fs, &both);
+ *   syncline_transaction_write(both, "/balance", "70", 2);
+ *   syncline_transaction_rename(both, "/invoice.new", "/invoice");
+ *   if (syncline_transaction_commit(both) < 0)      // one flush; nothing has changed if it fails, but see below
+ *           errx(1, "%s", syncline_last_error());
+ *
+ * The calls between begin and commit only collect: they look at nothing, and a path is looked up at the commit, where it sees what
+ * the changes before it did. The commit makes all changes or none. After a crash all are there or none, and all when it has
+ * returned 0 (in a tree of class ordered, as a sync there). Other threads see all or none: each other call comes wholly before it
+ * or after it. A change that can't be made (another thread removed the file) fails the commit, and the text names it and its path.
+ *
+ * At most 64 MiB of data, in the blocks of 4 KiB that are touched, and 16384 changes: more is -EFBIG, before any effect. Room and
+ * quotas count as if nothing were given back. When the device fails in the midst of a commit, the text says whether all of it is
+ * visible but not durable, and a later sync tries again; or that the image is read-only now and opens again as it was before.
+ */
+
+int syncline_transaction_begin(const struct syncline_fs *fs, struct syncline_transaction **transaction);
+
+/* Both free the transaction, whatever they return. */
+int syncline_transaction_commit(struct syncline_transaction *transaction);
+int syncline_transaction_discard(struct syncline_transaction *transaction);
+
+/* The file has these contents and no others. It is made, with mode 0644, if there is none. */
+int syncline_transaction_write(const struct syncline_transaction *transaction, const char *path, const void *data, size_t size);
+
+/* A part of a file that exists. */
+int syncline_transaction_pwrite(const struct syncline_transaction *transaction, const char *path, const void *data, size_t size,
+				uint64_t offset);
+
+/* A file that must not exist. */
+int syncline_transaction_create(const struct syncline_transaction *transaction, const char *path, uint32_t mode);
+
+int syncline_transaction_mkdir(const struct syncline_transaction *transaction, const char *path, uint32_t mode);
+int syncline_transaction_symlink(const struct syncline_transaction *transaction, const char *target, const char *path);
+int syncline_transaction_rename(const struct syncline_transaction *transaction, const char *from, const char *to);
+int syncline_transaction_unlink(const struct syncline_transaction *transaction, const char *path);
+int syncline_transaction_rmdir(const struct syncline_transaction *transaction, const char *path);
+int syncline_transaction_truncate(const struct syncline_transaction *transaction, const char *path, uint64_t size);
+int syncline_transaction_chmod(const struct syncline_transaction *transaction, const char *path, uint32_t mode);
+
+/* flags as for syncline_setxattr */
+int syncline_transaction_setxattr(const struct syncline_transaction *transaction, const char *path, const char *name,
+				  const void *value, size_t size, unsigned int flags);
+int syncline_transaction_removexattr(const struct syncline_transaction *transaction, const char *path, const char *name);
+
+/*
  * Names
  */
 

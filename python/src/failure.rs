@@ -21,6 +21,14 @@ pub fn raised_for(error: &syncline::Error, path: &Path) -> PyErr {
     PyOSError::new_err((error.errno(), cause.to_string(), path.as_os_str().to_owned()))
 }
 
+/// The same for a transaction, of whose changes the error names the path.
+pub fn raised_in_transaction(error: &syncline::Error) -> PyErr {
+    match error {
+        syncline::Error::At { path, .. } => raised_for(error, path),
+        error => raised(error),
+    }
+}
+
 /// The exception of Python for a handle that was closed.
 pub fn closed(what: &str) -> PyErr {
     PyValueError::new_err(format!("the {what} is closed"))

@@ -1,6 +1,7 @@
 //! Open images.
 
-use crate::failure::{about, raised, raised_for};
+use crate::change::Change;
+use crate::failure::{about, raised, raised_for, raised_in_transaction};
 use crate::file::RawFile;
 use crate::handle::Handle;
 use crate::inside::Inside;
@@ -280,6 +281,21 @@ impl Image {
     fn barrier_raw(&self, py: Python<'_>, files: Vec<PyRef<'_, RawFile>>) -> PyResult<()> {
         let files = files.iter().map(|file| file.get()).collect::<PyResult<Vec<_>>>()?;
         self.call(py, |fs| fs.barrier(&files.iter().map(|file| &**file).collect::<Vec<_>>()))
+    }
+
+    /// Makes all of these changes, durably, or none.
+    fn commit_raw(&self, py: Python<'_>, changes: Vec<Change<'_>>) -> PyResult<()> {
+        let filesystem = self.get()?;
+        let mut transaction = filesystem.transaction();
+        for change in changes {
+            change.add_to(self, &mut transaction)?;
+        }
+        py.detach(|| {
+            let result = transaction.commit();
+            drop(filesystem);
+            result
+        })
+        .map_err(|error| raised_in_transaction(&error))
     }
 
     /// Sets when changes of a file or directory become durable; None: no class of its own.

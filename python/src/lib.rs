@@ -2,6 +2,7 @@
 //!
 //! Every call that may wait for the device lets other Python threads run meanwhile.
 
+mod change;
 mod failure;
 mod file;
 mod handle;

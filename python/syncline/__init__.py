@@ -13,5 +13,6 @@ from ._syncline import Snapshot, Stat, __version__
 from .files import File
 from .filesystem import Filesystem
 from .path import Path
+from .transaction import Transaction
 
-__all__ = ["File", "Filesystem", "Path", "Snapshot", "Stat", "__version__"]
+__all__ = ["File", "Filesystem", "Path", "Snapshot", "Stat", "Transaction", "__version__"]

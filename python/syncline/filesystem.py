@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from . import files
 from ._syncline import Image
 from .path import Inside, Path
+from .transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -166,6 +167,10 @@ class Filesystem(Image):
         """Makes open files durable, what was buffered too, with one flush. After a crash, what of them was not logged before is
         there as a whole or not at all. OSError with EFBIG, before any effect, for more than 64 MiB of unwritten data."""
         self.sync_raw([files.below(file) for file in several])
+
+    def transaction(self) -> Transaction:
+        """Changes of any files that are made together, or not at all: `with fs.transaction() as t: t.write(...)`."""
+        return Transaction(self)
 
     def barrier(self, several: Iterable[Any]) -> None:
         """Orders without making durable: after a crash, what was written to these files before is there if anything is that was

@@ -6,7 +6,6 @@ import datetime
 import errno
 import io
 import os
-import secrets
 import stat as modes
 import threading
 import weakref
@@ -17,6 +16,7 @@ from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
 
 from . import files
+from . import transaction as together
 from .filesystem import Filesystem
 from .path import Path
 
@@ -36,19 +36,13 @@ class PendingFile(io.BufferedRandom):
 
     def commit(self) -> None:
         """Has the file appear, in place of what was there."""
+        with self._filesystem.transaction() as alone:
+            self.add_to(alone)
+
+    def add_to(self, transaction: together.Transaction) -> None:
+        """Has the file appear with others."""
         self.close()
-        if not self._replace:
-            self.native.link(self.path)
-            return
-        # A link can't replace; a rename of one can, and leaves the old file or the new one whatever happens.
-        directory, name = os.path.split(self.path)
-        beside = os.path.join(directory, f".{name[:200]}.{secrets.token_hex(8)}")
-        self.native.link(beside)
-        try:
-            self._filesystem.rename(beside, self.path)
-        except OSError:
-            self._filesystem.remove(beside)
-            raise
+        transaction.link(self.native, self.path, replace=self._replace)
 
     def discard(self) -> None:
         """Forgets the file: nobody has seen it."""
@@ -57,31 +51,29 @@ class PendingFile(io.BufferedRandom):
 
 
 class SynclineTransaction(Transaction):
-    """Files written in a transaction appear when it ends, and are durable, all by one flush, when it has ended.
+    """Files written in a transaction appear when it ends, all at once, and are durable by one flush when it has ended.
 
-    A crash while it ends leaves each file as it was or as it is to be. Nobody sees any of them before; an error discards all.
+    A crash leaves all of them or none, whatever their size. Nobody sees any of them before; an error discards all.
     """
 
     def complete(self, commit: bool = True) -> None:
         pending: list[PendingFile] = list(self.files)
-        filesystem: Filesystem = self.fs.filesystem
+        self.files.clear()
         try:
-            super().complete(commit)
             if commit and pending:
-                _sync_many(filesystem, [file.native for file in pending])
+                with self.fs.filesystem.transaction() as all_of_them:
+                    for file in _newest(pending):
+                        file.add_to(all_of_them)
         finally:
             for file in pending:
-                file.native.close()
+                file.discard()
+            # The rest of what fsspec does.
+            super().complete(commit)
 
 
-def _sync_many(filesystem: Filesystem, natives: list[RawFile]) -> None:
-    try:
-        filesystem.sync_raw(natives)
-    except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise
-        # More than one batch holds: a checkpoint takes any amount.
-        filesystem.sync()
+def _newest(pending: list[PendingFile]) -> list[PendingFile]:
+    """Of files of one name the one that was opened last."""
+    return list({file.path: file for file in pending}.values())
 
 
 #: Images that this process has open. fsspec makes an instance for each thread, and an image is opened once.

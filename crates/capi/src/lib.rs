@@ -15,6 +15,7 @@ mod image;
 mod names;
 mod snapshots;
 mod sync;
+mod transaction;
 mod xattrs;
 
 pub use attributes::*;
@@ -25,6 +26,7 @@ pub use image::*;
 pub use names::*;
 pub use snapshots::*;
 pub use sync::*;
+pub use transaction::*;
 pub use xattrs::*;
 
 #[cfg(test)]

@@ -12,6 +12,16 @@ pub const SYNCLINE_XATTR_CREATE: c_uint = 1;
 /// Fail if it is not set.
 pub const SYNCLINE_XATTR_REPLACE: c_uint = 2;
 
+/// What the flags of a call say.
+pub(crate) fn xattr_mode(flags: c_uint) -> Result<XattrMode, Failure> {
+    Ok(match flags {
+        0 => XattrMode::Set,
+        SYNCLINE_XATTR_CREATE => XattrMode::Create,
+        SYNCLINE_XATTR_REPLACE => XattrMode::Replace,
+        _ => return Err(Failure::Invalid("a flag that is none of SYNCLINE_XATTR_...")),
+    })
+}
+
 /// Tells a value.
 ///
 /// # Safety
@@ -46,12 +56,7 @@ pub unsafe extern "C" fn syncline_setxattr(
 ) -> c_int {
     // SAFETY: the caller's promise for each pointer.
     done(|| unsafe {
-        let mode = match flags {
-            0 => XattrMode::Set,
-            SYNCLINE_XATTR_CREATE => XattrMode::Create,
-            SYNCLINE_XATTR_REPLACE => XattrMode::Replace,
-            _ => return Err(Failure::Invalid("a flag that is none of SYNCLINE_XATTR_...")),
-        };
+        let mode = xattr_mode(flags)?;
         let value = slice(value.cast::<u8>(), size, "value")?;
         let (path, name) = (string(path, "path")?, string(name, "name")?);
         Ok(reference(fs, "fs")?.filesystem.set_xattr_with(path, name, value, mode)?)

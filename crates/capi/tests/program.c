@@ -167,6 +167,52 @@ static void *append_and_sync(void *argument)
 	return NULL;
 }
 
+static void transactions(struct syncline_fs *fs)
+{
+	struct syncline_transaction *all;
+	struct syncline_stat stat;
+	char value[8];
+
+	DONE(syncline_mkdir(fs, "/t", 0755));
+	DONE(syncline_transaction_begin(fs, &all));
+	DONE(syncline_transaction_create(all, "/t/file", 0600));
+	DONE(syncline_transaction_write(all, "/t/balance", "100 and more", 12));
+	DONE(syncline_transaction_pwrite(all, "/t/balance", "70 ", 3, 0));
+	DONE(syncline_transaction_truncate(all, "/t/balance", 2));
+	DONE(syncline_transaction_setxattr(all, "/t/balance", "user.a", "b", 1, SYNCLINE_XATTR_CREATE));
+	DONE(syncline_transaction_setxattr(all, "/t/balance", "user.c", "d", 1, 0));
+	DONE(syncline_transaction_removexattr(all, "/t/balance", "user.c"));
+	DONE(syncline_transaction_mkdir(all, "/t/dir", 0700));
+	DONE(syncline_transaction_symlink(all, "balance", "/t/link"));
+	DONE(syncline_transaction_rename(all, "/t/file", "/t/dir/moved"));
+	DONE(syncline_transaction_chmod(all, "/t/dir/moved", 0640));
+	DONE(syncline_transaction_mkdir(all, "/t/gone", 0700));
+	DONE(syncline_transaction_rmdir(all, "/t/gone"));
+	EXPECT(syncline_stat(fs, "/t/balance", &stat) == -ENOENT);
+	DONE(syncline_transaction_commit(all));
+	DONE(syncline_stat(fs, "/t/link", &stat));
+	EXPECT(stat.size == 2);
+	EXPECT(syncline_getxattr(fs, "/t/balance", "user.a", value, sizeof(value)) == 1 && value[0] == 'b');
+	EXPECT(syncline_getxattr(fs, "/t/balance", "user.c", value, sizeof(value)) == -ENODATA);
+	DONE(syncline_stat(fs, "/t/dir/moved", &stat));
+	EXPECT((stat.mode & 07777) == 0640);
+
+	DONE(syncline_transaction_begin(fs, &all));
+	DONE(syncline_transaction_write(all, "/t/balance", "0", 1));
+	DONE(syncline_transaction_unlink(all, "/t/none"));
+	EXPECT(syncline_transaction_setxattr(all, "/t/balance", "user.a", "b", 1, 4) == -EINVAL);
+	EXPECT(syncline_transaction_write(all, NULL, "0", 1) == -EFAULT);
+	EXPECT(syncline_transaction_commit(all) == -ENOENT);
+	EXPECT(strcmp(syncline_last_error(), "remove /t/none: no such file or directory") == 0);
+	DONE(syncline_stat(fs, "/t/balance", &stat));
+	EXPECT(stat.size == 2);
+	DONE(syncline_transaction_begin(fs, &all));
+	DONE(syncline_transaction_unlink(all, "/t/balance"));
+	DONE(syncline_transaction_discard(all));
+	DONE(syncline_remove_tree(fs, "/t"));
+	EXPECT(syncline_transaction_commit(NULL) == -EFAULT);
+}
+
 static void syncs(struct syncline_fs *fs, struct syncline_fs *stranger)
 {
 	struct syncline_file *files[2] = { open_file(fs, "/one", O_RDWR | O_CREAT), open_file(fs, "/two", O_RDWR | O_CREAT) };
@@ -259,6 +305,7 @@ int main(int argc, char **argv)
 	DONE(syncline_create(argv[1], 64u << 20, flags, &fs));
 	DONE(syncline_create(argv[2], 32u << 20, flags, &other));
 	files(fs);
+	transactions(fs);
 	syncs(fs, other);
 	names(fs);
 	attributes(fs);

@@ -10,6 +10,7 @@ use crate::inode::{Inode, InodeState};
 use crate::orphan::OrphanQueue;
 use crate::quota::Quotas;
 use crate::receipt::Receipts;
+use crate::transact::Together;
 use crate::types::{FileType, Ino, ROOT, Timestamp};
 use crate::{FsError, Options};
 use std::sync::{Arc, Weak};
@@ -43,6 +44,8 @@ pub struct Filesystem {
     /// Held for writing while a transaction of the library is applied, for reading by each call of
     /// the library. A mount has no such transactions and takes none of it.
     pub(crate) transactions: syncline_sync::asynchronous::RwLock<()>,
+    /// What the newest transaction did, for the laboratory.
+    pub(crate) last_transaction: syncline_sync::Mutex<Option<Together>>,
     pub(crate) counters: Counters,
     /// Receipts of the last syncs.
     pub(crate) receipts: Receipts,
@@ -153,6 +156,7 @@ impl Filesystem {
             quotas: Quotas::default(),
             rename_lease: syncline_sync::asynchronous::Mutex::new(()),
             transactions: syncline_sync::asynchronous::RwLock::new(()),
+            last_transaction: syncline_sync::Mutex::new(None),
             counters: Counters::default(),
             receipts: Receipts::new(options.receipts_max),
             data: FileData::default(),

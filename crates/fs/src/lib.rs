@@ -66,4 +66,6 @@ pub use receipt::{Call, Failed, Inodes, Receipt, Receipts, Submitted, Times, Why
 pub use restore::{Remade, RestoredAttributes};
 pub use snapshot_diff::{Change, ChangeKind};
 pub use syncline_device::Spawn;
+#[doc(hidden)]
+pub use transact::Together;
 pub use transact::{Action, NotCommitted, STEPS_MAX, Step, TRANSACTION_BYTES_MAX};

@@ -72,6 +72,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         MapToRead => return None,
         OrderedWithoutOrder => (Engine::Everything, false, 100),
         AtomicWriteLeaks => (Engine::Everything, false, 100),
+        TransactionTorn => (Engine::Fs, false, 100),
         // Found by small worlds in which time passes.
         PromiseForgotten => return None,
     })

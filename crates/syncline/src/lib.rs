@@ -6,7 +6,8 @@
 //!
 //! `sync_all` promises what fsync promises on a mount: when [`File::sync_all`] returns, the file
 //! and every earlier change of names and attributes, by any caller, survive any crash.
-//! [`Filesystem::sync_many`] does that for several files with one flush, all or nothing.
+//! [`Filesystem::sync_many`] does that for several files with one flush, all or nothing, and a
+//! [`Transaction`] for any changes of names, contents and attributes, which other threads see all at once.
 //! [`File::copy_range_to`] copies without writing the data again.
 //!
 //! ```
@@ -51,6 +52,7 @@
 //! - [`File::sync_data`]: the file's contents, size and names survive any crash. One flush, shared
 //!   in the same way; none if an earlier one covered them.
 //! - [`Filesystem::sync_many`]: as `sync_all`, for several files, all or nothing. One flush.
+//! - [`Transaction::commit`]: all changes of the transaction are made or none, for any crash and for other threads. One flush.
 //! - [`Filesystem::sync`]: everything that was written survives any crash. A checkpoint.
 //! - [`Filesystem::set_durability`]: in a tree of class `ordered`, `sync_all`, `sync_data` and `sync_many` fix the order
 //!   and wait for no flush, which begins within the class's seconds; in one of class `strict`, every
@@ -89,7 +91,7 @@
 //! # When to use it
 //!
 //! For many files whose changes must be durable together and cheaply: documents, queues, mail,
-//! uploads, indexes next to their data. A program that needs queries or isolated transactions is
+//! uploads, indexes next to their data. A program that needs queries, or transactions that read, is
 //! better served by a database; a program that never syncs gains nothing here.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Transactions: changes of any files that come together, or not at all.
 
 use crate::error::{Error, Result, about};
-use crate::file::owned;
+use crate::file::{File, owned};
 use crate::filesystem::{Filesystem, Shared};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -48,9 +48,8 @@ use syncline_fs::{Action, FsError, NotCommitted, STEPS_MAX, Step, TRANSACTION_BY
 /// - **Other threads** see all of it or nothing: each call of the library comes wholly before a
 ///   commit or wholly after it. Two calls may have a commit between them; a program that needs
 ///   several calls to belong together holds a lock of its own around them and around the commit. A
-///   read of at most 4 MiB is one call, and so is [`Filesystem::read`] of any size; listing a long
-///   directory or removing a tree is not one call for this purpose if it returns in between. Open
-///   files show the new contents after the commit. They see it before it is durable.
+///   read of at most 4 MiB is one call, and so is [`Filesystem::read`] of any size; listing a
+///   directory is several. Open files show the new contents after the commit. They see it before it is durable.
 /// - **Conflicts** are found at the commit. There is no snapshot that a transaction works on: if
 ///   another thread has removed, renamed or made what a change is about, the commit fails and names
 ///   that change, or does it to what has the name now.
@@ -133,6 +132,32 @@ impl Transaction {
     /// Makes an empty file with these permission bits; EEXIST if there is one.
     pub fn create_new(&mut self, path: impl AsRef<Path>, permissions: u16) -> &mut Self {
         self.add(path, Action::Create { permissions, exclusive: true })
+    }
+
+    /// Gives a file that [`Filesystem::create_unnamed`] made its name, in place of what has that
+    /// name. What was written to it does not count towards the limits: the commit writes it to the
+    /// device before it holds off others. The file must stay open until then.
+    ///
+    /// ```
+    /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;
+    /// # fs.write("/table", "old")?;
+    /// let table = fs.create_unnamed("/")?;
+    /// table.write_all_at(b"of any size", 0)?;
+    /// let mut transaction = fs.transaction();
+    /// transaction.link(&table, "/table")?.write("/index", "where what is");
+    /// transaction.commit()?;
+    /// assert_eq!(fs.read("/table")?, b"of any size");
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn link(&mut self, file: &File, path: impl AsRef<Path>) -> Result<&mut Self> {
+        let ino = file.inode_in(&self.shared)?;
+        Ok(self.add(path, Action::Link { ino, exclusive: false }))
+    }
+
+    /// Like [`link`](Self::link), but EEXIST if something has the name.
+    pub fn link_new(&mut self, file: &File, path: impl AsRef<Path>) -> Result<&mut Self> {
+        let ino = file.inode_in(&self.shared)?;
+        Ok(self.add(path, Action::Link { ino, exclusive: true }))
     }
 
     /// Makes a directory, with permission bits 0o755.
@@ -245,7 +270,7 @@ fn bytes_of(path: &Path) -> Vec<u8> {
 fn operation(action: &Action) -> &'static str {
     match action {
         Action::Create { .. } | Action::Mkdir { .. } => "make",
-        Action::Symlink { .. } => "link",
+        Action::Link { .. } | Action::Symlink { .. } => "link",
         Action::Write { .. } => "write",
         Action::SetLen { .. } | Action::SetPermissions { .. } => "change",
         Action::SetXattr { .. } => "set an attribute of",

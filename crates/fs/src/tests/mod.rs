@@ -114,6 +114,11 @@ impl Mount {
         Self::open(self.device.snapshot(), self.clock, self.spawn, self.setup)
     }
 
+    /// The same, beside the filesystem that goes on.
+    pub(super) fn snapshot(&self) -> Self {
+        Self::open(self.device.snapshot(), self.clock.clone(), self.spawn.clone(), self.setup)
+    }
+
     /// Makes everything durable.
     pub(super) fn sync(&self) {
         block_on(self.fs.store().sync(self.fs.store().last_op())).unwrap();

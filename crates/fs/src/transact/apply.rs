@@ -22,15 +22,19 @@ struct Applying<'a> {
     touched: BTreeMap<Ino, Arc<Inode>>,
 }
 
+/// The inodes that a transaction touched and that still exist; the inodes that it made, with their
+/// steps.
+type Applied = (Vec<Arc<Inode>>, Vec<(usize, Ino)>);
+
 impl Filesystem {
     /// Applies a plan, with the data of all its files submitted; returns the inodes that it touched
-    /// and that still exist. If it fails, the error comes with the step.
+    /// and that still exist, and those it made. If it fails, the error comes with the step.
     pub(super) async fn apply(
         &self,
         caller: Caller,
         planned: &Planned<'_>,
         bracket: &Bracket<'_>,
-    ) -> Result<Vec<Arc<Inode>>, (usize, FsError)> {
+    ) -> Result<Applied, (usize, FsError)> {
         let mut applying = Applying { fs: self, caller, made: HashMap::new(), touched: BTreeMap::new() };
         for (index, (step, deed)) in planned.deeds.iter().enumerate() {
             if index > 0 {
@@ -41,7 +45,8 @@ impl Filesystem {
         let last = planned.deeds.last().map_or(0, |(step, _)| *step);
         applying.submit().await.map_err(|error| (last, error))?;
         let left = |inode: &Arc<Inode>| inode.state.lock().attr.nlink > 0;
-        Ok(std::mem::take(&mut applying.touched).into_values().filter(left).collect())
+        let touched = std::mem::take(&mut applying.touched).into_values().filter(left).collect();
+        Ok((touched, applying.made.iter().map(|(step, ino)| (*step, *ino)).collect()))
     }
 }
 
@@ -67,6 +72,17 @@ impl Applying<'_> {
                 let dir = self.touch(*dir).await?.ino;
                 let made = fs.mknod(caller, dir, name, FileType::Regular, *permissions, 0).await?;
                 self.note_made(step, made.ino).await
+            }
+            Deed::Link { file, dir, name, by_way_of } => {
+                let file = self.touch(Node::Old(*file)).await?;
+                let dir = self.touch(*dir).await?.ino;
+                self.submit_these(&[&file]).await?;
+                let linked = fs.link(file.ino, dir, by_way_of.as_ref().unwrap_or(name)).await?;
+                fs.arc().forget(linked.ino, 1);
+                match by_way_of {
+                    Some(by) => fs.rename(dir, by, dir, name, RenameFlags::default()).await,
+                    None => Ok(()),
+                }
             }
             Deed::Mkdir { dir, name, permissions } => {
                 let dir = self.touch(*dir).await?.ino;
@@ -141,7 +157,8 @@ impl Applying<'_> {
     /// regular files and exist.
     async fn submit_these(&self, inodes: &[&Arc<Inode>]) -> Result<(), FsError> {
         let has_data = |inode: &&&Arc<Inode>| {
-            inode.file_type == FileType::Regular && inode.state.lock().attr.nlink > 0
+            let state = inode.state.lock();
+            inode.file_type == FileType::Regular && (state.attr.nlink > 0 || state.linkable)
         };
         let files: Vec<&Arc<Inode>> = inodes.iter().filter(has_data).copied().collect();
         data::submit_in_transaction(self.fs, &files).await

@@ -27,7 +27,7 @@ pub use room::{STEPS_MAX, TRANSACTION_BYTES_MAX};
 pub use step::{Action, NotCommitted, Step};
 
 use crate::filesystem::Filesystem;
-use crate::types::Caller;
+use crate::types::{Caller, Ino};
 use crate::{FsError, data};
 use plan::{Plan, Planned};
 use syncline_store::Quiet;
@@ -37,7 +37,23 @@ use syncline_sync::asynchronous::{RwLockReadGuard, RwLockWriteGuard};
 /// off even if yet another checkpoint runs.
 const CHECKPOINTS_AWAITED: u32 = 4;
 
+/// What a transaction did: the laboratory compares it with what a crash leaves.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub struct Together {
+    /// Operations of the store that come back all or none.
+    pub ops: std::ops::RangeInclusive<u64>,
+    /// The inodes that it made, with their steps.
+    pub made: Vec<(usize, Ino)>,
+}
+
 impl Filesystem {
+    /// What the newest transaction did.
+    #[doc(hidden)]
+    pub fn last_transaction(&self) -> Option<Together> {
+        self.last_transaction.lock().clone()
+    }
+
     /// Keeps transactions from being applied for as long as the guard lives. With it, a call sees
     /// all of a transaction or nothing. Whoever holds it must not ask for another one, and waits for
     /// no commit.
@@ -59,8 +75,9 @@ impl Filesystem {
         let planned = Plan::make(self, steps).await?;
         self.submit_before(&planned).await.map_err(NotCommitted::unchanged)?;
         let bracket = quiet.open().await.map_err(|error| NotCommitted::unchanged(error.into()))?;
-        let touched = match self.apply(caller, &planned, &bracket).await {
-            Ok(touched) => touched,
+        let first = self.store.last_op().0 + 1;
+        let (touched, made) = match self.apply(caller, &planned, &bracket).await {
+            Ok(applied) => applied,
             Err((step, error)) => {
                 tracing::error!("a transaction broke off at its step {step}: {error}");
                 // Dropping the bracket makes the store read-only.
@@ -68,6 +85,7 @@ impl Filesystem {
                 return Err(NotCommitted::Broken { step, error });
             }
         };
+        *self.last_transaction.lock() = Some(Together { ops: first..=self.store.last_op().0, made });
         bracket.close();
         drop((alone, room));
         self.counters.transactions.add(1);

@@ -35,6 +35,8 @@ const INHERITED_LIST_BYTES: u32 = 64;
 pub(super) enum Deed<'a> {
     /// Makes the inode of this step.
     Create { dir: Node, name: Vec<u8>, permissions: u16 },
+    /// Gives a file its first name; if another has that, by way of a name that nobody has.
+    Link { file: Ino, dir: Node, name: Vec<u8>, by_way_of: Option<Vec<u8>> },
     Mkdir { dir: Node, name: Vec<u8>, permissions: u16 },
     Symlink { dir: Node, name: Vec<u8>, target: &'a [u8] },
     Write { file: Node, offset: u64, data: Bytes },
@@ -85,6 +87,7 @@ impl<'a> Plan<'a> {
             Action::Create { permissions, exclusive } => {
                 self.create(index, path, *permissions, *exclusive).await
             }
+            Action::Link { ino, exclusive } => self.link(*ino, path, *exclusive).await.map(Some),
             Action::Mkdir { permissions } => {
                 let (dir, name) = match self.world.walk(self.fs, path, Last::Keep).await? {
                     Place::There(_) => return Err(FsError::Exists),
@@ -134,6 +137,57 @@ impl<'a> Plan<'a> {
                 Ok(Some(Deed::Create { dir, name, permissions }))
             }
         }
+    }
+
+    async fn link(&mut self, ino: Ino, path: &[u8], exclusive: bool) -> Result<Deed<'a>, FsError> {
+        let file = Node::Old(ino);
+        let known = self.world.look(self.fs, file).await?.clone();
+        let linkable = |inode: &Arc<Inode>| {
+            let state = inode.state.lock();
+            state.linkable && !state.removing
+        };
+        if known.links > 0 || !known.inode.as_ref().is_some_and(linkable) {
+            return Err(FsError::NotFound);
+        }
+        known.require_regular()?;
+        known.require_changeable()?;
+        let (dir, name) = self.world.parent_of(self.fs, path).await?;
+        let target = self.world.find(self.fs, dir, &name).await?;
+        match target {
+            Some(_) if exclusive => return Err(FsError::Exists),
+            Some(target) => self.require_replaceable(&known, dir, target).await?,
+            None => self.world.known(dir).require_growable()?,
+        }
+        if self.world.known(dir).quota != known.quota {
+            return Err(FsError::CrossDevice);
+        }
+        self.note_file(file);
+        let mut by_way_of = None;
+        if let Some(target) = target {
+            by_way_of = Some(self.unused_name(dir).await?);
+            self.drop_name(dir, &name, target);
+        }
+        self.world.known(file).links = 1;
+        self.world.put_name(dir, &name, file);
+        Ok(Deed::Link { file: ino, dir, name, by_way_of })
+    }
+
+    /// A name that a directory does not have.
+    async fn unused_name(&mut self, dir: Node) -> Result<Vec<u8>, FsError> {
+        for number in 0_u64.. {
+            let name = format!(".transaction.{number}").into_bytes();
+            if self.world.find(self.fs, dir, &name).await?.is_none() {
+                return Ok(name);
+            }
+        }
+        Err(FsError::Exists)
+    }
+
+    /// Takes the name of what is replaced.
+    fn drop_name(&mut self, dir: Node, name: &[u8], target: Node) {
+        let known = self.world.known(target);
+        known.links = if known.is_directory() { 0 } else { known.links.saturating_sub(1) };
+        self.world.take_name(dir, name, target);
     }
 
     async fn symlink(&mut self, index: usize, path: &[u8], target: &'a [u8]) -> Result<Deed<'a>, FsError> {
@@ -358,9 +412,7 @@ impl<'a> Plan<'a> {
         self.note_file(source);
         self.world.take_name(dir, &name, source);
         if let Some(target) = target {
-            let known = self.world.known(target);
-            known.links = if known.is_directory() { 0 } else { known.links.saturating_sub(1) };
-            self.world.take_name(onto, &new_name, target);
+            self.drop_name(onto, &new_name, target);
         }
         self.world.put_name(onto, &new_name, source);
         Ok(Some(Deed::Rename { from: (dir, name), to: (onto, new_name), source }))

@@ -1,7 +1,7 @@
 //! The steps of a transaction, and why one was not committed.
 
 use crate::FsError;
-use crate::types::XattrMode;
+use crate::types::{Ino, XattrMode};
 use bytes::Bytes;
 
 /// One change of a transaction. Paths begin at the root, with or without a slash; `..` and symbolic
@@ -23,6 +23,14 @@ pub enum Action {
         /// Its permission bits.
         permissions: u16,
         /// An existing file is an error; otherwise it stays as it is.
+        exclusive: bool,
+    },
+    /// Gives a file that was made without a name its first one. What was written to it, however
+    /// much, is written before the transaction is applied.
+    Link {
+        /// The file. It must stay open until the commit.
+        ino: Ino,
+        /// What has the name is an error; otherwise it is replaced.
         exclusive: bool,
     },
     /// Makes a directory.

@@ -49,6 +49,7 @@ impl Mount {
 }
 
 /// The step that was refused, and its errno.
+#[track_caller]
 fn refused(result: Result<(), NotCommitted>) -> (usize, i32) {
     match result {
         Err(NotCommitted::Refused { step, error }) => (step, error.errno()),
@@ -131,7 +132,7 @@ fn a_step_that_is_refused_leaves_everything_as_it_was() {
         (write("", 0, b"x"), 2),
         (step("/dir", Action::SetLen { size: 0 }), 21),
         (step("/file", Action::RemoveXattr { name: b"user.x".to_vec() }), 61),
-        (set_xattr("/file", "nonsense", b""), 34),
+        (set_xattr("/file", "", b""), 34),
         (set_xattr("/file", "user.x", &vec![0; 65_537]), 7),
         (set_xattr("/file", "system.posix_acl_access", b""), 95),
         (step("/link", Action::Symlink { target: Vec::new() }), 2),
@@ -174,6 +175,26 @@ fn the_limits_are_told_before_any_effect() {
     assert!(mount.names(ROOT).is_empty());
 }
 
+/// Data of any size is written before the transaction is applied.
+#[test]
+fn a_file_without_a_name_gets_one_with_its_data() {
+    let mount = Mount::new();
+    mount.create(ROOT, "old");
+    let file = block_on(mount.fs.tmpfile(CALLER, ROOT, 0o600, true)).unwrap().ino;
+    block_on(mount.fs.write(file, 0, Bytes::from(vec![5; 3 << 20]), false)).unwrap();
+    let link = |path: &str, exclusive| step(path, Action::Link { ino: file, exclusive });
+    assert_eq!(refused(mount.transact(&[create("/new"), link("/old", true)])), (1, 17));
+    assert_eq!(refused(mount.transact(&[link("/old", false), link("/other", false)])), (1, 2));
+    mount.transact(&[create("/new"), link("/old", false), write("/old", 10, b"more")]).unwrap();
+    assert_eq!(mount.names(ROOT), ["new", "old"]);
+    assert_eq!(mount.getattr(file).nlink, 1);
+    mount.fs.release_file(file);
+    mount.fs.forget(file, 1);
+    let after = mount.crash();
+    assert_eq!(after.contents(&["old"]), [&[5; 10][..], b"more", &[5; (3 << 20) - 14]].concat());
+    assert_eq!(after.names(ROOT), ["new", "old"]);
+}
+
 /// A directory that is moved takes its place in the tree for the steps that follow.
 #[test]
 fn later_steps_see_what_earlier_ones_did() {
@@ -198,4 +219,42 @@ fn a_class_decides_about_the_flush() {
     assert_eq!(mount.flushes(), flushes, "all of it is of class ordered");
     mount.transact(&[create("/dir/other"), create("/outside")]).unwrap();
     assert_eq!(mount.flushes(), flushes + 1);
+}
+
+/// What a device leaves that fails in the midst of it, or a caller that goes away: memory has a part
+/// of the transaction, and nothing of it ever reaches the device.
+#[test]
+fn a_bracket_that_does_not_close_leaves_nothing_on_the_device() {
+    let mount = Mount::new();
+    mount.create(ROOT, "before");
+    mount.sync();
+    let store = mount.fs.store().clone();
+    let bracket = block_on(block_on(store.quiet()).open()).unwrap();
+    mount.create(ROOT, "part");
+    drop(bracket);
+    assert_eq!(mount.names(ROOT), ["before", "part"]);
+    assert_eq!(crate::tests::errno(block_on(mount.fs.fsync(ROOT, false))), 30);
+    assert_eq!(crate::tests::errno(mount.try_create(ROOT, "after")), 30);
+    assert!(block_on(mount.fs.store().checkpoint()).is_err());
+    assert!(block_on(mount.fs.store().close()).is_err());
+    assert_eq!(mount.crash().names(ROOT), ["before"]);
+}
+
+/// While a bracket is open, nothing of what others commit reaches the device either, and their syncs
+/// are answered after it.
+#[test]
+fn a_sync_waits_for_an_open_bracket() {
+    let mount = Mount::new();
+    mount.sync();
+    let bracket = block_on(block_on(mount.fs.store().quiet()).open()).unwrap();
+    mount.create(ROOT, "file");
+    let fs = mount.fs.clone();
+    let syncing = std::thread::spawn(move || block_on(fs.fsync(ROOT, false)));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(!syncing.is_finished());
+    let open = Mount::names(&mount.snapshot(), ROOT);
+    assert!(open.is_empty(), "{open:?}");
+    bracket.close();
+    syncing.join().unwrap().unwrap();
+    assert_eq!(mount.crash().names(ROOT), ["file"]);
 }

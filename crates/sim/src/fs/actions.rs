@@ -13,7 +13,7 @@ use std::sync::Arc;
 use syncline_fs::types::{Attributes, Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
 use syncline_fs::{Durability, Filesystem, FsError};
 
-const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+pub(super) const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 /// Most directories: few, so that tasks collide.
 const DIRECTORIES_MAX: usize = 6;
 
@@ -28,6 +28,11 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    /// The file.
+    pub(super) fn ino(&self) -> Ino {
+        self.ino
+    }
+
     /// Keeps the claim for the rest of this life.
     pub(super) fn keep(mut self) {
         self.kept = true;

@@ -6,6 +6,7 @@ use super::tree::{Body, Change, Tree};
 use crate::snapshots::Snapshots;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use syncline_fs::types::Ino;
 
 /// The history of one life of a filesystem, from the state in which it began.
@@ -35,6 +36,8 @@ struct Grown {
     changes: BTreeMap<u64, Change>,
     files: BTreeMap<Ino, FileHistory>,
     promises: Vec<Promise>,
+    /// Transactions of the store that come back all or none.
+    together: Vec<RangeInclusive<u64>>,
     /// Files whose data a task is changing.
     busy: BTreeSet<Ino>,
     time: u64,
@@ -227,6 +230,21 @@ impl FsHistory {
     pub(crate) fn promise(&self, position: usize, op: u64, only: Option<Ino>) {
         tracing::info!("promised at event {position}: {op} {only:?}");
         self.grown.lock().promises.push(Promise { position, op, only });
+    }
+
+    /// Records that these transactions of the store are one of the library.
+    pub(super) fn together(&self, ops: RangeInclusive<u64>) {
+        self.grown.lock().together.push(ops);
+    }
+
+    /// Checks that a crash that leads back to transaction `op` leaves no part of a transaction of
+    /// the library.
+    pub(super) fn check_whole(&self, op: u64) -> Result<(), String> {
+        let grown = self.grown.lock();
+        match grown.together.iter().find(|ops| ops.contains(&op) && *ops.end() != op) {
+            Some(ops) => Err(format!("transaction {op} came back, which belongs together with {ops:?}")),
+            None => Ok(()),
+        }
     }
 
     /// Accesses a file's data history.

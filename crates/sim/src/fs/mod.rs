@@ -12,6 +12,7 @@ mod history;
 mod quotas;
 mod snapshots;
 mod tracked;
+mod transactions;
 mod tree;
 mod verify;
 mod workload;

@@ -35,6 +35,8 @@ async fn change_quotas(
     while !stopping.load(Ordering::Acquire) {
         let directories = history.tree()?.directories();
         let dir = *directories.choose(&mut rng).expect("there is a root");
+        // A call of the library, beside which no transaction is applied.
+        let beside = fs.beside_transactions().await;
         let changed = if rng.random_range(0..4) == 0 {
             fs.remove_quota(dir).await
         } else {
@@ -43,6 +45,7 @@ async fn change_quotas(
             let inodes = if rng.random() { 0 } else { rng.random_range(1..30) };
             fs.set_quota(dir, QuotaLimits { bytes, inodes }).await.map(drop)
         };
+        drop(beside);
         match changed.map_err(Failure::from) {
             Ok(()) | Err(Failure::Expected) => {}
             Err(Failure::Device(FsError::Store(StoreError::ReadOnly { .. }))) if world.faulty => {

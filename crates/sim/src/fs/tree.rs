@@ -122,6 +122,29 @@ pub(crate) enum Change {
     Truncate,
 }
 
+impl Change {
+    /// Shows each inode number in it to `with`, which may change it.
+    pub(crate) fn each_ino(&mut self, with: impl Fn(&mut Ino)) {
+        match self {
+            Self::Create { at, ino, .. } | Self::Publish { at, ino, .. } | Self::Link { ino, at } => {
+                with(ino);
+                with(&mut at.parent);
+            }
+            Self::Remove { at } => with(&mut at.parent),
+            Self::Rename { from, to, .. } => {
+                with(&mut from.parent);
+                with(&mut to.parent);
+            }
+            Self::Permissions { ino, .. }
+            | Self::SetXattr { ino, .. }
+            | Self::RemoveXattr { ino, .. }
+            | Self::Compression { ino, .. }
+            | Self::Class { ino, .. } => with(ino),
+            Self::Truncate => {}
+        }
+    }
+}
+
 /// All inodes that have a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Tree {

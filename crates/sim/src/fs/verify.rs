@@ -22,6 +22,7 @@ pub(super) async fn verify(
     if op < least {
         return Err(format!("transaction {op} came back; {least} was promised"));
     }
+    history.check_whole(op)?;
     let (found, contents) = read_all(fs).await?;
     let expected = history.tree_after(op)?;
     if let Some(difference) = difference(&found, &expected) {

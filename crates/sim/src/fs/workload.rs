@@ -14,6 +14,7 @@ use syncline_format::superblock::FEATURE_SNAPSHOTS;
 use syncline_fs::types::Ino;
 use syncline_fs::{Filesystem, FsError};
 use syncline_store::StoreError;
+use syncline_sync::asynchronous::RwLock;
 
 /// Runs the tasks to their ends, or to the first failure.
 pub(super) async fn work(
@@ -28,6 +29,7 @@ pub(super) async fn work(
     // Some lives fill the image, so that every place that can run out of room does.
     let crowded = rng.random_range(0..if world.load.pressure { 3 } else { 10 }) == 0;
     let outcome: Arc<Mutex<(u32, Option<String>)>> = Arc::new(Mutex::new((world.load.tasks, None)));
+    let names = Arc::new(RwLock::new(()));
     for index in 0..world.load.tasks {
         let mut rng = ChaCha8Rng::seed_from_u64(rng.random());
         let actions = world.actions(index, actions, &mut rng);
@@ -37,6 +39,7 @@ pub(super) async fn work(
             fs: fs.clone(),
             history: history.clone(),
             opened: Vec::new(),
+            names: names.clone(),
             mix,
             crowded: crowded && index == 0,
         };
@@ -110,6 +113,9 @@ pub(super) struct Task {
     pub(super) history: Arc<FsHistory>,
     /// Files it holds open.
     pub(super) opened: Vec<Ino>,
+    /// Held for writing by a task that makes a transaction: what it is about must not change before
+    /// it is recorded. Held for reading by each action that does more than sync.
+    pub(super) names: Arc<RwLock<()>>,
     mix: Mix,
     /// Fills the image before doing anything else.
     crowded: bool,
@@ -176,7 +182,7 @@ impl Task {
         for action in actions {
             // A seed of its own for each action: leaving one out does not change the others.
             self.rng = ChaCha8Rng::seed_from_u64(action);
-            let done = if filling { self.fill().await } else { self.act().await };
+            let done = if filling { self.fill_beside().await } else { self.act().await };
             filling = false;
             match done {
                 Ok(()) | Err(Failure::Expected) => {}
@@ -197,11 +203,26 @@ impl Task {
         Ok(())
     }
 
+    async fn fill_beside(&mut self) -> Done {
+        let names = self.names.clone();
+        let _names = names.read().await;
+        self.fill().await
+    }
+
     async fn act(&mut self) -> Done {
         if self.mix == Mix::Everything && self.rng.random_range(0..8) == 0 {
+            let names = self.names.clone();
+            let _names = names.read().await;
             return self.use_feature().await;
         }
-        match self.rng.random_range(0..100) {
+        let action = self.rng.random_range(0..100);
+        if action == 99 {
+            return self.transaction().await;
+        }
+        let names = self.names.clone();
+        let syncs = matches!(action, 68..88 | 98);
+        let _names = if syncs { None } else { Some(names.read().await) };
+        match action {
             0..11 => self.create().await,
             11 => self.publish().await,
             12..15 => self.mkdir().await,

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::quota::QuotaLimits;
-use crate::types::FileType;
+use crate::types::{FileType, SetAttributes};
 use crate::{AccessTime, Filesystem, ManualClock, Options};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -53,6 +53,18 @@ impl Image {
         Self { fs, device, spawn, options }
     }
 
+    /// Leaves little room.
+    fn fill(&self, rng: &mut Random) {
+        let ino = block_on(self.fs.mknod(CALLER, ROOT, b"fill", FileType::Regular, 0o600, 0)).unwrap().ino;
+        self.fs.forget(ino, 1);
+        let piece = Bytes::from(vec![8; 200_000]);
+        while block_on(self.fs.append(ino, piece.clone(), false)).is_ok() {}
+        let size = block_on(self.fs.getattr(ino)).unwrap().size;
+        let set = SetAttributes { size: Some(size - rng.random_range(0..1_500_000)), ..Default::default() };
+        block_on(self.fs.setattr(CALLER, ino, set)).unwrap();
+        block_on(self.fs.syncfs()).unwrap();
+    }
+
     /// The state that a crash now would leave.
     fn crash(&self) -> Self {
         Self::open(self.device.snapshot(), self.spawn.clone(), self.options.clone())
@@ -85,7 +97,7 @@ fn random_path(rng: &mut Random) -> String {
 }
 
 fn random_step(rng: &mut Random, model: &Model) -> Step {
-    let known: Vec<&String> = model.keys().collect();
+    let known: Vec<&String> = model.keys().filter(|path| *path != "/fill").collect();
     let path = match known.choose(rng) {
         Some(path) if rng.random_range(0..4) > 0 => (*path).clone(),
         _ => random_path(rng),
@@ -181,6 +193,10 @@ fn life(seed: u64) -> [u32; 3] {
     let mut counts = [0; 3];
     block_on(image.fs.transact(CALLER, &[mkdir("/d"), mkdir("/e"), mkdir("/d/f")])).unwrap();
     ["/d", "/e", "/d/f"].iter().for_each(|dir| drop(model.insert((*dir).to_owned(), None)));
+    if rng.random() {
+        image.fill(&mut rng);
+        model = image.model();
+    }
     if rng.random() && image.fs.has_parent_pointers() {
         let dir = block_on(image.fs.lookup(ROOT, b"e")).unwrap().ino;
         let limits = QuotaLimits { bytes: 1 << rng.random_range(14..21), inodes: rng.random_range(3..9) };
