@@ -24,10 +24,10 @@ fn a_commit_costs_one_flush_and_small_ones_one_write() {
     fs.write("/d/0", "first").unwrap();
     fs.sync().unwrap();
     let costs = |work: &dyn Fn(u32)| {
-        let before = fs.statistics().store.device;
+        let before = fs.statistics().store;
         work(0);
-        let after = fs.statistics().store.device;
-        (after.flushes_issued - before.flushes_issued, after.writes - before.writes)
+        let after = fs.statistics().store;
+        (after.flushes_issued - before.flushes_issued, after.device_writes - before.device_writes)
     };
     let small = |number| {
         let mut transaction = fs.transaction();
@@ -145,7 +145,7 @@ fn commits_on_a_full_image_end_and_change_all_or_nothing() {
                 for round in 0..60 {
                     let mut transaction = fs.transaction();
                     let (one, two) = (format!("/{thread}/a{round}"), format!("/{thread}/b{round}"));
-                    transaction.write(&one, vec![1; 70_000]).write(&two, vec![2; 9_000]);
+                    transaction.write(&one, vec![1; 100_000]).write(&two, vec![2; 9_000]);
                     match transaction.commit() {
                         Ok(()) => done.fetch_add(1, Ordering::Relaxed),
                         Err(error) if error.errno() == 28 => full.fetch_add(1, Ordering::Relaxed),
