@@ -423,9 +423,8 @@ impl Store {
     /// the background aims for, or a pending log that is not getting sealed. A device with slow
     /// flushes throttles writers here and nowhere else.
     async fn throttle(&self, admission: Admission) -> Result<(), StoreError> {
-        let passes = || {
-            self.holds_off_checkpoints() || (admission == Admission::Finish && self.is_leaving_log())
-        };
+        let passes =
+            || self.holds_off_checkpoints() || (admission == Admission::Finish && self.is_leaving_log());
         let fits = || self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes || passes();
         // Listening takes memory and a shared lock, so callers that need not wait skip it.
         while !fits() {

@@ -96,30 +96,31 @@ impl Filesystem {
 
     /// Removes a directory with everything in it. Symbolic links are removed, not followed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.shared.call(async {
-            let (parent, name) = self.shared.parent(path.as_ref()).await?;
-            let top = self.shared.engine.lookup(parent.ino(), &name).await?;
-            let _top = Reference::counted(&self.shared, top.ino);
-            if top.file_type != FileType::Directory {
-                return Err(FsError::NotDirectory.into());
-            }
-            // The directories on the way down, each with its parent and its name there.
-            let mut way = vec![(parent.ino(), name, top.ino)];
-            while let Some((above, name, ino)) = way.pop() {
-                match self.remove_entries(ino).await? {
-                    Some((name_below, below)) => {
-                        way.push((above, name, ino));
-                        way.push((ino, name_below, below));
-                    }
-                    None => {
-                        self.shared.engine.rmdir(above, &name).await?;
-                        self.shared.settle(above).await?;
+        self.shared
+            .call(async {
+                let (parent, name) = self.shared.parent(path.as_ref()).await?;
+                let top = self.shared.engine.lookup(parent.ino(), &name).await?;
+                let _top = Reference::counted(&self.shared, top.ino);
+                if top.file_type != FileType::Directory {
+                    return Err(FsError::NotDirectory.into());
+                }
+                // The directories on the way down, each with its parent and its name there.
+                let mut way = vec![(parent.ino(), name, top.ino)];
+                while let Some((above, name, ino)) = way.pop() {
+                    match self.remove_entries(ino).await? {
+                        Some((name_below, below)) => {
+                            way.push((above, name, ino));
+                            way.push((ino, name_below, below));
+                        }
+                        None => {
+                            self.shared.engine.rmdir(above, &name).await?;
+                            self.shared.settle(above).await?;
+                        }
                     }
                 }
-            }
-            Ok(())
-        })
-        .map_err(about("remove", &path))
+                Ok(())
+            })
+            .map_err(about("remove", &path))
     }
 
     /// Removes entries of a directory until it finds a subdirectory, and returns that; `None` once

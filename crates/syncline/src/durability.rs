@@ -24,21 +24,23 @@ impl Filesystem {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn set_durability(&self, path: impl AsRef<Path>, class: Option<Durability>) -> Result<()> {
-        self.shared.call(async {
-            let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            self.shared.engine.set_durability(file.ino(), class).await?;
-            self.shared.settle(file.ino()).await
-        })
-        .map_err(about("set the durability of", &path))
+        self.shared
+            .call(async {
+                let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
+                self.shared.engine.set_durability(file.ino(), class).await?;
+                self.shared.settle(file.ino()).await
+            })
+            .map_err(about("set the durability of", &path))
     }
 
     /// When changes of a file or directory become durable.
     pub fn durability(&self, path: impl AsRef<Path>) -> Result<Durability> {
-        self.shared.call(async {
-            let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            Ok(self.shared.engine.durability(file.ino()).await?.1)
-        })
-        .map_err(about("ask for the durability of", &path))
+        self.shared
+            .call(async {
+                let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
+                Ok(self.shared.engine.durability(file.ino()).await?.1)
+            })
+            .map_err(about("ask for the durability of", &path))
     }
 }
 

@@ -65,22 +65,24 @@ impl Filesystem {
 
     /// Removes a name of anything but a directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.shared.call(async {
-            let (parent, name) = self.shared.parent(path.as_ref()).await?;
-            self.shared.engine.unlink(parent.ino(), &name).await?;
-            self.shared.settle(parent.ino()).await
-        })
-        .map_err(about("remove", &path))
+        self.shared
+            .call(async {
+                let (parent, name) = self.shared.parent(path.as_ref()).await?;
+                self.shared.engine.unlink(parent.ino(), &name).await?;
+                self.shared.settle(parent.ino()).await
+            })
+            .map_err(about("remove", &path))
     }
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.shared.call(async {
-            let (parent, name) = self.shared.parent(path.as_ref()).await?;
-            self.shared.engine.rmdir(parent.ino(), &name).await?;
-            self.shared.settle(parent.ino()).await
-        })
-        .map_err(about("remove", &path))
+        self.shared
+            .call(async {
+                let (parent, name) = self.shared.parent(path.as_ref()).await?;
+                self.shared.engine.rmdir(parent.ino(), &name).await?;
+                self.shared.settle(parent.ino()).await
+            })
+            .map_err(about("remove", &path))
     }
 
     /// Renames, replacing an existing file at `to`.
@@ -95,51 +97,57 @@ impl Filesystem {
         to: impl AsRef<Path>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.shared.call(async {
-            let (parent, name) = self.shared.parent(from.as_ref()).await?;
-            let onto = self.shared.parent(to.as_ref()).await;
-            let (new_parent, new_name) = onto.map_err(about("rename to", &to))?;
-            let (from, to) = (parent.ino(), new_parent.ino());
-            self.shared.engine.rename(from, &name, to, &new_name, flags).await?;
-            self.shared.settle(from).await?;
-            self.shared.settle(to).await
-        })
-        .map_err(about("rename", &from))
+        self.shared
+            .call(async {
+                let (parent, name) = self.shared.parent(from.as_ref()).await?;
+                let onto = self.shared.parent(to.as_ref()).await;
+                let (new_parent, new_name) = onto.map_err(about("rename to", &to))?;
+                let (from, to) = (parent.ino(), new_parent.ino());
+                self.shared.engine.rename(from, &name, to, &new_name, flags).await?;
+                self.shared.settle(from).await?;
+                self.shared.settle(to).await
+            })
+            .map_err(about("rename", &from))
     }
 
     /// Gives a file another name.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
-        self.shared.call(async {
-            let (file, _) = self.shared.find(original.as_ref(), Last::Keep).await?;
-            let (parent, name) = self.shared.parent(link.as_ref()).await.map_err(about("link at", &link))?;
-            let linked = self.shared.engine.link(file.ino(), parent.ino(), &name).await?;
-            drop(Reference::counted(&self.shared, linked.ino));
-            self.shared.settle(parent.ino()).await?;
-            self.shared.settle(file.ino()).await
-        })
-        .map_err(about("link", &original))
+        self.shared
+            .call(async {
+                let (file, _) = self.shared.find(original.as_ref(), Last::Keep).await?;
+                let (parent, name) =
+                    self.shared.parent(link.as_ref()).await.map_err(about("link at", &link))?;
+                let linked = self.shared.engine.link(file.ino(), parent.ino(), &name).await?;
+                drop(Reference::counted(&self.shared, linked.ino));
+                self.shared.settle(parent.ino()).await?;
+                self.shared.settle(file.ino()).await
+            })
+            .map_err(about("link", &original))
     }
 
     /// Makes a symbolic link at `link` that leads to `target`.
     pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref().as_os_str().as_bytes();
-        self.shared.call(async {
-            let (parent, name) = self.shared.parent(link.as_ref()).await?;
-            let made = self.shared.engine.symlink(self.shared.caller, parent.ino(), &name, target).await?;
-            drop(Reference::counted(&self.shared, made.ino));
-            self.shared.settle(parent.ino()).await
-        })
-        .map_err(about("link", &link))
+        self.shared
+            .call(async {
+                let (parent, name) = self.shared.parent(link.as_ref()).await?;
+                let made =
+                    self.shared.engine.symlink(self.shared.caller, parent.ino(), &name, target).await?;
+                drop(Reference::counted(&self.shared, made.ino));
+                self.shared.settle(parent.ino()).await
+            })
+            .map_err(about("link", &link))
     }
 
     /// The target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        self.shared.call(async {
-            let (link, _) = self.shared.find(path.as_ref(), Last::Keep).await?;
-            let target = self.shared.engine.readlink(link.ino()).await?;
-            Ok(PathBuf::from(OsString::from_vec(target.to_vec())))
-        })
-        .map_err(about("read the link", &path))
+        self.shared
+            .call(async {
+                let (link, _) = self.shared.find(path.as_ref(), Last::Keep).await?;
+                let target = self.shared.engine.readlink(link.ino()).await?;
+                Ok(PathBuf::from(OsString::from_vec(target.to_vec())))
+            })
+            .map_err(about("read the link", &path))
     }
 
     /// Changes permission bits.
@@ -170,11 +178,12 @@ impl Filesystem {
     }
 
     fn set_attributes(&self, path: &Path, last: Last, changes: SetAttributes) -> Result<()> {
-        self.shared.call(async {
-            let (file, _) = self.shared.find(path, last).await?;
-            self.shared.engine.setattr(self.shared.caller, file.ino(), changes).await?;
-            self.shared.settle(file.ino()).await
-        })
-        .map_err(about("change", path))
+        self.shared
+            .call(async {
+                let (file, _) = self.shared.find(path, last).await?;
+                self.shared.engine.setattr(self.shared.caller, file.ino(), changes).await?;
+                self.shared.settle(file.ino()).await
+            })
+            .map_err(about("change", path))
     }
 }

@@ -179,13 +179,14 @@ impl Filesystem {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn create_unnamed(&self, directory: impl AsRef<Path>) -> Result<File> {
-        self.shared.call(async {
-            let shared = &self.shared;
-            let (parent, _) = shared.find(directory.as_ref(), Last::Follow).await?;
-            let made = shared.engine.tmpfile(shared.caller, parent.ino(), 0o644, true).await?;
-            let access = Access { read: true, write: true, append: false };
-            Ok(File::opened(Reference::counted(shared, made.ino), shared, access))
-        })
-        .map_err(about("make a file in", &directory))
+        self.shared
+            .call(async {
+                let shared = &self.shared;
+                let (parent, _) = shared.find(directory.as_ref(), Last::Follow).await?;
+                let made = shared.engine.tmpfile(shared.caller, parent.ino(), 0o644, true).await?;
+                let access = Access { read: true, write: true, append: false };
+                Ok(File::opened(Reference::counted(shared, made.ino), shared, access))
+            })
+            .map_err(about("make a file in", &directory))
     }
 }

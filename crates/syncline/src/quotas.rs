@@ -14,19 +14,24 @@ impl Filesystem {
     /// names can't cross the border of a tree (EXDEV), and a full tree returns EDQUOT.
     pub fn set_quota(&self, directory: impl AsRef<Path>, limits: QuotaLimits) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        self.shared.call(engine.set_quota(ino, limits)).map_err(|error| about("limit", &directory)(error.into()))
+        self.shared
+            .call(engine.set_quota(ino, limits))
+            .map_err(|error| about("limit", &directory)(error.into()))
     }
 
     /// Limits and usage of a directory's quota. ENOENT if it has none.
     pub fn quota(&self, directory: impl AsRef<Path>) -> Result<QuotaUsage> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        self.shared.call(engine.quota(ino)).map_err(|error| about("ask for the quota of", &directory)(error.into()))
+        self.shared
+            .call(engine.quota(ino))
+            .map_err(|error| about("ask for the quota of", &directory)(error.into()))
     }
 
     /// Removes a directory's quota immediately; nothing else changes.
     pub fn remove_quota(&self, directory: impl AsRef<Path>) -> Result<()> {
         let (ino, engine) = (self.quota_root(directory.as_ref())?, self.engine());
-        self.shared.call(engine.remove_quota(ino))
+        self.shared
+            .call(engine.remove_quota(ino))
             .map_err(|error| about("remove the quota of", &directory)(error.into()))
     }
 

@@ -20,7 +20,12 @@ impl File {
         let mut copied = 0;
         while copied < len {
             let (from, to) = ((from, offset + copied), (destination, to_offset + copied));
-            match self.shared().call(self.shared().engine.copy_range(from, to, len - copied, kill_privileges))? {
+            match self.shared().call(self.shared().engine.copy_range(
+                from,
+                to,
+                len - copied,
+                kill_privileges,
+            ))? {
                 0 => break,
                 bytes => copied += bytes,
             }

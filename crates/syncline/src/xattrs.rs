@@ -22,11 +22,12 @@ impl Filesystem {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
-        self.shared.call(async {
-            let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            self.shared.xattr(file.ino(), name.as_ref()).await
-        })
-        .map_err(about("read an attribute of", &path))
+        self.shared
+            .call(async {
+                let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
+                self.shared.xattr(file.ino(), name.as_ref()).await
+            })
+            .map_err(about("read an attribute of", &path))
     }
 
     /// Sets an extended attribute.
@@ -42,32 +43,35 @@ impl Filesystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.shared.call(async {
-            let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            self.shared.engine.setxattr(file.ino(), name.as_ref().as_bytes(), value, mode).await?;
-            self.shared.settle(file.ino()).await
-        })
-        .map_err(about("set an attribute of", &path))
+        self.shared
+            .call(async {
+                let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
+                self.shared.engine.setxattr(file.ino(), name.as_ref().as_bytes(), value, mode).await?;
+                self.shared.settle(file.ino()).await
+            })
+            .map_err(about("set an attribute of", &path))
     }
 
     /// Removes an extended attribute; ENODATA if it is not set.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
         let name = name.as_ref().as_bytes();
-        self.shared.call(async {
-            let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            self.shared.engine.removexattr(file.ino(), name).await?;
-            self.shared.settle(file.ino()).await
-        })
-        .map_err(about("remove an attribute of", &path))
+        self.shared
+            .call(async {
+                let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
+                self.shared.engine.removexattr(file.ino(), name).await?;
+                self.shared.settle(file.ino()).await
+            })
+            .map_err(about("remove an attribute of", &path))
     }
 
     /// The names of all extended attributes.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
-        self.shared.call(async {
-            let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
-            self.shared.xattrs(file.ino()).await
-        })
-        .map_err(about("list the attributes of", &path))
+        self.shared
+            .call(async {
+                let (file, _) = self.shared.find(path.as_ref(), Last::Follow).await?;
+                self.shared.xattrs(file.ino()).await
+            })
+            .map_err(about("list the attributes of", &path))
     }
 }
 

@@ -31,7 +31,10 @@ fn a_commit_costs_one_flush_and_small_ones_one_write() {
     };
     let small = |number| {
         let mut transaction = fs.transaction();
-        transaction.write(format!("/d/new{number}"), "a").write("/d/0", "b").set_xattr("/d/0", "user.n", b"c");
+        transaction
+            .write(format!("/d/new{number}"), "a")
+            .write("/d/0", "b")
+            .set_xattr("/d/0", "user.n", b"c");
         transaction.commit().unwrap();
     };
     // The first takes a log segment.

@@ -27,8 +27,8 @@ mod tests;
 
 pub use calls::allocate::Allocation;
 pub use calls::defragment::{Defragmented, Fragments};
-pub(crate) use calls::read::{ends_in_zeros, probe};
 pub use calls::read::is_hole;
+pub(crate) use calls::read::{ends_in_zeros, probe};
 pub(crate) use calls::reflink::take_over::Span;
 pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use calls::relocate::Relocation;
@@ -36,6 +36,7 @@ pub use calls::rewrite::Rewritten;
 pub(crate) use calls::sync::{fsync_as, sync_many};
 pub(crate) use calls::truncate::{remove_all, truncate};
 pub(crate) use calls::write::{Writer, write_in_transaction};
+pub(crate) use extents::room::reserve;
 pub(crate) use flush::background::{start, stop};
 pub(crate) use flush::many::{
     MANY_BLOCKS_MAX, size_of_names, submit_held, submit_in_transaction, submit_leased_of as submit_leased,

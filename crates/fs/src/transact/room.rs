@@ -5,7 +5,7 @@ use crate::data::{self, MANY_BLOCKS_MAX};
 use crate::filesystem::Filesystem;
 use crate::{FsError, xattr};
 use syncline_format::BLOCK_BYTES;
-use syncline_store::{Admitted, ChangeSize, Reservation};
+use syncline_store::{Admitted, ChangeSize, Reservation, StoreError};
 
 /// Most steps of a transaction.
 pub const STEPS_MAX: usize = 16384;
@@ -26,7 +26,7 @@ pub(super) struct Needs {
 /// The room of a transaction, kept while it is applied.
 pub(super) struct Kept {
     _admitted: Admitted,
-    _blocks: Reservation,
+    _blocks: Option<Reservation>,
 }
 
 impl Needs {
@@ -82,10 +82,10 @@ impl Filesystem {
         let bytes = needs.blocks * BLOCK_BYTES as u64;
         data::wait_for_room(self, bytes).await?;
         let admitted = self.admit_growth_of(needs.size).await?;
-        let blocks = match self.store.reserve(needs.blocks).await {
+        let blocks = match data::reserve(self, needs.blocks).await {
             // What is dirty has more room reserved than it takes.
-            Err(syncline_store::StoreError::NoSpace) if self.give_back_by_sync().await => {
-                self.store.reserve_now(needs.blocks).await?
+            Err(FsError::Store(StoreError::NoSpace)) if self.give_back_by_sync().await => {
+                data::reserve(self, needs.blocks).await?
             }
             reserved => reserved?,
         };

@@ -143,7 +143,10 @@ fn a_step_that_is_refused_leaves_everything_as_it_was() {
         assert_eq!(refused(mount.transact(&steps)), (3, errno), "{last:?}");
     }
     assert_eq!(mount.fs.store().last_op(), op, "nothing was committed");
-    assert_eq!((mount.names(ROOT), mount.names(dir)), (vec!["dir".into()], vec!["file".into(), "sub".into()]));
+    assert_eq!(
+        (mount.names(ROOT), mount.names(dir)),
+        (vec!["dir".into()], vec!["file".into(), "sub".into()])
+    );
     mount.transact(&first).unwrap();
     assert_eq!(mount.names(ROOT), ["dir", "file", "new"]);
 }
@@ -167,7 +170,8 @@ fn the_limits_are_told_before_any_effect() {
     let mount = Mount::new();
     let many: Vec<Step> = (0..=STEPS_MAX).map(|index| create(&format!("/{index}"))).collect();
     let half = vec![0; (TRANSACTION_BYTES_MAX / 2) as usize];
-    let large = [create("/f"), write("/f", 0, &half), write("/f", half.len() as u64, &half), write("/f", 1, b"x")];
+    let large =
+        [create("/f"), write("/f", 0, &half), write("/f", half.len() as u64, &half), write("/f", 1, b"x")];
     for steps in [&many[..], &large[..]] {
         let Err(NotCommitted::Unchanged(error)) = mount.transact(steps) else { panic!("it is too large") };
         assert_eq!(error.errno(), 27, "{error}");
@@ -201,11 +205,16 @@ fn later_steps_see_what_earlier_ones_did() {
     let mount = Mount::new();
     let a = mount.mkdir(ROOT, "a");
     mount.mkdir(a, "b");
-    mount.transact(&[rename("/a/b", "/b"), rename("/a", "/b/a"), create("/b/a/../f"), mkdir("/b/a/c")]).unwrap();
+    mount
+        .transact(&[rename("/a/b", "/b"), rename("/a", "/b/a"), create("/b/a/../f"), mkdir("/b/a/c")])
+        .unwrap();
     let b = mount.lookup(ROOT, "b").unwrap().ino;
     assert_eq!((mount.names(ROOT), mount.names(b)), (vec!["b".into()], vec!["a".into(), "f".into()]));
     assert_eq!((mount.getattr(b).nlink, mount.getattr(ROOT).nlink), (3, 3));
-    assert_eq!(refused(mount.transact(&[rename("/b/a", "/a"), rename("/b", "/a/c/b"), rename("/a", "/a/c/b/a")])), (2, 22));
+    assert_eq!(
+        refused(mount.transact(&[rename("/b/a", "/a"), rename("/b", "/a/c/b"), rename("/a", "/a/c/b/a")])),
+        (2, 22)
+    );
 }
 
 #[test]

@@ -113,7 +113,8 @@ impl Task {
             Err(_) => false,
         };
         if applied {
-            let together = self.fs.last_transaction().filter(|_| self.fs.counters().transactions > transactions);
+            let together =
+                self.fs.last_transaction().filter(|_| self.fs.counters().transactions > transactions);
             let together = together.ok_or_else(|| Failure::Wrong("no transaction was applied".to_owned()))?;
             self.record(&together, meant)?;
             if answer.is_ok() {

@@ -47,7 +47,8 @@ impl Image {
     }
 
     fn open(device: Arc<MemoryDevice>, spawn: Arc<dyn Spawn>, options: Options) -> Self {
-        let store_options = StoreOptions { memtable_bytes: 128 << 10, seal_bytes: 4096, ..Default::default() };
+        let store_options =
+            StoreOptions { memtable_bytes: 128 << 10, seal_bytes: 4096, ..Default::default() };
         let (store, _) = block_on(Store::open(device.clone(), store_options, spawn.clone())).unwrap();
         let fs = block_on(Filesystem::open(store, spawn.clone(), options.clone())).unwrap();
         Self { fs, device, spawn, options }
