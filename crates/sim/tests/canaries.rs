@@ -90,6 +90,7 @@ fn first_seed(canary: Canary) -> u64 {
             Canary::DropSnapshotEarly => 12,
             Canary::GrowEarly => 36,
             Canary::OrderedWithoutOrder => 18,
+            Canary::TransactionTorn => 8,
             _ => 0,
         }
 }
