@@ -43,8 +43,8 @@ pub unsafe extern "C" fn syncline_transaction_begin(
 /// `transaction` is NULL or a handle, and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syncline_transaction_commit(transaction: *mut syncline_transaction) -> c_int {
-    // SAFETY: the caller's promise.
     done(|| {
+        // SAFETY: the caller's promise.
         let handle = unsafe { take_back(transaction) }?;
         Ok(handle.changes.into_inner().unwrap_or_else(PoisonError::into_inner).commit()?)
     })

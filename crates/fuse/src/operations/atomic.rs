@@ -92,9 +92,9 @@ pub(super) async fn take_back(session: &Session, ino: Ino, handle: u64) -> Resul
 
 /// Has the kernel drop all pages of a file. Never called for a request that holds one.
 async fn drop_pages(session: &Session, ino: Ino) {
-    let all = vec![0..i64::MAX as u64];
+    let all = 0..i64::MAX as u64;
     // If too many wait for that already, it is done a moment later.
-    session.page_cache().letting_go.let_go(ino, all).await;
+    session.page_cache().letting_go.let_go(ino, Vec::from([all])).await;
 }
 
 /// Serves FLUSH, which the kernel sends when a descriptor is closed, and before it gives up the

@@ -112,7 +112,7 @@ pub enum Canary {
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,

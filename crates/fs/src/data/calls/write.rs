@@ -111,7 +111,7 @@ pub(crate) async fn write_in_transaction(
     writer: Writer,
 ) -> Result<(), FsError> {
     let _lease = inode.lease.write().await;
-    write_leased(fs, inode, offset, data, writer).await
+    write_leased(fs, inode, offset, data, writer, NO_HANDLE).await
 }
 
 /// Does the waiting that is not allowed under the lease.
