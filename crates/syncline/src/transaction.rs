@@ -67,7 +67,8 @@ use syncline_fs::{Action, FsError, NotCommitted, STEPS_MAX, Step, TRANSACTION_BY
 ///
 /// At most 64 MiB of data, counted in the blocks of 4 KiB that each write touches, and 16,384
 /// changes ([`write`](Self::write) is up to three, and one more for each 4 MiB); more is EFBIG before any
-/// effect. Room and quotas count as if nothing that the transaction removes were given back. Hard links, exchanging names,
+/// effect. Room and quotas count as if nothing that the transaction removes were given back, so on a
+/// full image a transaction that only removes may find no room (ENOSPC) where a removal by itself does. Hard links, exchanging names,
 /// owners, times, flags and access control lists can't be changed in a transaction.
 #[must_use = "nothing happens before the commit"]
 pub struct Transaction {
