@@ -49,6 +49,7 @@ extern "C" {
 struct syncline_fs;
 struct syncline_file;
 struct syncline_dir;
+struct syncline_transaction;
 
 struct syncline_time {
 	int64_t seconds; /* since 1970 */
