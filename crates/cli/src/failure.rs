@@ -449,7 +449,10 @@ impl From<MountError> for Failure {
 
 /// The next step for a message of fusermount3 about the host rather than about the user.
 pub fn next_of_fusermount(message: &str) -> Option<&'static str> {
-    message.contains("/etc/mtab").then_some("make that file: 'ln -s /proc/self/mounts /etc/mtab', as root")
+    // It names the file as well where a mount has no entry in it.
+    message
+        .contains("failed to open /etc/mtab")
+        .then_some("make that file: 'ln -s /proc/self/mounts /etc/mtab', as root")
 }
 
 impl From<ControlError> for Failure {

@@ -239,6 +239,20 @@ fn the_messages_that_are_explained_are_the_programs() {
     assert!(unsaid.is_empty(), "{unsaid:?}");
 }
 
+/// A row behind a blank line is shown as text with bars.
+#[test]
+fn no_table_is_cut_by_a_blank_line() {
+    let is_row = |line: &str| line.starts_with('|');
+    for page in pages().into_keys() {
+        let text = fs::read_to_string(root().join(&page)).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, four) in lines.windows(4).enumerate() {
+            let cut = is_row(four[0]) && four[1].is_empty() && is_row(four[2]) && !four[3].starts_with("|-");
+            assert!(!cut, "{}: line {} is cut off from its table", page.display(), at + 3);
+        }
+    }
+}
+
 #[test]
 fn the_list_of_canaries_is_the_codes() {
     let list = fs::read_to_string(root().join("docs/TESTING.md")).unwrap();
