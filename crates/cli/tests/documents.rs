@@ -239,6 +239,22 @@ fn the_messages_that_are_explained_are_the_programs() {
     assert!(unsaid.is_empty(), "{unsaid:?}");
 }
 
+/// cargo packs only what is in a crate's folder.
+#[test]
+fn published_crates_have_their_licences() {
+    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let is_published = |path: &PathBuf| {
+        fs::read_to_string(path.join("Cargo.toml")).is_ok_and(|text| !text.contains("publish = false"))
+    };
+    let published: Vec<PathBuf> = crates.filter(is_published).collect();
+    assert!(published.len() >= 20, "{published:?}");
+    for path in published {
+        for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            assert!(path.join(name).is_file(), "{} has no {name}", path.display());
+        }
+    }
+}
+
 /// A row behind a blank line is shown as text with bars.
 #[test]
 fn no_table_is_cut_by_a_blank_line() {
