@@ -24,7 +24,7 @@ pub(super) fn time_of(text: &str) -> Option<Timestamp> {
         None => (false, text),
     };
     let (seconds, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+    if !seconds.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     let fraction: String = fraction.chars().chain("000000000".chars()).take(9).collect();
