@@ -57,9 +57,9 @@ pub(crate) struct InodeState {
     /// Reads have moved the access time since the item was logged; the inode is in the list of
     /// those to be logged.
     pub access_unlogged: bool,
-    /// The newest operation that a sync of class `ordered` has promised to make durable and whose
-    /// flush has not begun. The inode is in the list of `data/flush/promises.rs`.
-    pub promised: Option<OpSeq>,
+    /// A sync of class `ordered` was answered and the flush that it owes has not begun. The inode
+    /// is in the list of `data/flush/promises.rs`.
+    pub owes_flush: bool,
 }
 
 /// The inode item without attributes and data. Cheap to clone.
@@ -117,7 +117,7 @@ impl Inode {
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         // An inode without names stays until its removal.
-        let is_held = state.opens > 0 || state.promised.is_some();
+        let is_held = state.opens > 0 || state.owes_flush;
         !is_held && state.attr.nlink > 0 && state.data.is_idle() && state.is_logged()
     }
 
@@ -165,7 +165,7 @@ impl InodeState {
             removing,
             linkable,
             access_unlogged: false,
-            promised: None,
+            owes_flush: false,
         }
     }
 
@@ -236,7 +236,7 @@ impl InodeState {
             removing,
             linkable,
             access_unlogged,
-            promised: None,
+            owes_flush: false,
         })
     }
 

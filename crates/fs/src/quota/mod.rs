@@ -261,7 +261,8 @@ impl Filesystem {
     pub(crate) async fn hold_new(&self, state: &InodeState) -> Result<Option<Held<'_>>, FsError> {
         match (self.quotas.existing(state.meta.quota), state.meta.xattr_units) {
             (0, _) | (_, 0) => Ok(None),
-            (number, units) => Ok(Some(self.hold_units(number, units.into()).await?)),
+            // Boxed, so that the future of every creation has no room for this.
+            (number, units) => Ok(Some(Box::pin(self.hold_units(number, units.into())).await?)),
         }
     }
 
@@ -273,7 +274,7 @@ impl Filesystem {
         if number == 0 || !lacks() {
             return Ok(());
         }
-        self.wait_for_removals(number, || !lacks()).await
+        Box::pin(self.wait_for_removals(number, || !lacks())).await
     }
 
     /// Reserves units in this quota. The caller may hold the lease of the inode.

@@ -11,9 +11,9 @@ use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, piece_start};
 use syncline_format::items::inode::compression_of;
 
 /// After this many units in a row that did not shrink, only some are tried.
-const STUBBORN_AFTER: u32 = 8;
+const STUBBORN_AFTER: u16 = 8;
 /// Of the units that then follow, one in this many is tried.
-const TRIED_OF: u32 = 8;
+const TRIED_OF: u16 = 8;
 
 /// The algorithm with which the inode asks for new data to be compressed, if it does.
 pub(in crate::data) fn algorithm(inode: &Inode) -> Option<Algorithm> {
@@ -75,7 +75,7 @@ fn is_worth_a_try(inode: &Inode) -> bool {
     if data.unshrunk < STUBBORN_AFTER {
         return true;
     }
-    data.unshrunk += 1;
+    count(&mut data.unshrunk);
     (data.unshrunk - STUBBORN_AFTER).is_multiple_of(TRIED_OF)
 }
 
@@ -90,7 +90,7 @@ fn pack_unit(
     blocks.iter().for_each(|(_, block)| unit.extend_from_slice(block.as_slice()));
     let Some(bytes) = syncline_codec::pack(algorithm, &unit) else {
         fs.counters.units_unshrunk.add(1);
-        inode.state.lock().data.unshrunk += 1;
+        count(&mut inode.state.lock().data.unshrunk);
         return None;
     };
     inode.state.lock().data.unshrunk = 0;
@@ -102,6 +102,11 @@ fn pack_unit(
     fs.counters.packed_bytes_out.add(contents.len() as u64);
     let bytes = u32::try_from(len).ok()?;
     Some(PackedUnit { algorithm, bytes, contents: contents.into_bytes() })
+}
+
+/// Counts one more unit; at the end of the range as if it had just become stubborn.
+fn count(units: &mut u16) {
+    *units = units.checked_add(1).unwrap_or(STUBBORN_AFTER);
 }
 
 #[cfg(test)]

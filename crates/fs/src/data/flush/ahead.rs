@@ -63,10 +63,11 @@ pub(in crate::data) fn begin(fs: &Filesystem, inode: &Arc<Inode>) {
 fn take_turn(fs: &Filesystem, state: &mut InodeState) -> bool {
     let (data, ahead) = (&mut state.data, fs.options.place_ahead_blocks);
     // Blocks have been placed otherwise since a task failed.
-    if data.unplaced.len() < data.place_from.saturating_sub(ahead) {
+    let from = u64::from(data.place_from);
+    if data.unplaced.len() < from.saturating_sub(ahead) {
         data.place_from = 0;
     }
-    let due = data.unplaced.len() >= data.place_from.max(ahead);
+    let due = data.unplaced.len() >= u64::from(data.place_from).max(ahead);
     // Blocks that are to be compressed wait until there are whole units.
     if !due || data.placing || fs.data.queue.is_stopping() || compression_of(state.meta.flags).is_some() {
         return false;
@@ -116,7 +117,8 @@ impl Task {
             // The blocks are in the log and in memory as before, and whoever has to place them gets
             // the error. The next task starts only when there are more blocks, not with each sync.
             tracing::debug!(ino = self.inode.ino, %error, "logged blocks stay without a place");
-            data.place_from = data.unplaced.len() + self.fs.options.place_ahead_blocks;
+            let from = data.unplaced.len().saturating_add(self.fs.options.place_ahead_blocks);
+            data.place_from = from.try_into().unwrap_or(u16::MAX);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::Ino;
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use syncline_store::{Canary, OpSeq};
@@ -35,8 +36,8 @@ struct Open {
     /// to do.
     begun: u64,
     kept: u64,
-    /// The files that have something that is promised.
-    files: Vec<Ino>,
+    /// The files that have something that is promised, and the newest operation of it.
+    files: HashMap<Ino, OpSeq>,
 }
 
 impl Promises {
@@ -44,9 +45,8 @@ impl Promises {
     /// of if it fails.
     pub(crate) fn add(&self, fs: &Filesystem, inode: &Arc<Inode>, target: OpSeq, within: Duration) {
         let mut open = self.0.lock();
-        if inode.state.lock().promised.replace(target).is_none() {
-            open.files.push(inode.ino);
-        }
+        inode.state.lock().owes_flush = true;
+        open.files.insert(inode.ino, target);
         let is_full = open.files.len() >= FILES_MAX;
         self.begin(fs, &mut open, if is_full { Duration::ZERO } else { within });
     }
@@ -71,15 +71,15 @@ impl Promises {
         open.kept = open.begun;
         open.shortest = None;
         // The others have been removed.
-        let files = open.files.drain(..).filter_map(|ino| fs.inodes.peek(ino));
-        let promised = |inode: Arc<Inode>| {
+        let files = open.files.drain().filter_map(|(ino, target)| Some((fs.inodes.peek(ino)?, target)));
+        let promised = |(inode, target): (Arc<Inode>, OpSeq)| {
             let mut state = inode.state.lock();
-            let target = state.promised.take()?;
+            state.owes_flush = false;
             let unwritten = state.data.failures.is_unwritten();
             drop(state);
-            Some(Promised { inode, target, unwritten })
+            Promised { inode, target, unwritten }
         };
-        Some(files.filter_map(promised).collect())
+        Some(files.map(promised).collect())
     }
 }
 

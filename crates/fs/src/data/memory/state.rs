@@ -66,11 +66,11 @@ pub(crate) struct DataState {
     /// Data of this inode has been submitted before, since it came into the cache.
     pub(in crate::data) submitted: bool,
     /// Units in a row that compression did not make smaller.
-    pub(in crate::data) unshrunk: u32,
+    pub(in crate::data) unshrunk: u16,
     /// A task is placing this file's logged blocks.
     pub(in crate::data) placing: bool,
     /// After such a task has failed: the number of logged blocks at which the next one may start.
-    pub(in crate::data) place_from: u64,
+    pub(in crate::data) place_from: u16,
     /// The inode is in the list of dirty inodes.
     pub(in crate::data) queued: bool,
     /// The inode is in the list of small files that an fsync may take along, or was dropped from
