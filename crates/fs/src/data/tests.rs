@@ -3,6 +3,7 @@
 mod ahead;
 mod allocate;
 mod atomic;
+mod atomic_meetings;
 mod cached;
 mod compress;
 mod crash;

@@ -5,6 +5,7 @@
 //! the dirty blocks and names them in one transaction; an abort drops them.
 
 use super::dirty::BlockMap;
+use super::ranges::Ranges;
 use super::{BLOCK, DataState};
 use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
@@ -22,6 +23,8 @@ pub(crate) struct Atomic {
     /// Time of the last write, unless the time was set since.
     pub(in crate::data) mtime: Option<Timestamp>,
     pub(in crate::data) ctime: Option<Timestamp>,
+    /// Preallocated blocks whose room its blocks have taken.
+    pub(in crate::data) taken: Ranges,
     /// One reserved block for each block, and one for a file that outgrows its inode item.
     pub(in crate::data) reservation: Reservation,
     /// Units reserved in a quota, and its number.
@@ -41,6 +44,7 @@ impl Atomic {
             size,
             mtime: None,
             ctime: None,
+            taken: Ranges::NONE,
             reservation: Reservation::default(),
             units: 0,
             quota: 0,

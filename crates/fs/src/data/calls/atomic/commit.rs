@@ -19,11 +19,11 @@ use syncline_store::{ChangeSize, Reservation};
 
 /// Names everything that was written since the start, and makes it durable as a sync of the file's
 /// class does.
-pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>) -> Result<(), FsError> {
+pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>, handle: u64) -> Result<(), FsError> {
     let class = class_of(fs, inode);
     let mut draft = Draft::begin(Call::AtomicCommit, Inodes::of([inode.ino]));
     draft.of_class(class);
-    let result = match name(fs, inode, draft.submitted()).await {
+    let result = match name(fs, inode, handle, draft.submitted()).await {
         Ok(()) => {
             fs.counters.atomic_commits.add(1);
             sync::fsync_noting(fs, inode, class, true, &mut draft).await
@@ -35,7 +35,7 @@ pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>) -> Result<(), FsErr
 }
 
 /// Commits the transaction. If it fails, the atomic write is open as before.
-async fn name(fs: &Filesystem, inode: Open<'_>, note: &mut Submitted) -> Result<(), FsError> {
+async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitted) -> Result<(), FsError> {
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     loop {
@@ -51,6 +51,11 @@ async fn name(fs: &Filesystem, inode: Open<'_>, note: &mut Submitted) -> Result<
         fs.require_present(inode)?;
         if inode.state.lock().data.has_unlogged() {
             continue;
+        }
+        // While this waited, the one that is meant may have ended, and another handle may have begun
+        // one, which is not to be committed half-way.
+        if inode.state.lock().data.atomic.as_ref().is_none_or(|atomic| atomic.handle != handle) {
+            return Err(FsError::Invalid("the atomic write was committed or aborted meanwhile"));
         }
         let Some(merged) = Merged::merge(fs, inode).await? else { return Ok(()) };
         inode.state.lock().begin_submission();

@@ -16,6 +16,7 @@ use super::write::Writer;
 use crate::FsError;
 use crate::data::flush::many::MANY_BLOCKS_MAX;
 use crate::data::memory::atomic::Atomic;
+use crate::data::memory::preallocated::with_share;
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
@@ -83,7 +84,7 @@ impl Filesystem {
         match open {
             None => sync::fsync(self, &inode, true).await,
             Some(by) if by != handle => Err(FsError::AtomicWriteOpen),
-            Some(_) => commit::commit(self, &inode).await,
+            Some(_) => commit::commit(self, &inode, handle).await,
         }
     }
 
@@ -92,8 +93,18 @@ impl Filesystem {
     pub async fn abort_atomic_write(&self, ino: Ino, handle: u64) -> Result<bool, FsError> {
         let inode = self.regular(ino).await?;
         let _lease = inode.lease.write().await;
-        let atomic = inode.state.lock().data.atomic.take_if(|open| open.handle == handle);
-        let Some(atomic) = atomic else { return Ok(false) };
+        let atomic = {
+            let mut state = inode.state.lock();
+            let Some(mut atomic) = state.data.atomic.take_if(|open| open.handle == handle) else {
+                return Ok(false);
+            };
+            let blocks = atomic.taken.blocks();
+            atomic.taken.iter().for_each(|range| state.data.preallocated.give_back(&range));
+            let mut room = atomic.reservation.split(blocks);
+            room.merge(self.store.reserve_again(with_share(blocks) - blocks));
+            self.data.room.put_back(blocks, Some(room));
+            atomic
+        };
         self.data.atomic.ended(&atomic);
         self.quotas.move_reserved(atomic.quota, atomic.units, 0);
         self.counters.atomic_aborts.add(1);

@@ -29,7 +29,7 @@ pub(in crate::data) async fn write_leased(
     handle: u64,
 ) -> Result<(), FsError> {
     let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-    let (missing, begins, outgrows, is_small) = {
+    let (missing, begins, outgrows, is_small, preallocated) = {
         let state = inode.state.lock();
         let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
         // The kernel does not tell who stored into a mapping, and the page has the owner's bytes too.
@@ -42,7 +42,10 @@ pub(in crate::data) async fn write_leased(
             return Err(FsError::AtomicWriteTooLarge);
         }
         let is_small = begins && state.attr.size <= fs.limits.inline_bytes as u64;
-        (missing, begins, begins && state.data.has_inline(), is_small)
+        // Preallocated blocks have their room already.
+        let preallocated: u64 =
+            missing.iter().map(|range| count(&state.data.preallocated.untaken(range))).sum();
+        (missing, begins, begins && state.data.has_inline(), is_small, preallocated)
     };
     let new = count(&missing);
     if !fs.data.atomic.has_room(new, bytes_max(fs)) {
@@ -52,7 +55,7 @@ pub(in crate::data) async fn write_leased(
         truncate::forget_stale_extents(fs, inode).await?;
     }
     let held = hold_units(fs, inode, &missing, is_small).await?;
-    let wanted = new + u64::from(outgrows);
+    let wanted = new - preallocated + u64::from(outgrows);
     let mut reservation = match reserve(fs, wanted).await {
         full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &missing, wanted).await?,
         reserved => reserved?,
@@ -68,9 +71,13 @@ pub(in crate::data) async fn write_leased(
     // From here on nothing waits or fails.
     let now = fs.now();
     let mut state = inode.state.lock();
+    let taken: Vec<_> = missing.iter().flat_map(|range| state.data.preallocated.untaken(range)).collect();
+    taken.iter().for_each(|range| _ = state.data.preallocated.take(range));
+    reservation.merge(fs.data.room.take(count(&taken)).unwrap_or_default());
     let charged = state.data.charge.as_ref().map(|charge| charge.number);
     let Some(atomic) = &mut state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
     put(atomic, &bytes, data, &bases);
+    taken.into_iter().for_each(|range| atomic.taken.insert(range));
     atomic.reservation.merge(reservation);
     if let (Some(mut held), Some(number)) = (held, charged) {
         atomic.quota = number;
