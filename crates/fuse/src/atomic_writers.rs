@@ -23,6 +23,9 @@ pub struct AtomicWriters {
     is_on: bool,
     opened: AtomicU64,
     open: Mutex<BTreeMap<Ino, Writer>>,
+    /// The thread that last began an atomic write by a handle, and its process: looked up once, and
+    /// while the thread lives.
+    beginners: Mutex<BTreeMap<u64, (u32, Option<u64>)>>,
     /// Files and handles whose atomic write was taken back by a close, and that go on without
     /// knowing it.
     lost: Mutex<BTreeSet<(Ino, u64)>>,
@@ -34,8 +37,8 @@ pub struct AtomicWriters {
 #[derive(Clone, Copy)]
 struct Writer {
     handle: u64,
-    /// The thread that began it; 0 if it is not visible here.
-    thread: u32,
+    /// The process that began it, if that is visible here.
+    process: Option<u64>,
 }
 
 impl AtomicWriters {
@@ -63,7 +66,24 @@ impl AtomicWriters {
 
     /// Notes that a thread has begun an atomic write.
     pub fn begun(&self, ino: Ino, handle: u64, thread: u32) {
-        self.open.lock().insert(ino, Writer { handle, thread });
+        let process = self.process_of(handle, thread);
+        self.open.lock().insert(ino, Writer { handle, process });
+    }
+
+    fn process_of(&self, handle: u64, thread: u32) -> Option<u64> {
+        let known = self.beginners.lock().get(&handle).copied();
+        if let Some((_, process)) = known.filter(|(beginner, _)| *beginner == thread) {
+            return process;
+        }
+        let process = process(thread);
+        self.beginners.lock().insert(handle, (thread, process));
+        process
+    }
+
+    /// Notes that nobody has the open file of a handle any more.
+    pub fn closed(&self, ino: Ino, handle: u64) {
+        self.forget_loss(ino, handle);
+        self.beginners.lock().remove(&handle);
     }
 
     /// Notes that an atomic write has ended.
@@ -102,7 +122,7 @@ impl AtomicWriters {
     /// of the file. What can't be told counts as that.
     pub fn left_by(&self, ino: Ino, handle: u64, thread: u32) -> Option<u64> {
         let writer = *self.open.lock().get(&ino)?;
-        let is_same = match (process(writer.thread), process(thread)) {
+        let is_same = match (writer.process, process(thread)) {
             (Some(writer), Some(closer)) => writer == closer,
             _ => true,
         };
@@ -163,6 +183,22 @@ mod tests {
         assert_eq!(writers.left_by(7, 2, me), Some(2));
         writers.ended(7, 2);
         assert_eq!(writers.left_by(7, 2, me), None);
+    }
+
+    /// The thread that began it may end before its process does.
+    #[test]
+    fn a_process_outlives_its_threads() {
+        let writers = AtomicWriters::new(true);
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        // SAFETY: it takes nothing and can't fail.
+        let begin = || writers.begun(7, 2, unsafe { libc::gettid() } as u32);
+        std::thread::scope(|scope| scope.spawn(begin).join().unwrap());
+        assert_eq!(writers.left_by(7, 2, other.id()), None, "a child closes its copy");
+        assert_eq!(writers.left_by(7, 2, std::process::id()), Some(2));
+        writers.closed(7, 2);
+        assert!(writers.beginners.lock().is_empty());
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]

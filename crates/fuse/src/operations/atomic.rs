@@ -9,6 +9,9 @@ use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
+use futures_lite::future::pending;
+use std::time::Duration;
+use syncline_device::Worker;
 use syncline_fs::FsError;
 use syncline_fs::types::Ino;
 
@@ -18,6 +21,10 @@ const START: u32 = 0xf501;
 const COMMIT: u32 = 0xf502;
 const ABORT: u32 = 0xf505;
 const GET_FEATURES: u32 = 0x8004_f50c;
+
+/// How long an atomic write that ends waits for the kernel to drop its pages while it drops those of
+/// many others.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// `F2FS_FEATURE_ATOMIC_WRITE`.
 const FEATURE_ATOMIC_WRITE: u32 = 4;
@@ -56,8 +63,12 @@ async fn answer(session: &Session, request: &Request, input: &IoctlIn) -> Answer
         }
         COMMIT => {
             require_not_lost(session, ino, handle)?;
-            session.fs().commit_atomic_write(ino, handle).await?;
-            session.atomic_writers().ended(ino, handle);
+            let committed = session.fs().commit_atomic_write(ino, handle).await;
+            if session.fs().atomic_writer(ino) != Some(handle) {
+                // Also when only the flush behind it has failed: a close has nothing to take back.
+                session.atomic_writers().ended(ino, handle);
+            }
+            committed?;
             tell(session, &[ino], Synced::Fdatasync).await?;
         }
         _ => {
@@ -76,25 +87,32 @@ pub(super) fn require_not_lost(session: &Session, ino: Ino, handle: u64) -> Resu
 }
 
 /// Takes the handle's atomic write back, if it has one open, and what the kernel's page cache has of
-/// it. When this is over, no program sees any of it.
-pub(super) async fn take_back(session: &Session, ino: Ino, handle: u64) -> Result<(), FsError> {
+/// it. When this is over, no program sees any of it. False if it has none open.
+pub(super) async fn take_back(session: &Session, ino: Ino, handle: u64) -> Result<bool, FsError> {
     if session.fs().atomic_writer(ino) != Some(handle) {
         session.atomic_writers().ended(ino, handle);
-        return Ok(());
+        return Ok(false);
     }
     // What was stored through a mapping comes back first, while it is still a part of the write.
     drop_pages(session, ino).await;
-    session.fs().abort_atomic_write(ino, handle).await?;
+    let was_open = session.fs().abort_atomic_write(ino, handle).await?;
     session.atomic_writers().ended(ino, handle);
     drop_pages(session, ino).await;
-    Ok(())
+    Ok(was_open)
 }
 
 /// Has the kernel drop all pages of a file. Never called for a request that holds one.
 async fn drop_pages(session: &Session, ino: Ino) {
     let all = 0..i64::MAX as u64;
-    // If too many wait for that already, it is done a moment later.
-    session.page_cache().letting_go.let_go(ino, Vec::from([all])).await;
+    let over = async {
+        match Worker::try_current() {
+            Some(worker) => worker.sleep(PATIENCE).await,
+            None => pending().await,
+        }
+    };
+    if !session.page_cache().letting_go.let_go_in_turn(ino, all, over).await {
+        tracing::warn!(ino, "pages of an atomic write that was taken back may be read for a moment");
+    }
 }
 
 /// Serves FLUSH, which the kernel sends when a descriptor is closed, and before it gives up the
@@ -106,8 +124,12 @@ pub(super) async fn flush(session: &Session, request: &Request) -> Answer {
         return Err(Refusal::Errno(libc::ENOSYS));
     }
     if let Some(handle) = writers.left_by(request.ino(), input.handle, request.pid()) {
-        Box::pin(take_back(session, request.ino(), handle)).await?;
+        // Told before it is true: from here on, nobody who has a copy of the descriptor may write as
+        // if it were still open.
         writers.lose(request.ino(), handle);
+        if !Box::pin(take_back(session, request.ino(), handle)).await? {
+            writers.forget_loss(request.ino(), handle);
+        }
     }
     Ok(Reply::empty())
 }

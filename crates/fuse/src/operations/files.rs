@@ -189,8 +189,8 @@ pub(super) async fn release(session: &Session, request: &Request) -> Answer {
     if counts_openings(session) {
         let ended = match AtomicWriters::may_begin(input.handle) {
             true => {
-                session.atomic_writers().forget_loss(request.ino(), input.handle);
-                Box::pin(atomic::take_back(session, request.ino(), input.handle)).await
+                session.atomic_writers().closed(request.ino(), input.handle);
+                Box::pin(atomic::take_back(session, request.ino(), input.handle)).await.map(drop)
             }
             false => Ok(()),
         };

@@ -12,6 +12,7 @@
 use super::joined;
 use crate::abi::{InvalidateInodeOut, NOTIFY_INVALIDATE_INODE, OUT_HEADER_BYTES, OutHeader};
 use event_listener::Event;
+use futures_lite::future::or;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -83,6 +84,8 @@ struct State {
 pub struct LettingGo {
     queue: Arc<Queue>,
     waiting: AtomicUsize,
+    /// Notified when a request gives up its place.
+    left: Event,
 }
 
 impl LettingGo {
@@ -123,13 +126,33 @@ impl LettingGo {
     /// it did not wait because too many do already. Never call it for a request during which the
     /// kernel holds one of the pages, or blocks write-back (SETATTR of a size).
     pub async fn let_go(&self, ino: Ino, ranges: Vec<Range<u64>>) -> bool {
-        let place = Place::take(&self.waiting);
+        let place = Place::take(self);
         let done = place.is_some().then(Arc::<Done>::default);
         self.queue.add(ino, ranges, done.clone());
         if let Some(done) = &done {
             done.wait().await;
         }
         done.is_some()
+    }
+
+    /// Like `let_go`, but if too many requests wait already, it waits for one of them to end.
+    /// Returns false if that takes until `over`: the requests that they wait for may not come
+    /// through while this one is in flight.
+    pub async fn let_go_in_turn(&self, ino: Ino, range: Range<u64>, over: impl Future<Output = ()>) -> bool {
+        let gone = async {
+            loop {
+                let left = self.left.listen();
+                if self.let_go(ino, vec![range.clone()]).await {
+                    return true;
+                }
+                left.await;
+            }
+        };
+        let over = async {
+            over.await;
+            false
+        };
+        or(gone, over).await
     }
 }
 
@@ -174,19 +197,22 @@ impl Queue {
 }
 
 /// One of the few places for requests that wait.
-struct Place<'a>(&'a AtomicUsize);
+struct Place<'a>(&'a LettingGo);
 
 impl<'a> Place<'a> {
-    fn take(waiting: &'a AtomicUsize) -> Option<Self> {
-        // Beyond the limit, the place is given back at once.
-        let place = (waiting.fetch_add(1, Ordering::AcqRel), Self(waiting));
-        (place.0 < WAITING_MAX).then_some(place.1)
+    fn take(all: &'a LettingGo) -> Option<Self> {
+        if all.waiting.fetch_add(1, Ordering::AcqRel) < WAITING_MAX {
+            return Some(Self(all));
+        }
+        all.waiting.fetch_sub(1, Ordering::AcqRel);
+        None
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.0.left.notify(usize::MAX);
     }
 }
 
@@ -214,4 +240,38 @@ fn let_go(descriptor: RawFd, ino: Ino, range: &Range<u64>) {
     // SAFETY: the memory is that of `message`. (Errors need no handling: a file that the kernel
     // does not know has no pages, and neither has a connection that has ended.)
     unsafe { libc::write(descriptor, message.as_ptr().cast(), message.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, pending, poll_once, ready};
+    use std::pin::Pin;
+
+    /// Nobody may look at pages of an atomic write that was taken back, however many programs end at
+    /// the same time.
+    #[test]
+    fn a_request_that_must_not_go_on_waits_for_a_place() {
+        let pages = LettingGo::default();
+        pages.queue.jobs.lock().running = true;
+        let all = 0..u64::MAX;
+        let mut waiting: Vec<Pin<Box<dyn Future<Output = bool> + '_>>> = Vec::new();
+        for ino in 0..WAITING_MAX as u64 {
+            waiting.push(Box::pin(pages.let_go(ino, vec![all.clone()])));
+            assert!(block_on(poll_once(waiting.last_mut().unwrap())).is_none());
+        }
+        assert!(!block_on(pages.let_go(10, vec![all.clone()])), "there are too many");
+        assert!(!block_on(pages.let_go_in_turn(11, all.clone(), ready(()))), "it has no patience");
+        let mut last: Pin<Box<dyn Future<Output = bool> + '_>> =
+            Box::pin(pages.let_go_in_turn(12, all, pending()));
+        assert!(block_on(poll_once(&mut last)).is_none());
+        // As the thread does with the first job.
+        drop(pages.queue.next());
+        assert!(block_on(waiting.remove(0)));
+        assert!(block_on(poll_once(&mut last)).is_none(), "its pages are not gone");
+        while !pages.queue.jobs.lock().jobs.is_empty() {
+            drop(pages.queue.next());
+        }
+        assert!(block_on(last));
+    }
 }
