@@ -198,7 +198,7 @@ int64_t syncline_durability(const struct syncline_fs *fs, const char *path, char
  * returned 0 (in a tree of class ordered, as a sync there). Other threads see all or none: each other call comes wholly before it
  * or after it. A change that can't be made (another thread removed the file) fails the commit, and the text names it and its path.
  *
- * At most 64 MiB of data, in the blocks of 4 KiB that are touched, and 16384 changes: more is -EFBIG, before any effect. Room and
+ * At most 64 MiB of data, in the blocks of 4 KiB that are touched and with values of attributes, and 16384 changes: more is -EFBIG, before any effect. Room and
  * quotas count as if nothing were given back. When the device fails in the midst of a commit, the text says whether all of it is
  * visible but not durable, and a later sync tries again; or that the image is read-only now and opens again as it was before.
  */

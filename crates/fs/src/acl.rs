@@ -145,6 +145,12 @@ pub(crate) struct AclChange {
 }
 
 impl Filesystem {
+    /// Bytes of the list that new inodes get from a directory, if it has one.
+    pub(crate) async fn default_acl_bytes(&self, dir: &Arc<Inode>) -> Result<usize, FsError> {
+        let _lease = dir.lease.read().await;
+        Ok(self.find_acl(dir, DEFAULT).await?.map_or(0, |(_, list)| list.encode().len()))
+    }
+
     /// One of an inode's lists, with its location. The caller holds the lease.
     async fn find_acl(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<(XattrSearch, Acl)>, FsError> {
         {

@@ -41,8 +41,15 @@ pub enum FsError {
     #[error("a transaction has at most 16,384 operations: commit it in parts")]
     TooManySteps,
     /// EFBIG
-    #[error("a transaction writes at most 64 MiB, counted in blocks of 4 KiB: commit it in parts")]
+    #[error(
+        "a transaction writes at most 64 MiB, counted in blocks of 4 KiB and with values of attributes: commit it in parts"
+    )]
     TransactionTooLarge,
+    /// EOPNOTSUPP
+    #[error(
+        "a transaction makes nothing in a directory whose default access list has more than 127 entries: make it before"
+    )]
+    LongDefaultAcl,
     /// EMLINK
     #[error("too many links")]
     TooManyLinks,
@@ -179,7 +186,7 @@ impl FsError {
             Self::NotEmpty => 39,
             Self::TooManySymlinks => 40,
             Self::NoAttribute | Self::NoParentPointers => 61,
-            Self::NotSupported | Self::QuotaUnsupported => 95,
+            Self::NotSupported | Self::QuotaUnsupported | Self::LongDefaultAcl => 95,
             Self::Stale => 116,
             Self::QuotaExceeded => 122,
             Self::Store(StoreError::KeepsRoom) => 95,

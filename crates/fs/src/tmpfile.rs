@@ -75,21 +75,11 @@ impl Filesystem {
     /// Prepares an inode for a new name. An inode without names must be linkable. It is held open,
     /// so that its removal does not begin, and its data is logged first: like a rename, a first
     /// name brings the contents along (promise P3).
-    pub(crate) async fn prepare_first_name<'a>(
-        &'a self,
-        inode: &'a Arc<Inode>,
-    ) -> Result<Option<HeldOpen<'a>>, FsError> {
-        {
-            let mut state = inode.state.lock();
-            if state.attr.nlink > 0 {
-                return Ok(None);
-            }
-            if !state.linkable || state.removing {
-                return Err(FsError::NotFound);
-            }
-            state.opens += 1;
-        }
-        let held = HeldOpen { fs: self, inode };
+    pub(crate) async fn prepare_first_name(&self, inode: &Arc<Inode>) -> Result<Option<HeldOpen>, FsError> {
+        let Some(held) = HeldOpen::of_linkable(self, inode.clone()) else {
+            let has_names = inode.state.lock().attr.nlink > 0;
+            return if has_names { Ok(None) } else { Err(FsError::NotFound) };
+        };
         if !self.store.breaks(Canary::RenameWithoutData) {
             data::submit_dirty(self, inode).await?;
         }
@@ -97,14 +87,28 @@ impl Filesystem {
     }
 }
 
-/// Keeps an inode open for as long as this lives.
-pub(crate) struct HeldOpen<'a> {
-    fs: &'a Filesystem,
-    inode: &'a Arc<Inode>,
+/// Keeps an inode without a name open for as long as this lives.
+pub(crate) struct HeldOpen {
+    fs: Arc<Filesystem>,
+    inode: Arc<Inode>,
 }
 
-impl Drop for HeldOpen<'_> {
+impl HeldOpen {
+    /// Holds an inode that can be given its first name.
+    pub(crate) fn of_linkable(fs: &Filesystem, inode: Arc<Inode>) -> Option<Self> {
+        {
+            let mut state = inode.state.lock();
+            if state.attr.nlink > 0 || !state.linkable || state.removing {
+                return None;
+            }
+            state.opens += 1;
+        }
+        Some(Self { fs: fs.arc(), inode })
+    }
+}
+
+impl Drop for HeldOpen {
     fn drop(&mut self) {
-        self.fs.release_inode(self.inode);
+        self.fs.release_inode(&self.inode);
     }
 }

@@ -14,15 +14,15 @@ use futures_lite::future::or;
 use std::future::Future;
 use syncline_sync::Event;
 use syncline_sync::asynchronous::{MutexGuard, RwLock, RwLockWriteGuard};
-use syncline_sync::atomic::{AtomicBool, Ordering};
+use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// What brackets, seals and checkpoints have in common.
 #[derive(Default)]
 pub(crate) struct Brackets {
     /// Held for writing by an open bracket, for reading by whoever seals.
     pub(crate) sealing: RwLock<()>,
-    /// No checkpoint begins.
-    held_off: AtomicBool,
+    /// Counts beginnings and ends of holding checkpoints off: while it is odd, no checkpoint begins.
+    held_off: AtomicU64,
     /// Notified when checkpoints begin to be held off.
     begun: Event,
 }
@@ -61,7 +61,14 @@ impl Store {
 
     /// True while nobody may wait for a checkpoint.
     pub(crate) fn holds_off_checkpoints(&self) -> bool {
-        self.brackets.held_off.load(Ordering::Acquire)
+        self.moment().is_none()
+    }
+
+    /// A number that is the same twice if checkpoints were not held off in between; `None` if they
+    /// are now. While they are, everybody is admitted, whether or not there is room.
+    pub fn moment(&self) -> Option<u64> {
+        let moment = self.brackets.held_off.load(Ordering::Acquire);
+        moment.is_multiple_of(2).then_some(moment)
     }
 
     /// The result of `wait`, unless checkpoints are held off or begin to be.
@@ -80,7 +87,7 @@ impl Store {
 
 impl<'a> Quiet<'a> {
     fn begin(store: &'a Store, checkpoint: MutexGuard<'a, CheckpointState>) -> Self {
-        store.brackets.held_off.store(true, Ordering::Release);
+        store.brackets.held_off.fetch_add(1, Ordering::AcqRel);
         // Whoever waits for a checkpoint, or for memory that one frees, goes on without.
         store.brackets.begun.notify(usize::MAX);
         store.checkpoint_ended.notify(usize::MAX);
@@ -98,7 +105,7 @@ impl<'a> Quiet<'a> {
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        self.store.brackets.held_off.store(false, Ordering::Release);
+        self.store.brackets.held_off.fetch_add(1, Ordering::AcqRel);
         // What became due meanwhile was put off.
         self.store.wake.notify(usize::MAX);
     }

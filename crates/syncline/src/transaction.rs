@@ -65,11 +65,12 @@ use syncline_fs::{Action, FsError, NotCommitted, STEPS_MAX, Step, TRANSACTION_BY
 /// of it is in memory until then, and other calls wait while it is applied, which takes memory but
 /// no device. A commit waits for a checkpoint that is under way.
 ///
-/// At most 64 MiB of data, counted in the blocks of 4 KiB that each write touches, and 16,384
+/// At most 64 MiB of data, counted in the blocks of 4 KiB that each write touches and with the values of attributes, and 16,384
 /// changes ([`write`](Self::write) is up to three, and one more for each 4 MiB); more is EFBIG before any
 /// effect. Room and quotas count as if nothing that the transaction removes were given back, so on a
 /// full image a transaction that only removes may find no room (ENOSPC) where a removal by itself does. Hard links, exchanging names,
-/// owners, times, flags and access control lists can't be changed in a transaction.
+/// owners, times, flags and access control lists can't be changed in a transaction, and nothing can be
+/// made in a directory whose default access control list has more than 127 entries.
 #[must_use = "nothing happens before the commit"]
 pub struct Transaction {
     shared: Arc<Shared>,
@@ -214,6 +215,10 @@ impl Transaction {
         value: &[u8],
         mode: XattrMode,
     ) -> &mut Self {
+        self.bytes = self.bytes.saturating_add(value.len() as u64);
+        if self.bytes > TRANSACTION_BYTES_MAX {
+            return self;
+        }
         let (name, value) = (name.as_ref().as_bytes().to_vec(), value.to_vec());
         self.add(path, Action::SetXattr { name, value, mode })
     }

@@ -33,7 +33,7 @@ pub(crate) use calls::reflink::take_over::Span;
 pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};
 pub(crate) use calls::relocate::Relocation;
 pub use calls::rewrite::Rewritten;
-pub(crate) use calls::sync::{fsync_as, sync_many};
+pub(crate) use calls::sync::{fsync_as, sync_submitted};
 pub(crate) use calls::truncate::{remove_all, truncate};
 pub(crate) use calls::write::{Writer, write_in_transaction};
 pub(crate) use extents::room::reserve;

@@ -34,6 +34,7 @@ pub(super) struct Mount {
 /// The settings of a test.
 #[derive(Clone, Copy)]
 pub(super) struct Setup {
+    pub size_bytes: u64,
     pub node_bytes: u32,
     /// Number of different name hashes, if limited.
     pub hashes: Option<u64>,
@@ -47,6 +48,7 @@ pub(super) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            size_bytes: SIZE,
             node_bytes: 16384,
             hashes: None,
             cached_inodes_max: 65536,
@@ -64,7 +66,7 @@ impl Mount {
 
     pub(super) fn with(setup: Setup) -> Self {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
-        let device = MemoryDevice::new(SIZE);
+        let device = MemoryDevice::new(setup.size_bytes);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
         let options = FormatOptions {
             node_bytes: setup.node_bytes,

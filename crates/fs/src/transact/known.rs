@@ -3,10 +3,11 @@
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, LinkTarget};
+use crate::privileges::CAPABILITY;
 use crate::types::{FileType, Ino};
 use std::collections::HashMap;
 use std::sync::Arc;
-use syncline_format::items::inode::{FLAG_APPEND, FLAG_IMMUTABLE};
+use syncline_format::items::inode::{FLAG_APPEND, FLAG_CAPABILITY, FLAG_IMMUTABLE};
 
 /// An inode: one that exists, or the one that is made by the step of this index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,6 +57,15 @@ impl Known {
     /// Refuses what `flags::require_writable` refuses.
     pub(super) fn require_writable(&self, offset: u64) -> Result<(), FsError> {
         refuse(self.flags & FLAG_IMMUTABLE != 0 || (self.flags & FLAG_APPEND != 0 && offset < self.size))
+    }
+
+    /// What a write or a new size does to a file's capabilities.
+    pub(super) fn drop_capability(&mut self) {
+        let changed = self.xattrs.get(CAPABILITY).copied();
+        if changed.unwrap_or(self.flags & FLAG_CAPABILITY != 0) {
+            self.xattrs.insert(CAPABILITY.to_vec(), false);
+            self.list_bytes = self.list_bytes.saturating_sub(CAPABILITY.len() as u32 + 1);
+        }
     }
 
     pub(super) fn require_regular(&self) -> Result<(), FsError> {

@@ -37,6 +37,9 @@ use syncline_sync::asynchronous::{RwLockReadGuard, RwLockWriteGuard};
 /// off even if yet another checkpoint runs.
 const CHECKPOINTS_AWAITED: u32 = 4;
 
+/// How often a commit looks for room while others are being applied, before it keeps them from it.
+const SEARCHES: u32 = 16;
+
 /// What a transaction did: the laboratory compares it with what a crash leaves.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
@@ -70,7 +73,8 @@ impl Filesystem {
             return Ok(());
         }
         let needs = room::Needs::of(steps)?;
-        let room = self.find_room_for(&needs).await.map_err(NotCommitted::unchanged)?;
+        self.submit_nameless(steps).await.map_err(NotCommitted::unchanged)?;
+        let room = self.find_room_beside(&needs).await.map_err(NotCommitted::unchanged)?;
         let (alone, quiet) = self.alone().await;
         let planned = Plan::make(self, steps).await?;
         self.submit_before(&planned).await.map_err(NotCommitted::unchanged)?;
@@ -89,7 +93,24 @@ impl Filesystem {
         bracket.close();
         drop((alone, room));
         self.counters.transactions.add(1);
-        data::sync_many(self, &touched, caller.uid).await.map_err(NotCommitted::NotDurable)
+        data::sync_submitted(self, &touched, caller.uid).await.map_err(NotCommitted::NotDurable)
+    }
+
+    /// Finds the room at a time when no other transaction is applied: then everybody is admitted,
+    /// whether or not there is room.
+    async fn find_room_beside(&self, needs: &room::Needs) -> Result<room::Kept, FsError> {
+        for _ in 0..SEARCHES {
+            let before = self.store.moment();
+            let found = self.find_room_for(needs).await;
+            if before.is_some() && self.store.moment() == before {
+                return found;
+            }
+            drop(found);
+            drop(self.beside_transactions().await);
+        }
+        // The others have to wait, though they may be those who could make room.
+        let _beside = self.beside_transactions().await;
+        self.find_room_for(needs).await
     }
 
     /// Waits until no other call of the library and no checkpoint is under way, and holds off both.
@@ -106,6 +127,19 @@ impl Filesystem {
         let alone = self.transactions.write().await;
         let quiet = self.store.quiet().await;
         (alone, quiet)
+    }
+
+    /// Submits what was written to files that get their first name. It may be much, so others are
+    /// not held off meanwhile.
+    async fn submit_nameless(&self, steps: &[Step]) -> Result<(), FsError> {
+        for step in steps {
+            if let Action::Link { ino, .. } = step.action
+                && let Ok(inode) = self.inode(ino).await
+            {
+                data::submit_dirty(self, &inode).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Submits what was written before to the files that the transaction changes, so that a file

@@ -16,6 +16,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::quota::UNIT_BYTES;
 use crate::symlink::TARGET_BYTES_MAX;
+use crate::tmpfile::HeldOpen;
 use crate::types::{FileType, Ino, XattrMode};
 use crate::{FsError, directory};
 use bytes::Bytes;
@@ -28,7 +29,10 @@ use syncline_store::StoreError;
 
 /// Units that a block counts for in a quota.
 const BLOCK_UNITS: u64 = BLOCK_BYTES as u64 / UNIT_BYTES;
-/// Units that access control lists may take that a new inode gets from its directory.
+/// Most bytes of an access control list that a new inode may get from its directory. A directory
+/// gets two.
+const DEFAULT_ACL_BYTES_MAX: usize = 4 + 127 * 8;
+/// Units that these lists take at most.
 const INHERITED_UNITS: u64 = 2 * BLOCK_UNITS;
 /// Bytes of the names of these lists.
 const INHERITED_LIST_BYTES: u32 = 64;
@@ -99,6 +103,8 @@ pub(super) struct Planned<'a> {
     pub deeds: Vec<(usize, Deed<'a>)>,
     /// Existing regular files that it writes, cuts or renames.
     pub files: Vec<Arc<Inode>>,
+    /// Files without a name that get one.
+    pub _held: Vec<HeldOpen>,
 }
 
 /// A plan that is being made.
@@ -106,13 +112,21 @@ pub(super) struct Plan<'a> {
     fs: &'a Filesystem,
     world: World,
     files: BTreeMap<Ino, Arc<Inode>>,
+    /// Files without a name that get one: a close meanwhile must not remove them.
+    held: Vec<HeldOpen>,
     /// Units and inodes that the steps take of each quota, at most.
     quotas: BTreeMap<u64, (u64, u64)>,
 }
 
 impl<'a> Plan<'a> {
     pub(super) async fn make(fs: &'a Filesystem, steps: &'a [Step]) -> Result<Planned<'a>, NotCommitted> {
-        let mut plan = Self { fs, world: World::default(), files: BTreeMap::new(), quotas: BTreeMap::new() };
+        let mut plan = Self {
+            fs,
+            world: World::default(),
+            files: BTreeMap::new(),
+            held: Vec::new(),
+            quotas: BTreeMap::new(),
+        };
         let mut deeds = Vec::with_capacity(steps.len());
         for (index, step) in steps.iter().enumerate() {
             match plan.step(index, step).await {
@@ -121,7 +135,7 @@ impl<'a> Plan<'a> {
                 Err(error) => return Err(NotCommitted::Refused { step: index, error }),
             }
         }
-        Ok(Planned { deeds, files: plan.files.into_values().collect() })
+        Ok(Planned { deeds, files: plan.files.into_values().collect(), _held: plan.held })
     }
 
     /// Plans a step; `None` if nothing is to be done.
@@ -137,7 +151,7 @@ impl<'a> Plan<'a> {
                     Place::There(_) => return Err(FsError::Exists),
                     Place::Nowhere(dir, name) => (dir, name),
                 };
-                self.add(index, (dir, &name), FileType::Directory, None)?;
+                self.add(index, (dir, &name), FileType::Directory, None).await?;
                 Ok(Some(Deed::Mkdir { dir, name, permissions: *permissions }))
             }
             Action::Symlink { target } => self.symlink(index, path, target).await.map(Some),
@@ -177,7 +191,7 @@ impl<'a> Plan<'a> {
             Place::There(_) if exclusive => Err(FsError::Exists),
             Place::There(node) => self.world.known(node).require_regular().map(|()| None),
             Place::Nowhere(dir, name) => {
-                self.add(index, (dir, &name), FileType::Regular, None)?;
+                self.add(index, (dir, &name), FileType::Regular, None).await?;
                 Ok(Some(Deed::Create { dir, name, permissions }))
             }
         }
@@ -194,12 +208,12 @@ impl<'a> Plan<'a> {
         if self.world.find(self.fs, dir, &name).await?.is_some() {
             return Err(FsError::Exists);
         }
-        self.add(index, (dir, &name), FileType::Symlink, Some(target.to_vec()))?;
+        self.add(index, (dir, &name), FileType::Symlink, Some(target.to_vec())).await?;
         Ok(Deed::Symlink { dir, name, target })
     }
 
     /// Adds the inode that this step makes, under a name that its directory does not have.
-    fn add(
+    async fn add(
         &mut self,
         index: usize,
         (dir, name): (Node, &[u8]),
@@ -216,6 +230,12 @@ impl<'a> Plan<'a> {
             more_links(known.links)?;
         }
         let quota = known.quota;
+        // One that the transaction makes has the list of its parent.
+        if let Some(inode) = known.inode.clone()
+            && self.fs.default_acl_bytes(&inode).await? > DEFAULT_ACL_BYTES_MAX
+        {
+            return Err(FsError::LongDefaultAcl);
+        }
         self.spend(quota, INHERITED_UNITS, 1)?;
         let new = Known {
             file_type,
@@ -265,6 +285,7 @@ impl<'a> Plan<'a> {
         let end = offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
         known.size = known.size.max(end);
+        known.drop_capability();
         let quota = known.quota;
         self.probe(file, [offset, end - 1]).await?;
         self.note_file(file);
@@ -293,6 +314,7 @@ impl<'a> Plan<'a> {
             return Err(FsError::TooLarge);
         }
         known.size = size;
+        known.drop_capability();
         let quota = known.quota;
         self.probe(file, [size, 0]).await?;
         self.note_file(file);

@@ -9,7 +9,8 @@ use syncline_store::{Admitted, ChangeSize, Reservation, StoreError};
 
 /// Most steps of a transaction.
 pub const STEPS_MAX: usize = 16384;
-/// Most bytes that a transaction writes, counted in the blocks that each write touches.
+/// Most bytes that a transaction writes, counted in the blocks that each write touches, together with
+/// the values of attributes.
 pub const TRANSACTION_BYTES_MAX: u64 = MANY_BLOCKS_MAX * BLOCK_BYTES as u64;
 
 /// What one step takes besides its payload: the items of an inode, its directory, its name and a
@@ -36,6 +37,7 @@ impl Needs {
             return Err(NotCommitted::unchanged(FsError::TooManySteps));
         }
         let (mut size, mut written, mut edges) = (ChangeSize::ORDINARY, 0, 0);
+        let mut values = 0;
         let mut add = |more: ChangeSize| {
             size.items += more.items;
             size.bytes += more.bytes;
@@ -51,12 +53,15 @@ impl Needs {
                     add(data::size_of_names(blocks + 1));
                 }
                 Action::SetLen { .. } => edges += 1,
-                Action::SetXattr { value, .. } => add(xattr::size_of(value)),
+                Action::SetXattr { value, .. } => {
+                    values += value.len() as u64;
+                    add(xattr::size_of(value));
+                }
                 Action::Symlink { target } => add(xattr::size_of(target)),
                 _ => {}
             }
         }
-        if written > MANY_BLOCKS_MAX {
+        if written * BLOCK_BYTES as u64 + values > TRANSACTION_BYTES_MAX {
             return Err(NotCommitted::unchanged(FsError::TransactionTooLarge));
         }
         Ok(Self { size, blocks: written + edges })

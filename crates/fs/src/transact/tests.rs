@@ -1,5 +1,6 @@
 //! Transactions on a real store.
 
+mod edges;
 mod random;
 
 use super::{Action, NotCommitted, STEPS_MAX, Step, TRANSACTION_BYTES_MAX};

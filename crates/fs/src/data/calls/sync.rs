@@ -200,15 +200,32 @@ fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
 /// caller need not have the files open, and must not take an error away from programs that have.
 pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) -> Result<(), FsError> {
     let mut draft = Draft::begin(Call::SyncMany, Inodes::of(inodes.iter().map(|inode| inode.ino)));
-    let result = sync_many_noting(fs, inodes, uid, &mut draft).await;
+    let result = Box::pin(sync_many_noting(fs, inodes, uid, Data::Submit, &mut draft)).await;
     draft.end(fs, &result);
     result
+}
+
+/// The same for a transaction of the library, whose data is submitted. What others write to these
+/// files meanwhile is theirs to sync, and may be more than one batch takes.
+pub(crate) async fn sync_submitted(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) -> Result<(), FsError> {
+    let mut draft = Draft::begin(Call::SyncMany, Inodes::of(inodes.iter().map(|inode| inode.ino)));
+    let result = sync_many_noting(fs, inodes, uid, Data::IsSubmitted, &mut draft).await;
+    draft.end(fs, &result);
+    result
+}
+
+/// What a sync of many files does about their data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Data {
+    Submit,
+    IsSubmitted,
 }
 
 async fn sync_many_noting(
     fs: &Filesystem,
     inodes: &[Arc<Inode>],
     uid: u32,
+    data: Data,
     draft: &mut Draft,
 ) -> Result<(), FsError> {
     for inode in inodes {
@@ -224,8 +241,12 @@ async fn sync_many_noting(
     note_why(fs, inodes, entry, false, draft);
     let unreported: Vec<_> =
         files.values().map(|inode| (*inode, inode.state.lock().data.failures.unreported())).collect();
-    let mut result =
-        many::submit_many(fs, &files.values().copied().collect::<Vec<_>>(), draft.submitted()).await;
+    let mut result = match data {
+        Data::Submit => {
+            many::submit_many(fs, &files.values().copied().collect::<Vec<_>>(), draft.submitted()).await
+        }
+        Data::IsSubmitted => Ok(()),
+    };
     let class = class_of_all(fs, inodes);
     draft.of_class(class);
     if result.is_ok()
@@ -236,7 +257,7 @@ async fn sync_many_noting(
         let target = files.values().map(|inode| target(inode, entry, false)).fold(entry, OpSeq::max);
         result = sync_to(fs, target, draft).await;
     }
-    if result.is_ok() && !matches!(class, Durability::Ordered(_)) {
+    if result.is_ok() && data == Data::Submit && !matches!(class, Durability::Ordered(_)) {
         files.values().for_each(|inode| inode.state.lock().data.failures.end_unwritten());
     }
     for (inode, error) in unreported {

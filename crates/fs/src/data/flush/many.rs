@@ -37,7 +37,15 @@ pub(crate) async fn submit_many(
 pub(crate) async fn submit_in_transaction(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsError> {
     let _writebacks = submit::hold_writebacks(files).await;
     let _leases = lease_all(files).await;
-    submit_leased(fs, files, Aim::Log, &mut Submitted::default()).await
+    // Beside what it writes, blocks may wait that are in the log already, or that leave an inode
+    // item. So there may be more than `MANY_BLOCKS_MAX`.
+    let dirty = begin(files, Aim::Log);
+    if dirty.is_empty() {
+        return Ok(());
+    }
+    start::submit(fs, &dirty, &mut Submitted::default()).await?;
+    require_sizes(fs, &dirty);
+    Ok(())
 }
 
 /// The most memory that naming this many new blocks of a file takes.
@@ -79,22 +87,15 @@ pub(crate) async fn submit_leased_of(fs: &Filesystem, inode: &Arc<Inode>) -> Res
     submit_leased(fs, &[inode], Aim::Place, &mut Submitted::default()).await
 }
 
-/// Submits all dirty data of these files in one transaction. Their `writeback`s and leases are
-/// held.
+/// Submits all dirty data of these files in one transaction, or none if it is too much. Their
+/// `writeback`s and leases are held.
 pub(crate) async fn submit_leased(
     fs: &Filesystem,
     files: &[&Arc<Inode>],
     aim: Aim,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    let dirty: Vec<Submission<'_>> = files
-        .iter()
-        .filter(|inode| !inode.state.lock().is_clean(aim))
-        .map(|inode| {
-            inode.state.lock().begin_submission();
-            Submission { inode, blocks: 0..u64::MAX, aim }
-        })
-        .collect();
+    let dirty = begin(files, aim);
     let blocks: u64 = dirty.iter().map(|file| file.inode.state.lock().data.dirty.len()).sum();
     if blocks > MANY_BLOCKS_MAX {
         return Err(FsError::TooLarge);
@@ -103,6 +104,20 @@ pub(crate) async fn submit_leased(
         return Ok(());
     }
     start::submit(fs, &dirty, note).await?;
-    dirty.iter().for_each(|file| ended::require_size(fs, file.inode));
+    require_sizes(fs, &dirty);
     Ok(())
+}
+
+/// Begins the submissions of those of the files that have something to submit.
+fn begin<'a>(files: &[&'a Arc<Inode>], aim: Aim) -> Vec<Submission<'a>> {
+    let is_dirty = |inode: &&&Arc<Inode>| !inode.state.lock().is_clean(aim);
+    let begun = files.iter().filter(is_dirty).map(|inode| {
+        inode.state.lock().begin_submission();
+        Submission { inode, blocks: 0..u64::MAX, aim }
+    });
+    begun.collect()
+}
+
+fn require_sizes(fs: &Filesystem, dirty: &[Submission<'_>]) {
+    dirty.iter().for_each(|file| ended::require_size(fs, file.inode));
 }

@@ -3,22 +3,19 @@
 use super::{Deed, Plan};
 use crate::FsError;
 use crate::create::more_links;
-use crate::inode::Inode;
+use crate::tmpfile::HeldOpen;
 use crate::transact::known::{Known, Node};
 use crate::types::{Ino, ROOT};
 use std::collections::HashSet;
-use std::sync::Arc;
 
 impl<'a> Plan<'a> {
     pub(super) async fn link(&mut self, ino: Ino, path: &[u8], exclusive: bool) -> Result<Deed<'a>, FsError> {
         let file = Node::Old(ino);
         let known = self.world.look(self.fs, file).await?.clone();
-        let linkable = |inode: &Arc<Inode>| {
-            let state = inode.state.lock();
-            state.linkable && !state.removing
-        };
-        if known.links > 0 || !known.inode.as_ref().is_some_and(linkable) {
-            return Err(FsError::NotFound);
+        let held = known.inode.clone().and_then(|inode| HeldOpen::of_linkable(self.fs, inode));
+        match held {
+            Some(held) if known.links == 0 => self.held.push(held),
+            _ => return Err(FsError::NotFound),
         }
         known.require_regular()?;
         known.require_changeable()?;
