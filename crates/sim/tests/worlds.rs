@@ -93,7 +93,7 @@ fn one_world() {
 }
 
 /// Every rule whose breach a single caller on a sound device can notice is detected. (The others
-/// need several tasks at once, failing devices, rot or a full image.)
+/// need several tasks at once, time, failing devices, rot or a full image.)
 #[test]
 fn rules_broken_on_purpose_are_noticed() {
     let all = Enumeration::default();
@@ -114,7 +114,6 @@ fn rules_broken_on_purpose_are_noticed() {
         (Canary::OverlookUsage, "quota A 24576 4; -; mkdir A/D"),
         (Canary::SnapshotWithoutData, "append A/bar 9000; -; snapshot"),
         (Canary::OrderedWithoutOrder, ""),
-        (Canary::AtomicWriteLeaks, ""),
         (Canary::PromiseForgotten, "order A/bar 4000 200; fsync A/bar; "),
         // These show only if a second operation meets the effects of the first.
         (Canary::ReuseEarly, "rename A/foo B/bar; syncfs; append"),

@@ -132,7 +132,13 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
     if !matches!(input.mode & libc::S_IFMT, 0 | libc::S_IFREG) {
         return Err(Refusal::Malformed);
     }
-    let attributes = make(session, request, &input, name).await?;
+    let made = make(session, request, &input, name).await?;
+    open_made(session, request, &input, made).await
+}
+
+/// Opens the file of a CREATE. A function of its own, so that the future of making it has no room
+/// for what this holds.
+async fn open_made(session: &Session, request: &Request, input: &CreateIn, attributes: Attributes) -> Answer {
     let ino = attributes.ino;
     let opened_file = async {
         if attributes.file_type != FileType::Regular {

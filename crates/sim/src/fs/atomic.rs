@@ -7,7 +7,10 @@ use crate::content::contents_of;
 use bytes::Bytes;
 use rand::Rng;
 use syncline_fs::FsError;
+use syncline_fs::QuotaLimits;
 use syncline_fs::types::Ino;
+
+type Limits = Vec<(Ino, bool, QuotaLimits)>;
 
 /// The handle of all atomic writes: a file that a task has claimed is nobody else's.
 const HANDLE: u64 = 2;
@@ -16,11 +19,12 @@ impl Task {
     pub(super) async fn write_atomically(&mut self) -> Done {
         let ino = self.random_file()?;
         let _claim = self.claim(ino).await?;
+        let limits = self.limits();
         self.fs.start_atomic_write(ino, HANDLE).await?;
         let written = self.write_aside(ino).await;
         let commits = self.rng.random_range(0..4) > 0;
         let ended = match written {
-            Ok(writes) if commits => self.commit(ino, writes).await,
+            Ok(writes) if commits => self.commit(ino, writes, limits).await,
             Ok(_) => Ok(()),
             Err(failure) => Err(failure),
         };
@@ -54,7 +58,12 @@ impl Task {
         Ok(writes)
     }
 
-    async fn commit(&self, ino: Ino, writes: Vec<(u64, Vec<u8>)>) -> Done {
+    /// The trees that have limits, and these.
+    fn limits(&self) -> Limits {
+        self.fs.quotas().iter().map(|tree| (tree.root, tree.being_set, tree.limits)).collect()
+    }
+
+    async fn commit(&self, ino: Ino, writes: Vec<(u64, Vec<u8>)>, limits: Limits) -> Done {
         let (fs, history, started) = (self.fs.clone(), self.history.clone(), self.history.now());
         let everything = self.fs.store().last_op().0;
         let (looking, before) = (self.fs.clone(), self.fs.counters().atomic_commits);
@@ -79,6 +88,8 @@ impl Task {
         tracing::trace!(ino, ?answer, "atomic write");
         match answer {
             Err(FsError::AtomicWriteTooLarge) => return Err(Failure::Expected),
+            // A limit that was set meanwhile counts all of it anew.
+            Err(FsError::QuotaExceeded) if self.limits() != limits => return Err(Failure::Expected),
             answer => finds_room(answer)?,
         }
         if ordered || self.is_ordered(ino).await? {

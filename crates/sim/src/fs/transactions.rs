@@ -2,12 +2,15 @@
 //! all or none of.
 
 use super::actions::{CALLER, Claim};
-use super::tracked::tracked;
+use super::history::FsHistory;
+use super::tracked::{Did, tracked_each};
 use super::tree::{Body, Change, Node, Place, Tree};
 use super::workload::{Done, Failure, Task};
 use crate::content::{block_of, contents_of};
+use parking_lot::Mutex;
 use rand::Rng;
 use rand::seq::IndexedRandom;
+use std::sync::Arc;
 use syncline_fs::types::{Ino, ROOT, XattrMode};
 use syncline_fs::{Action, NotCommitted, Step, Together};
 
@@ -101,10 +104,22 @@ impl Task {
         if steps.is_empty() {
             return Ok(());
         }
-        let (fs, transactions) = (self.fs.clone(), self.fs.counters().transactions);
+        let (fs, before) = (self.fs.clone(), self.fs.counters().transactions);
         let committing = async move { fs.transact(CALLER, &steps).await };
-        let (answer, _) = tracked(&self.fs, committing).await;
-        tracing::trace!(steps = meant.len(), ?answer, "transaction");
+        // As soon as it is applied: the host may die while the commit waits for its flush.
+        let (looking, history, count) = (self.fs.clone(), self.history.clone(), meant.len());
+        let recorded = Arc::new(Mutex::new(None));
+        let (mut meant, noted) = (Some(meant), recorded.clone());
+        let each = move |_: &Did| {
+            if looking.counters().transactions > before
+                && let (Some(meant), Some(together)) = (meant.take(), looking.last_transaction())
+            {
+                *noted.lock() = Some(record(&history, &together, meant).map(|()| together));
+            }
+        };
+        let (answer, _) = tracked_each(&self.fs, committing, each).await;
+        let recorded = recorded.lock().take();
+        tracing::trace!(steps = count, ?answer, "transaction");
         let applied = match &answer {
             Ok(()) | Err(NotCommitted::NotDurable(_)) => true,
             Err(NotCommitted::Broken { step, error }) if !self.world.faulty => {
@@ -114,9 +129,7 @@ impl Task {
         };
         if applied {
             let together =
-                self.fs.last_transaction().filter(|_| self.fs.counters().transactions > transactions);
-            let together = together.ok_or_else(|| Failure::Wrong("no transaction was applied".to_owned()))?;
-            self.record(&together, meant)?;
+                recorded.ok_or_else(|| Failure::Wrong("no transaction was applied".to_owned()))??;
             if answer.is_ok() {
                 self.promised(&together)?;
             }
@@ -202,46 +215,46 @@ impl Task {
         let payload = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
         draft.add(path, Action::Write { offset, data: payload }, Meant::Write { ino, offset, data });
     }
+}
 
-    /// Puts the steps into the history. A crash leads back to the end of the transaction or to
-    /// before it, so it matters little which of its operations made which change.
-    fn record(&self, together: &Together, meant: Vec<Meant>) -> Done {
-        let number = |ino: &mut Ino| {
-            if let Some((_, real)) = together.made.iter().find(|(step, _)| made(*step) == *ino) {
-                *ino = *real;
+/// Puts the steps into the history. A crash leads back to the end of the transaction or to
+/// before it, so it matters little which of its operations made which change.
+fn record(history: &FsHistory, together: &Together, meant: Vec<Meant>) -> Done {
+    let number = |ino: &mut Ino| {
+        if let Some((_, real)) = together.made.iter().find(|(step, _)| made(*step) == *ino) {
+            *ino = *real;
+        }
+    };
+    let (mut op, last) = (*together.ops.start(), *together.ops.end());
+    let mut files = Vec::new();
+    for meant in meant {
+        match meant {
+            Meant::Change(mut change) => {
+                change.each_ino(number);
+                history.changed(op, change);
+                op += 1;
             }
-        };
-        let (mut op, last) = (*together.ops.start(), *together.ops.end());
-        let mut files = Vec::new();
-        for meant in meant {
-            match meant {
-                Meant::Change(mut change) => {
-                    change.each_ino(number);
-                    self.history.changed(op, change);
-                    op += 1;
-                }
-                Meant::Write { mut ino, offset, data } => {
-                    number(&mut ino);
-                    let time = self.history.tick();
-                    self.history.with_file(ino, |file| file.taken_over(time, last, offset, &data));
-                    files.push(ino);
-                }
-                Meant::SetLen { mut ino, size } => {
-                    number(&mut ino);
-                    let time = self.history.tick();
-                    self.history.with_file(ino, |file| file.truncate(time, last, size));
-                    files.push(ino);
-                }
+            Meant::Write { mut ino, offset, data } => {
+                number(&mut ino);
+                let time = history.tick();
+                history.with_file(ino, |file| file.taken_over(time, last, offset, &data));
+                files.push(ino);
+            }
+            Meant::SetLen { mut ino, size } => {
+                number(&mut ino);
+                let time = history.tick();
+                history.with_file(ino, |file| file.truncate(time, last, size));
+                files.push(ino);
             }
         }
-        if op > last + 1 {
-            return Err(Failure::Wrong("a transaction committed less than it has changes".to_owned()));
-        }
-        let time = self.history.now();
-        files.into_iter().for_each(|ino| self.history.with_file(ino, |file| file.carried_by(last, time)));
-        self.history.together(together.ops.clone());
-        Ok(())
     }
+    if op > last + 1 {
+        return Err(Failure::Wrong("a transaction committed less than it has changes".to_owned()));
+    }
+    let time = history.now();
+    files.into_iter().for_each(|ino| history.with_file(ino, |file| file.carried_by(last, time)));
+    history.together(together.ops.clone());
+    Ok(())
 }
 
 /// What the filesystem demands of a rename and the model does not check.
