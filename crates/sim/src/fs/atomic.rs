@@ -66,11 +66,11 @@ impl Task {
     async fn commit(&self, ino: Ino, writes: Vec<(u64, Vec<u8>)>, limits: Limits) -> Done {
         let (fs, history, started) = (self.fs.clone(), self.history.clone(), self.history.now());
         let everything = self.fs.store().last_op().0;
-        let (looking, before) = (self.fs.clone(), self.fs.counters().atomic_commits);
+        let looking = self.fs.clone();
         let mut noted = false;
         let each = move |_: &Did| {
-            // Nobody else runs between the transaction and this look.
-            if noted || looking.counters().atomic_commits == before {
+            // Nobody else runs between the transaction, which ends the atomic write, and this look.
+            if noted || looking.atomic_writer(ino).is_some() {
                 return;
             }
             noted = true;
