@@ -136,6 +136,7 @@ def test_what_was_committed_survives_a_kill_as_a_whole(tmp_path):
     program.send_signal(signal.SIGKILL)
     rest = program.stdout.read().split()
     program.wait()
+    program.stdout.close()
     answered = int(rest[-1]) if rest else 30
     with syncline.Filesystem(image) as fs:
         with fs.open("/a") as one, fs.open("/b") as other:
