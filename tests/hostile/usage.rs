@@ -99,6 +99,21 @@ fn no_hidden_command_is_suggested() {
 }
 
 #[test]
+fn a_word_that_is_no_command_here_gets_a_tip() {
+    let place = Place::with_image("16MiB");
+    let image = place.image();
+    let image = image.to_str().unwrap();
+    for (typed, tip) in [
+        (vec!["df"], "syncline info IMAGE".to_owned()),
+        (vec!["snapshot", image, "monday"], format!("syncline snapshot create {image} NAME")),
+    ] {
+        let answer = syncline(&typed);
+        assert_eq!(answer.code, 2, "{answer:?}");
+        assert!(answer.err.contains(&tip) && !answer.err.contains("defragment"), "{answer:?}");
+    }
+}
+
+#[test]
 fn fsck_is_check() {
     let place = Place::with_image("16MiB");
     let mut command = program();

@@ -4,6 +4,7 @@
 
 use crate::contestant::Contestant;
 use crate::counts::{Counts, Source, cpu_seconds};
+use crate::error::During;
 use crate::ground::Ground;
 use crate::mount::Mounted;
 use crate::outcome::{Column, Report, Row};
@@ -11,7 +12,9 @@ use crate::workload::{Pace, Phase, Sample, Workload};
 use crate::{BenchError, Interrupt};
 use indicatif::{HumanDuration, ProgressBar};
 use rand::seq::SliceRandom;
+use rustix::fs::Advice;
 use serde::Serialize;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Seconds that making, mounting and unmounting take, for estimating the time.
@@ -132,10 +135,9 @@ impl Plan<'_> {
         order
     }
 
-    /// All contestants, without those that keep nothing if the workload reads data back or mounts
-    /// again.
+    /// All contestants, without those that keep nothing if the workload needs what it stored.
     fn contestants_of(&self, workload: &dyn Workload) -> impl Iterator<Item = &Contestant> {
-        let to_be_kept = workload.reads_back() || workload.phases().iter().any(|phase| phase.cold);
+        let to_be_kept = workload.reads_back();
         self.contestants.iter().filter(move |contestant| !to_be_kept || contestant.keeps())
     }
 
@@ -184,9 +186,12 @@ impl Plan<'_> {
             if phase.settled {
                 mounted.settle()?;
             }
-            if phase.cold {
+            if phase.cold && contestant.keeps() {
                 mounted.end()?;
                 mounted = self.ground.mount(contestant)?;
+            } else if phase.cold {
+                // Its names would be gone.
+                forget_pages(mounted.directory())?;
             }
             runs.push(self.run(index, workload, &mounted, &source)?);
         }
@@ -217,6 +222,16 @@ impl Plan<'_> {
             cpu_seconds: cpu_seconds(mounted.daemon()) - cpu_before,
         })
     }
+}
+
+/// Has the kernel give up the cached pages of the directory's files.
+fn forget_pages(directory: &Path) -> Result<(), BenchError> {
+    for entry in std::fs::read_dir(directory).at(directory)? {
+        let path = entry.at(directory)?.path();
+        let file = std::fs::File::open(&path).at(&path)?;
+        rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).at(&path)?;
+    }
+    Ok(())
 }
 
 /// Adds the contestant to an error.

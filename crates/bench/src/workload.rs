@@ -143,8 +143,8 @@ pub trait Workload {
         0
     }
 
-    /// True if it reads back data or extended attributes that it stored: then [`null`](crate::null)
-    /// can't take part.
+    /// True if it needs the data or the extended attributes that it stored: then
+    /// [`null`](crate::null) can't take part.
     fn reads_back(&self) -> bool {
         false
     }

@@ -22,9 +22,9 @@ mod metrics;
 mod near;
 mod permission;
 mod size;
+mod suggestions;
 mod utab;
 
-use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::{Failure, Outcome};
 use helper::{Asked, Role};
@@ -325,21 +325,9 @@ fn outlive_limits() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// A command that no help shows must not be suggested.
-fn suggest_no_hidden_command(error: &mut clap::Error) {
-    let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) else {
-        return;
-    };
-    let definition = definition();
-    names.retain(|name| definition.find_subcommand(name).is_none_or(|command| !command.is_hide_set()));
-    if !names.is_empty() {
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
-    }
-}
-
 /// Reports what is wrong with the command line, or shows the help that was asked for.
 fn refuse(mut error: clap::Error, role: Role) -> ExitCode {
-    suggest_no_hidden_command(&mut error);
+    suggestions::mend(&mut error, &definition());
     // If not even this can be printed, there is nothing to do.
     drop(error.print());
     let check = std::env::args_os().nth(1).is_some_and(|command| command == "check" || command == "fsck");

@@ -1,13 +1,14 @@
 //! The null filesystem: does only what FUSE requires, and leaves out everything else that a
-//! filesystem does. It keeps names, attributes and sizes. Data is dropped, and an fsync has nothing
-//! to wait for, unless there is a device, which then takes the data and is flushed. Syncline's own
-//! transports serve it, so kernel, requests and threads are the same, and the difference between
+//! filesystem does. It keeps names, attributes and sizes. Data is dropped, reads get zeros, and an
+//! fsync has nothing to wait for, unless there is a device, which then takes the data, is flushed,
+//! and is read: at the file's offset, whatever lies there. Syncline's own transports serve it, so kernel, requests and threads are the same, and the difference between
 //! the two is Syncline's own cost.
 
 mod listing;
 mod sink;
 mod tree;
 
+use bytes::Bytes;
 use listing::{readdir, readdirplus};
 use sink::Sink;
 use std::path::Path;
@@ -62,6 +63,7 @@ impl Serve for Null {
             (Opcode::FSync | Opcode::FSyncDir, Some(sink)) => {
                 sink.sync(request.ino()).await.map(|()| Reply::empty())
             }
+            (Opcode::Read, Some(sink)) => read_device(session, request, sink).await,
             _ => answer(session, request, opcode),
         };
         answered.unwrap_or_else(|Errno(errno)| Reply::error(errno))
@@ -232,12 +234,28 @@ fn statfs() -> Reply {
     })
 }
 
-/// Returns zeros, as if nothing but holes had ever been written.
-fn read(session: &Session, request: &Request) -> Answer {
+/// Where to read, and how much of it is there.
+fn range(session: &Session, request: &Request) -> Result<(u64, usize), Errno> {
     let input: ReadIn = request.arguments().take()?;
     let left = session.fs().tree.attr(request.ino())?.size.saturating_sub(input.offset);
-    let len = left.min(input.size.into()).min(READ_BYTES_MAX as u64) as usize;
-    Ok(Reply::data(vec![bytes::Bytes::from_static(&ZEROS[..len])]))
+    Ok((input.offset, left.min(input.size.into()).min(READ_BYTES_MAX as u64) as usize))
+}
+
+/// Returns zeros, as if nothing but holes had ever been written.
+fn read(session: &Session, request: &Request) -> Answer {
+    let (_, len) = range(session, request)?;
+    Ok(Reply::data(vec![Bytes::from_static(&ZEROS[..len])]))
+}
+
+/// One read of the device, into the transport's own memory where it lends some.
+async fn read_device(session: &Session, request: &Request, sink: &Sink) -> Answer {
+    let (offset, len) = range(session, request)?;
+    if len == 0 {
+        return Ok(Reply::data(Vec::new()));
+    }
+    let mut room = request.take_room();
+    let room = room.as_mut().and_then(|room| room.take(len.next_multiple_of(syncline_device::BLOCK_BYTES)));
+    Ok(Reply::data(vec![sink.read(offset, len, room).await?]))
 }
 
 /// The data is dropped or goes to the sink; the size is kept.

@@ -1,5 +1,6 @@
-//! A device that takes written data, at no particular place, and is flushed at each sync: the
-//! lowest possible cost of a sync.
+//! A device that takes written data, at no particular place, is flushed at each sync, and is read
+//! where a file's offset points, whatever lies there: the lowest possible cost of a sync and of a
+//! read.
 
 use super::tree::Errno;
 use bytes::Bytes;
@@ -8,7 +9,9 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_device::{AlignedBuf, BLOCK_BYTES, Device, DeviceError, FlushTracker, Ticket, WriteHandle};
+use syncline_device::{
+    AlignedBuf, BLOCK_BYTES, Device, DeviceError, FlushTracker, Room, Ticket, WriteHandle,
+};
 
 /// Number of tables that files are spread over by inode number.
 const SHARDS: usize = 64;
@@ -70,6 +73,18 @@ impl Sink {
         Ok(())
     }
 
+    /// Reads what lies on the device at a file's offset: the bytes of nobody, of the length that was
+    /// asked for, and consecutive where the file is read in order.
+    pub async fn read(&self, offset: u64, len_bytes: usize, room: Option<Room>) -> Result<Bytes, Errno> {
+        let blocks = BLOCK_BYTES as u64;
+        let begin = offset / blocks * blocks;
+        let whole = (offset - begin) as usize + len_bytes;
+        let place = self.within(begin, whole.next_multiple_of(BLOCK_BYTES) as u64);
+        let read = self.tracker.read_into(place, whole.next_multiple_of(BLOCK_BYTES), room);
+        let data = read.await.map_err(|error| failed(&error))?.into_bytes();
+        Ok(data.slice(whole - len_bytes..whole))
+    }
+
     /// Called when the file has gone.
     pub fn forget(&self, ino: u64) {
         self.shard(ino).lock().remove(&ino);
@@ -88,7 +103,11 @@ impl Sink {
 
     /// Consecutive places, starting over at the end of the device.
     fn place(&self, len: u64) -> u64 {
-        let at = self.next.fetch_add(len, Ordering::Relaxed) % self.room;
+        self.within(self.next.fetch_add(len, Ordering::Relaxed), len)
+    }
+
+    fn within(&self, at: u64, len: u64) -> u64 {
+        let at = at % self.room;
         BEGIN + if at + len <= self.room { at } else { 0 }
     }
 }
@@ -141,6 +160,19 @@ mod tests {
         block_on(sink.sync(8)).unwrap();
         let counters = sink.tracker.counters();
         assert_eq!((counters.writes, counters.write_bytes, counters.flushes_issued), (2, 12288, 2));
+    }
+
+    #[test]
+    fn a_read_is_a_read_of_the_device_wherever_the_file_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = sink(folder.path());
+        // Behind the first MiB there is one more.
+        for (offset, len) in
+            [(0, 4096), (4096, 100), (5000, 4096), (1 << 20, 8192), ((1 << 20) - 4096, 8192), (1 << 40, 1)]
+        {
+            assert_eq!(block_on(sink.read(offset, len, None)).unwrap().len(), len, "{offset}");
+        }
+        assert!(block_on(sink.read(0, 3 << 20, None)).is_err(), "longer than the device");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod names;
 mod shell;
 #[path = "../support/mod.rs"]
 mod support;
+mod switches;
 mod wakes;
 
 use shell::{as_ordinary_user, pattern};

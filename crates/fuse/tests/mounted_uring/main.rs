@@ -18,6 +18,8 @@ mod queues;
 mod shell;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../mounted/switches.rs"]
+mod switches;
 
 use shell::{as_ordinary_user, pattern};
 use syncline_fuse::Transport;

@@ -182,6 +182,18 @@ impl TestMount {
         counts.get(kind).map_or(0, |count| count.as_u64().unwrap())
     }
 
+    /// How often the daemon's threads have gone to sleep.
+    pub fn sleeps(&self) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.daemon.id())).unwrap();
+        let of = |task: std::io::Result<std::fs::DirEntry>| {
+            // A thread may have ended meanwhile.
+            let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            line.trim().parse::<u64>().ok()
+        };
+        tasks.filter_map(of).sum()
+    }
+
     /// Unmounts as an administrator would, and checks that the daemon closes its filesystem and
     /// exits cleanly.
     pub fn unmount(mut self) {

@@ -1,0 +1,52 @@
+//! What an error about the command line says besides: only commands that exist and are shown, and
+//! for some wrong words what was meant.
+
+use clap::Command;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Commands that other filesystems' tools have, and what to type here.
+const ELSEWHERE: [(&str, &str); 3] = [
+    ("df", "'df' shows the space of what is mounted, 'syncline info IMAGE' that of an image"),
+    ("ps", "'syncline status' shows all mounts of this machine"),
+    ("rollback", "'syncline snapshot rollback IMAGE NAME' makes a snapshot the filesystem"),
+];
+
+/// Makes the suggestions of an error those that help.
+pub fn mend(error: &mut clap::Error, definition: &Command) {
+    leave_out_hidden(error, definition);
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return };
+    let tip = match ELSEWHERE.iter().find(|(name, _)| name == word) {
+        Some((_, tip)) => (*tip).to_owned(),
+        None if is_of_snapshots(error) && std::path::Path::new(word).exists() => {
+            format!("to make a snapshot, 'syncline snapshot create {word} NAME'")
+        }
+        None => return,
+    };
+    // What merely looks like the word is not what was meant.
+    error.remove(ContextKind::SuggestedSubcommand);
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+}
+
+/// True if the wrong word stands where `snapshot` has its commands.
+fn is_of_snapshots(error: &clap::Error) -> bool {
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => return false,
+    };
+    usage.contains("syncline snapshot ")
+}
+
+/// A command that no help shows must not be suggested.
+fn leave_out_hidden(error: &mut clap::Error, definition: &Command) {
+    let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) else {
+        return;
+    };
+    names.retain(|name| definition.find_subcommand(name).is_none_or(|command| !command.is_hide_set()));
+    if !names.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+    }
+}
