@@ -7,7 +7,7 @@ use crate::items::ItemCheck;
 use crate::{names, parents, snapshots, space, start};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
-use syncline_format::BlockRun;
+use syncline_format::{BlockRun, OBJECTS_END};
 use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, Superblock};
 use syncline_store::{RecoveryReport, Snapshot, Store, StoreError, StoreOptions};
@@ -152,6 +152,8 @@ async fn check_snapshot(
         }
         Err(error) => return Err(error.into()),
     };
+    // A received one has the numbers that were handed out where it comes from.
+    store.keep_numbers_below(OBJECTS_END);
     let superblock = store.superblock();
     let mut reachable = BlockSet::new(superblock.geometry.total_blocks);
     let tracker = FlushTracker::new(device.clone());

@@ -16,10 +16,14 @@ use std::sync::Arc;
 use syncline_device::{AlignedBuf, Claim, Device, DeviceExt, FlushTracker, WriteHandle};
 use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, decode_block, encode_block};
 use syncline_format::superblock::{FEATURE_SNAPSHOTS, Pointer, Superblock};
-use syncline_format::{BLOCK_BYTES, BlockRun, FormatError};
+use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Key, OBJECTS_END};
 use syncline_space::{Class, FrozenMap, KeptMap, Space};
+use syncline_tree::Tree;
 
 pub use syncline_format::snapshots::Snapshot;
+
+/// Node cache for finding the last key of a tree.
+const LAST_KEY_CACHE_BYTES: usize = 1 << 20;
 
 /// Why a snapshot can't be made, found or removed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -430,7 +434,16 @@ pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, 
         ));
     }
     let snapshot = rollback_target(&device, now, name).await?;
-    let superblock = Superblock { generation: slots.generation_seen + 1, ..snapshot.superblock(now) };
+    let superblock = snapshot.superblock(now);
+    // A received snapshot may have greater numbers than those that were handed out here.
+    let tree = Tree::new(tracker.clone(), superblock.geometry, LAST_KEY_CACHE_BYTES);
+    let last = tree.floor(superblock.tree, Key::MAX).await?;
+    let numbers = last.map_or(0, |(key, _)| key.object.saturating_add(1).min(OBJECTS_END));
+    let superblock = Superblock {
+        generation: slots.generation_seen + 1,
+        next_object: now.next_object.max(numbers),
+        ..superblock
+    };
     slots.settle(&tracker).await?;
     write_slot(&tracker, 1 - slots.slot, &superblock).await?;
     Ok(snapshot)

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use syncline_fs::FsError;
+use syncline_fs::types::Ino;
 use syncline_store::StoreError;
 
 /// Why a stream can't be made, read or applied. The target is as it was.
@@ -52,6 +53,16 @@ pub enum StreamError {
         /// The one to send.
         to: String,
     },
+    /// Snapshots to compare are of different filesystems: an inode number stands for two inodes.
+    #[error(
+        "the two snapshots are of different filesystems: inode {0} is another one in each; send without --from"
+    )]
+    Unrelated(Ino),
+    /// Inode numbers are greater than any receiver takes.
+    #[error(
+        "its inode numbers are too great for a stream: a snapshot that was received and rolled back to brought them; use 'syncline archive'"
+    )]
+    Numbers,
     /// The filesystem refused something.
     #[error(transparent)]
     Filesystem(#[from] FsError),

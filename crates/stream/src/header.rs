@@ -13,8 +13,11 @@ pub const VERSION: u32 = 1;
 const FIXED_BYTES: usize = 24;
 /// The most bytes that the rest of a header takes.
 const REST_BYTES_MAX: usize = 1024;
-/// Inode numbers are below this: a target that has received some keeps enough for itself.
-const NUMBERS_END: u64 = 1 << 56;
+/// Inode numbers are below this.
+pub(crate) const NUMBERS_END: u64 = 1 << 56;
+/// A target gives its own inodes greater numbers than those of streams that end below this. So its
+/// numbers never come near [`NUMBERS_END`], whatever streams claim.
+pub(crate) const NUMBERS_FOLLOWED_END: u64 = 1 << 55;
 /// Features of the stream that this program knows: none so far.
 const FEATURES_KNOWN: u64 = 0;
 

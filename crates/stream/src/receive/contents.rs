@@ -99,8 +99,13 @@ impl Target<'_> {
         }
         // Not made ready for changes: it may be a file that the stream leaves as it is.
         self.require_number(from.0)?;
-        if self.fs.getattr(from.0).await?.file_type != FileType::Regular {
+        let source = self.fs.getattr(from.0).await?;
+        if source.file_type != FileType::Regular {
             return Err(Fault::Impossible("only a regular file has contents"));
+        }
+        // Nothing is there: the stream means contents that it has not sent.
+        if from.1 + length > source.size.next_multiple_of(BLOCK) {
+            return Err(Fault::Impossible("it clones what lies behind the end of a file"));
         }
         // The last block is shared as a whole: behind the end of the file are zeros.
         let blocks = length.div_ceil(BLOCK);

@@ -8,6 +8,7 @@ mod apply;
 mod contents;
 mod names;
 
+use crate::header::NUMBERS_FOLLOWED_END;
 use crate::{Header, Reader, StreamError};
 use apply::Target;
 use std::io::Read;
@@ -53,7 +54,9 @@ pub async fn receive(
     let start = start(target, &header).await?;
     let features = header.filesystem_features & !FEATURES_OF_IMAGES;
     let branch = store.branch(start, features, u64::MAX).await?;
-    branch.store().keep_numbers_below(header.next_object);
+    if header.next_object <= NUMBERS_FOLLOWED_END {
+        branch.store().keep_numbers_below(header.next_object);
+    }
     let filled = match target.open_branch(branch.store().clone()).await {
         Ok(fs) => {
             let filled = fill(&fs, &mut reader, &header).await;

@@ -3,6 +3,7 @@
 
 use super::contents::{Contents, Range};
 use super::difference::{Changed, Fate, Found};
+use super::held::Held;
 use super::places::Places;
 use super::whole::Items;
 use super::{attributes, decode, file_type, make, quotas, xattrs};
@@ -23,8 +24,7 @@ pub(super) async fn send<W: Write>(
     after: &Filesystem,
     writer: &mut Writer<W>,
 ) -> Result<(), StreamError> {
-    let mut found = Found::between(before, after).await?;
-    found.tidy();
+    let found = Found::between(before, after).await?;
     let mut places = Places::default();
     if !found.shared.is_empty() {
         note_unchanged(after, &found, &mut places).await?;
@@ -102,6 +102,7 @@ async fn send_inode<W: Write>(
 /// change can be cloned from.
 async fn note_unchanged(after: &Filesystem, found: &Found, places: &mut Places) -> Result<(), StreamError> {
     let mut extents = Items::of(after, Kind::Extent);
+    let mut held: (Ino, Held) = (0, Held::default());
     while let Some((key, value)) = extents.next().await? {
         let ino = key.object;
         let extent = Extent::decode(key.offset, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
@@ -111,13 +112,17 @@ async fn note_unchanged(after: &Filesystem, found: &Found, places: &mut Places) 
         if !extent.shared || !is_needed {
             continue;
         }
-        let (first, end) = (extent.file_block, extent.end());
-        let unchanged: Vec<Range> = match found.inodes.get(&ino) {
-            None => vec![(first, end)],
-            Some(changed) if changed.fate == Fate::Stays => outside(first, end, &changed.ranges),
-            Some(_) => Vec::new(),
+        let changed: &[Range] = match found.inodes.get(&ino) {
+            None => &[],
+            Some(changed) if changed.fate == Fate::Stays => &changed.ranges[..],
+            Some(_) => continue,
         };
-        for slice in unchanged.into_iter().filter_map(|(first, end)| extent.slice(first, end)) {
+        if held.0 != ino {
+            held = (ino, Held::of(after, ino).await?);
+        }
+        let parts = held.1.parts(extent.file_block, extent.end());
+        let unchanged = parts.into_iter().flat_map(|(first, end)| outside(first, end, changed));
+        for slice in unchanged.filter_map(|(first, end)| extent.slice(first, end)) {
             places.note(ino, &slice);
         }
     }

@@ -1,21 +1,20 @@
 //! The contents of a file as records: data as it lies, clones, holes, room set aside.
 
+use super::held::Held;
+use super::kinds::Kinds;
 use super::places::Places;
 use crate::record::{DATA_BYTES_MAX, Unit};
 use crate::{Record, StreamError, Writer};
 use bytes::Bytes;
 use std::io::Write;
 use syncline_format::items::extent::Extent;
-use syncline_format::items::inode::{FLAG_UNPLACED, InodeItem};
+use syncline_format::items::inode::InodeItem;
 use syncline_format::items::preallocation::Preallocation;
-use syncline_format::items::unplaced::Piece;
-use syncline_format::{BLOCK_BYTES, Key, Kind};
+use syncline_format::{BLOCK_BYTES, Kind};
 use syncline_fs::types::{FileType, Ino};
 use syncline_fs::{Filesystem, FsError};
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Items read at a time.
-const ITEMS_EACH: usize = 256;
+pub(super) const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// File blocks from the first up to the second.
 pub(super) type Range = (u64, u64);
@@ -49,19 +48,19 @@ impl Contents<'_> {
                 }
             }
         }
-        let unplaced = self.unplaced().await?;
-        let mut extents = Kinds::of(self, Kind::Extent);
+        let held = Held::by(self.fs, ino, self.item).await?;
+        let mut extents = Kinds::from(self.fs, ino, Kind::Extent, 0);
         while let Some((block, value)) = extents.next().await? {
             let extent = Extent::decode(block, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
             for (first, end) in self.wanted(extent.file_block, extent.end()) {
-                for (first, end) in without(first, end, &unplaced) {
+                for (first, end) in held.parts(first, end) {
                     let Some(slice) = extent.slice(first, end) else { continue };
                     self.send_extent(&slice, places, writer).await?;
                 }
             }
         }
-        for block in unplaced {
-            for (first, _) in self.wanted(block, block + 1) {
+        for block in held.logged() {
+            for (first, _) in self.wanted(*block, block + 1) {
                 self.send_logged(first, writer).await?;
             }
         }
@@ -84,7 +83,7 @@ impl Contents<'_> {
 
     async fn send_reserved<W: Write>(&self, writer: &mut Writer<W>) -> Result<(), StreamError> {
         let ino = self.ino;
-        let mut reserved = Kinds::of(self, Kind::Preallocation);
+        let mut reserved = Kinds::from(self.fs, ino, Kind::Preallocation, 0);
         while let Some((block, value)) = reserved.next().await? {
             let run =
                 Preallocation::decode(block, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
@@ -94,23 +93,6 @@ impl Contents<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The blocks that are in the log only.
-    async fn unplaced(&self) -> Result<Vec<u64>, StreamError> {
-        let mut blocks = Vec::new();
-        if self.item.flags & FLAG_UNPLACED == 0 {
-            return Ok(blocks);
-        }
-        let ino = self.ino;
-        let mut pieces = Kinds::of(self, Kind::Unplaced);
-        while let Some((offset, value)) = pieces.next().await? {
-            let piece = Piece::decode(offset, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
-            if blocks.last() != Some(&piece.file_block) {
-                blocks.push(piece.file_block);
-            }
-        }
-        Ok(blocks)
     }
 
     async fn send_logged<W: Write>(&self, block: u64, writer: &mut Writer<W>) -> Result<(), StreamError> {
@@ -132,10 +114,7 @@ impl Contents<'_> {
         for part in places.take(ino, extent) {
             let offset = part.first * BLOCK;
             // Nothing of the last block counts behind the end of the file.
-            let length = self.item.size.min(part.end * BLOCK).saturating_sub(offset);
-            if length == 0 {
-                continue;
-            }
+            let length = self.item.size.min(part.end * BLOCK) - offset;
             if let Some((from, block)) = part.same {
                 let from_offset = block * BLOCK;
                 writer.put(&Record::Clone { ino, offset, length, from, from_offset })?;
@@ -162,49 +141,5 @@ impl Contents<'_> {
             writer.put(&Record::Packed { ino, offset, unit })?;
         }
         Ok(())
-    }
-}
-
-/// The parts of `first..end` without these blocks, which are in order.
-fn without(first: u64, end: u64, blocks: &[u64]) -> Vec<Range> {
-    let mut parts = Vec::new();
-    let mut at = first;
-    for block in &blocks[blocks.partition_point(|block| *block < first)..] {
-        if *block >= end {
-            break;
-        }
-        parts.push((at, *block));
-        at = block + 1;
-    }
-    parts.push((at, end));
-    parts.retain(|(first, end)| first < end);
-    parts
-}
-
-/// The items of one kind of a file: offsets of keys, and values.
-struct Kinds<'a> {
-    fs: &'a Filesystem,
-    from: Option<Key>,
-    to: Key,
-    read: std::vec::IntoIter<(Key, Bytes)>,
-}
-
-impl<'a> Kinds<'a> {
-    fn of(contents: &Contents<'a>, kind: Kind) -> Self {
-        let key = |offset| Key::new(contents.ino, kind, offset);
-        Self { fs: contents.fs, from: Some(key(0)), to: key(u64::MAX), read: Vec::new().into_iter() }
-    }
-
-    async fn next(&mut self) -> Result<Option<(u64, Bytes)>, StreamError> {
-        loop {
-            if let Some((key, value)) = self.read.next() {
-                return Ok(Some((key.offset, value)));
-            }
-            let Some(from) = self.from else { return Ok(None) };
-            let chunk = self.fs.store().scan(from, self.to, ITEMS_EACH).await?;
-            let last = chunk.items.last().map(|(key, _)| *key);
-            self.from = last.filter(|_| !chunk.complete).and_then(Key::next);
-            self.read = chunk.items.into_iter();
-        }
     }
 }

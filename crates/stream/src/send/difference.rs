@@ -1,15 +1,17 @@
 //! The difference between two snapshots, from the items in which their trees differ.
 
-use super::contents::Range;
+use super::contents::{BLOCK, Range};
+use super::kinds::Kinds;
+use super::decode;
 use crate::StreamError;
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};
-use syncline_format::items::inode::InodeItem;
+use syncline_format::items::inode::{InodeItem, MODE_TYPE};
 use syncline_format::items::preallocation::Preallocation;
 use syncline_format::items::unplaced::Piece;
-use syncline_format::{BLOCK_BYTES, FormatError, Kind};
-use syncline_fs::types::Ino;
+use syncline_format::{BLOCK_BYTES, FormatError, Key, Kind};
+use syncline_fs::types::{FileType, Ino};
 use syncline_fs::{Filesystem, FsError};
 use syncline_store::Difference;
 
@@ -47,6 +49,14 @@ pub(super) struct Found {
     pub added: BTreeSet<Name>,
     /// Device blocks that changed extents lie on and share, as runs.
     pub shared: Vec<(u64, u64)>,
+    /// Files that have grown, with the blocks by which.
+    grown: Vec<(Ino, Range)>,
+    /// Files that have become shorter, with the block behind their last one.
+    shrunk: Vec<(Ino, u64)>,
+    /// An inode that is another one before and after.
+    unrelated: Option<Ino>,
+    /// Symlinks in both.
+    links: Vec<Ino>,
     /// The extents of one group of blocks of one file: before and after.
     group: Group,
     corrupt: Option<(Ino, FormatError)>,
@@ -69,13 +79,94 @@ impl Found {
         if let Some((ino, detail)) = found.corrupt {
             return Err(FsError::Corrupt { ino, detail }.into());
         }
+        found.require_related(before, after).await?;
+        for (ino, blocks) in std::mem::take(&mut found.grown) {
+            found.add_stale(before, ino, blocks).await?;
+        }
+        for (ino, end) in std::mem::take(&mut found.shrunk) {
+            found.add_reserved(after, ino, end).await?;
+        }
         // A name may move to another slot without changing.
         let same: Vec<Name> = found.removed.intersection(&found.added).cloned().collect();
         for name in same {
             found.removed.remove(&name);
             found.added.remove(&name);
         }
+        found.tidy();
+        found.forget_nameless(after).await?;
         Ok(found)
+    }
+
+    /// Fails if an inode number stands for two inodes. Snapshots that were received from different
+    /// filesystems lie in one image, and their numbers overlap.
+    async fn require_related(&self, before: &Filesystem, after: &Filesystem) -> Result<(), StreamError> {
+        if let Some(ino) = self.unrelated {
+            return Err(StreamError::Unrelated(ino));
+        }
+        for ino in &self.links {
+            if before.readlink(*ino).await? != after.readlink(*ino).await? {
+                return Err(StreamError::Unrelated(*ino));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what lay behind the former end of a file that has grown over it. It was no contents, so
+    /// the receiver does not have it, and now it may be: by sharing blocks a file can get the same
+    /// ones at the same place.
+    async fn add_stale(
+        &mut self,
+        before: &Filesystem,
+        ino: Ino,
+        (first, end): Range,
+    ) -> Result<(), StreamError> {
+        let near = first.saturating_sub(EXTENT_BLOCKS_MAX);
+        let mut extents = Kinds::from(before, ino, Kind::Extent, near);
+        while let Some((block, value)) = extents.next().await? {
+            let extent = Extent::decode(block, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
+            if extent.file_block >= end {
+                break;
+            }
+            if extent.end() > first {
+                self.add_range(ino, (extent.file_block.max(first), extent.end().min(end)));
+                self.add_shared(&extent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds room that is set aside behind the new end of a file: a receiver that makes the file shorter
+    /// gives it up.
+    async fn add_reserved(&mut self, after: &Filesystem, ino: Ino, end: u64) -> Result<(), StreamError> {
+        let mut reserved = Kinds::from(after, ino, Kind::Preallocation, 0);
+        while let Some((block, value)) = reserved.next().await? {
+            let run =
+                Preallocation::decode(block, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
+            if run.end() > end {
+                self.add_range(ino, (run.file_block.max(end), run.end()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Inodes that got their entry by other items than their own may have no names.
+    async fn forget_nameless(&mut self, after: &Filesystem) -> Result<(), StreamError> {
+        for (ino, changed) in self.inodes.iter_mut().filter(|(_, changed)| changed.fate == Fate::Stays) {
+            let value = after.store().get(Key::new(*ino, Kind::Inode, 0)).await?;
+            let is_named = match &value {
+                Some(value) => decode(*ino, value)?.nlink > 0,
+                None => false,
+            };
+            if !is_named {
+                changed.fate = Fate::Gone;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_shared(&mut self, extent: &Extent) {
+        let run = extent.run();
+        self.shared.extend(extent.shared.then_some((run.start, run.end())));
     }
 
     fn take(&mut self, difference: Difference) {
@@ -141,12 +232,29 @@ impl Found {
         let changed = self.changed(ino);
         changed.fate = fate;
         let (Some(before), Some(after)) = (before, after) else { return Ok(()) };
+        let lasting = |item: &InodeItem<'_>| (item.mode & MODE_TYPE, item.rdev, item.btime);
+        if fate == Fate::Stays && lasting(&before) != lasting(&after) {
+            self.unrelated.get_or_insert(ino);
+            return Ok(());
+        }
+        let file_type = FileType::from_number((after.mode >> 12) as u8);
         changed.resized = before.size != after.size;
         changed.xattrs = before.xattrs != after.xattrs || before.xattr_items != after.xattr_items;
         if before.data != after.data {
             let length = |item: &InodeItem<'_>| item.data.map_or(0, <[u8]>::len);
             let blocks = length(&before).max(length(&after)).div_ceil(BLOCK_BYTES) as u64;
             self.add_range(ino, (0, blocks.max(1)));
+        }
+        match file_type {
+            _ if fate != Fate::Stays => {}
+            Some(FileType::Regular) if before.size < after.size => {
+                self.grown.push((ino, (before.size.div_ceil(BLOCK), after.size.div_ceil(BLOCK))));
+            }
+            Some(FileType::Regular) if before.size > after.size => {
+                self.shrunk.push((ino, after.size.div_ceil(BLOCK)));
+            }
+            Some(FileType::Symlink) => self.links.push(ino),
+            _ => {}
         }
         Ok(())
     }
@@ -179,14 +287,12 @@ impl Found {
                 self.add_range(ino, (block, block + 1));
             }
         }
-        let runs = after.iter().filter(|extent| extent.shared).map(|extent| extent.run());
-        let runs = runs.map(|run| (run.start, run.end()));
-        self.shared.extend(runs);
+        after.iter().for_each(|extent| self.add_shared(extent));
     }
 
     /// Sorts and joins what was gathered, and adds the inodes whose names changed: that touches
     /// them at the receiver.
-    pub(super) fn tidy(&mut self) {
+    fn tidy(&mut self) {
         let names: Vec<(Ino, Ino)> =
             self.removed.iter().chain(&self.added).map(|(dir, _, ino)| (*dir, *ino)).collect();
         for (dir, ino) in names {

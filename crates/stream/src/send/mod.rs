@@ -3,9 +3,12 @@
 mod changes;
 mod contents;
 mod difference;
+mod held;
+mod kinds;
 mod places;
 mod whole;
 
+use crate::header::NUMBERS_END;
 use crate::{Header, Origin, Record, Restored, StreamError, Writer};
 use bytes::Bytes;
 use std::io::Write;
@@ -41,6 +44,9 @@ pub async fn send(
     let mut numbers = numbers_end(source.fs).await?;
     if let Some(from) = from {
         numbers = numbers.max(numbers_end(from.fs).await?);
+    }
+    if numbers > NUMBERS_END {
+        return Err(StreamError::Numbers);
     }
     let header = Header {
         uuid: superblock.uuid,

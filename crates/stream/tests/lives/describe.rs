@@ -9,7 +9,7 @@ use syncline_format::items::extent::{Extent, Packed};
 use syncline_format::items::inode::{FLAG_UNPLACED, InodeItem};
 use syncline_format::items::preallocation::Preallocation;
 use syncline_format::items::unplaced::Piece;
-use syncline_format::{Key, Kind};
+use syncline_format::{BLOCK_BYTES, Key, Kind};
 use syncline_fs::Filesystem;
 use syncline_fs::types::{Algorithm, FileType, Ino};
 
@@ -58,13 +58,16 @@ pub fn describe(fs: &Arc<Filesystem>) -> Whole {
     let chunk = block_on(fs.store().scan(Key::new(1, Kind::Inode, 0), Key::MAX, usize::MAX >> 1)).unwrap();
     assert!(chunk.complete);
     let trees = trees(fs);
-    let alive: Vec<Ino> =
-        inodes(&chunk.items).filter(|(_, item)| item.nlink > 0).map(|(ino, _)| ino).collect();
+    // With the first block behind each.
+    let alive: BTreeMap<Ino, u64> = inodes(&chunk.items)
+        .filter(|(_, item)| item.nlink > 0)
+        .map(|(ino, item)| (ino, item.size.div_ceil(BLOCK_BYTES as u64)))
+        .collect();
     for (ino, item) in inodes(&chunk.items).filter(|(_, item)| item.nlink > 0) {
         let quota = trees.get(&item.quota).copied();
         whole.inodes.insert(ino, Described { quota, ..inode(fs, ino, &item) });
     }
-    for (key, value) in chunk.items.iter().filter(|(key, _)| alive.contains(&key.object)) {
+    for (key, value) in chunk.items.iter().filter(|(key, _)| alive.contains_key(&key.object)) {
         match Kind::from_u8(key.kind) {
             Some(Kind::Dirent) => {
                 let entry = Dirent::decode(value).unwrap();
@@ -73,7 +76,8 @@ pub fn describe(fs: &Arc<Filesystem>) -> Whole {
             Some(Kind::Extent) => {
                 let extent = Extent::decode(key.offset, value).unwrap();
                 let blocks = &mut whole.inodes.get_mut(&key.object).unwrap().blocks;
-                for block in extent.file_block..extent.end() {
+                // What a truncation that was cut short leaves is no part of the file.
+                for block in extent.file_block..extent.end().min(alive[&key.object]) {
                     let skip = block - extent.file_block;
                     let (stored, place) = match extent.packed {
                         None => (Stored::Data, (extent.addr + skip, 0)),

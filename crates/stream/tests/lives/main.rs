@@ -5,9 +5,11 @@
 
 mod describe;
 mod golden;
+mod sources;
 mod units;
 mod world;
 
+use bytes::Bytes;
 use describe::{describe, require_same};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use syncline_device::{MemoryDevice, Spawn, block_on};
 use syncline_fs::types::FileType;
 use syncline_store::roll_back;
-use syncline_stream::{Source, StreamError, receive, send};
+use syncline_stream::{Header, Reader, Record, Source, StreamError, Writer, receive, send};
 use world::World;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -37,17 +39,36 @@ fn require_sound(device: &Arc<MemoryDevice>, spawn: &Arc<dyn Spawn>, what: &str)
     assert!(report.findings.is_empty() && !report.incomplete, "{what}: {:?}", report.findings);
 }
 
+/// No stream leads from a snapshot of one filesystem to one of another.
+fn require_unrelated(world: &World, older: &str, newer: &str) {
+    let (older, newer) = (world.snapshot(older), world.snapshot(newer));
+    let (older, newer) =
+        (Source { fs: &older.0, snapshot: older.1 }, Source { fs: &newer.0, snapshot: newer.1 });
+    let error = block_on(send(&newer, Some(&older), Vec::new())).expect_err("they are unrelated");
+    assert!(matches!(error, StreamError::Unrelated(_)), "{error}");
+}
+
 fn one_life(seed: u64, spawn: &Arc<dyn Spawn>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut source = World::new(spawn, 96 << 20, 16384);
     let node_bytes = [16384, 32768, 65536][rng.random_range(0..3)];
     let mut target = World::new(spawn, 128 << 20, node_bytes);
-    // The target has a life of its own, which goes on.
+    // The target has a life of its own, which goes on, and snapshots of another filesystem.
     target.live(&mut rng, 40);
+    let mut other = World::born(spawn, 48 << 20, 16384, 2);
+    other.live(&mut rng, 40);
+    block_on(other.fs.create_snapshot("other")).unwrap();
+    block_on(receive(&target.fs, &stream(&other, "other", None)[..], None)).unwrap();
     let mut names: Vec<String> = Vec::new();
     for number in 0..rng.random_range(2..5) {
         let steps = [3, 30, 200][rng.random_range(0..3)];
         source.live(&mut rng, steps);
+        match rng.random_range(0..4) {
+            0 => source.crash(&mut rng),
+            1 => source.crash_in_truncations(&mut rng),
+            _ => {}
+        }
+        source.live(&mut rng, 3);
         let name = format!("s{number}");
         block_on(source.fs.create_snapshot(&name)).unwrap();
         let from = names.last().filter(|_| rng.random_bool(0.8)).cloned();
@@ -55,6 +76,10 @@ fn one_life(seed: u64, spawn: &Arc<dyn Spawn>) {
         let what = format!("seed {seed}, {name} from {from:?}");
         let received = block_on(receive(&target.fs, &bytes[..], None));
         received.unwrap_or_else(|error| panic!("{what}: {error}"));
+        require_unrelated(&target, "other", &name);
+        if rng.random_bool(0.2) {
+            target.crash(&mut rng);
+        }
         target.live(&mut rng, 20);
         let sent = describe(&source.snapshot(&name).0);
         require_same(&sent, &describe(&target.snapshot(&name).0), &what);
@@ -161,6 +186,58 @@ fn a_name_that_is_there_and_a_parent_that_is_not_are_refused() {
     let (old, new) = (Source { fs: &old.0, snapshot: old.1 }, Source { fs: &new.0, snapshot: new.1 });
     let error = block_on(send(&old, Some(&new), Vec::new())).unwrap_err();
     assert!(matches!(error, StreamError::Order { .. }), "{error}");
+}
+
+#[test]
+fn snapshots_of_different_filesystems_are_not_compared() {
+    let spawn = world::spawn();
+    let both = World::new(&spawn, 64 << 20, 16384);
+    // Each has an inode of the same number.
+    for (name, target) in [("a", "x"), ("b", "y"), ("c", "y")] {
+        let one = World::new(&spawn, 32 << 20, 16384);
+        let made = block_on(one.fs.symlink(world::ROOT_USER, 1, b"link", target.as_bytes())).unwrap();
+        assert_eq!(made.file_type, FileType::Symlink);
+        block_on(one.fs.create_snapshot(name)).unwrap();
+        block_on(receive(&both.fs, &stream(&one, name, None)[..], None)).unwrap();
+    }
+    require_unrelated(&both, "a", "b");
+    require_unrelated(&both, "b", "c");
+}
+
+/// Whatever numbers a stream claims or has, its target can still be sent on, and be rolled back to it.
+#[test]
+fn no_stream_takes_the_numbers_that_its_target_needs() {
+    let spawn = world::spawn();
+    for (number, claimed) in [(None, 1 << 56), (Some((1 << 56) - 2), 1 << 56), (Some(1 << 54), 1 << 55)] {
+        let (bytes, mut target) = small(&spawn);
+        let (mut reader, header) = Reader::new(&bytes[..]).unwrap();
+        let mut hostile = Vec::new();
+        let mut writer = Writer::new(&mut hostile, &Header { next_object: claimed, ..header }).unwrap();
+        if let Some(ino) = number {
+            writer.put(&Record::Make { ino, mode: 0o010_644, rdev: 0, target: Bytes::new() }).unwrap();
+        }
+        while let Some(record) = reader.next_record().unwrap() {
+            writer.put(&record).unwrap();
+        }
+        if let Some(ino) = number {
+            writer.put(&Record::Place { ino, dir: 1, name: b"great".to_vec() }).unwrap();
+        }
+        writer.end().unwrap();
+        block_on(receive(&target.fs, &hostile[..], None)).unwrap();
+        target.close();
+        require_sound(&target.device, &spawn, "with great numbers");
+        target = World::open(target.device.clone(), &spawn);
+        target.live(&mut ChaCha8Rng::seed_from_u64(1), 40);
+        block_on(target.fs.create_snapshot("mine")).unwrap();
+        let other = World::new(&spawn, 64 << 20, 16384);
+        block_on(receive(&other.fs, &stream(&target, "mine", None)[..], None)).unwrap();
+        target.close();
+        block_on(roll_back(target.device.clone(), "small")).unwrap();
+        let mut target = World::open(target.device.clone(), &spawn);
+        target.live(&mut ChaCha8Rng::seed_from_u64(2), 40);
+        target.close();
+        require_sound(&target.device, &spawn, "rolled back");
+    }
 }
 
 #[test]

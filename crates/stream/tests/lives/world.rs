@@ -3,15 +3,18 @@
 use bytes::Bytes;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_format::items::inode::{FLAG_UNPLACED, InodeItem};
+use syncline_format::{Key, Kind};
 use syncline_fs::types::{
     Algorithm, Caller, FileFlags, FileType, Ino, ROOT, RenameFlags, SetAttributes, SetTime, Timestamp,
     XattrMode,
 };
 use syncline_fs::{Allocation, Filesystem, FsError, Options, QuotaLimits};
-use syncline_store::{FormatOptions, Snapshot, Store, StoreOptions, format};
+use syncline_store::{FormatOptions, Snapshot, Store, StoreOptions, Transaction, format};
 
 pub const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
 const NAMES: [&str; 9] = ["a", "b", "c", "long-name-that-goes-on", "\u{e9}", "x y", "d", "e", ".hidden"];
@@ -28,13 +31,20 @@ pub struct World {
     /// Inodes made so far; some are gone.
     inos: Vec<Ino>,
     dirs: Vec<Ino>,
+    /// Files that are open, and may have no name.
+    open: VecDeque<Ino>,
 }
 
 impl World {
     pub fn new(spawn: &Arc<dyn Spawn>, size_bytes: u64, node_bytes: u32) -> Self {
+        Self::born(spawn, size_bytes, node_bytes, 1)
+    }
+
+    /// A new one of this birth.
+    pub fn born(spawn: &Arc<dyn Spawn>, size_bytes: u64, node_bytes: u32, seconds: i64) -> Self {
         let device = MemoryDevice::new(size_bytes);
         let options = FormatOptions { node_bytes, ..FormatOptions::default() };
-        let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
+        let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds, nanoseconds: 0 });
         block_on(format(device.clone(), options, root, spawn.clone())).unwrap();
         Self::open(device, spawn)
     }
@@ -45,7 +55,51 @@ impl World {
         let (store, _) = block_on(Store::open(device.clone(), options, spawn.clone())).unwrap();
         let options = Options { writeback_age: Duration::from_millis(20), ..Options::default() };
         let fs = block_on(Filesystem::open(store, spawn.clone(), options)).unwrap();
-        Self { device, spawn: spawn.clone(), fs, inos: Vec::new(), dirs: vec![ROOT] }
+        Self { device, spawn: spawn.clone(), fs, inos: Vec::new(), dirs: vec![ROOT], open: VecDeque::new() }
+    }
+
+    /// Loses power a moment after some small writes were synced, which lie in the log then.
+    pub fn crash(&mut self, rng: &mut ChaCha8Rng) {
+        for _ in 0..rng.random_range(0..5) {
+            let (ino, block) = (self.any(rng), rng.random_range(0..40));
+            let written = self.fs.write(ino, block * 4096, Bytes::from(vec![rng.random(); 100]), false);
+            if block_on(written).is_ok() {
+                block_on(self.fs.fsync(ino, false)).unwrap();
+            }
+        }
+        let device = self.device.snapshot();
+        self.close();
+        let Self { device, fs, .. } = Self::open(device, &self.spawn);
+        (self.device, self.fs) = (device, fs);
+        self.open.clear();
+    }
+
+    /// Leaves a file as a crash in the middle of a truncation does: with extents behind its end. The
+    /// filesystem has just been opened, and has not looked at the file.
+    pub fn cut_short(&self, ino: Ino, size: u64) {
+        let key = Key::new(ino, Kind::Inode, 0);
+        let value = block_on(self.fs.store().get(key)).unwrap().unwrap();
+        let item = InodeItem { size, ..InodeItem::decode(&value).unwrap() };
+        let mut transaction = Transaction::new();
+        transaction.put(key, item.encode());
+        self.fs.store().commit(transaction).unwrap();
+    }
+
+    /// Does so with some files after a crash.
+    pub fn crash_in_truncations(&mut self, rng: &mut ChaCha8Rng) {
+        self.crash(rng);
+        for _ in 0..rng.random_range(1..6) {
+            let ino = self.any(rng);
+            let value = block_on(self.fs.store().get(Key::new(ino, Kind::Inode, 0))).unwrap();
+            let Some(value) = value else { continue };
+            let item = InodeItem::decode(&value).unwrap();
+            let blocks = item.size / 4096;
+            let is_regular = FileType::from_number((item.mode >> 12) as u8) == Some(FileType::Regular);
+            // Data in the log goes with the first transaction.
+            if is_regular && blocks > 1 && item.data.is_none() && item.flags & FLAG_UNPLACED == 0 {
+                self.cut_short(ino, rng.random_range(1..blocks) * 4096);
+            }
+        }
     }
 
     pub fn close(&self) {
@@ -118,11 +172,31 @@ impl World {
                 let flags = RenameFlags { exchange, ..RenameFlags::default() };
                 fs.rename(from, old, dir, name, flags).await?;
             }
-            37..41 => fs.unlink(dir, name).await?,
+            37..41 => {
+                if rng.random_bool(0.5) {
+                    self.hold_open(dir, name).await?;
+                }
+                fs.unlink(dir, name).await?;
+            }
             41..44 => fs.rmdir(dir, name).await?,
             44..62 => self.write(rng).await?,
             62..80 => self.change_contents(rng).await?,
             _ => self.change_attributes(rng).await?,
+        }
+        Ok(())
+    }
+
+    /// Keeps some inodes, with or without a name.
+    async fn hold_open(&mut self, dir: Ino, name: &[u8]) -> Result<(), FsError> {
+        let ino = self.fs.lookup(dir, name).await?.ino;
+        let opened = self.fs.open_file(ino).await;
+        self.fs.forget(ino, 1);
+        opened?;
+        self.open.push_back(ino);
+        if self.open.len() > 6
+            && let Some(first) = self.open.pop_front()
+        {
+            self.fs.release_file(first);
         }
         Ok(())
     }
