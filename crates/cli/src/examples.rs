@@ -125,13 +125,14 @@ Examples:
   syncline archive tar disk.img monday -o monday.tar
   syncline archive tar /mnt/data monday  | zstd > monday.tar.zst
 GNU tar unpacks it with everything: 'tar -x --xattrs --xattrs-include='*' -f monday.tar'. Holes are zeros in it, and what files \
-share is in it for each.";
+share is in it for each. A pipe reports only its last program: say 'set -o pipefail' in scripts.";
 
 pub const ARCHIVE_UNTAR: &str = "\
 Examples:
   syncline archive untar disk.img -i monday.tar
   tar -c /etc  | syncline archive untar disk.img --to /backup
-Blocks of zeros become holes. Nothing that is there is replaced. It ends at the first entry that fails; those before it stay.";
+Blocks of zeros become holes. Nothing that is there is replaced, and directories that are there stay as they are, but for the one \
+that is unpacked into. It ends at the first entry that fails; those before it stay, and nothing of that one.";
 
 pub const RECEIVE: &str = "\
 Examples:

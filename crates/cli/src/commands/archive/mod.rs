@@ -1,7 +1,10 @@
 //! `syncline archive`: a snapshot as a tar archive, for those who have no Syncline, and back.
 
+mod attributes;
+mod directories;
 mod entries;
 mod pax;
+mod records;
 mod tar;
 mod untar;
 

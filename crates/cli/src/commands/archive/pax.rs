@@ -6,6 +6,15 @@ use syncline::Timestamp;
 /// Prefix of the records that are extended attributes.
 pub(super) const XATTR: &str = "SCHILY.xattr.";
 
+/// Most bytes that the records of an entry, or those for all entries, take in memory.
+pub(super) const RECORDS_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that a record with a key and a value of these lengths takes in memory, and at most in a
+/// header.
+pub(super) const fn cost(key: usize, value: usize) -> usize {
+    key + value + 128
+}
+
 const NANOSECONDS: i128 = 1_000_000_000;
 
 /// A time as a record has it: seconds, and a fraction if there is one.

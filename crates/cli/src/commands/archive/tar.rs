@@ -1,9 +1,11 @@
 //! Writing an archive: an entry for each name, in GNU's format with extended headers.
 
 use super::pax;
+use super::untar::PATH_BYTES_MAX;
 use crate::failure::{Cause, Failure};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use syncline::{Error, File, FileType, Filesystem, Metadata};
@@ -14,7 +16,9 @@ const NAME_BYTES: usize = 100;
 
 /// Writes everything that a filesystem has. Returns how many sockets were left out.
 pub(super) fn write(fs: &Filesystem, image: &Path, output: impl Write) -> Result<u64, Failure> {
-    let mut archive = Archive { fs, image, builder: Builder::new(output), names: HashMap::new() };
+    // A builder that is dropped ends the archive, so that one that was given up would look whole.
+    let builder = ManuallyDrop::new(Builder::new(output));
+    let mut archive = Archive { fs, image, builder, names: HashMap::new() };
     let mut left_out = 0;
     let root = Path::new("/");
     let metadata = fs.symlink_metadata(root).map_err(|error| archive.unread(root, error))?;
@@ -22,20 +26,21 @@ pub(super) fn write(fs: &Filesystem, image: &Path, output: impl Write) -> Result
     for entry in fs.walk_dir(root).map_err(|error| archive.unread(root, error))? {
         let entry = entry.map_err(|error| archive.unread(root, error))?;
         let path = entry.path();
+        archive.require_openable(&path)?;
         let metadata = entry.metadata().map_err(|error| archive.unread(&path, error))?;
         match metadata.file_type() {
             FileType::Socket => left_out += 1,
             _ => archive.entry(&path, &metadata)?,
         }
     }
-    archive.builder.into_inner().and_then(|mut output| output.flush()).map_err(unwritten)?;
+    ManuallyDrop::into_inner(archive.builder).into_inner().and_then(|mut output| output.flush()).map_err(unwritten)?;
     Ok(left_out)
 }
 
 struct Archive<'a, W: Write> {
     fs: &'a Filesystem,
     image: &'a Path,
-    builder: Builder<W>,
+    builder: ManuallyDrop<Builder<W>>,
     /// The first name of each inode with several.
     names: HashMap<u64, PathBuf>,
 }
@@ -45,6 +50,16 @@ impl<W: Write> Archive<'_, W> {
         let failure = Failure::from(error).of_reading_only();
         let text = format!("{}:{}: {failure}", self.image.display(), path.display());
         failure.with_text(text).next("the archive is incomplete; 'syncline check' tells what is damaged")
+    }
+
+    /// By renaming directories paths become longer than a call can name.
+    fn require_openable(&self, path: &Path) -> Result<(), Failure> {
+        if path.as_os_str().len() < PATH_BYTES_MAX {
+            return Ok(());
+        }
+        let end = path.file_name().unwrap_or_default().display();
+        let text = format!("{}: the path of a file {end:?} has 4096 bytes or more", self.image.display());
+        Err(Failure::new(text).next("move it up, make another snapshot, and archive that"))
     }
 
     fn entry(&mut self, path: &Path, metadata: &Metadata) -> Result<(), Failure> {
@@ -126,6 +141,16 @@ impl<W: Write> Archive<'_, W> {
                 (_, None) => {}
             }
         }
+        let cost: usize = records.iter().map(|(name, value)| pax::cost(name.len(), value.len())).sum();
+        if cost > pax::RECORDS_BYTES_MAX {
+            let text = format!(
+                "{}:{}: its extended attributes are more than the {} MiB that an archive can have of a file",
+                self.image.display(),
+                path.display(),
+                pax::RECORDS_BYTES_MAX >> 20
+            );
+            return Err(Failure::new(text).next("send the snapshot as a stream ('syncline send')"));
+        }
         Ok(())
     }
 
@@ -199,4 +224,22 @@ impl Read for Reading<'_> {
 fn unwritten(error: io::Error) -> Failure {
     Failure::of(Cause::from(&error), format!("the archive: {error}"))
         .next("nothing of it is of use; write it again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_that_was_given_up_does_not_end_as_a_whole_one_does() {
+        let fs = Filesystem::in_memory(32 << 20).unwrap();
+        let deep = |top: &str| format!("/{top}{}", format!("/{}", "d".repeat(200)).repeat(15));
+        fs.create_dir_all(deep("a")).unwrap();
+        fs.create_dir_all(deep("b")).unwrap();
+        fs.rename("/b", format!("{}/b", deep("a"))).unwrap();
+        let mut output = Vec::new();
+        let failure = write(&fs, Path::new("image"), &mut output).unwrap_err().to_string();
+        assert!(failure.contains("4096 bytes or more; move it up"), "{failure}");
+        assert!(!output.is_empty() && !output.ends_with(&[0; 1024]));
+    }
 }

@@ -1,133 +1,128 @@
 //! Unpacking an archive into a filesystem. Nothing in it leads out of the directory that it is
 //! unpacked into, and nothing that is there is replaced.
 
+use super::attributes::{Attributes, ROOT};
+use super::directories::Directories;
 use super::entries::{Entries, Found};
-use super::pax;
 use crate::failure::{Cause, Failure};
 use bytes::Bytes;
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-use syncline::{Error, FileType, Filesystem, Timestamp};
+use syncline::{Error, FileType, Filesystem};
 use syncline_device::block_on;
 use syncline_fs::FsError;
-use syncline_fs::types::{Caller, Ino, SetAttributes, SetTime, XattrMode};
+use syncline_fs::types::{Ino, SetAttributes};
 use tar::EntryType;
 
-const ROOT: Caller = Caller { uid: 0, gid: 0 };
 /// Bytes of a file in memory at a time: a multiple of a block.
 const PIECE: usize = 1 << 20;
 const BLOCK: usize = 4096;
+/// Longest path, as in Linux.
+pub(super) const PATH_BYTES_MAX: usize = 4096;
+/// Most bytes of a name in a message.
+const SHOWN_BYTES_MAX: usize = 255;
+/// A directory in GNU tar's incremental archives; its contents are a list of names.
+const LISTED_DIRECTORY: u8 = b'D';
 
 /// Unpacks below the directory `to`, and returns how many entries there were. Ends at the first
-/// that fails; those before it stay.
+/// that fails; those before it stay, and nothing of that one.
 pub(super) fn unpack(fs: &Filesystem, input: impl Read, to: &Path) -> Result<u64, Failure> {
-    let mut unpacker = Unpacker { fs, directories: HashSet::new(), later: Vec::new() };
     let to = Path::new("/").join(inside(to.as_os_str().as_bytes()).ok_or_else(|| leads_out(to))?);
-    unpacker.make_directories(&to)?;
-    let (mut entries, mut count) = (Entries::new(input), 0);
-    while let Some(found) = entries.next().map_err(unread)? {
-        let name = PathBuf::from(OsStr::from_bytes(&found.name));
-        unpacker.entry(&found, &mut entries, &name, &to).map_err(|failure| {
-            let text = format!("{}: {failure}", name.display());
-            failure.with_text(text).next("what came before it is unpacked")
-        })?;
-        count += 1;
-    }
-    // Whatever is made in a directory changes its times, and its permissions may forbid nothing yet.
-    for (ino, attributes) in unpacker.later.into_iter().rev() {
-        attributes.give(fs, ino)?;
-    }
-    Ok(count)
+    let mut unpacker = Unpacker { fs, directories: Directories::below(fs, &to)? };
+    let unpacked = unpacker.all(Entries::new(input), &to);
+    // After an error too: their permissions say who may see what is in them.
+    let given = unpacker.directories.finish();
+    let count = unpacked?;
+    given.map(|()| count)
 }
 
 struct Unpacker<'a> {
     fs: &'a Filesystem,
-    /// Paths that are directories, and no links to such.
-    directories: HashSet<PathBuf>,
-    /// The attributes of the archive's directories, in its order.
-    later: Vec<(Ino, Attributes)>,
+    directories: Directories<'a>,
 }
 
 impl Unpacker<'_> {
-    fn entry(
-        &mut self,
-        found: &Found,
-        contents: &mut impl Read,
-        name: &Path,
-        to: &Path,
-    ) -> Result<(), Failure> {
-        let path = to.join(inside(name.as_os_str().as_bytes()).ok_or_else(|| leads_out(name))?);
+    fn all(&mut self, mut entries: Entries<impl Read>, to: &Path) -> Result<u64, Failure> {
+        let mut count = 0;
+        while let Some(found) = entries.next().map_err(unread)? {
+            self.entry(&found, &mut entries, to).map_err(|failure| {
+                let text = format!("{}: {failure}", shown(&found.name));
+                failure.with_text(text).next("what came before it is unpacked")
+            })?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn entry(&mut self, found: &Found, contents: &mut impl Read, to: &Path) -> Result<(), Failure> {
+        let path = below(to, &found.name)?;
         let attributes = Attributes::of(found)?;
         let kind = found.header.entry_type();
-        if kind.is_dir() {
-            self.make_directories(&path)?;
-            let ino = self.ino(&path)?;
-            self.later.push((ino, attributes));
-            return Ok(());
+        if kind.is_dir() || kind.as_byte() == LISTED_DIRECTORY {
+            return self.directories.entry(&path, attributes);
         }
-        let sparse = |(key, _): &(Vec<u8>, Vec<u8>)| key.starts_with(b"GNU.sparse.");
-        if kind == EntryType::GNUSparse || found.records.iter().any(sparse) {
+        if kind == EntryType::GNUSparse || found.all().any(|(key, _)| key.starts_with(b"GNU.sparse.")) {
             return Err(Failure::new("files with holes in tar's own forms are not supported")
                 .next("pack without --sparse: blocks of zeros become holes"));
         }
-        self.make_directories(path.parent().unwrap_or(to))?;
-        let target = Path::new(OsStr::from_bytes(&found.target));
-        match kind {
-            EntryType::Regular | EntryType::Continuous => self.file(contents, &path)?,
-            EntryType::Link => {
-                let first = to.join(inside(&found.target).ok_or_else(|| leads_out(target))?);
-                self.make_directories(first.parent().unwrap_or(to))?;
-                return self.fs.hard_link(&first, &path).map_err(Failure::from);
+        let (dir, name) = self.place(&path)?;
+        let engine = self.fs.engine();
+        if kind == EntryType::Link {
+            let (first_dir, first) = self.place(&below(to, &found.target)?)?;
+            let first = block_on(engine.lookup(first_dir, &first)).map_err(Error::from)?.ino;
+            let linked = block_on(engine.link(first, dir, &name)).map_err(Error::from);
+            engine.forget(first, 1);
+            linked.map(|linked| engine.forget(linked.ino, 1))?;
+            return Ok(());
+        }
+        let ino = self.make(found, dir, &name)?;
+        let filled = match kind {
+            EntryType::Regular | EntryType::Continuous => self.fill(contents, ino),
+            _ => Ok(()),
+        };
+        filled.and_then(|()| attributes.give(self.fs, ino)).inspect_err(|_| {
+            // A part of a file would look like one, and be in the way of the next attempt.
+            if let Err(error) = block_on(engine.unlink(dir, &name)) {
+                tracing::warn!("what is unpacked of {} stays: {error}", path.display());
             }
-            EntryType::Symlink => self.fs.symlink(target, &path)?,
-            EntryType::Fifo => self.special(&path, FileType::Fifo, 0)?,
-            EntryType::Char | EntryType::Block => {
-                let number = |number: io::Result<Option<u32>>| number.map(Option::unwrap_or_default);
-                let major = number(found.header.device_major()).map_err(unread)?;
-                let minor = number(found.header.device_minor()).map_err(unread)?;
-                let device = u32::try_from(rustix::fs::makedev(major, minor));
-                let device = device.map_err(|_| Failure::new("no such device number"))?;
-                let block = kind == EntryType::Block;
-                let kind = if block { FileType::BlockDevice } else { FileType::CharDevice };
-                self.special(&path, kind, device)?;
+        })
+    }
+
+    /// The directory of a path, which is made if it is not there, and the last name.
+    fn place(&mut self, path: &Path) -> Result<(Ino, Vec<u8>), Failure> {
+        let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
+        Ok((self.directories.at(path.parent().unwrap_or(Path::new("/")))?, name))
+    }
+
+    /// Makes what an entry is, without contents and attributes.
+    fn make(&self, found: &Found, dir: Ino, name: &[u8]) -> Result<Ino, Failure> {
+        let engine = self.fs.engine();
+        let kind = found.header.entry_type();
+        let (file_type, device) = match kind {
+            EntryType::Regular | EntryType::Continuous => (FileType::Regular, 0),
+            EntryType::Symlink => {
+                let made = block_on(engine.symlink(ROOT, dir, name, &found.target)).map_err(Error::from)?;
+                engine.forget(made.ino, 1);
+                return Ok(made.ino);
             }
+            EntryType::Fifo => (FileType::Fifo, 0),
+            EntryType::Char => (FileType::CharDevice, device(found)?),
+            EntryType::Block => (FileType::BlockDevice, device(found)?),
             _ => {
                 let text = format!("entries of type {:?} are not supported", char::from(kind.as_byte()));
                 return Err(Failure::new(text));
             }
-        }
-        attributes.give(self.fs, self.ino(&path)?)
+        };
+        let made = block_on(engine.mknod(ROOT, dir, name, file_type, 0o600, device)).map_err(Error::from)?;
+        engine.forget(made.ino, 1);
+        Ok(made.ino)
     }
 
-    /// Makes a directory and those above it, where they are not there. A link is no directory.
-    fn make_directories(&mut self, path: &Path) -> Result<(), Failure> {
-        if self.directories.contains(path) {
-            return Ok(());
-        }
-        if let Some(parent) = path.parent() {
-            self.make_directories(parent)?;
-        }
-        match self.fs.symlink_metadata(path) {
-            Ok(there) if there.is_dir() => {}
-            Ok(_) => return Err(Failure::from(Error::from(FsError::NotDirectory)).about(path)),
-            Err(error) if error.is_not_found() => self.fs.create_dir(path)?,
-            Err(error) => return Err(error.into()),
-        }
-        self.directories.insert(path.to_owned());
-        Ok(())
-    }
-
-    fn ino(&self, path: &Path) -> Result<Ino, Failure> {
-        Ok(self.fs.symlink_metadata(path)?.ino())
-    }
-
-    /// Writes a new file. Blocks of zeros become holes.
-    fn file(&self, contents: &mut impl Read, path: &Path) -> Result<(), Failure> {
-        let mut options = syncline::OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(self.fs, path)?;
+    /// Writes the contents of a new file. Blocks of zeros become holes.
+    fn fill(&self, contents: &mut impl Read, ino: Ino) -> Result<(), Failure> {
+        let engine = self.fs.engine();
         let mut offset = 0;
         loop {
             let mut piece = Vec::with_capacity(PIECE);
@@ -148,86 +143,37 @@ impl Unpacker<'_> {
                 }
                 if !run.is_empty() {
                     let len = run.len() as u64;
-                    block_on(self.fs.engine().write(file.metadata()?.ino(), offset, Bytes::from(run), false))
-                        .map_err(Error::from)?;
+                    block_on(engine.write(ino, offset, Bytes::from(run), false)).map_err(Error::from)?;
                     offset += len;
                 }
             }
         }
-        Ok(file.set_len(offset)?)
-    }
-
-    fn special(&self, path: &Path, kind: FileType, device: u32) -> Result<(), Failure> {
-        let engine = self.fs.engine();
-        let parent = self.ino(path.parent().unwrap_or(Path::new("/")))?;
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        let made = block_on(engine.mknod(ROOT, parent, name, kind, 0o600, device)).map_err(Error::from)?;
-        engine.forget(made.ino, 1);
+        let size = SetAttributes { size: Some(offset), ..SetAttributes::default() };
+        block_on(engine.setattr(ROOT, ino, size)).map_err(Error::from)?;
         Ok(())
     }
 }
 
-/// What an entry says of a file besides its contents.
-struct Attributes {
-    is_symlink: bool,
-    permissions: u16,
-    uid: u32,
-    gid: u32,
-    mtime: Timestamp,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+fn device(found: &Found) -> Result<u32, Failure> {
+    let number = |number: io::Result<Option<u32>>| number.map(Option::unwrap_or_default).map_err(unread);
+    let (major, minor) = (number(found.header.device_major())?, number(found.header.device_minor())?);
+    u32::try_from(rustix::fs::makedev(major, minor)).map_err(|_| Failure::new("no such device number"))
 }
 
-impl Attributes {
-    fn of(found: &Found) -> Result<Self, Failure> {
-        let header = &found.header;
-        // GNU tar writes times before 1970 in two's complement.
-        let seconds = header.mtime().map_err(unread)? as i64;
-        let mut attributes = Self {
-            is_symlink: header.entry_type().is_symlink(),
-            permissions: (header.mode().map_err(unread)? & 0o7777) as u16,
-            uid: id(header.uid().map_err(unread)?)?,
-            gid: id(header.gid().map_err(unread)?)?,
-            mtime: Timestamp { seconds, nanoseconds: 0 },
-            xattrs: Vec::new(),
-        };
-        for (key, value) in &found.records {
-            let text = std::str::from_utf8(value).ok();
-            let number = || text.and_then(|text| text.parse().ok()).map(id).transpose();
-            match key.as_slice() {
-                b"mtime" => attributes.mtime = text.and_then(pax::time_of).unwrap_or(attributes.mtime),
-                b"uid" => attributes.uid = number()?.unwrap_or(attributes.uid),
-                b"gid" => attributes.gid = number()?.unwrap_or(attributes.gid),
-                key => {
-                    if let Some(name) = key.strip_prefix(pax::XATTR.as_bytes()) {
-                        attributes.xattrs.push((name.to_vec(), value.clone()));
-                    }
-                }
-            }
-        }
-        Ok(attributes)
+/// The path of a name of the archive below a directory.
+fn below(to: &Path, name: &[u8]) -> Result<PathBuf, Failure> {
+    let too_long = || Failure::from(Error::from(FsError::NameTooLong));
+    if name.len() >= PATH_BYTES_MAX {
+        return Err(too_long());
     }
+    let path = to.join(inside(name).ok_or_else(|| leads_out(Path::new(OsStr::from_bytes(name))))?);
+    if path.as_os_str().len() >= PATH_BYTES_MAX { Err(too_long()) } else { Ok(path) }
+}
 
-    /// Gives them in an order in which none undoes another: a new owner takes setuid away.
-    fn give(&self, fs: &Filesystem, ino: Ino) -> Result<(), Failure> {
-        let engine = fs.engine();
-        let set = |changes| block_on(engine.setattr(ROOT, ino, changes)).map_err(Error::from);
-        set(SetAttributes { uid: Some(self.uid), gid: Some(self.gid), ..SetAttributes::default() })?;
-        if !self.is_symlink {
-            set(SetAttributes { permissions: Some(self.permissions), ..SetAttributes::default() })?;
-            for (name, value) in &self.xattrs {
-                let given = block_on(engine.setxattr(ino, name, value, XattrMode::Set));
-                given.map_err(|error| {
-                    let name = String::from_utf8_lossy(name).into_owned();
-                    let failure = Failure::from(Error::from(error));
-                    let text = format!("the attribute {name}: {failure}");
-                    failure.with_text(text)
-                })?;
-            }
-        }
-        let mtime = Some(SetTime::To(self.mtime));
-        set(SetAttributes { mtime, ..SetAttributes::default() })?;
-        Ok(())
-    }
+/// A name for a message.
+fn shown(name: &[u8]) -> String {
+    let rest = if name.len() > SHOWN_BYTES_MAX { "..." } else { "" };
+    format!("{}{rest}", String::from_utf8_lossy(&name[..name.len().min(SHOWN_BYTES_MAX)]))
 }
 
 /// A path below a directory, without what does not matter; `None` if it leads out.
@@ -239,18 +185,113 @@ fn inside(path: &[u8]) -> Option<PathBuf> {
     parts.map(|part| if let Component::Normal(name) = part { Some(name) } else { None }).collect()
 }
 
-fn id(number: u64) -> Result<u32, Failure> {
-    u32::try_from(number).map_err(|_| Failure::new("an owner's number is too large"))
-}
-
 fn leads_out(path: &Path) -> Failure {
     Failure::of(
         Cause::Damaged,
-        format!("{} leads out of the directory that is unpacked into", path.display()),
+        format!(
+            "{} leads out of the directory that is unpacked into",
+            shown(path.as_os_str().as_bytes())
+        ),
     )
     .next("do not trust this archive")
 }
 
-fn unread(error: io::Error) -> Failure {
+pub(super) fn unread(error: io::Error) -> Failure {
     Failure::of(Cause::Damaged, format!("the archive: {error}")).next("fetch or make it again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(kind: EntryType, mode: u32, size: u64) -> tar::Header {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_size(size);
+        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header
+    }
+
+    /// An archive of directories with one name.
+    fn directories(name: &str, modes: &[u32]) -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        for mode in modes {
+            builder.append_data(&mut header(EntryType::Directory, *mode, 0), name, io::empty()).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    fn empty() -> Filesystem {
+        Filesystem::in_memory(32 << 20).unwrap()
+    }
+
+    #[test]
+    fn directories_have_the_attributes_that_came_last_even_after_an_error() {
+        let unpacked = |bytes: &[u8]| {
+            let fs = empty();
+            let result = unpack(&fs, bytes, Path::new("/"));
+            (result.is_ok(), fs.metadata("/private").unwrap().permissions())
+        };
+        let (twice, once) = (directories("private", &[0o755, 0o700]), directories("private", &[0o700]));
+        assert_eq!(unpacked(&twice), (true, 0o700));
+        assert_eq!(unpacked(&once[..once.len() - 1024]), (false, 0o700));
+        assert_eq!(unpacked(&directories("private/below", &[0o711])), (true, 0o755));
+    }
+
+    #[test]
+    fn directories_that_were_there_stay_as_they_are() {
+        let fs = empty();
+        fs.create_dir_all("/to/there").unwrap();
+        let before = |path: &str| fs.metadata(path).unwrap().permissions();
+        let (top, there) = (before("/"), before("/to/there"));
+        unpack(&fs, &directories("there", &[0o777])[..], Path::new("/to")).unwrap();
+        assert_eq!((before("/"), before("/to/there")), (top, there));
+        // But the one that is unpacked into is the archive's own.
+        unpack(&fs, &directories("./", &[0o711])[..], Path::new("/to")).unwrap();
+        assert_eq!((before("/"), before("/to")), (top, 0o711));
+    }
+
+    #[test]
+    fn nothing_stays_of_a_file_that_was_cut() {
+        let mut builder = tar::Builder::new(Vec::new());
+        for name in ["whole", "cut"] {
+            let mut header = header(EntryType::Regular, 0o644, 3000);
+            builder.append_data(&mut header, name, &[7; 3000][..]).unwrap();
+        }
+        let bytes = builder.into_inner().unwrap();
+        let fs = empty();
+        assert!(unpack(&fs, &bytes[..bytes.len() - 2000], Path::new("/")).is_err());
+        assert_eq!(fs.read("/whole").unwrap(), [7; 3000]);
+        assert!(fs.symlink_metadata("/cut").unwrap_err().is_not_found());
+    }
+
+    #[test]
+    fn a_name_that_no_path_can_have_is_refused_before_anything_is_made() {
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = header(EntryType::Regular, 0o644, 0);
+        builder.append_data(&mut header, "a/".repeat(60_000) + "f", io::empty()).unwrap();
+        let fs = empty();
+        let failure = unpack(&fs, &builder.into_inner().unwrap()[..], Path::new("/")).unwrap_err();
+        assert!(failure.to_string().len() < 500 && failure.to_string().contains("name too long"), "{failure}");
+        assert!(fs.symlink_metadata("/a").is_err());
+    }
+
+    #[test]
+    fn what_tar_writes_untar_reads_with_very_many_attributes() {
+        let fs = Filesystem::in_memory(256 << 20).unwrap();
+        fs.write("/file", "x").unwrap();
+        let (name, value) = (|number: u32| format!("user.{number}"), vec![b'x'; 65_536]);
+        let archived = |from: u32, to: u32| {
+            (from..to).for_each(|number| fs.set_xattr("/file", name(number), &value).unwrap());
+            let mut archive = Vec::new();
+            super::super::tar::write(&fs, Path::new("image"), &mut archive).map(|_| archive)
+        };
+        let archive = archived(0, 260).unwrap();
+        let other = Filesystem::in_memory(128 << 20).unwrap();
+        unpack(&other, &archive[..], Path::new("/")).unwrap();
+        assert_eq!(other.xattr("/file", name(259)).unwrap(), Some(value.clone()));
+        let failure = archived(260, 1030).unwrap_err().to_string();
+        assert!(failure.contains("extended attributes"), "{failure}");
+    }
 }
