@@ -329,3 +329,20 @@ fn the_demo_keeps_its_image_if_asked() {
     command.arg("check").arg(line);
     run(command).ok();
 }
+
+#[test]
+fn prune_keeps_the_newest_of_one_second() {
+    let place = Place::with_image("32MiB");
+    let image = place.image();
+    let image = image.to_str().unwrap();
+    // By its name the newer one comes first.
+    for (tries, pair) in [["9a", "10a"], ["9b", "10b"], ["9c", "10c"]].into_iter().enumerate() {
+        let names = pair.map(|name| format!("t{tries}-{name}"));
+        for name in &names {
+            support::syncline(["snapshot", "create", image, name]).ok();
+        }
+        let prefix = format!("t{tries}-");
+        let words = ["snapshot", "prune", image, "--prefix", &prefix, "--keep", "last=1"];
+        assert_eq!(support::syncline(words).ok().out, format!("deleted {:?}\n", names[0]));
+    }
+}

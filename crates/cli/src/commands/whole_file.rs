@@ -20,10 +20,7 @@ pub enum WholeFile {
 impl WholeFile {
     /// Makes one for the owner alone, in the folder of `path`.
     pub fn new(path: &Path) -> io::Result<Self> {
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(path);
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         match rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => Ok(Self::Nameless(file.into())),
@@ -54,14 +51,24 @@ impl WholeFile {
     /// Makes it durable and gives it its name. `AlreadyExists` if something has that name.
     pub fn finish(self, path: &Path) -> io::Result<()> {
         self.file().sync_all()?;
+        let folder = File::open(folder_of(path))?;
         match self {
             Self::Nameless(file) => {
                 let this = format!("/proc/self/fd/{}", file.as_raw_fd());
-                Ok(rustix::fs::linkat(CWD, this, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+                rustix::fs::linkat(CWD, this, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
             }
-            Self::Renamed(file) => file.persist_noclobber(path).map(drop).map_err(|failed| failed.error),
+            Self::Renamed(file) => drop(file.persist_noclobber(path).map_err(|failed| failed.error)?),
+        }
+        match folder.sync_all() {
+            // Some filesystems can't sync a folder.
+            Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
+            _ => Ok(()),
         }
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Refuses a name that is taken, before work is done for it.

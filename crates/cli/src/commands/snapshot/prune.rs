@@ -72,13 +72,14 @@ pub fn run(args: &Args) -> Outcome {
     }
     let image = image_of(&args.source)?;
     let snapshots = Filesystem::snapshots_of(&image).map_err(|error| Failure::from(error).about(&image))?;
-    let mut snapshots: Vec<(u64, String)> = snapshots
+    // Of one second too, the newest is the newest.
+    let mut snapshots: Vec<(SystemTime, String)> = snapshots
         .into_iter()
         .filter(|snapshot| snapshot.name.starts_with(&args.prefix))
-        .map(|snapshot| (seconds(snapshot.created), snapshot.name))
+        .map(|snapshot| (snapshot.created, snapshot.name))
         .collect();
     snapshots.sort();
-    let times: Vec<u64> = snapshots.iter().map(|(time, _)| *time).collect();
+    let times: Vec<u64> = snapshots.iter().map(|(time, _)| seconds(*time)).collect();
     let kept = kept(&times, &args.keep);
     let mut code = 0;
     for (_, name) in snapshots.iter().enumerate().filter(|(at, _)| !kept.contains(at)).map(|(_, it)| it) {
