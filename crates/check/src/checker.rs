@@ -7,9 +7,9 @@ use crate::items::ItemCheck;
 use crate::{names, parents, snapshots, space, start};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
-use syncline_format::{BlockRun, OBJECTS_END};
 use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, Superblock};
+use syncline_format::{BlockRun, OBJECTS_END};
 use syncline_store::{RecoveryReport, Snapshot, Store, StoreError, StoreOptions};
 use syncline_tree::{Tree, TreeError};
 

@@ -15,6 +15,8 @@ pub const ENTRIES_PER_BLOCK: usize = 12;
 pub const SNAPSHOTS_MAX: usize = 1020;
 /// Longest name.
 pub const NAME_BYTES_MAX: usize = 255;
+/// The name under which a receiver keeps what has come of a stream. No other snapshot has it.
+pub const RECEIVING: &str = ".syncline-receiving";
 
 // Field offsets of a block, then of an entry.
 const ADDRESS: usize = 8;
@@ -61,6 +63,16 @@ impl Snapshot {
             && !name.chars().any(|char| char == '/' || char.is_control())
             && name != "."
             && name != ".."
+    }
+
+    /// True for names that a user may give.
+    pub fn is_free_name(name: &str) -> bool {
+        Self::is_name(name) && name != RECEIVING
+    }
+
+    /// True for what has come of a stream so far, which is nobody's snapshot.
+    pub fn is_receiving(&self) -> bool {
+        self.name == RECEIVING
     }
 
     /// Sizes of the filesystem at the time of the snapshot.

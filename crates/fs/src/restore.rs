@@ -63,6 +63,7 @@ impl Filesystem {
         let options = Options {
             access_time: AccessTime::Never,
             compression: None,
+            durability: Options::default().durability,
             receipts_max: 0,
             ..self.options.clone()
         };

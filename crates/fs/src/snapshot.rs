@@ -42,6 +42,8 @@ impl Filesystem {
 
     /// The snapshots in the order of creation, each with the number of blocks that only it uses.
     pub async fn snapshots(&self) -> Result<Vec<SnapshotUsage>, FsError> {
-        Ok(self.store.snapshot_usage().await?)
+        let mut all = self.store.snapshot_usage().await?;
+        all.retain(|usage| !usage.snapshot.is_receiving());
+        Ok(all)
     }
 }

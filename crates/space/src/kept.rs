@@ -6,7 +6,7 @@
 //! already on the device, and the union is computed from them.)
 
 use crate::SpaceError;
-use crate::bits::{blocks_of, push_bits, split_by, words_of};
+use crate::bits::{blocks_of, clip, push_bits, split_by, words_of};
 use crate::named::{BitPage, Change, change_page, pages_of};
 use crate::space::Space;
 use crate::walk::{Side, Visitor, walk};
@@ -71,6 +71,16 @@ impl KeptMap {
             self.pages.extend(page.map(|page| (index, page)));
         }
         self.blocks += blocks_of(&changed);
+    }
+
+    fn remove_run(&mut self, run: BlockRun) {
+        let mut changed = Vec::new();
+        for index in pages_of(run) {
+            let mut page = self.pages.remove(&index);
+            change_page(&mut page, index, run, Change::Unname, &mut changed);
+            self.pages.extend(page.filter(|page| page.used() > 0).map(|page| (index, page)));
+        }
+        self.blocks -= blocks_of(&changed);
     }
 
     /// Adds everything that `other` keeps.
@@ -282,6 +292,17 @@ impl Space {
         let usable = self.geometry().usable();
         let (others, _) = split_by(&[usable], runs);
         self.keep(KeptMap::of_runs(pages_at(self.geometry(), 0) as usize, others.into_iter()));
+    }
+
+    /// Hands out blocks of these runs, too. Nobody may use them, here or elsewhere.
+    pub fn hand_out_also(&self, runs: &[BlockRun]) {
+        let usable = self.geometry().usable();
+        let runs: Vec<BlockRun> = runs.iter().filter_map(|run| clip(*run, usable)).collect();
+        let state = &mut *self.lock();
+        runs.iter().for_each(|run| state.kept.remove_run(*run));
+        let open = state.in_front(&runs);
+        state.live.clear(&open);
+        state.count_pending();
     }
 
     /// Also keeps these blocks, which are allocated and not named.

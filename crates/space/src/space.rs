@@ -81,7 +81,7 @@ impl State {
     }
 
     /// The parts of these unused runs that may be handed out.
-    fn in_front(&mut self, runs: &[BlockRun]) -> Vec<BlockRun> {
+    pub(crate) fn in_front(&mut self, runs: &[BlockRun]) -> Vec<BlockRun> {
         let front = BlockRun::new(0, self.border);
         let open = runs.iter().filter_map(|run| clip(*run, front)).collect();
         self.quarantine.withhold(open)

@@ -6,29 +6,33 @@
 //! snapshot with the one superblock of a checkpoint, so a crash leaves it whole or not at all.
 //! Blocks of the snapshot that it began with stay as they are (rule R2): they are not lent.
 
+use crate::aside::Aside;
 use crate::format::first_superblock;
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::slots::write_slot;
-use crate::snapshots::{Adopted, TableChange};
+use crate::snapshots::{Adopted, Replaced, TableChange};
 use crate::{FormatOptions, Snapshot, SnapshotError, Store, StoreError, StoreOptions, Transaction};
-use bytes::Bytes;
-use std::collections::HashMap;
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, Claim, Completion, Device, DeviceError, FlushTracker, Operation};
-use syncline_format::snapshots::SNAPSHOTS_MAX;
+use std::time::{Duration, Instant};
+use syncline_device::{Claim, Device, FlushTracker};
 use syncline_format::superblock::{
     FEATURE_COUNTED_XATTRS, FEATURE_PARENT_POINTERS, FEATURE_SNAPSHOTS, FEATURE_UNPLACED, LogStart, Pointer,
     Superblock,
 };
-use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun};
 use syncline_space::{Class, KeptMap, Space};
-use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline_sync::{Event, Mutex};
+use syncline_sync::atomic::Ordering;
 
 /// The share of the image that is not lent: one block in this many.
 const KEPT_BACK_SHARE: u64 = 32;
+/// A branch is lent so many segments of its log at least.
+const LEAST_LENT_SEGMENTS: u64 = 4;
 /// The generation of a branch's first superblock; the slot beside it has the one before.
 const FIRST_GENERATION: u64 = 2;
+/// How long a branch waits for readers of the snapshot that it replaces.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two attempts.
+const CLAIM_PAUSE: Duration = Duration::from_millis(10);
 
 /// The first state of a branch.
 pub enum BranchStart {
@@ -44,6 +48,8 @@ pub struct Branch {
     device: Arc<Aside>,
     /// The blocks that it may write to.
     lent: Vec<BlockRun>,
+    /// Where the branch's image ends: it gets no blocks from there on.
+    end: BlockAddr,
     /// The snapshot that it began with, which can't be deleted meanwhile.
     base: Option<u64>,
 }
@@ -53,6 +59,11 @@ impl Branch {
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
+
+    /// Blocks that it can still take.
+    pub fn free_blocks(&self) -> u64 {
+        self.store.space.free_blocks()
+    }
 }
 
 impl Store {
@@ -61,32 +72,37 @@ impl Store {
     pub async fn branch(&self, start: BranchStart, features: u32, blocks: u64) -> Result<Branch, StoreError> {
         self.writable()?;
         let base = match &start {
-            BranchStart::Snapshot(snapshot) => {
-                if !self.device().claim_snapshot(snapshot.id, Claim::Shared)? {
-                    return Err(SnapshotError::InUse { name: snapshot.name.clone() }.into());
-                }
-                Some(snapshot.id)
-            }
+            BranchStart::Snapshot(snapshot) => Some(self.claim_base(snapshot).await?),
             BranchStart::Empty(_) => None,
         };
-        let lent = self.lend(&start, blocks);
+        let now = self.geometry();
+        let end = match &start {
+            BranchStart::Snapshot(snapshot) => snapshot.geometry(now).usable().end(),
+            BranchStart::Empty(_) => now.usable().end(),
+        };
+        // One run must hold a segment of its log.
+        let lent = self.lend(end, blocks.max(LEAST_LENT_SEGMENTS * segment_blocks(now.total_blocks)));
         match self.open_branch(start, features, &lent).await {
-            Ok((store, device)) => Ok(Branch { store, device, lent, base }),
+            Ok((store, device)) => Ok(Branch { store, device, lent, end, base }),
             Err(error) => {
                 // Its writes may be in flight, so the blocks stay lent until the image is closed.
-                self.unclaim(base);
+                self.unclaim(base).await;
                 Err(error)
             }
         }
     }
 
-    /// Takes free blocks for a branch.
-    fn lend(&self, start: &BranchStart, blocks: u64) -> Vec<BlockRun> {
+    /// Lends a branch up to `blocks` blocks more, as far as there are free ones.
+    pub fn lend_more(&self, branch: &mut Branch, blocks: u64) {
+        let more = self.lend(branch.end, blocks);
+        branch.store.space.hand_out_also(&more);
+        branch.lent.extend(more);
+        branch.lent.sort_unstable();
+    }
+
+    /// Takes free blocks before `end` for a branch.
+    fn lend(&self, end: BlockAddr, blocks: u64) -> Vec<BlockRun> {
         let now = self.geometry();
-        let end = match start {
-            BranchStart::Snapshot(snapshot) => snapshot.geometry(now).usable().end(),
-            BranchStart::Empty(_) => now.usable().end(),
-        };
         // The next checkpoints of this store need room for their log, nodes and maps.
         let kept_back = now.total_blocks / KEPT_BACK_SHARE + 2 * segment_blocks(now.total_blocks);
         let free = self.space.free_blocks().saturating_sub(self.reserved.load(Ordering::Acquire));
@@ -96,9 +112,9 @@ impl Store {
             let Some(run) = self.space.allocate(Class::Log, wanted, LEAST_SEGMENT_BLOCKS, None) else {
                 break;
             };
-            wanted = wanted.saturating_sub(run.blocks);
             // The image was smaller when the snapshot was made, and so is the branch.
             let inside = end.saturating_sub(run.start).min(run.blocks);
+            wanted = wanted.saturating_sub(inside);
             let (first, rest) =
                 (BlockRun::new(run.start, inside), BlockRun::new(run.start + inside, run.blocks - inside));
             lent.extend((first.blocks > 0).then_some(first));
@@ -168,22 +184,23 @@ impl Store {
         Ok((store, aside))
     }
 
-    /// Makes a finished branch a snapshot. It is durable when this returns. The branch's filesystem
-    /// must have been closed.
+    /// Makes a finished branch a snapshot, and removes the snapshot `replaced` in the same step. It is
+    /// durable when this returns. The branch's filesystem must have been closed.
     pub async fn adopt_branch(
         &self,
         branch: Branch,
         name: &str,
         created_ns: u64,
+        replaced: Option<u64>,
     ) -> Result<Snapshot, StoreError> {
-        let made = match self.adopt_closed(&branch, name, created_ns).await {
+        let made = match self.adopt_closed(&branch, name, created_ns, replaced).await {
             Ok(made) => made,
             Err(error) => {
                 self.abandon_branch(branch).await;
                 return Err(error);
             }
         };
-        self.unclaim(branch.base);
+        self.unclaim(branch.base).await;
         Ok(made)
     }
 
@@ -192,8 +209,9 @@ impl Store {
         branch: &Branch,
         name: &str,
         created_ns: u64,
+        replaced: Option<u64>,
     ) -> Result<Snapshot, StoreError> {
-        self.require_new_name(name).await?;
+        self.checkpoint.lock().await.table.require_new(name, replaced)?;
         branch.store.close().await?;
         let made = branch.store.superblock();
         if !made.clean {
@@ -214,38 +232,65 @@ impl Store {
         };
         self.next_object.fetch_max(made.next_object, Ordering::Relaxed);
         let rest = kept.without(&branch.lent);
-        let change = TableChange::Adopt(Box::new(Adopted { snapshot, features: made.features, kept }));
-        let taken = match self.unless_log_left(self.try_adopt(name, change.clone()).await).await? {
-            Some(done) => done,
-            None => self.try_adopt(name, change).await?,
-        };
+        let adopted = Adopted { snapshot, features: made.features, kept, replaced: None };
+        let taken = self.adopt_instead(adopted, replaced).await?;
         rest.into_iter().for_each(|run| self.space.give_back(run));
         Ok(taken)
     }
 
-    async fn try_adopt(&self, name: &str, change: TableChange) -> Result<Snapshot, StoreError> {
+    /// Adds a snapshot, and removes another one that nobody else has open.
+    async fn adopt_instead(&self, adopted: Adopted, replaced: Option<u64>) -> Result<Snapshot, StoreError> {
+        if let Some(id) = replaced {
+            self.claim_patiently(id).await?;
+        }
+        let taken = match self.unless_log_left(self.try_adopt(&adopted, replaced).await).await {
+            Ok(None) => self.try_adopt(&adopted, replaced).await,
+            Ok(Some(done)) => Ok(done),
+            Err(error) => Err(error),
+        };
+        self.release(replaced);
+        taken
+    }
+
+    async fn try_adopt(&self, adopted: &Adopted, replaced: Option<u64>) -> Result<Snapshot, StoreError> {
         let mut state = self.checkpoint.lock().await;
-        state.table.require_new(name)?;
+        let name = &adopted.snapshot.name;
+        state.table.require_new(name, replaced)?;
+        let mut adopted = adopted.clone();
+        if let Some(id) = replaced {
+            let rest = state.table.kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
+            adopted.replaced = Some(Replaced { id, rest });
+        }
+        let change = TableChange::Adopt(Box::new(adopted));
         self.run_checkpoint_with(&mut state, false, Some(change)).await?;
         Ok(state.table.find(name)?.clone())
     }
 
-    /// Fails if a snapshot of this name can't be made.
-    pub async fn require_new_name(&self, name: &str) -> Result<(), StoreError> {
-        if !Snapshot::is_name(name) {
-            return Err(SnapshotError::Name { name: name.to_owned() }.into());
-        }
-        let state = self.checkpoint.lock().await;
-        state.table.require_new(name)?;
-        if state.table.entries.len() >= SNAPSHOTS_MAX {
-            return Err(SnapshotError::TooMany.into());
+    /// Claims a snapshot alone, when those who are just reading it have ended.
+    async fn claim_patiently(&self, id: u64) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        while !self.device().claim_snapshot(id, Claim::Exclusive)? {
+            if begun.elapsed() > CLAIM_PATIENCE {
+                let found = self.snapshots().await.into_iter().find(|snapshot| snapshot.id == id);
+                let name = found.map_or_else(String::new, |snapshot| snapshot.name);
+                return Err(SnapshotError::InUse { name }.into());
+            }
+            self.spawn.sleep(CLAIM_PAUSE).await;
         }
         Ok(())
     }
 
+    /// Fails if a snapshot of this name can't be made.
+    pub async fn require_new_name(&self, name: &str) -> Result<(), StoreError> {
+        if !Snapshot::is_free_name(name) {
+            return Err(SnapshotError::Name { name: name.to_owned() }.into());
+        }
+        Ok(self.checkpoint.lock().await.table.require_new(name, None)?)
+    }
+
     /// Gives a branch up. Its blocks are free again when this returns.
     pub async fn abandon_branch(&self, branch: Branch) {
-        self.unclaim(branch.base);
+        self.unclaim(branch.base).await;
         branch.store.shut_down_untold("it was given up");
         // This fails; it ends the background tasks.
         let _ = branch.store.close().await;
@@ -254,7 +299,32 @@ impl Store {
         branch.lent.into_iter().for_each(|run| self.space.give_back(run));
     }
 
-    fn unclaim(&self, base: Option<u64>) {
+    /// Keeps a snapshot from being deleted, if it is still there.
+    async fn claim_base(&self, snapshot: &Snapshot) -> Result<u64, StoreError> {
+        let name = || snapshot.name.clone();
+        let mut state = self.checkpoint.lock().await;
+        if !state.table.entries.iter().any(|entry| entry.id == snapshot.id) {
+            return Err(SnapshotError::NotFound { name: name() }.into());
+        }
+        if !self.device().claim_snapshot(snapshot.id, Claim::Shared)? {
+            return Err(SnapshotError::InUse { name: name() }.into());
+        }
+        state.bases.push(snapshot.id);
+        Ok(snapshot.id)
+    }
+
+    async fn unclaim(&self, base: Option<u64>) {
+        let Some(id) = base else { return };
+        let mut state = self.checkpoint.lock().await;
+        if let Some(at) = state.bases.iter().position(|base| *base == id) {
+            state.bases.swap_remove(at);
+        }
+        if !state.bases.contains(&id) {
+            self.release(base);
+        }
+    }
+
+    fn release(&self, base: Option<u64>) {
         if let Some(id) = base
             && let Err(error) = self.device().claim_snapshot(id, Claim::Released)
         {
@@ -275,137 +345,5 @@ fn like(now: &Superblock) -> FormatOptions {
         hash_seed: now.hash_seed,
         created_ns: now.created_ns,
         ..FormatOptions::default()
-    }
-}
-
-/// A device whose superblocks are in memory, aside of those of the device below.
-struct Aside {
-    below: Arc<dyn Device>,
-    size_bytes: u64,
-    /// The blocks of superblocks, by their offset.
-    slots: Mutex<HashMap<u64, Bytes>>,
-    writes: Arc<Writes>,
-}
-
-/// The writes that are in flight.
-#[derive(Default)]
-struct Writes {
-    in_flight: AtomicU64,
-    /// No more writes are let through.
-    ended: AtomicBool,
-    /// Notified when there is none left.
-    none_left: Event,
-}
-
-impl Writes {
-    /// Counts a write, unless writing has ended.
-    fn begin(&self) -> bool {
-        self.in_flight.fetch_add(1, Ordering::SeqCst);
-        let may = !self.ended.load(Ordering::SeqCst);
-        if !may {
-            self.end();
-        }
-        may
-    }
-
-    fn end(&self) {
-        if self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.none_left.notify(usize::MAX);
-        }
-    }
-}
-
-impl Aside {
-    fn new(below: Arc<dyn Device>, geometry: Geometry) -> Self {
-        let copies = (0..2).flat_map(|slot| geometry.superblock_copies(slot));
-        let zeros = Bytes::from(vec![0; BLOCK_BYTES]);
-        let slots = copies.map(|addr| (addr * BLOCK_BYTES as u64, zeros.clone())).collect();
-        let size_bytes = geometry.total_blocks * BLOCK_BYTES as u64;
-        Self { below, size_bytes, slots: Mutex::new(slots), writes: Arc::default() }
-    }
-
-    /// Refuses writes from now on, and waits for those in flight.
-    async fn end_writing(&self) {
-        self.writes.ended.store(true, Ordering::SeqCst);
-        loop {
-            let none_left = self.writes.none_left.listen();
-            if self.writes.in_flight.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            none_left.await;
-        }
-    }
-
-    /// True if the range has a superblock in it.
-    fn touches(&self, offset: u64, len_bytes: u64) -> bool {
-        self.slots.lock().keys().any(|slot| *slot < offset + len_bytes && offset < slot + BLOCK_BYTES as u64)
-    }
-}
-
-fn refused(operation: Operation, offset: u64, len_bytes: u64) -> DeviceError {
-    DeviceError::io(operation, offset, len_bytes, std::io::ErrorKind::Unsupported.into())
-}
-
-impl Device for Aside {
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn reads_bypass_caches(&self) -> bool {
-        self.below.reads_bypass_caches()
-    }
-
-    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
-        let length = buf.len() as u64;
-        let slot = self.slots.lock().get(&offset).cloned();
-        match slot {
-            Some(slot) if length == BLOCK_BYTES as u64 => done(Ok(AlignedBuf::copy_from(&slot))),
-            None if !self.touches(offset, length) => self.below.read(offset, buf, done),
-            _ => done(Err(refused(Operation::Read, offset, length))),
-        }
-    }
-
-    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
-        let length = bufs.iter().map(|buf| buf.len() as u64).sum();
-        if !self.touches(offset, length) {
-            if !self.writes.begin() {
-                return done(Err(refused(Operation::Write, offset, length)));
-            }
-            let writes = self.writes.clone();
-            let ended = move |result| {
-                writes.end();
-                done(result);
-            };
-            return self.below.write(offset, bufs, Box::new(ended));
-        }
-        let whole: Bytes = bufs.concat().into();
-        let known = self.slots.lock().get_mut(&offset).filter(|_| whole.len() == BLOCK_BYTES).map(|slot| {
-            *slot = whole;
-        });
-        done(known.ok_or_else(|| refused(Operation::Write, offset, length)));
-    }
-
-    fn flush(&self, done: Completion<()>) {
-        self.below.flush(done);
-    }
-
-    fn submit(&self) {
-        self.below.submit();
-    }
-
-    fn enlarge(&self, size_bytes: u64, done: Completion<u64>) {
-        done(Err(refused(Operation::Write, self.size_bytes, size_bytes)));
-    }
-
-    fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
-        self.below.claim_snapshot(number, claim)
-    }
-
-    fn discards(&self) -> bool {
-        false
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
-        done(Err(refused(Operation::Discard, offset, len_bytes)));
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct CheckpointState {
     pub(crate) failures: Failures,
     /// The table of snapshots.
     pub(crate) table: Table,
+    /// Snapshots that branches of this store began with. (Claims keep only others away.)
+    pub(crate) bases: Vec<u64>,
     /// A checkpoint of this epoch is durable, so the state that recovery started from is gone.
     pub(crate) is_open: bool,
     /// The last checkpoint is durable.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod admit;
+mod aside;
 mod audit;
 mod background;
 mod bracket;
@@ -75,8 +76,8 @@ pub use salvage::{Salvaged, Unreadable};
 pub use shrink::require_shrinkable;
 pub use slots::{ReadSlots, WIPED, read_superblocks};
 pub use snapshots::{
-    Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots, require_rollback,
-    roll_back, table_in_what_is_kept, table_of_snapshots,
+    RECEIVING, Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots,
+    require_rollback, require_visible, roll_back, table_in_what_is_kept, table_of_snapshots,
 };
 pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};

@@ -558,6 +558,7 @@ pub(crate) fn assemble(
         group: Default::default(),
         inflight: Default::default(),
         checkpoint: syncline_sync::asynchronous::Mutex::new(CheckpointState {
+            bases: Vec::new(),
             slot: 0,
             epoch,
             failures: Default::default(),

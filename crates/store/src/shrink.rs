@@ -7,7 +7,7 @@
 //! where it was. docs/DURABILITY.md has the crash cases.
 
 use crate::snapshots::{Table, TableChange};
-use crate::{Admission, RecoveryReport, Store, StoreError, StoreOptions, Transaction};
+use crate::{Admission, RecoveryReport, Snapshot, Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{Device, Spawn};
 use syncline_format::node::Node;
@@ -152,7 +152,11 @@ pub async fn require_shrinkable(device: &Arc<dyn Device>, total_blocks: u64) -> 
 
 fn require_no_larger_snapshot(table: &Table, total_blocks: u64) -> Result<(), StoreError> {
     let larger = table.entries.iter().filter(|entry| entry.total_blocks > total_blocks);
-    let names: Vec<String> = larger.map(|entry| format!("{:?}", entry.name)).collect();
+    let name = |entry: &Snapshot| match entry.is_receiving() {
+        true => "what is kept of a stream ('syncline receive --abandon' gives it up)".to_owned(),
+        false => format!("{:?}", entry.name),
+    };
+    let names: Vec<String> = larger.map(name).collect();
     if names.is_empty() {
         return Ok(());
     }

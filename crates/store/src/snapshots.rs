@@ -20,7 +20,7 @@ use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Key, OBJECTS_END};
 use syncline_space::{Class, FrozenMap, KeptMap, Space};
 use syncline_tree::Tree;
 
-pub use syncline_format::snapshots::Snapshot;
+pub use syncline_format::snapshots::{RECEIVING, Snapshot};
 
 /// Node cache for finding the last key of a tree.
 const LAST_KEY_CACHE_BYTES: usize = 1 << 20;
@@ -48,7 +48,8 @@ pub enum SnapshotError {
     },
     /// The name is not valid for a snapshot.
     #[error(
-        "{name:?} can't be the name of a snapshot: 1 to 255 bytes of UTF-8 without slashes and control characters"
+        "{name:?} can't be the name of a snapshot: 1 to 255 bytes of UTF-8 without slashes and control characters, \
+         and not {RECEIVING:?}"
     )]
     Name {
         /// The requested name.
@@ -117,6 +118,16 @@ pub(crate) struct Adopted {
     pub(crate) features: u32,
     /// The blocks that it keeps.
     pub(crate) kept: KeptMap,
+    /// The snapshot whose place it takes.
+    pub(crate) replaced: Option<Replaced>,
+}
+
+/// A snapshot that is removed when another one is added.
+#[derive(Clone)]
+pub(crate) struct Replaced {
+    pub(crate) id: u64,
+    /// What the other snapshots keep, without the new one.
+    pub(crate) rest: KeptMap,
 }
 
 /// A table that a checkpoint writes.
@@ -149,12 +160,14 @@ impl Table {
         found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned() })
     }
 
-    /// Fails if there is no room for another snapshot of this name.
-    pub(crate) fn require_new(&self, name: &str) -> Result<(), SnapshotError> {
-        if self.find(name).is_ok() {
+    /// Fails if there is no room for another snapshot of this name, once `replaced` is gone.
+    pub(crate) fn require_new(&self, name: &str, replaced: Option<u64>) -> Result<(), SnapshotError> {
+        let mut others = self.entries.iter().filter(|entry| Some(entry.id) != replaced);
+        if others.any(|entry| entry.name == name) {
             return Err(SnapshotError::Exists { name: name.to_owned() });
         }
-        if self.entries.len() >= SNAPSHOTS_MAX { Err(SnapshotError::TooMany) } else { Ok(()) }
+        let is_full = self.entries.len() >= SNAPSHOTS_MAX + usize::from(replaced.is_some());
+        if is_full { Err(SnapshotError::TooMany) } else { Ok(()) }
     }
 
     /// Keeps the blocks that the snapshots need, before anything is allocated.
@@ -251,6 +264,8 @@ impl NewTable {
                 name: name.clone(),
             }),
             TableChange::Adopt(adopted) => {
+                entries
+                    .retain(|entry| adopted.replaced.as_ref().is_none_or(|replaced| entry.id != replaced.id));
                 entries.push(Snapshot { id: superblock.generation, ..adopted.snapshot.clone() });
                 superblock.features |= adopted.features;
             }
@@ -282,7 +297,13 @@ impl NewTable {
         match self.change {
             TableChange::Move => {}
             TableChange::Create { .. } => space.keep_frozen(frozen),
-            TableChange::Adopt(adopted) => space.keep_also(&adopted.kept),
+            TableChange::Adopt(adopted) => match adopted.replaced {
+                None => space.keep_also(&adopted.kept),
+                Some(Replaced { mut rest, .. }) => {
+                    rest.add(&adopted.kept);
+                    space.keep_only(rest, frozen.generation());
+                }
+            },
             TableChange::Delete { rest, .. } => space.keep_only(rest, frozen.generation()),
         }
         self.table
@@ -293,7 +314,7 @@ impl Store {
     /// Makes a snapshot of everything committed so far. It and all that it contains are durable
     /// when this returns.
     pub async fn create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
-        if !Snapshot::is_name(name) {
+        if !Snapshot::is_free_name(name) {
             return Err(SnapshotError::Name { name: name.to_owned() }.into());
         }
         match self.unless_log_left(self.try_create_snapshot(name, created_ns).await).await? {
@@ -304,7 +325,7 @@ impl Store {
 
     async fn try_create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
         let mut state = self.checkpoint.lock().await;
-        state.table.require_new(name)?;
+        state.table.require_new(name, None)?;
         let change = TableChange::Create { name: name.to_owned(), created_ns };
         self.run_checkpoint_with(&mut state, false, Some(change)).await?;
         Ok(state.table.find(name)?.clone())
@@ -323,7 +344,7 @@ impl Store {
         self.health.writable()?;
         let mut state = self.checkpoint.lock().await;
         let id = state.table.find(name)?.id;
-        if !self.device().claim_snapshot(id, Claim::Exclusive)? {
+        if state.bases.contains(&id) || !self.device().claim_snapshot(id, Claim::Exclusive)? {
             return Err(SnapshotError::InUse { name: name.to_owned() }.into());
         }
         let result = self.delete_claimed(&mut state, id).await;
@@ -337,7 +358,7 @@ impl Store {
         self.run_checkpoint_with(state, false, Some(TableChange::Delete { id, rest })).await
     }
 
-    /// The snapshots, in order of creation.
+    /// The snapshots, in order of creation, and what is kept of a stream.
     pub async fn snapshots(&self) -> Vec<Snapshot> {
         self.checkpoint.lock().await.table.entries.clone()
     }
@@ -395,6 +416,15 @@ pub async fn table_of_snapshots(
     superblock: &Superblock,
 ) -> Result<Vec<BlockRun>, StoreError> {
     Ok(Table::read(device, superblock).await?.blocks)
+}
+
+/// Fails for the name of what has come of a stream so far: half a snapshot, which nobody is to mount, send
+/// or roll back to.
+pub fn require_visible(name: &str) -> Result<(), StoreError> {
+    match name == RECEIVING {
+        true => Err(SnapshotError::NotFound { name: name.to_owned() }.into()),
+        false => Ok(()),
+    }
 }
 
 /// Fails if [`roll_back`] would refuse this snapshot. Writes nothing.

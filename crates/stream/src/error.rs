@@ -6,7 +6,7 @@ use syncline_fs::FsError;
 use syncline_fs::types::Ino;
 use syncline_store::StoreError;
 
-/// Why a stream can't be made, read or applied. The target is as it was.
+/// Why a stream can't be made, read or applied. The target's files and snapshots are as they were.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StreamError {
     /// The stream can't be read or written.
@@ -45,6 +45,40 @@ pub enum StreamError {
     /// The image was made smaller since the parent came.
     #[error("the target is smaller than when snapshot {0:?} came; receive a stream made without --from")]
     Shrunk(String),
+    /// A token can't be read.
+    #[error("this is no token of 'syncline receive --token', or a part of it is missing; ask for it again")]
+    Token,
+    /// A token is not of the stream that would be sent.
+    #[error(
+        "the token is of another stream: {0}; 'syncline receive --token' tells where the receiver stands"
+    )]
+    OtherStream(String),
+    /// A stream that goes on does not go on from what is kept.
+    #[error(
+        "the stream goes on after record {from}, and what is kept here ends after record {kept}; send it anew with what \
+         'syncline receive --token' says now"
+    )]
+    OtherPlace {
+        /// The record after which the stream goes on.
+        from: u64,
+        /// The last record that is kept.
+        kept: u64,
+    },
+    /// A stream goes on, and nothing of it is kept.
+    #[error("the stream goes on after record {0}, and nothing of it is kept here; send it without --resume")]
+    NothingKept(u64),
+    /// A stream goes on, and the receiver does not.
+    #[error("the stream goes on after record {0}; receive it with --resume")]
+    Resumed(u64),
+    /// What is kept is of another stream.
+    #[error(
+        "what is kept here is part of the stream of snapshot {0:?}; let that one go on first, or give it up with \
+         'syncline receive --abandon'"
+    )]
+    KeptOther(String),
+    /// What is kept can't be used.
+    #[error("what is kept here of a stream is damaged: {0}; give it up with 'syncline receive --abandon'")]
+    KeptDamaged(String),
     /// Snapshots to compare are in the wrong order, or the same.
     #[error("snapshot {from:?} is not older than {to:?}; exchange them")]
     Order {
@@ -69,6 +103,11 @@ pub enum StreamError {
 }
 
 impl StreamError {
+    /// True if a stream broke off, or went bad on its way: what came before is as it was sent.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Self::Io(_) | Self::Truncated(_) | Self::Damaged { .. })
+    }
+
     /// True if the stream itself is at fault: damaged, cut off, or asking for the impossible.
     pub fn is_of_stream(&self) -> bool {
         matches!(

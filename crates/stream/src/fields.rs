@@ -59,6 +59,11 @@ impl<'a> Fields<'a> {
         std::mem::take(&mut self.rest)
     }
 
+    /// True if nothing is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// Fails if something is left.
     pub(crate) fn end(&self) -> Result<(), StreamError> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.damaged("it is too long")) }

@@ -1,45 +1,74 @@
 //! Records as bytes: each with its length, number and checksums, the last with one of everything.
 
-use crate::StreamError;
 use crate::header::{Header, fill};
 use crate::record::{PAYLOAD_BYTES_MAX, Record};
+use crate::{Position, StreamError};
 use bytes::Bytes;
 use std::io::{Read, Write};
 
 /// Bytes of a record before its payload.
 pub const RECORD_HEADER_BYTES: usize = 24;
 
-/// Writes a stream.
+/// Writes a stream, or the rest of one.
 pub struct Writer<W> {
     output: W,
     records: u64,
     checksum: u32,
     bytes: u64,
+    /// What the receiver has already, and the header of the rest.
+    awaited: Option<(Position, Vec<u8>)>,
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header.
-    pub fn new(mut output: W, header: &Header) -> Result<Self, StreamError> {
-        let bytes = header.encode();
-        output.write_all(&bytes)?;
-        Ok(Self { output, records: 0, checksum: crc32c::crc32c(&bytes), bytes: bytes.len() as u64 })
+    /// Writes the header. That of the rest of a stream is written when all records that the receiver
+    /// has were put, and had the checksum that they should have.
+    pub fn new(output: W, header: &Header) -> Result<Self, StreamError> {
+        let (whole, bytes) = (header.whole().encode(), header.encode());
+        let awaited = header.resumed.map(|position| (position, bytes));
+        let is_whole = awaited.is_none();
+        let mut writer = Self { output, records: 0, checksum: crc32c::crc32c(&whole), bytes: 0, awaited };
+        if is_whole {
+            writer.write(&whole)?;
+        }
+        Ok(writer)
     }
 
-    /// Writes one record.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        self.output.write_all(bytes)?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes one record, unless the receiver has it.
     pub fn put(&mut self, record: &Record) -> Result<(), StreamError> {
         let payload = record.encode();
         debug_assert!(payload.len() <= PAYLOAD_BYTES_MAX, "a record fits its limit");
         self.records += 1;
         let head = head(record.kind(), &payload, self.records);
-        self.output.write_all(&head)?;
-        self.output.write_all(&payload)?;
         self.checksum = crc32c::crc32c_append(crc32c::crc32c_append(self.checksum, &head), &payload);
-        self.bytes += (head.len() + payload.len()) as u64;
-        Ok(())
+        let Some((position, _)) = &self.awaited else {
+            self.write(&head)?;
+            return self.write(&payload);
+        };
+        if self.records < position.records {
+            return Ok(());
+        }
+        if self.checksum != position.checksum {
+            let what = format!("its first {} records are not those of this one", self.records);
+            return Err(StreamError::OtherStream(what));
+        }
+        match self.awaited.take() {
+            Some((_, header)) => self.write(&header),
+            None => Ok(()),
+        }
     }
 
-    /// Writes the last record, and returns how many bytes the stream has.
+    /// Writes the last record, and returns how many bytes were written.
     pub fn end(mut self) -> Result<u64, StreamError> {
+        if let Some((position, _)) = &self.awaited {
+            let what = format!("{} records of it came, and this one has {}", position.records, self.records);
+            return Err(StreamError::OtherStream(what));
+        }
         self.put(&Record::End { records: self.records, checksum: self.checksum })?;
         self.output.flush()?;
         Ok(self.bytes)
@@ -62,18 +91,41 @@ pub struct Reader<R> {
     input: R,
     records: u64,
     checksum: u32,
+    bytes: u64,
 }
 
 impl<R: Read> Reader<R> {
     /// Reads the header.
     pub fn new(mut input: R) -> Result<(Self, Header), StreamError> {
         let (header, bytes) = Header::read(&mut input)?;
-        Ok((Self { input, records: 0, checksum: crc32c::crc32c(&bytes) }, header))
+        let start = Position { records: 0, checksum: crc32c::crc32c(&bytes) };
+        let Position { records, checksum } = header.resumed.unwrap_or(start);
+        Ok((Self { input, records, checksum, bytes: 0 }, header))
     }
 
     /// The number of the record that was read last.
     pub fn records(&self) -> u64 {
         self.records
+    }
+
+    /// The place behind the record that was read last.
+    pub fn position(&self) -> Position {
+        Position { records: self.records, checksum: self.checksum }
+    }
+
+    /// Bytes of all records that were read.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads up to this place. False if the stream comes by another way to the record before it.
+    pub fn pass(&mut self, position: Position) -> Result<bool, StreamError> {
+        while self.records < position.records {
+            if self.next_record()?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(self.position() == position)
     }
 
     /// The next record; `None` behind the last one, when everything was as it was sent and nothing
@@ -99,7 +151,6 @@ impl<R: Read> Reader<R> {
         if crc32c::crc32c(&payload) != field(16) {
             return Err(damaged("checksum of the record"));
         }
-        self.records = number;
         let payload = Bytes::from(payload);
         let record = Record::decode(head[0], &payload, number)?;
         if let Record::End { records, checksum } = record {
@@ -111,7 +162,9 @@ impl<R: Read> Reader<R> {
             }
             return Ok(None);
         }
+        self.records = number;
         self.checksum = crc32c::crc32c_append(crc32c::crc32c_append(self.checksum, &head), &payload);
+        self.bytes += (head.len() + payload.len()) as u64;
         Ok(Some(record))
     }
 

@@ -1,7 +1,7 @@
 //! The beginning of a stream: whose snapshot it is, and what it starts from.
 
-use crate::StreamError;
 use crate::fields::{Fields, put_name};
+use crate::{Position, StreamError};
 use std::io::Read;
 use syncline_store::Snapshot;
 
@@ -18,8 +18,10 @@ pub(crate) const NUMBERS_END: u64 = 1 << 56;
 /// A target gives its own inodes greater numbers than those of streams that end below this. So its
 /// numbers never come near [`NUMBERS_END`], whatever streams claim.
 pub(crate) const NUMBERS_FOLLOWED_END: u64 = 1 << 55;
-/// Features of the stream that this program knows: none so far.
-const FEATURES_KNOWN: u64 = 0;
+/// The stream is the rest of one: the header says after which record it goes on.
+const FEATURE_RESUMED: u64 = 1;
+/// Features of the stream that this program knows.
+const FEATURES_KNOWN: u64 = FEATURE_RESUMED;
 
 /// A snapshot, by what stays the same when it is received elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,9 +59,16 @@ pub struct Header {
     pub snapshot: Origin,
     /// The snapshot that the target must have, of an incremental stream.
     pub parent: Option<Origin>,
+    /// What the receiver has of the stream already, if this is the rest of it.
+    pub resumed: Option<Position>,
 }
 
 impl Header {
+    /// The header of the whole stream, of which this one may be the rest.
+    pub fn whole(&self) -> Self {
+        Self { resumed: None, ..self.clone() }
+    }
+
     /// The header's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -74,10 +83,16 @@ impl Header {
             rest.extend_from_slice(&origin.id.to_le_bytes());
             put_name(&mut rest, origin.name.as_bytes());
         }
+        let mut features = 0;
+        if let Some(position) = self.resumed {
+            features |= FEATURE_RESUMED;
+            rest.extend_from_slice(&position.records.to_le_bytes());
+            rest.extend_from_slice(&position.checksum.to_le_bytes());
+        }
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(rest.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&0u64.to_le_bytes());
+        bytes.extend_from_slice(&features.to_le_bytes());
         bytes.extend_from_slice(&rest);
         let sum = crc32c::crc32c(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
@@ -109,11 +124,11 @@ impl Header {
         if features & !FEATURES_KNOWN != 0 {
             return Err(StreamError::Unknown(format!("needs features {features:#x}")));
         }
-        let header = Self::decode(&covered[FIXED_BYTES..])?;
+        let header = Self::decode(&covered[FIXED_BYTES..], features)?;
         Ok((header, bytes))
     }
 
-    fn decode(rest: &[u8]) -> Result<Self, StreamError> {
+    fn decode(rest: &[u8], features: u64) -> Result<Self, StreamError> {
         let mut fields = Fields::new(rest, 0);
         let uuid = fields.array()?;
         let filesystem_features = fields.u32()?;
@@ -133,11 +148,18 @@ impl Header {
         };
         let snapshot = origin()?;
         let parent = has_parent.then(origin).transpose()?;
+        let resumed = match features & FEATURE_RESUMED {
+            0 => None,
+            _ => Some(Position { records: fields.u64()?, checksum: fields.u32()? }),
+        };
         fields.end()?;
+        if resumed.is_some_and(|position| position.records == 0) {
+            return Err(damaged("where the stream goes on"));
+        }
         if next_object == 0 || next_object > NUMBERS_END {
             return Err(damaged("inode numbers"));
         }
-        Ok(Self { uuid, filesystem_features, next_object, objects, used_bytes, snapshot, parent })
+        Ok(Self { uuid, filesystem_features, next_object, objects, used_bytes, snapshot, parent, resumed })
     }
 }
 

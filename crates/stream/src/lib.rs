@@ -2,13 +2,15 @@
 //!
 //! A stream is a header and records (`header`, `record`, `frame`). [`send`] makes one of a snapshot,
 //! or of the difference to an older one; [`receive`] makes the snapshot anew in another image, beside
-//! what is there, and shows it when all of it is there.
+//! what is there, and shows it when all of it is there. [`receive_in_pieces`] also keeps what has come
+//! of a stream that is cut off, and [`resume`] sends the rest, by the [`Token`] that tells how much came.
 #![forbid(unsafe_code)]
 
 mod error;
 mod fields;
 mod frame;
 mod header;
+mod position;
 mod receive;
 mod record;
 mod send;
@@ -16,6 +18,9 @@ mod send;
 pub use error::StreamError;
 pub use frame::{Reader, Writer};
 pub use header::{Header, Origin};
-pub use receive::{Received, receive};
+pub use position::{Position, Token};
+pub use receive::{
+    Cut, Kept, Options, Received, decode_kept, piece_bytes, receive, receive_in_pieces, receive_with,
+};
 pub use record::{Record, Restored, Unit};
-pub use send::{Source, send};
+pub use send::{Source, resume, send};

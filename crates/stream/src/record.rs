@@ -4,6 +4,7 @@ use crate::StreamError;
 use crate::fields::{Fields, put_name};
 use bytes::Bytes;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX};
+use syncline_fs::RestoredAttributes;
 use syncline_fs::types::{Ino, Timestamp};
 
 /// The most bytes of a record's payload.
@@ -229,7 +230,7 @@ impl Unit {
 }
 
 impl Restored {
-    fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.permissions.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         for field in [self.flags, self.uid, self.gid] {
@@ -241,7 +242,7 @@ impl Restored {
         }
     }
 
-    fn decode(fields: &mut Fields<'_>, record: u64) -> Result<Self, StreamError> {
+    pub(crate) fn decode(fields: &mut Fields<'_>, record: u64) -> Result<Self, StreamError> {
         let damaged = |what| StreamError::Damaged { record, what };
         let (permissions, zero) = (fields.u16()?, fields.u16()?);
         if permissions > 0o7777 || zero != 0 {
@@ -256,5 +257,19 @@ impl Restored {
             }
         }
         Ok(Self { permissions, flags, uid, gid, times })
+    }
+}
+
+impl From<Restored> for RestoredAttributes {
+    fn from(restored: Restored) -> Self {
+        let Restored { permissions, flags, uid, gid, times: [atime, mtime, ctime, btime] } = restored;
+        Self { permissions, flags, uid, gid, atime, mtime, ctime, btime }
+    }
+}
+
+impl From<RestoredAttributes> for Restored {
+    fn from(attributes: RestoredAttributes) -> Self {
+        let RestoredAttributes { permissions, flags, uid, gid, atime, mtime, ctime, btime } = attributes;
+        Self { permissions, flags, uid, gid, times: [atime, mtime, ctime, btime] }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use syncline_device::{Device, OpenOptions, block_on};
 use syncline_fs::Change;
 use syncline_image::{How, Image};
-use syncline_store::{SnapshotUsage, Store, StoreError, StoreOptions};
+use syncline_store::{SnapshotUsage, Store, StoreError, StoreOptions, require_visible};
 
 /// A snapshot of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ impl Filesystem {
         let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
         let device = Image::open(path, &How::new(options))?.device();
         let usage = block_on(syncline_store::snapshot_usage(&device))?;
-        Ok(usage.into_iter().map(Snapshot::from).collect())
+        Ok(usage.into_iter().filter(|usage| !usage.snapshot.is_receiving()).map(Snapshot::from).collect())
     }
 
     /// The snapshots, in the order of creation. Reads their space maps.
@@ -73,6 +73,7 @@ impl Filesystem {
 
     /// Opens a snapshot like [`open_snapshot`](Self::open_snapshot), on a device of any kind.
     pub fn open_snapshot_device(device: Arc<dyn Device>, name: &str, options: ImageOptions) -> Result<Self> {
+        require_visible(name)?;
         Self::open_with(options, async |store_options, spawn| {
             let (store, _) = Store::open_snapshot(device, store_options, spawn, name).await?;
             Ok::<_, StoreError>((store, Default::default()))
@@ -82,6 +83,7 @@ impl Filesystem {
     /// Fails if [`Self::roll_back`] would refuse: if the snapshot does not exist or has another
     /// size. Changes nothing.
     pub fn require_rollback(path: impl AsRef<Path>, name: &str) -> Result<()> {
+        require_visible(name)?;
         let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
         let device = Image::open(path, &How::new(options))?.device();
         Ok(block_on(syncline_store::require_rollback(&device, name))?)
@@ -90,6 +92,7 @@ impl Filesystem {
     /// Returns the image to the state of the snapshot. All later changes are lost, and all
     /// snapshots stay. The image must not be open.
     pub fn roll_back(path: impl AsRef<Path>, name: &str) -> Result<()> {
+        require_visible(name)?;
         let device = Image::open(path, &How::default())?.device();
         let background = background()?;
         let rolled_back = block_on(async {

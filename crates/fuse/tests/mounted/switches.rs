@@ -21,7 +21,9 @@ fn of_each(mount: &TestMount, what: &str, most: f64, mut operation: impl FnMut(u
 #[test]
 fn an_operation_puts_the_daemon_to_sleep_a_few_times() {
     let Some(mount) = TestMount::with(Setup { in_file: true, ..Setup::default() }) else { return };
-    of_each(&mount, "create", 9.0, |number| drop(File::create(mount.path().join(number.to_string())).unwrap()));
+    of_each(&mount, "create", 9.0, |number| {
+        drop(File::create(mount.path().join(number.to_string())).unwrap())
+    });
     let file = File::create(mount.path().join("pages")).unwrap();
     file.write_all_at(&vec![1; 4 << 20], 0).unwrap();
     file.sync_all().unwrap();

@@ -11,7 +11,11 @@ use syncline_device::MemoryDevice;
 use syncline_format::items::extent::Algorithm;
 use syncline_fs::types::{Ino, Timestamp};
 use syncline_fs::{Filesystem, FsError};
-use syncline_stream::{Header, Origin, Reader, Record, Restored, StreamError, Unit, Writer, receive};
+use syncline_store::{RECEIVING, StoreError};
+use syncline_stream::{
+    Header, Origin, Reader, Record, Restored, StreamError, Unit, Writer, decode_kept, receive,
+    receive_in_pieces,
+};
 
 /// The time by which the snapshot in the target is known.
 const PARENT_NS: u64 = 77;
@@ -32,7 +36,7 @@ static TARGET: LazyLock<Vec<u8>> = LazyLock::new(|| {
             Step::Place { ino: 2, dir: 1, name: 1 },
             Step::Place { ino: 3, dir: 1, name: 2 },
         ];
-        let bytes = stream_of(&Input { steps: steps.into(), has_parent: false, raw: None });
+        let bytes = stream_of(&Input { steps: steps.into(), has_parent: false, raw: None, pieces: None });
         receive(&fs, &bytes[..], None).await.expect("the target is made");
         fs.close().await?;
         fs.store().close().await?;
@@ -50,6 +54,17 @@ pub(crate) struct Input {
     has_parent: bool,
     /// A record as bytes, for the decoder.
     raw: Option<(u8, Vec<u8>)>,
+    /// It is cut off, and goes on.
+    pieces: Option<Pieces>,
+}
+
+/// How a stream comes in pieces.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Pieces {
+    /// Where it is cut off at first.
+    cut: u16,
+    /// Bytes of a piece.
+    bytes: u16,
 }
 
 /// A record, with numbers of which few mean something.
@@ -77,6 +92,7 @@ enum Step {
 /// - Decoding never panics, and a record that is decoded encodes to the bytes it was made of.
 /// - A stream is refused or received, in a bounded number of steps; nothing panics or hangs.
 /// - If it is refused the target's snapshots are those of before; if not, there is one more.
+/// - One that was cut off and goes on is refused or received as if it had not been cut off.
 /// - A check of the target finds nothing afterwards, and all of the snapshot can be read.
 pub fn stream(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input>(bytes) else { return };
@@ -84,24 +100,49 @@ pub fn stream(bytes: &[u8]) {
         decode(*kind, payload);
     }
     let bytes = stream_of(&input);
+    let at_once = received(bytes.clone(), None);
+    let Some(pieces) = input.pieces else { return };
+    let in_pieces = received(bytes, Some(pieces));
+    // What is kept takes room of its own.
+    let is_full = |received: &Result<(), StreamError>| {
+        matches!(received, Err(StreamError::Filesystem(FsError::Store(StoreError::NoSpace))))
+    };
+    if !is_full(&at_once) && !is_full(&in_pieces) {
+        assert_eq!(at_once.is_ok(), in_pieces.is_ok(), "{at_once:?}, in pieces {in_pieces:?}");
+    }
+}
+
+/// Receives a stream in a target of its own, which is sound afterwards.
+fn received(bytes: Vec<u8>, pieces: Option<Pieces>) -> Result<(), StreamError> {
     let device = MemoryDevice::from_image(&TARGET);
     let target = device.clone();
     let received = run(move |world| async move {
         let fs = open(target, &world, store_options(2, false)).await?;
         let before = fs.store().snapshots().await.len();
-        let received = receive(&fs, &bytes[..], Some("new")).await;
-        let after = fs.store().snapshots().await.len();
+        let received = match pieces {
+            None => receive(&fs, &bytes[..], Some("new")).await,
+            Some(pieces) => {
+                let (cut, piece_bytes) = (usize::from(pieces.cut) % bytes.len(), pieces.bytes.into());
+                let cut = receive_in_pieces(&fs, &bytes[..cut], Some("new"), piece_bytes).await;
+                assert!(cut.is_err(), "its end is missing");
+                receive_in_pieces(&fs, &bytes[..], Some("new"), piece_bytes).await.map_err(|cut| cut.error)
+            }
+        };
+        let snapshots = fs.store().snapshots().await;
+        let after = snapshots.iter().filter(|snapshot| snapshot.name != RECEIVING).count();
         assert_eq!(after, before + usize::from(received.is_ok()), "{received:?}");
+        assert!(received.is_err() || after == snapshots.len(), "nothing is kept of what is whole");
         if let Err(error) = &received {
             assert!(!matches!(error, StreamError::Io(_)), "memory does not fail");
+            assert!(!matches!(error, StreamError::KeptDamaged(_)), "what is kept is sound");
         }
         fs.close().await?;
         fs.store().close().await?;
-        Ok::<_, FsError>(())
+        Ok::<_, FsError>(received.map(drop))
     });
-    received.expect("the target goes on");
     let report = examine(&device).expect("the target can be checked");
     assert!(is_sound(&report), "{:#?}", report.findings);
+    received.expect("the target goes on")
 }
 
 fn decode(kind: u8, payload: &[u8]) {
@@ -111,6 +152,9 @@ fn decode(kind: u8, payload: &[u8]) {
     }
     // Nearly never a header, and never a panic.
     let _ = Reader::new(&payload[..]);
+    if let Some(state) = decode_kept(&payload) {
+        assert_eq!(state, payload, "one state, one encoding");
+    }
 }
 
 fn stream_of(input: &Input) -> Vec<u8> {
@@ -123,6 +167,7 @@ fn stream_of(input: &Input) -> Vec<u8> {
         used_bytes: 0,
         snapshot: origin(if input.has_parent { PARENT_NS + 1 } else { PARENT_NS }, "old"),
         parent: input.has_parent.then(|| origin(PARENT_NS, "old")),
+        resumed: None,
     };
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, &header).expect("memory takes it");

@@ -2,15 +2,18 @@
 //! those refuse is refused here.
 
 use super::contents::Written;
-use crate::{Record, Restored, StreamError};
+use super::kept::State;
+use crate::{Header, Position, Record, Restored, StreamError};
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use syncline_format::OBJECTS_END;
-use syncline_fs::types::{FileType, Ino, ROOT, XattrMode};
+use syncline_fs::types::{Caller, FileType, Ino, ROOT, SetAttributes, XattrMode};
 use syncline_fs::{Filesystem, FsError, QuotaLimits, Remade, RestoredAttributes};
 
-/// The number of the directory that holds inodes without names: one that no stream can name.
-pub(super) const STAGING: Ino = OBJECTS_END - 1;
+/// The name of the receiver's state in the staging directory; inodes have their numbers as names there.
+const STATE_NAME: &[u8] = b"state";
+/// Bytes of the state that are written at a time.
+const STATE_BYTES_EACH: usize = 1 << 20;
 
 /// Why a record can't be applied.
 pub(super) enum Fault {
@@ -56,8 +59,11 @@ fn is_of_target(error: &FsError) -> bool {
 /// The filesystem that becomes the snapshot.
 pub(super) struct Target<'a> {
     pub(super) fs: &'a Arc<Filesystem>,
-    /// Greater than every number that an inode may have.
-    next_object: u64,
+    /// Greater than every number that an inode may have. The directory that holds inodes without names
+    /// has this number, and the receiver's state has the next one.
+    pub(super) staging: Ino,
+    /// The staging directory has the receiver's state.
+    has_state: bool,
     /// The name of the staging directory in the root directory.
     staging_name: Vec<u8>,
     /// The root directory's attributes in the end.
@@ -84,18 +90,69 @@ impl<'a> Target<'a> {
         fs.relax(ROOT).await?;
         // Nobody can have this name by chance.
         let staging_name = format!(".syncline-receive-{:032x}", rand::random::<u128>()).into_bytes();
-        let (file_type, target) = (FileType::Directory, Default::default());
-        let staging = Remade { ino: STAGING, file_type, rdev: 0, target };
-        fs.remake(ROOT, &staging_name, staging).await?;
+        let remade =
+            Remade { ino: next_object, file_type: FileType::Directory, rdev: 0, target: Bytes::new() };
+        fs.remake(ROOT, &staging_name, remade).await.map_err(|error| match error {
+            FsError::Exists => StreamError::Refused {
+                record: 0,
+                what: "the snapshot that it starts from has inodes with greater numbers than it says"
+                    .to_owned(),
+            },
+            error => error.into(),
+        })?;
+        let (staging, written) = (next_object, Written::default());
+        Ok(Self { fs, staging, has_state: false, staging_name, root, limited, written, is_settled: false })
+    }
+
+    /// Goes on with what a filesystem has of a stream already.
+    pub(super) async fn go_on(fs: &'a Arc<Filesystem>, state: &State) -> Result<Self, StreamError> {
+        let staging = state.header.next_object;
+        let found = fs.lookup(ROOT, &state.staging_name).await;
+        let is_there = found.is_ok_and(|found| {
+            fs.forget(found.ino, 1);
+            found.ino == staging && found.file_type == FileType::Directory
+        });
+        if !is_there {
+            return Err(StreamError::KeptDamaged("its staging directory is not there".to_owned()));
+        }
         Ok(Self {
             fs,
-            next_object,
-            staging_name,
-            root,
-            limited,
+            staging,
+            has_state: true,
+            staging_name: state.staging_name.clone(),
+            root: state.root.into(),
+            limited: state.limited.iter().map(|(ino, restored)| (*ino, (*restored).into())).collect(),
             written: Written::default(),
             is_settled: false,
         })
+    }
+
+    /// Writes everything back, and the state beside it, so that another receiver can go on from here.
+    pub(super) async fn pause(&mut self, header: &Header, position: Position) -> Result<State, StreamError> {
+        self.fs.settle_all_contents().await?;
+        let limited = self.limited.iter().map(|(ino, attributes)| (*ino, (*attributes).into()));
+        let state = State {
+            header: header.clone(),
+            position,
+            staging_name: self.staging_name.clone(),
+            root: self.root.into(),
+            limited: limited.collect(),
+        };
+        let ino = self.staging + 1;
+        if !self.has_state {
+            let remade = Remade { ino, file_type: FileType::Regular, rdev: 0, target: Bytes::new() };
+            self.fs.remake(self.staging, STATE_NAME, remade).await?;
+            self.has_state = true;
+        }
+        let (nobody, empty) =
+            (Caller { uid: 0, gid: 0 }, SetAttributes { size: Some(0), ..Default::default() });
+        self.fs.setattr(nobody, ino, empty).await?;
+        let bytes = Bytes::from(state.encode());
+        for (index, piece) in bytes.chunks(STATE_BYTES_EACH).enumerate() {
+            let offset = (index * STATE_BYTES_EACH) as u64;
+            self.fs.write(ino, offset, bytes.slice_ref(piece), false).await?;
+        }
+        Ok(state)
     }
 
     pub(super) async fn apply(&mut self, record: Record) -> Result<(), Fault> {
@@ -106,7 +163,7 @@ impl<'a> Target<'a> {
                 let file_type = FileType::from_number((mode >> 12) as u8);
                 let file_type = file_type.ok_or(Fault::Impossible("there is no such type of inode"))?;
                 let remade = Remade { ino, file_type, rdev, target };
-                self.fs.remake(STAGING, &staged(ino), remade).await?;
+                self.fs.remake(self.staging, &staged(ino), remade).await?;
             }
             Record::Resize { ino, size } => self.resize(ino, size).await?,
             Record::Data { ino, offset, bytes } => self.data(ino, offset, bytes).await?,
@@ -155,7 +212,10 @@ impl<'a> Target<'a> {
 
     /// Takes the staging directory away, which must be empty.
     pub(super) async fn end(self) -> Result<(), Fault> {
-        if self.fs.getattr(STAGING).await?.size > 0 {
+        if self.has_state {
+            self.fs.unlink(self.staging, STATE_NAME).await?;
+        }
+        if self.fs.getattr(self.staging).await?.size > 0 {
             return Err(Fault::Impossible("it ends with inodes that have no name"));
         }
         for (ino, attributes) in self.limited {
@@ -173,7 +233,7 @@ impl<'a> Target<'a> {
 
     /// Fails for a number that no inode of the stream can have.
     pub(super) fn require_number(&self, ino: Ino) -> Result<(), Fault> {
-        match ino > ROOT && ino < self.next_object {
+        match ino > ROOT && ino < self.staging {
             true => Ok(()),
             false => Err(Fault::Impossible("an inode can't have this number")),
         }
@@ -189,9 +249,8 @@ impl<'a> Target<'a> {
 
     async fn attributes(&mut self, ino: Ino, restored: Restored) -> Result<(), Fault> {
         self.change(ino).await?;
-        let Restored { permissions, flags, uid, gid, times: [atime, mtime, ctime, btime] } = restored;
-        let to = RestoredAttributes { permissions, flags, uid, gid, atime, mtime, ctime, btime };
-        self.settle_before(ino, flags).await?;
+        let to = RestoredAttributes::from(restored);
+        self.settle_before(ino, to.flags).await?;
         self.fs.restore_attributes(ino, to).await?;
         self.limited.remove(&ino);
         if ino == ROOT {

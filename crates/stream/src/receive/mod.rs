@@ -2,28 +2,31 @@
 //!
 //! Everything is done in a branch of the target's store, so nothing of it is to be seen before the
 //! stream has ended and all of it was as it was sent. What is wrong with a stream, or with the
-//! target, leaves the target as it was; so does a crash.
+//! target, leaves the target's files and snapshots as they were; so does a crash.
+//!
+//! A stream may come in pieces. Then the branch becomes a snapshot that nobody sees after each piece,
+//! in place of the one before, and the next piece is applied to a branch of that.
 
 mod apply;
 mod contents;
+mod kept;
 mod names;
+mod pieces;
 
-use crate::header::NUMBERS_FOLLOWED_END;
-use crate::{Header, Reader, StreamError};
-use apply::Target;
+pub use kept::{Kept, decode_kept};
+
+use crate::{Header, Reader, StreamError, Token};
 use std::io::Read;
 use std::sync::Arc;
-use syncline_format::superblock::{
-    FEATURE_COUNTED_XATTRS, FEATURE_LEASE, FEATURE_PARENT_POINTERS, FEATURE_SNAPSHOTS, FEATURE_UNPLACED,
-    FEATURES_KNOWN,
-};
+use syncline_format::superblock::FEATURES_KNOWN;
 use syncline_fs::Filesystem;
-use syncline_fs::types::Timestamp;
-use syncline_store::{BranchStart, Snapshot};
+use syncline_store::Snapshot;
 
-/// Features that say how an image is made, not what its contents need.
-const FEATURES_OF_IMAGES: u32 =
-    FEATURE_COUNTED_XATTRS | FEATURE_LEASE | FEATURE_PARENT_POINTERS | FEATURE_SNAPSHOTS | FEATURE_UNPLACED;
+/// The least bytes of a stream after which what has come is made durable.
+const PIECE_BYTES_MIN: u64 = 64 << 20;
+/// A piece is this part of the image at least: making it durable reads the space map, which is a
+/// 32,000th of the image, three times.
+const PIECE_SHARE: u64 = 1024;
 
 /// A snapshot that was received.
 #[derive(Clone, Debug)]
@@ -36,6 +39,21 @@ pub struct Received {
     pub records: u64,
 }
 
+/// Why a stream was not received wholly.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// The reason.
+    pub error: StreamError,
+    /// What is kept of this stream, and how it goes on.
+    pub kept: Option<Token>,
+}
+
+impl From<StreamError> for Cut {
+    fn from(error: StreamError) -> Self {
+        Self { error, kept: None }
+    }
+}
+
 /// Reads a stream and makes its snapshot in the filesystem `target`, under its own name or under
 /// `name`. It is durable when this returns.
 pub async fn receive(
@@ -43,64 +61,96 @@ pub async fn receive(
     input: impl Read,
     name: Option<&str>,
 ) -> Result<Received, StreamError> {
+    let options = Options { name, piece_bytes: None, is_shared: false };
+    receive_with(target, input, options).await.map_err(|cut| cut.error)
+}
+
+/// The same for a stream that may be cut off. What has come is made durable after each `piece_bytes`
+/// bytes, and when it is cut off. It goes on with the rest of that stream, or with all of it.
+pub async fn receive_in_pieces(
+    target: &Arc<Filesystem>,
+    input: impl Read,
+    name: Option<&str>,
+    piece_bytes: u64,
+) -> Result<Received, Cut> {
+    let options = Options { name, piece_bytes: Some(piece_bytes), is_shared: false };
+    receive_with(target, input, options).await
+}
+
+/// How a stream is received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// The name of the snapshot in the target, if not its own.
+    pub name: Option<&'a str>,
+    /// How much comes before it is made durable; `None` if nothing is kept of a stream that is cut off.
+    pub piece_bytes: Option<u64>,
+    /// Others change the target meanwhile, and need free blocks, too.
+    pub is_shared: bool,
+}
+
+/// The same for every way to receive.
+pub async fn receive_with(
+    target: &Arc<Filesystem>,
+    input: impl Read,
+    options: Options<'_>,
+) -> Result<Received, Cut> {
+    let Options { name, piece_bytes, is_shared: is_sparing } = options;
     let (mut reader, header) = Reader::new(input)?;
+    let name = require_possible(target, &header, name).await?;
+    let kept = match (piece_bytes, header.resumed) {
+        (None, Some(position)) => return Err(StreamError::Resumed(position.records).into()),
+        (None, None) => None,
+        (Some(_), _) => Kept::find(target).await?,
+    };
+    if piece_bytes.is_some() {
+        go_on(&mut reader, &header, kept.as_ref())?;
+    }
+    let header = header.whole();
+    let mut pieces = pieces::Pieces { target, reader, header, name, piece_bytes, kept, is_sparing };
+    pieces.receive().await.map_err(|error| Cut { error, kept: pieces.kept.as_ref().map(Kept::token) })
+}
+
+/// The bytes of a piece, for an image of this size.
+pub fn piece_bytes(image_bytes: u64) -> u64 {
+    (image_bytes / PIECE_SHARE).max(PIECE_BYTES_MIN)
+}
+
+/// Refuses what can't be received here, whatever follows the header. Returns the snapshot's name.
+async fn require_possible(
+    target: &Filesystem,
+    header: &Header,
+    name: Option<&str>,
+) -> Result<String, StreamError> {
     let unknown = header.filesystem_features & !FEATURES_KNOWN;
     if unknown != 0 {
         return Err(StreamError::Unknown(format!("has features of filesystems {unknown:#x}")));
     }
-    let store = target.store();
     let name = name.unwrap_or(&header.snapshot.name);
-    store.require_new_name(name).await?;
-    let start = start(target, &header).await?;
-    let features = header.filesystem_features & !FEATURES_OF_IMAGES;
-    let branch = store.branch(start, features, u64::MAX).await?;
-    if header.next_object <= NUMBERS_FOLLOWED_END {
-        branch.store().keep_numbers_below(header.next_object);
+    target.store().require_new_name(name).await?;
+    Ok(name.to_owned())
+}
+
+/// Brings a stream to where what is kept ends.
+fn go_on<R: Read>(reader: &mut Reader<R>, header: &Header, kept: Option<&Kept>) -> Result<(), Cut> {
+    let Some(kept) = kept else {
+        return match header.resumed {
+            None => Ok(()),
+            Some(position) => Err(StreamError::NothingKept(position.records).into()),
+        };
+    };
+    if *kept.header() != header.whole() {
+        return Err(StreamError::KeptOther(kept.header().snapshot.name.clone()).into());
     }
-    let filled = match target.open_branch(branch.store().clone()).await {
-        Ok(fs) => {
-            let filled = fill(&fs, &mut reader, &header).await;
-            if filled.is_err() {
-                // Dirty data need not be written back.
-                branch.store().shut_down_untold("its stream was refused");
+    let at = kept.state.position;
+    let fail = |error| Cut { error, kept: Some(kept.token()) };
+    match header.resumed {
+        Some(position) if position == at => Ok(()),
+        Some(position) => Err(fail(StreamError::OtherPlace { from: position.records, kept: at.records })),
+        None => match reader.pass(at).map_err(fail)? {
+            true => Ok(()),
+            false => {
+                Err(fail(StreamError::OtherStream("its first records are not those that came".to_owned())))
             }
-            let closed = fs.close().await;
-            filled.and(closed.map_err(StreamError::from))
-        }
-        Err(error) => Err(error.into()),
-    };
-    if let Err(error) = filled {
-        store.abandon_branch(branch).await;
-        return Err(error);
+        },
     }
-    let snapshot = store.adopt_branch(branch, name, header.snapshot.created_ns).await?;
-    Ok(Received { snapshot, header, records: reader.records() })
-}
-
-/// The state that the stream is applied to: its parent's, or an empty filesystem.
-async fn start(target: &Filesystem, header: &Header) -> Result<BranchStart, StreamError> {
-    let Some(parent) = &header.parent else {
-        let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp::default());
-        return Ok(BranchStart::Empty(Box::new(root)));
-    };
-    let snapshots = target.store().snapshots().await;
-    let found = snapshots.into_iter().find(|snapshot| snapshot.created_ns == parent.created_ns);
-    let found = found.ok_or_else(|| StreamError::NoParent(parent.name.clone()))?;
-    if found.total_blocks > target.store().geometry().total_blocks {
-        return Err(StreamError::Shrunk(found.name));
-    }
-    Ok(BranchStart::Snapshot(found))
-}
-
-/// Applies all records.
-async fn fill<R: Read>(
-    fs: &Arc<Filesystem>,
-    reader: &mut Reader<R>,
-    header: &Header,
-) -> Result<(), StreamError> {
-    let mut target = Target::begin(fs, header.next_object).await?;
-    while let Some(record) = reader.next_record()? {
-        target.apply(record).await.map_err(|error| error.at(reader.records()))?;
-    }
-    target.end().await.map_err(|error| error.at(reader.records()))
 }

@@ -1,6 +1,6 @@
 //! Names. Inodes that have none so far, or none for the moment, have one in the staging directory.
 
-use super::apply::{Fault, STAGING, Target, staged};
+use super::apply::{Fault, Target, staged};
 use syncline_fs::FsError;
 use syncline_fs::types::{FileType, Ino, RenameFlags};
 
@@ -13,7 +13,7 @@ impl Target<'_> {
             return Err(Fault::Impossible("another inode has the name"));
         }
         self.change(ino).await?;
-        Ok(self.fs.rename(dir, name, STAGING, &staged(ino), NO_REPLACE).await?)
+        Ok(self.fs.rename(dir, name, self.staging, &staged(ino), NO_REPLACE).await?)
     }
 
     pub(super) async fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
@@ -26,8 +26,8 @@ impl Target<'_> {
     pub(super) async fn place(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         self.change(dir).await?;
         self.change(ino).await?;
-        match self.find(STAGING, &staged(ino)).await {
-            Ok(_) => Ok(self.fs.rename(STAGING, &staged(ino), dir, name, NO_REPLACE).await?),
+        match self.find(self.staging, &staged(ino)).await {
+            Ok(_) => Ok(self.fs.rename(self.staging, &staged(ino), dir, name, NO_REPLACE).await?),
             Err(Fault::Filesystem(FsError::NotFound)) => {
                 self.fs.link(ino, dir, name).await?;
                 self.fs.forget(ino, 1);
@@ -39,9 +39,9 @@ impl Target<'_> {
 
     pub(super) async fn drop_parked(&mut self, ino: Ino) -> Result<(), Fault> {
         self.change(ino).await?;
-        match self.find(STAGING, &staged(ino)).await?.1 {
-            FileType::Directory => Ok(self.fs.rmdir(STAGING, &staged(ino)).await?),
-            _ => Ok(self.fs.unlink(STAGING, &staged(ino)).await?),
+        match self.find(self.staging, &staged(ino)).await?.1 {
+            FileType::Directory => Ok(self.fs.rmdir(self.staging, &staged(ino)).await?),
+            _ => Ok(self.fs.unlink(self.staging, &staged(ino)).await?),
         }
     }
 

@@ -1,8 +1,8 @@
 //! The difference between two snapshots, from the items in which their trees differ.
 
 use super::contents::{BLOCK, Range};
-use super::kinds::Kinds;
 use super::decode;
+use super::kinds::Kinds;
 use crate::StreamError;
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::items::dirent::Dirent;

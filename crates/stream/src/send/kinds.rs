@@ -3,8 +3,8 @@
 use crate::StreamError;
 use bytes::Bytes;
 use syncline_format::{Key, Kind};
-use syncline_fs::types::Ino;
 use syncline_fs::Filesystem;
+use syncline_fs::types::Ino;
 
 /// Items read at a time.
 const ITEMS_EACH: usize = 256;

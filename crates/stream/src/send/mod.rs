@@ -9,7 +9,7 @@ mod places;
 mod whole;
 
 use crate::header::NUMBERS_END;
-use crate::{Header, Origin, Record, Restored, StreamError, Writer};
+use crate::{Header, Origin, Record, Restored, StreamError, Token, Writer};
 use bytes::Bytes;
 use std::io::Write;
 use syncline_format::Key;
@@ -34,6 +34,45 @@ pub async fn send(
     from: Option<&Source<'_>>,
     output: impl Write,
 ) -> Result<u64, StreamError> {
+    send_from(source, from, None, output).await
+}
+
+/// The rest of the stream that [`send`] makes, behind what the receiver has. A snapshot never changes,
+/// and its stream is always the same: the records that the receiver has are made anew, compared with
+/// the token, and not written.
+pub async fn resume(
+    source: &Source<'_>,
+    from: Option<&Source<'_>>,
+    token: &Token,
+    output: impl Write,
+) -> Result<u64, StreamError> {
+    let superblock = source.fs.store().superblock();
+    let parent_ns = from.map_or(0, |from| from.snapshot.created_ns);
+    let other = |what: &str| Err(StreamError::OtherStream(what.to_owned()));
+    if token.uuid != superblock.uuid {
+        return other("it comes from another image");
+    }
+    if token.created_ns != source.snapshot.created_ns {
+        return other("it is of another snapshot");
+    }
+    match (token.parent_ns, parent_ns) {
+        (then, now) if then == now => {}
+        (0, _) => return other("it was sent without --from"),
+        (_, 0) => return other("it was sent with --from"),
+        _ => return other("it was sent --from another snapshot"),
+    }
+    if token.filesystem_features & !superblock.features != 0 {
+        return other("it has features that this image does not have");
+    }
+    send_from(source, from, Some(token), output).await
+}
+
+async fn send_from(
+    source: &Source<'_>,
+    from: Option<&Source<'_>>,
+    token: Option<&Token>,
+    output: impl Write,
+) -> Result<u64, StreamError> {
     if let Some(from) = from
         && from.snapshot.created_ns >= source.snapshot.created_ns
     {
@@ -50,12 +89,14 @@ pub async fn send(
     }
     let header = Header {
         uuid: superblock.uuid,
-        filesystem_features: superblock.features,
+        // The image may have got others since the stream began.
+        filesystem_features: token.map_or(superblock.features, |token| token.filesystem_features),
         next_object: numbers,
         objects: source.snapshot.objects,
         used_bytes: source.snapshot.used_blocks.saturating_mul(4096),
         snapshot: Origin::from(&source.snapshot),
         parent: from.map(|from| Origin::from(&from.snapshot)),
+        resumed: token.map(|token| token.position),
     };
     let mut writer = Writer::new(output, &header)?;
     match from {
@@ -66,7 +107,7 @@ pub async fn send(
 }
 
 /// A number greater than those of all inodes.
-async fn numbers_end(fs: &Filesystem) -> Result<Ino, StreamError> {
+pub(crate) async fn numbers_end(fs: &Filesystem) -> Result<Ino, StreamError> {
     let last = fs.store().scan_near(Key::MIN, Key::MAX, Key::MAX, 1).await?;
     Ok(last.items.last().map_or(ROOT, |(key, _)| key.object) + 1)
 }

@@ -5,7 +5,11 @@
 
 mod describe;
 mod golden;
+mod pieces;
+mod power;
+mod shared;
 mod sources;
+mod tokens;
 mod units;
 mod world;
 

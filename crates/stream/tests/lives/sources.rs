@@ -107,8 +107,7 @@ fn what_is_in_the_log_is_not_taken_for_the_extent_below_it() {
     let copy = make(&source, b"copy");
     share(&source, same, copy, &data);
     snapshot(&source, "after");
-    let (from, to) =
-        (Key::new(logged, Kind::Unplaced, 0), Key::new(logged, Kind::Unplaced, u64::MAX));
+    let (from, to) = (Key::new(logged, Kind::Unplaced, 0), Key::new(logged, Kind::Unplaced, u64::MAX));
     assert!(!block_on(source.fs.store().scan(from, to, 9)).unwrap().items.is_empty(), "it tests nothing");
     let target = World::new(&spawn, 32 << 20, 16384);
     send_on(&source, &target, "before", None);

@@ -50,11 +50,7 @@ impl World {
     }
 
     pub fn open(device: Arc<MemoryDevice>, spawn: &Arc<dyn Spawn>) -> Self {
-        // A small memtable, so that checkpoints come in the middle of everything.
-        let options = StoreOptions { memtable_bytes: 256 << 10, ..StoreOptions::default() };
-        let (store, _) = block_on(Store::open(device.clone(), options, spawn.clone())).unwrap();
-        let options = Options { writeback_age: Duration::from_millis(20), ..Options::default() };
-        let fs = block_on(Filesystem::open(store, spawn.clone(), options)).unwrap();
+        let fs = open(device.clone(), spawn);
         Self { device, spawn: spawn.clone(), fs, inos: Vec::new(), dirs: vec![ROOT], open: VecDeque::new() }
     }
 
@@ -100,6 +96,12 @@ impl World {
                 self.cut_short(ino, rng.random_range(1..blocks) * 4096);
             }
         }
+    }
+
+    /// The same world on another device, opened anew.
+    pub fn moved_to(self, device: Arc<MemoryDevice>) -> Self {
+        let Self { spawn, inos, dirs, .. } = self;
+        Self { inos, dirs, ..Self::open(device, &spawn) }
     }
 
     pub fn close(&self) {
@@ -315,6 +317,15 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Opens an image for writing.
+pub fn open(device: Arc<dyn Device>, spawn: &Arc<dyn Spawn>) -> Arc<Filesystem> {
+    // A small memtable, so that checkpoints come in the middle of everything.
+    let options = StoreOptions { memtable_bytes: 256 << 10, ..StoreOptions::default() };
+    let (store, _) = block_on(Store::open(device, options, spawn.clone())).unwrap();
+    let options = Options { writeback_age: Duration::from_millis(20), ..Options::default() };
+    block_on(Filesystem::open(store, spawn.clone(), options)).unwrap()
 }
 
 pub fn open_snapshot(

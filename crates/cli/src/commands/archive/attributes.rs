@@ -25,7 +25,8 @@ impl Attributes {
     pub fn of(found: &Found) -> Result<Self, Failure> {
         let header = &found.header;
         let text = |key: &[u8]| found.value(key).and_then(|value| std::str::from_utf8(value).ok());
-        let number = |key: &[u8], in_header| text(key).and_then(|text| text.parse().ok()).unwrap_or(in_header);
+        let number =
+            |key: &[u8], in_header| text(key).and_then(|text| text.parse().ok()).unwrap_or(in_header);
         // GNU tar writes times before 1970 in two's complement.
         let seconds = header.mtime().map_err(unread)? as i64;
         let xattrs = found.all().filter_map(|(key, value)| {

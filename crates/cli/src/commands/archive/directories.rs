@@ -38,8 +38,14 @@ pub(super) struct Directories<'a> {
 impl<'a> Directories<'a> {
     /// For unpacking into this directory, which is made if it is not there.
     pub fn below(fs: &'a Filesystem, to: &Path) -> Result<Self, Failure> {
-        let mut directories =
-            Self { fs, to: TOP, known: HashMap::new(), known_bytes: 0, later: BTreeMap::new(), lists_bytes: 0 };
+        let mut directories = Self {
+            fs,
+            to: TOP,
+            known: HashMap::new(),
+            known_bytes: 0,
+            later: BTreeMap::new(),
+            lists_bytes: 0,
+        };
         directories.to = directories.at(to)?;
         Ok(directories)
     }

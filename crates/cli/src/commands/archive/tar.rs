@@ -33,7 +33,10 @@ pub(super) fn write(fs: &Filesystem, image: &Path, output: impl Write) -> Result
             _ => archive.entry(&path, &metadata)?,
         }
     }
-    ManuallyDrop::into_inner(archive.builder).into_inner().and_then(|mut output| output.flush()).map_err(unwritten)?;
+    ManuallyDrop::into_inner(archive.builder)
+        .into_inner()
+        .and_then(|mut output| output.flush())
+        .map_err(unwritten)?;
     Ok(left_out)
 }
 

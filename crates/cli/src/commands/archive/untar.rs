@@ -188,10 +188,7 @@ fn inside(path: &[u8]) -> Option<PathBuf> {
 fn leads_out(path: &Path) -> Failure {
     Failure::of(
         Cause::Damaged,
-        format!(
-            "{} leads out of the directory that is unpacked into",
-            shown(path.as_os_str().as_bytes())
-        ),
+        format!("{} leads out of the directory that is unpacked into", shown(path.as_os_str().as_bytes())),
     )
     .next("do not trust this archive")
 }
@@ -273,7 +270,10 @@ mod tests {
         builder.append_data(&mut header, "a/".repeat(60_000) + "f", io::empty()).unwrap();
         let fs = empty();
         let failure = unpack(&fs, &builder.into_inner().unwrap()[..], Path::new("/")).unwrap_err();
-        assert!(failure.to_string().len() < 500 && failure.to_string().contains("name too long"), "{failure}");
+        assert!(
+            failure.to_string().len() < 500 && failure.to_string().contains("name too long"),
+            "{failure}"
+        );
         assert!(fs.symlink_metadata("/a").is_err());
     }
 

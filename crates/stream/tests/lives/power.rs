@@ -1,0 +1,126 @@
+//! The power fails while a stream comes in pieces: what is kept then is durable, whole and goes on,
+//! and files and snapshots are as they were.
+
+use crate::describe::{describe, require_same};
+use crate::pieces::{ends, kept, visible};
+use crate::world::{self, World, open, open_snapshot};
+use crate::{number, require_sound, stream};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::io::Read;
+use std::sync::Arc;
+use syncline_device::{Device, MemoryDevice, Spawn, block_on};
+use syncline_sim::{CrashImages, RecordingDevice};
+use syncline_stream::{receive, receive_in_pieces};
+
+const PIECE_BYTES: u64 = 60_000;
+
+/// Input that notes what had been read at which position of the device's record.
+struct Noted<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    record: &'a RecordingDevice,
+    notes: Vec<(usize, usize)>,
+}
+
+impl Read for Noted<'_> {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        self.notes.push((self.record.position(), self.at));
+        let mut rest = &self.bytes[self.at..];
+        let read = rest.read(room)?;
+        self.at += read;
+        Ok(read)
+    }
+}
+
+/// What was kept before each power cut, by the promise.
+struct Promised {
+    notes: Vec<(usize, usize)>,
+    ends: Vec<usize>,
+    longest: usize,
+}
+
+impl Promised {
+    /// Records that are kept for certain if the power fails at this position.
+    fn least(&self, position: usize) -> u64 {
+        let read =
+            self.notes.iter().take_while(|(at, _)| *at <= position).last().map_or(0, |(_, read)| *read);
+        let behind = PIECE_BYTES as usize + self.longest;
+        // The last record but one that had been read: the last one may be on its way.
+        let sure = self.ends.iter().filter(|end| **end + behind <= read).count();
+        sure.saturating_sub(1) as u64
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_what_was_kept() {
+    let spawn = world::spawn();
+    let (mut with_part, mut without, mut whole) = (0, 0, 0);
+    for seed in 0..number("SYNCLINE_ROUNDS", 2) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed + 70);
+        let mut source = World::new(&spawn, 64 << 20, 16384);
+        let target = World::new(&spawn, 48 << 20, 16384);
+        source.live(&mut rng, 60);
+        block_on(source.fs.create_snapshot("old")).unwrap();
+        source.live(&mut rng, 120);
+        block_on(source.fs.create_snapshot("new")).unwrap();
+        block_on(receive(&target.fs, &stream(&source, "old", None)[..], None)).unwrap();
+        target.close();
+        let base = target.device.snapshot();
+        let bytes = stream(&source, "new", Some("old"));
+        let (log, notes) = recorded(&base, &bytes, &spawn);
+        let ends = ends(&bytes);
+        let longest = ends.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        let promised = Promised { notes, ends, longest };
+        let (old, new) = (describe(&source.snapshot("old").0), describe(&source.snapshot("new").0));
+        let mut images = CrashImages::new(&base, log.events(), seed);
+        let mut positions: Vec<usize> = (0..40).map(|_| rng.random_range(0..log.position())).collect();
+        positions.extend([0, log.position()]);
+        positions.sort_unstable();
+        for position in positions {
+            let what = format!("seed {seed}, cut at {position}");
+            let image = images.at(position, rng.random());
+            let fs = open(image.clone(), &spawn);
+            let least = promised.least(position);
+            match (&visible(&fs)[..], kept(&fs)) {
+                ([old, new], None) if old == "old" && new == "new" => whole += 1,
+                ([old], Some(token)) if old == "old" => {
+                    assert!(token.position.records >= least, "{what}: {} < {least}", token.position.records);
+                    with_part += 1;
+                }
+                ([old], None) if old == "old" => {
+                    assert_eq!(least, 0, "{what}: nothing is kept");
+                    without += 1;
+                }
+                other => panic!("{what}: {other:?}"),
+            }
+            let there = open_snapshot(image.clone(), &spawn, "old").0;
+            require_same(&old, &describe(&there), &what);
+            if visible(&fs).len() == 1 {
+                block_on(receive_in_pieces(&fs, &bytes[..], None, PIECE_BYTES)).unwrap();
+            }
+            require_same(&new, &describe(&open_snapshot(image.clone(), &spawn, "new").0), &what);
+            block_on(fs.close()).unwrap();
+            block_on(fs.store().close()).unwrap();
+            require_sound(&image, &spawn, &what);
+        }
+    }
+    assert!(with_part > 10 && without > 0 && whole > 0, "{with_part} {without} {whole}");
+}
+
+/// Receives a stream in pieces on a device that records, and notes when it was read.
+fn recorded(
+    base: &MemoryDevice,
+    bytes: &[u8],
+    spawn: &Arc<dyn Spawn>,
+) -> (Arc<RecordingDevice>, Vec<(usize, usize)>) {
+    let record = RecordingDevice::new(base.snapshot());
+    let device: Arc<dyn Device> = record.clone();
+    let fs = open(device, spawn);
+    let mut input = Noted { bytes, at: 0, record: &record, notes: Vec::new() };
+    block_on(receive_in_pieces(&fs, &mut input, None, PIECE_BYTES)).unwrap();
+    let notes = input.notes;
+    block_on(fs.close()).unwrap();
+    block_on(fs.store().close()).unwrap();
+    (record, notes)
+}
