@@ -117,6 +117,10 @@ const REFUSED: &str = "
     1  | send image none                           | there is no snapshot; snapshot list
     11 | receive image -i text                     | no stream; syncline send
     11 | receive image -i zero                     | no stream; syncline send
+    11 | receive image --resume -i zero            | no stream; syncline send
+    1  | receive image --token                     | nothing is kept; without --resume
+    1  | receive image --abandon                   | nothing is kept; without --resume
+    2  | send image s --resume 12                  | no token; ask for it again
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
     1  | snapshot mount image none empty           | there is no snapshot; snapshot list
     1  | path image 999                            | there is no inode 999
@@ -150,7 +154,8 @@ const REFUSED_MOUNTED: &str = "
     3  | trim used                                 | used is in use; unmount
     3  | snapshot create used name                 | used is in use; unmount
     3  | receive used -i text                      | used is in use; unmount
-    3  | receive mount -i text                     | mount is a mounted filesystem; /used); syncline umount
+    11 | receive mount -i text                     | no stream; syncline send
+    1  | receive mount --token                     | nothing is kept; without --resume
     3  | archive untar used -i text                | used is in use; unmount
     3  | archive untar mount -i text               | mount is a mounted filesystem; /used); syncline umount
     1  | send mount none                           | there is no snapshot; snapshot list

@@ -8,6 +8,7 @@ mod allocate;
 mod archive;
 mod atomic;
 mod clone;
+mod cut_streams;
 mod defragment;
 mod durability;
 mod explain;

@@ -118,7 +118,11 @@ pub const SEND: &str = "\
 Examples:
   syncline send disk.img monday -o monday.stream
   syncline send /mnt/data monday  | ssh backup syncline receive /srv/backup.img
-  syncline send /mnt/data tuesday --from monday  | ssh backup syncline receive /srv/backup.img";
+  syncline send /mnt/data tuesday --from monday  | ssh backup syncline receive /srv/backup.img
+A stream that was cut off, and received with --resume, goes on:
+  token=$(ssh backup syncline receive /srv/backup.img --token)
+  syncline send /mnt/data monday --resume $token  | ssh backup syncline receive --resume /srv/backup.img
+What the receiver has is read and compared once more here, and only the rest is sent. With --from if the stream had it.";
 
 pub const ARCHIVE_TAR: &str = "\
 Examples:
@@ -138,8 +142,13 @@ pub const RECEIVE: &str = "\
 Examples:
   syncline receive backup.img -i monday.stream
   ssh host syncline send /mnt/data monday | syncline receive backup.img --name host-monday
-The snapshot appears when all of the stream has come and is as it was sent; otherwise the image stays as it was. What is there \
-already, other snapshots among it, stays.";
+  ssh host syncline send /mnt/data monday | syncline receive --resume backup.img
+The snapshot appears when all of the stream has come and is as it was sent; until then files and snapshots stay as they were. \
+What is there already, other snapshots among it, stays.
+With --resume, what has come of a stream that is cut off is kept in the image, and seen by nobody:
+  syncline receive backup.img --token            for 'syncline send --resume', which sends the rest
+  syncline receive --resume backup.img -i FILE   the rest, or the whole stream once more
+  syncline receive backup.img --abandon          gives it up";
 
 pub const SNAPSHOT_CREATE: &str = "\
 Examples:

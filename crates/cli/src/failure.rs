@@ -15,7 +15,7 @@ use syncline_fs::FsError;
 use syncline_fuse::control::ControlError;
 use syncline_fuse::{MountError, daemon_has_gone};
 use syncline_store::{SnapshotError, StoreError};
-use syncline_stream::StreamError;
+use syncline_stream::{Cut, StreamError};
 
 /// The result of every command.
 pub type Outcome = Result<ExitCode, Failure>;
@@ -337,13 +337,43 @@ impl From<StreamError> for Failure {
                 let error = std::io::Error::new(error.kind(), format!("the stream: {error}"));
                 Self::from(error).next("send it again")
             }
-            StreamError::Order { .. } | StreamError::Unrelated(_) | StreamError::Numbers => {
+            StreamError::Order { .. } | StreamError::Unrelated(_) | StreamError::Numbers | StreamError::Token => {
                 Self::of(Cause::Usage, error)
             }
             StreamError::NotAStream => Self::of(Cause::Stream, error).next("make one with 'syncline send'"),
             // These texts name the next step themselves.
             error => Self::of(Cause::Stream, error),
         }
+    }
+}
+
+/// A stream that was not received wholly, and how it goes on.
+impl From<Cut> for Failure {
+    fn from(cut: Cut) -> Self {
+        let Cut { error, kept } = cut;
+        let Some(token) = kept else { return error.into() };
+        let records = token.position.records;
+        let is_kept = format!("what came up to record {records} is kept");
+        if matches!(error, StreamError::Filesystem(_)) {
+            let failure = Self::from(error);
+            return Self { text: format!("{}; {is_kept}", failure.text), ..failure };
+        }
+        if !error.is_cut() {
+            return error.into();
+        }
+        let cause = match &error {
+            StreamError::Io(error) => Cause::from(&**error),
+            _ => Cause::Stream,
+        };
+        let what = match &error {
+            StreamError::Truncated(record) => format!("the stream ends too early, after record {record}"),
+            StreamError::Damaged { record, what } => {
+                format!("the stream is damaged at record {record}: {what}")
+            }
+            error => format!("the stream: {error}"),
+        };
+        Self::of(cause, format!("{what}; {is_kept}"))
+            .next(format!("send the rest with 'syncline send … --resume {token}'"))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::image;
 use super::mount_options::MountChoices;
+use super::transfers::Transfers;
 use super::{remote, signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::{size, utab};
@@ -181,7 +182,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         made.iter().for_each(|made| made.take_away());
         if choices.snapshot.is_some() { failure.of_reading_only() } else { failure }
     });
-    let Served { fs, mounted, scrub, signals, storage } = mounted?;
+    let Served { fs, mounted, scrub, transfers, signals, storage } = mounted?;
     if let Some(made) = made.filter(|_| choices.store.read_only) {
         made.let_read()?;
     }
@@ -205,6 +206,8 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         tracing::info!(%image, "unmounted; the image was lost before");
         return Err(Failure::told(Cause::Device as u8));
     }
+    // What has come of a stream is kept, if that was asked for.
+    transfers.close();
     tracing::info!(%image, "unmounted; writing everything back");
     image::close(&fs)?;
     storage.release();
@@ -240,6 +243,7 @@ struct Served {
     fs: Arc<Filesystem>,
     mounted: Mounted,
     scrub: Arc<Scrub>,
+    transfers: Arc<Transfers>,
     signals: Handle,
     storage: Image,
 }
@@ -289,12 +293,13 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         &choices.durability(),
         report,
     );
+    let transfers = Transfers::register(prepared.session().control(), &fs);
     remote::shut_down_when_lost(&storage, &image, prepared.session(), &fs);
     if let Opened::Whole(recovered) = opened {
         block_on(recovered.begin()).map_err(about)?;
     }
     loaded.start();
-    Ok(Served { fs, mounted: prepared.serve(), scrub, signals, storage })
+    Ok(Served { fs, mounted: prepared.serve(), scrub, transfers, signals, storage })
 }
 
 /// The next step for a damaged image: not a read-only mount, if that would fail as well.
@@ -356,6 +361,7 @@ async fn open(
         let (recovered, report) = Store::recover(device, options, spawn).await.map_err(about)?;
         return Ok((storage, Opened::Whole(Box::new(recovered)), report));
     };
+    syncline_store::require_visible(name).map_err(about)?;
     let (store, _) = Store::open_snapshot(device, options, spawn, name).await.map_err(about)?;
     Ok((storage, Opened::Snapshot(store), RecoveryReport { clean: true, ..RecoveryReport::default() }))
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Filesystem, ImageOptions};
 use syncline_device::block_on;
-use syncline_stream::{Source, StreamError};
+use syncline_stream::{Source, StreamError, Token};
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -24,6 +24,10 @@ pub struct Args {
     /// Name of an older snapshot that the receiver has: only what changed since is sent
     #[arg(long, value_name = "OLDER")]
     from: Option<String>,
+    /// Send only what the receiver does not have yet of a stream that was cut off. TOKEN is what
+    /// 'syncline receive IMAGE --token' prints there
+    #[arg(long, value_name = "TOKEN")]
+    resume: Option<Token>,
     /// File to write the stream to, which must not be there yet; `-`, the default, is standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -50,10 +54,10 @@ pub fn run(args: &Args) -> Outcome {
             there_already(path)?;
             let refused = |error: std::io::Error| WholeFile::refused(path, error);
             let whole = WholeFile::new(path).map_err(refused)?;
-            write(&image, &snapshot, from.as_ref(), &mut whole.file())?;
+            write(&image, &snapshot, from.as_ref(), args, &mut whole.file())?;
             whole.finish(path).map_err(refused)?;
         }
-        None => write(&image, &snapshot, from.as_ref(), &mut std::io::stdout().lock())?,
+        None => write(&image, &snapshot, from.as_ref(), args, &mut std::io::stdout().lock())?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -76,14 +80,26 @@ impl Open {
     }
 }
 
-fn write(image: &Path, snapshot: &Open, from: Option<&Open>, output: &mut impl Write) -> Result<(), Failure> {
+fn write(
+    image: &Path,
+    snapshot: &Open,
+    from: Option<&Open>,
+    args: &Args,
+    output: &mut impl Write,
+) -> Result<(), Failure> {
     let (source, from) = (snapshot.source(), from.map(Open::source));
     let output = BufWriter::with_capacity(BUFFER_BYTES, output);
-    match block_on(syncline_stream::send(&source, from.as_ref(), output)) {
+    let sent = match &args.resume {
+        None => block_on(syncline_stream::send(&source, from.as_ref(), output)),
+        Some(token) => block_on(syncline_stream::resume(&source, from.as_ref(), token, output)),
+    };
+    match sent {
         Ok(_) => Ok(()),
         Err(StreamError::Io(error)) => {
             let failure = Failure::of(Cause::from(&*error), format!("the stream: {error}"));
-            Err(failure.next("nothing of it is of use; send it again"))
+            Err(failure.next(
+                "send it again; or send the rest with --resume, if it was received with 'syncline receive --resume'",
+            ))
         }
         Err(error) => Err(Failure::from(error).about(image)),
     }

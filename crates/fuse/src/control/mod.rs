@@ -5,7 +5,8 @@
 //! Prometheus) are named by the program that registers them, and fetched in pages out of a
 //! snapshot, so that a long text is consistent.
 //!
-//! Quotas are set, removed and queried through their directory.
+//! Quotas are set, removed and queried through their directory. Streams come in small parts
+//! ([`Transfer`]).
 //!
 //! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier.
 //! So are [`durability`] for everybody and [`set_durability`] for the file's owner and root, and
@@ -20,6 +21,7 @@ pub(crate) mod files;
 mod header;
 pub(crate) mod label;
 mod quotas;
+mod receive;
 mod resize;
 mod server;
 pub(crate) mod trim;
@@ -34,6 +36,7 @@ pub use durability::{durability, set_durability};
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use label::{label, set_label};
 pub use quotas::{quota, quotas, remove_quota, set_quota};
+pub use receive::Transfer;
 pub use resize::{Resized, resize};
-pub use server::{Asker, Control};
+pub use server::{Asker, Control, Receiver};
 pub use trim::trim;

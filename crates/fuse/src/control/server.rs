@@ -38,7 +38,19 @@ impl Asker<'_> {
 pub struct Control {
     providers: Mutex<BTreeMap<String, Provider>>,
     commands: Mutex<BTreeMap<String, Command>>,
+    receiver: Mutex<Option<Arc<dyn Receiver>>>,
     snapshots: Mutex<Snapshots>,
+}
+
+/// Takes streams that come through the mount. Errors are errnos: EAGAIN if it is to be asked again in a
+/// moment. It runs on threads that serve requests: it must not wait.
+pub trait Receiver: Send + Sync {
+    /// Begins a transfer, which gets a number other than 0.
+    fn begin(&self, request: &str) -> Result<u64, i32>;
+    /// Takes the next bytes; none say that the sender is still there.
+    fn take(&self, transfer: u64, bytes: &[u8]) -> Result<(), i32>;
+    /// The stream has ended: how it went.
+    fn end(&self, transfer: u64) -> Result<String, i32>;
 }
 
 #[derive(Default)]
@@ -83,6 +95,31 @@ impl Control {
         command: impl Fn(u64) -> Result<(), i32> + Send + Sync + 'static,
     ) {
         self.commands.lock().insert(name.to_owned(), Arc::new(command));
+    }
+
+    /// Makes `receiver` take streams.
+    pub fn register_receiver(&self, receiver: Arc<dyn Receiver>) {
+        *self.receiver.lock() = Some(receiver);
+    }
+
+    /// Passes part of a stream on, or returns an errno.
+    pub(crate) fn receive(&self, question: &ControlIn, rest: &[u8]) -> Result<Vec<u8>, i32> {
+        let receiver = self.receiver.lock().clone().ok_or(libc::EOPNOTSUPP)?;
+        let bytes = usize::try_from(question.offset).ok().and_then(|length| rest.get(..length));
+        let bytes = bytes.ok_or(libc::EINVAL)?;
+        match question.name() {
+            b"begin" => {
+                let request = std::str::from_utf8(bytes).map_err(|_| libc::EINVAL)?;
+                Ok(answer(receiver.begin(request)?, 0, &[]))
+            }
+            b"take" => receiver.take(question.snapshot, bytes).map(|()| question.empty_answer()),
+            b"end" => {
+                let text = receiver.end(question.snapshot)?;
+                let page = &text.as_bytes()[..text.len().min(PAGE_BYTES)];
+                Ok(answer(question.snapshot, page.len() as u64, page))
+            }
+            _ => Err(libc::EINVAL),
+        }
     }
 
     /// Runs the requested command, or returns an errno.

@@ -50,13 +50,20 @@ pub(crate) enum Question {
     /// Grow the filesystem to `offset` bytes; `u64::MAX` means all of its device. In the answer,
     /// `snapshot` is the size before and `total` the size after. For the daemon's owner and root.
     Resize = 11,
+    /// Part of a stream that is received: `begin` (a request in JSON follows the question), `take` (bytes
+    /// of the stream follow) or `end`, as the name says; `offset` is the length of what follows. In the
+    /// answer to `begin`, and in the other questions, `snapshot` is the number of the transfer. The
+    /// answer to `end` is how it went, in JSON. EAGAIN: ask again in a moment. For the daemon's owner and
+    /// root.
+    Receive = 12,
 }
 
 impl Question {
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         let all =
             [Self::Text, Self::Sync, Self::Command, Self::Paths, Self::CreateSnapshot, Self::DeleteSnapshot];
-        let later = [Self::SetQuota, Self::RemoveQuota, Self::Quota, Self::Quotas, Self::Resize];
+        let later =
+            [Self::SetQuota, Self::RemoveQuota, Self::Quota, Self::Quotas, Self::Resize, Self::Receive];
         all.into_iter().chain(later).find(|&question| question as u32 == number)
     }
 }

@@ -141,6 +141,10 @@ async fn answer(
             require_owner(&asker)?;
             resize::resize(session, &question).await
         }
+        Question::Receive => {
+            require_owner(&asker)?;
+            session.control().receive(&question, rest).map_err(Refusal::Errno)
+        }
     }
 }
 

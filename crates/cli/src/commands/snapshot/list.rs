@@ -1,12 +1,15 @@
 //! `snapshot list`.
 
 use super::source::image_of;
+use crate::commands::image;
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Filesystem, Snapshot};
+use syncline_device::{OpenOptions, block_on};
+use syncline_image::How;
 
 /// Arguments of `list`.
 #[derive(clap::Args)]
@@ -23,10 +26,16 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let image = image_of(&args.source)?;
     let snapshots = Filesystem::snapshots_of(&image).map_err(|error| Failure::from(error).about(&image))?;
+    let receiving = keeps_part_of_stream(&image)?;
     if args.json {
         let snapshots: Vec<_> = snapshots.iter().map(as_json).collect();
-        say_text!("{:#}\n", json!({ "snapshots": snapshots }));
+        say_text!("{:#}\n", json!({ "snapshots": snapshots, "part_of_stream": receiving }));
         return Ok(ExitCode::SUCCESS);
+    }
+    if receiving {
+        note!(
+            "part of a stream is kept too: 'syncline receive --token' tells how it goes on, and --abandon gives it up"
+        );
     }
     if snapshots.is_empty() {
         note!("no snapshots; 'syncline snapshot create' makes one");
@@ -38,6 +47,16 @@ pub fn run(args: &Args) -> Outcome {
         say!("{used:>10} {exclusive:>10}  {:<20} {}", created(&snapshot), snapshot.name);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// True if there is a part of a stream that was cut off.
+fn keeps_part_of_stream(image: &Path) -> Result<bool, Failure> {
+    let about = |failure: Failure| failure.about(image);
+    let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
+    let opened = image::open(image, &How::new(options)).map_err(|error| about(error.into()))?;
+    let read = block_on(syncline_store::read_snapshots(&opened.device()));
+    let (_, snapshots) = read.map_err(|error| about(error.into()))?;
+    Ok(snapshots.iter().any(|snapshot| snapshot.is_receiving()))
 }
 
 fn as_json(snapshot: &Snapshot) -> serde_json::Value {

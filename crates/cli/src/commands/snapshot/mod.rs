@@ -6,7 +6,8 @@ mod list;
 mod prune;
 mod source;
 
-pub use source::image_of;
+pub use change::delete_one;
+pub use source::{image_of, is_mounted};
 
 use crate::examples;
 use crate::failure::{Failure, Outcome};

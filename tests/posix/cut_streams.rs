@@ -1,0 +1,273 @@
+//! Streams that are cut off and go on, and streams into a mount, through the binary.
+
+use crate::skip_if;
+use crate::streams::{call, seen, sent, snapshot_names};
+use crate::support::{Answer, Mount, Place, no_fuse, program};
+use rand::{Rng, SeedableRng};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// The receiver's answer to a stream on its standard input.
+fn receive_bytes(target: &Path, bytes: &[u8], more: &[&str]) -> Answer {
+    let mut command = program();
+    command.args(["receive".as_ref(), target.as_os_str()]).args(more);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A receiver that refuses the stream does not read it.
+    let _ = child.stdin.take().unwrap().write_all(bytes);
+    let done = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Answer { code: done.status.code().unwrap(), out: text(done.stdout), err: text(done.stderr) }
+}
+
+fn token_of(target: &Path) -> String {
+    call(&[&"receive", &target, &"--token"]).ok().out.trim().to_owned()
+}
+
+#[test]
+fn a_stream_that_was_cut_off_goes_on() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let (stream, target) = sent(&place);
+    let bytes = fs::read(&stream).unwrap();
+    let nothing: &[&str] = &["nothing is kept", "from its beginning"];
+    call(&[&"receive", &target, &"--token"]).fails(1, nothing);
+    call(&[&"receive", &target, &"--abandon"]).fails(1, nothing);
+    let cut = receive_bytes(&target, &bytes[..bytes.len() / 3], &["--resume"]);
+    cut.fails(11, &["ends too early", "is kept", "--resume"]);
+    let token = token_of(&target);
+    assert!(snapshot_names(&target).is_empty());
+    assert!(call(&[&"snapshot", &"list", &target]).ok().err.contains("part of a stream"));
+    call(&[&"check", &target]).ok();
+    // It is nobody's snapshot.
+    let hidden = ".syncline-receiving";
+    let directory = place.directory("view");
+    call(&[&"snapshot", &"mount", &target, &hidden, &directory]).fails(1, &["no snapshot"]);
+    call(&[&"snapshot", &"rollback", &target, &hidden]).fails(1, &["no snapshot"]);
+    call(&[&"snapshot", &"create", &target, &hidden]).fails(1, &["can't be the name"]);
+    call(&[&"send", &target, &hidden, &"-o", &place.path().join("x")]).fails(1, &["no snapshot"]);
+    // The rest, cut off once more; then the rest of that.
+    let rest = place.path().join("rest");
+    call(&[&"send", &place.image(), &"s", &"--resume", &token, &"-o", &rest]).ok();
+    let rest_bytes = fs::read(&rest).unwrap();
+    assert!(rest_bytes.len() < bytes.len() * 3 / 4);
+    call(&[&"receive", &target, &"-i", &rest]).fails(11, &["goes on after record", "--resume"]);
+    receive_bytes(&target, &rest_bytes[..rest_bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
+    call(&[&"receive", &target, &"--resume", &"-i", &rest]).fails(11, &["goes on after record", "--token"]);
+    let later = token_of(&target);
+    assert_ne!(later, token);
+    call(&[&"send", &place.image(), &"s", &"--resume", &"abc", &"-o", &place.path().join("x")])
+        .fails(2, &["token"]);
+    call(&[&"snapshot", &"create", &place.image(), &"t"]).ok();
+    call(&[&"send", &place.image(), &"t", &"--resume", &later, &"-o", &place.path().join("x")])
+        .fails(11, &["another stream", "another snapshot"]);
+    assert!(!place.path().join("x").exists());
+    fs::remove_file(&rest).unwrap();
+    call(&[&"send", &place.image(), &"s", &"--resume", &later, &"-o", &rest]).ok();
+    call(&[&"receive", &target, &"--resume", &"-i", &rest]).ok();
+    assert_eq!(snapshot_names(&target), ["s"]);
+    call(&[&"receive", &target, &"--token"]).fails(1, nothing);
+    require_same_trees(&place, &target);
+    call(&[&"check", &target]).ok();
+}
+
+/// Fails unless the snapshot `s` is the same in both images.
+fn require_same_trees(place: &Place, target: &Path) {
+    let views = [("sent", place.image()), ("received", target.to_owned())].map(|(name, image)| {
+        let directory = place.directory(&format!("{name}-view"));
+        call(&[&"snapshot", &"mount", &image, &"s", &directory]).ok();
+        Mount::of(&directory)
+    });
+    let [sent, received] = [0, 1].map(|index: usize| seen(&views[index].path));
+    assert!(sent.len() > 5);
+    assert_eq!(sent, received);
+    views.into_iter().for_each(|view| drop(view.unmount().ok()));
+}
+
+#[test]
+fn an_image_that_keeps_part_of_a_stream_is_used_as_any_other() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let (stream, target) = sent(&place);
+    let bytes = fs::read(&stream).unwrap();
+    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
+    let token = token_of(&target);
+    let directory = place.directory("mounted");
+    let mount = Mount::new(&target, &directory, &[]);
+    fs::write(directory.join("own"), vec![5; 500_000]).unwrap();
+    call(&[&"snapshot", &"create", &directory, &"own"]).ok();
+    assert_eq!(token_of(&directory), token);
+    assert_eq!(snapshot_names(&target), ["own"]);
+    mount.unmount().ok();
+    call(&[&"resize", &target, &"96MiB"]).ok();
+    call(&[&"resize", &target, &"48MiB"]).fails(1, &["what is kept of a stream", "--abandon"]);
+    call(&[&"check", &target, &"--repair"]).ok();
+    assert_eq!(token_of(&target), token);
+    call(&[&"receive", &target, &"--resume", &"-i", &stream]).ok();
+    require_same_trees(&place, &target);
+    // Abandoned on a mount.
+    call(&[&"snapshot", &"delete", &target, &"s"]).ok();
+    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
+    let mount = Mount::new(&target, &directory, &[]);
+    call(&[&"receive", &directory, &"--abandon"]).ok();
+    call(&[&"receive", &directory, &"--token"]).fails(1, &["nothing is kept"]);
+    mount.unmount().ok();
+    call(&[&"check", &target]).ok();
+}
+
+/// A stream of more than two pieces, whose receiver is killed when it has kept one, and later ones.
+#[test]
+fn a_receiver_that_is_killed_goes_on() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("320MiB");
+    let path = |name: &str| place.path().join(name);
+    let (stream, target) = (path("stream"), path("target"));
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
+    let tree = place.directory("tree");
+    for number in 0..20 {
+        let data: Vec<u8> = (0..2_000_000).flat_map(|_| rng.random::<u32>().to_le_bytes()).collect();
+        fs::write(tree.join(format!("file-{number}")), data).unwrap();
+    }
+    call(&[&"cp", &"-r", &tree, &format!("{}:/", place.image().display())]).ok();
+    call(&[&"snapshot", &"create", &place.image(), &"s"]).ok();
+    call(&[&"send", &place.image(), &"s", &"-o", &stream]).ok();
+    call(&[&"mkfs", &target, &"--size", &"320MiB"]).ok();
+    let mut before = String::new();
+    for kill in 0..2 {
+        let mut command = program();
+        command.args([
+            "receive".as_ref(),
+            target.as_os_str(),
+            "--resume".as_ref(),
+            "-i".as_ref(),
+            stream.as_os_str(),
+        ]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let kept = (0..6000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            let answer = call(&[&"receive", &target, &"--token"]);
+            let token = answer.out.trim().to_owned();
+            (!token.is_empty() && token != before).then_some(token)
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        before = kept.unwrap_or_else(|| panic!("kill {kill}: a piece was kept"));
+        assert!(snapshot_names(&target).is_empty(), "kill {kill}: it was too late");
+        call(&[&"check", &target]).ok();
+        assert_eq!(token_of(&target), before);
+    }
+    let rest = path("rest");
+    call(&[&"send", &place.image(), &"s", &"--resume", &before, &"-o", &rest]).ok();
+    let length = |path: &Path| path.metadata().unwrap().len();
+    assert!(length(&rest) < length(&stream) - (100 << 20), "two pieces are kept: {}", length(&rest));
+    call(&[&"receive", &target, &"--resume", &"-i", &rest]).ok();
+    require_same_trees(&place, &target);
+    call(&[&"check", &target]).ok();
+}
+
+/// The target, mounted.
+fn mounted(place: &Place, target: &Path) -> Mount {
+    Mount::new(target, &place.directory("target-mount"), &[])
+}
+
+#[test]
+fn a_mount_receives_while_others_use_it() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let (stream, target) = sent(&place);
+    let mount = mounted(&place, &target);
+    let directory = mount.path.clone();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let writer = {
+        let (directory, stop) = (directory.clone(), stop.clone());
+        std::thread::spawn(move || {
+            let mut rounds = 0u32;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let path = directory.join(format!("own-{}", rounds % 7));
+                fs::write(&path, rounds.to_le_bytes().repeat(5000)).unwrap();
+                fs::File::open(&path).unwrap().sync_all().unwrap();
+                rounds += 1;
+            }
+            rounds
+        })
+    };
+    let bytes = fs::read(&stream).unwrap();
+    assert!(receive_bytes(&directory, &bytes, &["--name", "piped"]).ok().out.contains("\"piped\""));
+    receive_bytes(&directory, &bytes[..bytes.len() / 2], &[]).fails(11, &["ends too early", "send it again"]);
+    call(&[&"receive", &directory, &"--token"]).fails(1, &["nothing is kept"]);
+    receive_bytes(&directory, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept", "--resume"]);
+    let rest = place.path().join("rest");
+    call(&[&"send", &place.image(), &"s", &"--resume", &token_of(&directory), &"-o", &rest]).ok();
+    call(&[&"receive", &directory, &"-i", &rest]).fails(11, &["goes on after record"]);
+    call(&[&"receive", &directory, &"--resume", &"-i", &rest]).ok();
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let rounds = writer.join().unwrap();
+    assert!(rounds > 20, "{rounds}");
+    for number in 0..7 {
+        let last = (rounds - 1 - number % rounds).to_le_bytes().repeat(5000);
+        let path = directory.join(format!("own-{}", (rounds - 1 - number) % 7));
+        assert!(fs::read(path).unwrap() == last);
+    }
+    assert_eq!(snapshot_names(&target), ["piped", "s"]);
+    require_same_trees(&place, &target);
+    mount.unmount().ok();
+    call(&[&"check", &target]).ok();
+}
+
+#[test]
+fn a_full_mount_refuses_a_stream_and_goes_on() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let (stream, _) = sent(&place);
+    let target = place.path().join("small");
+    call(&[&"mkfs", &target, &"--size", &"24MiB"]).ok();
+    let mount = mounted(&place, &target);
+    fs::write(mount.path.join("own"), vec![7; 17 << 20]).unwrap();
+    fs::File::open(mount.path.join("own")).unwrap().sync_all().unwrap();
+    call(&[&"receive", &mount.path, &"-i", &stream]).fails(10, &["no space"]);
+    assert!(snapshot_names(&target).is_empty());
+    fs::remove_file(mount.path.join("own")).unwrap();
+    call(&[&"sync", &"--all", &mount.path]).ok();
+    call(&[&"receive", &mount.path, &"-i", &stream]).ok();
+    require_same_trees(&place, &target);
+    mount.unmount().ok();
+    call(&[&"check", &target]).ok();
+}
+
+#[test]
+fn a_mount_that_is_killed_while_it_receives_is_as_it_was() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let (stream, target) = sent(&place);
+    let bytes = fs::read(&stream).unwrap();
+    let mut mount = mounted(&place, &target);
+    fs::write(mount.path.join("own"), "own").unwrap();
+    fs::File::open(mount.path.join("own")).unwrap().sync_all().unwrap();
+    receive_bytes(&mount.path, &bytes[..bytes.len() / 3], &["--resume"]).fails(11, &["is kept"]);
+    let token = token_of(&mount.path);
+    let mut command = program();
+    command.args(["receive".as_ref(), mount.path.as_os_str(), "--resume".as_ref()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut receiver = command.spawn().unwrap();
+    let mut input = receiver.stdin.take().unwrap();
+    input.write_all(&bytes[..bytes.len() / 2]).unwrap();
+    input.flush().unwrap();
+    // It is still at it: another stream has to wait.
+    std::thread::sleep(Duration::from_millis(500));
+    call(&[&"receive", &mount.path, &"-i", &stream]).fails(3, &["another stream"]);
+    mount.kill();
+    drop(input);
+    assert!(!receiver.wait().unwrap().success());
+    drop(mount);
+    let mount = mounted(&place, &target);
+    assert_eq!(fs::read(mount.path.join("own")).unwrap(), b"own");
+    assert!(snapshot_names(&target).is_empty());
+    assert_eq!(token_of(&mount.path), token);
+    call(&[&"receive", &mount.path, &"--resume", &"-i", &stream]).ok();
+    require_same_trees(&place, &target);
+    mount.unmount().ok();
+    call(&[&"check", &target]).ok();
+}
