@@ -337,9 +337,10 @@ impl From<StreamError> for Failure {
                 let error = std::io::Error::new(error.kind(), format!("the stream: {error}"));
                 Self::from(error).next("send it again")
             }
-            StreamError::Order { .. } | StreamError::Unrelated(_) | StreamError::Numbers | StreamError::Token => {
-                Self::of(Cause::Usage, error)
-            }
+            StreamError::Order { .. }
+            | StreamError::Unrelated(_)
+            | StreamError::Numbers
+            | StreamError::Token => Self::of(Cause::Usage, error),
             StreamError::NotAStream => Self::of(Cause::Stream, error).next("make one with 'syncline send'"),
             // These texts name the next step themselves.
             error => Self::of(Cause::Stream, error),
