@@ -47,7 +47,7 @@ enum Piece {
     /// With the stream.
     Last,
     /// In the middle of it, for a reason or because it is long enough.
-    Part(Option<StreamError>, State),
+    Part(Option<StreamError>, Box<State>),
 }
 
 impl<R: Read> Pieces<'_, R> {
@@ -93,7 +93,7 @@ impl<R: Read> Pieces<'_, R> {
             }
             Ok(Piece::Part(why, state)) => {
                 let snapshot = store.adopt_branch(branch, RECEIVING, KEPT_SINCE_NS, replaced).await?;
-                self.kept = Some(Kept { snapshot, state });
+                self.kept = Some(Kept { snapshot, state: *state });
                 why.map_or(Ok(None), Err)
             }
             Err(error) => {
@@ -165,6 +165,6 @@ impl<R: Read> Pieces<'_, R> {
 
     async fn pause(&self, target: &mut Target<'_>, why: Option<StreamError>) -> Result<Piece, StreamError> {
         let state = target.pause(&self.header, self.reader.position()).await?;
-        Ok(Piece::Part(why, state))
+        Ok(Piece::Part(why, Box::new(state)))
     }
 }

@@ -175,6 +175,7 @@ fn a_clone_from_behind_the_end_of_a_file_is_refused() {
         next_object: 9,
         objects: 3,
         used_bytes: 0,
+        resumed: None,
         snapshot: origin,
         parent: None,
     };

@@ -206,7 +206,9 @@ mod tests {
         header.set_entry_type(kind);
         header.set_mode(mode);
         header.set_size(size);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header
     }
 
