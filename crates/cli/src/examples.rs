@@ -334,6 +334,7 @@ Where they go: /usr/share/bash-completion/completions/syncline, /usr/share/zsh/s
 #[cfg(test)]
 mod tests {
     use clap::{Command, CommandFactory, Parser};
+    use syncline_stream::{Position, Token};
 
     /// The commands below this one that can be called.
     fn leaves(command: &Command) -> Vec<Command> {
@@ -345,6 +346,13 @@ mod tests {
                 false => vec![below.clone()],
             })
             .collect()
+    }
+
+    /// What the shell's `$token` may stand for.
+    fn token() -> String {
+        let position = Position { records: 7, checksum: 5 };
+        let token = Token { uuid: [1; 16], filesystem_features: 0, created_ns: 3, parent_ns: 0, position };
+        token.to_string()
     }
 
     #[test]
@@ -362,7 +370,7 @@ mod tests {
             for example in examples {
                 // Words of the command line are separated by one space; two spaces begin its
                 // explanation.
-                let line = example.split("  ").next().unwrap_or_default();
+                let line = example.split("  ").next().unwrap_or_default().replace("$token", &token());
                 let words = std::iter::once("syncline").chain(line.split_whitespace());
                 let parsed = crate::Cli::try_parse_from(words);
                 assert!(

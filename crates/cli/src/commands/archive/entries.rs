@@ -259,7 +259,7 @@ mod tests {
         let mut entries = Entries::new(&labelled[..]);
         assert_eq!(entries.next().unwrap().unwrap().header.entry_type(), EntryType::Fifo);
         assert!(entries.next().unwrap().is_none());
-        let emptied = with_special(EntryType::XHeader, &[b"8 path=\n8 size=\n10 mtime=5\n"]);
+        let emptied = with_special(EntryType::XHeader, &[b"8 path=\n8 size=\n11 mtime=5\n"]);
         let found = Entries::new(&emptied[..]).next().unwrap().unwrap();
         assert_eq!(found.name, b"in the header");
         assert_eq!((found.value(b"path"), found.value(b"mtime")), (None, Some(&b"5"[..])));

@@ -72,7 +72,7 @@ mod tests {
             let mut records = Records::default();
             records.add(bytes).map(|()| records)
         };
-        let found = read(b"12 path=a\nb\n9 key=new\n11 key=a=b\n\0\0").unwrap();
+        let found = read(b"12 path=a\nb\n11 key=new\n11 key=a=b\n\0\0").unwrap();
         assert_eq!(found.get(b"path"), Some(&b"a\nb"[..]));
         assert_eq!(found.get(b"key"), Some(&b"a=b"[..]), "the last one holds");
         assert_eq!(found.all().count(), 2);
