@@ -60,9 +60,9 @@ impl Branch {
         &self.store
     }
 
-    /// Blocks that it can still take.
+    /// Blocks that it can still take, beside those that are reserved for what is in memory.
     pub fn free_blocks(&self) -> u64 {
-        self.store.space.free_blocks()
+        self.store.space.free_blocks().saturating_sub(self.store.reserved.load(Ordering::Acquire))
     }
 }
 
@@ -100,13 +100,18 @@ impl Store {
         branch.lent.sort_unstable();
     }
 
+    /// Free blocks that could be lent.
+    pub fn lendable_blocks(&self) -> u64 {
+        let total = self.geometry().total_blocks;
+        // The next checkpoints of this store need room for their log, nodes and maps.
+        let kept_back = total / KEPT_BACK_SHARE + 2 * segment_blocks(total);
+        let free = self.space.free_blocks().saturating_sub(self.reserved.load(Ordering::Acquire));
+        free.saturating_sub(kept_back)
+    }
+
     /// Takes free blocks before `end` for a branch.
     fn lend(&self, end: BlockAddr, blocks: u64) -> Vec<BlockRun> {
-        let now = self.geometry();
-        // The next checkpoints of this store need room for their log, nodes and maps.
-        let kept_back = now.total_blocks / KEPT_BACK_SHARE + 2 * segment_blocks(now.total_blocks);
-        let free = self.space.free_blocks().saturating_sub(self.reserved.load(Ordering::Acquire));
-        let mut wanted = free.saturating_sub(kept_back).min(blocks);
+        let mut wanted = self.lendable_blocks().min(blocks);
         let (mut lent, mut beyond) = (Vec::new(), Vec::new());
         while wanted >= LEAST_SEGMENT_BLOCKS {
             let Some(run) = self.space.allocate(Class::Log, wanted, LEAST_SEGMENT_BLOCKS, None) else {

@@ -19,8 +19,8 @@ use syncline_store::{Branch, BranchStart, Snapshot};
 /// Features that say how an image is made, not what its contents need.
 const FEATURES_OF_IMAGES: u32 =
     FEATURE_COUNTED_XATTRS | FEATURE_LEASE | FEATURE_PARENT_POINTERS | FEATURE_SNAPSHOTS | FEATURE_UNPLACED;
-/// Blocks that a branch is lent at a time, if others need free ones, too: 128 MiB. More than half of
-/// them is always there for what is in memory and not written back.
+/// Most blocks that a branch is lent at a time, if others need free ones, too: 128 MiB. On an image
+/// with less room it is half of what is free, so that others have as much.
 const LENT_BLOCKS: u64 = 32_768;
 /// When what is kept was made, as older programs show it. Not when the sent snapshot was made, by
 /// which streams that start from that one would find it.
@@ -65,7 +65,7 @@ impl<R: Read> Pieces<'_, R> {
     async fn piece(&mut self) -> Result<Option<Snapshot>, StreamError> {
         let store = self.target.store();
         let features = self.header.filesystem_features & !FEATURES_OF_IMAGES;
-        let blocks = if self.is_sparing { LENT_BLOCKS } else { u64::MAX };
+        let blocks = if self.is_sparing { self.share() } else { u64::MAX };
         let mut branch = store.branch(self.start().await?, features, blocks).await?;
         // Of the staging directory and of the receiver's state, too.
         if self.header.next_object <= NUMBERS_FOLLOWED_END {
@@ -152,14 +152,20 @@ impl<R: Read> Pieces<'_, R> {
         }
     }
 
+    /// Blocks to lend at a time.
+    fn share(&self) -> u64 {
+        LENT_BLOCKS.min(self.target.store().lendable_blocks() / 2)
+    }
+
     /// Sees to it that a branch has room for a record, as far as the image has.
     fn lend_for(&self, record: &Record, branch: &mut Branch) {
         let reserved = match record {
             Record::Reserve { length, .. } => length.div_ceil(BLOCK_BYTES as u64),
             _ => 0,
         };
-        if self.is_sparing && branch.free_blocks() < (LENT_BLOCKS / 2).saturating_add(reserved) {
-            self.target.store().lend_more(branch, LENT_BLOCKS.saturating_add(reserved));
+        let least = (LENT_BLOCKS / 2).min(self.target.store().lendable_blocks());
+        if self.is_sparing && branch.free_blocks() < least.saturating_add(reserved) {
+            self.target.store().lend_more(branch, self.share().saturating_add(reserved));
         }
     }
 
