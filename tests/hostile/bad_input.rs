@@ -120,7 +120,6 @@ const REFUSED: &str = "
     11 | receive image --resume -i zero            | no stream; syncline send
     1  | receive image --token                     | nothing is kept; without --resume
     1  | receive image --abandon                   | nothing is kept; without --resume
-    2  | send image s --resume 12                  | no token; ask for it again
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
     1  | snapshot mount image none empty           | there is no snapshot; snapshot list
     1  | path image 999                            | there is no inode 999
