@@ -8,7 +8,7 @@ use super::error::RbdError;
 use libc::{c_char, c_int, c_void, iovec, size_t, ssize_t, timeval};
 use libloading::Library;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 /// `rados_t`: a client of a cluster.
 pub(super) type RadosHandle = *mut c_void;
@@ -195,7 +195,7 @@ fn leave_with_clients() {
         fn on_exit(function: extern "C" fn(c_int, *mut c_void), arg: *mut c_void) -> c_int;
     }
     extern "C" fn leave(status: c_int, _arg: *mut c_void) {
-        if CLIENTS.load(Ordering::Acquire) > 0 {
+        if CLIENTS.load(std::sync::atomic::Ordering::Acquire) > 0 {
             // SAFETY: null stands for all streams of C's; the other call does not return.
             unsafe {
                 libc::fflush(std::ptr::null_mut());
