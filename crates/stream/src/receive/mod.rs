@@ -65,7 +65,7 @@ pub async fn receive(
     receive_with(target, input, options).await.map_err(|cut| cut.error)
 }
 
-/// The same for a stream that may be cut off. What has come is made durable after each `piece_bytes`
+/// Receives a stream that may be cut off. What has come is made durable after each `piece_bytes`
 /// bytes, and when it is cut off. It goes on with the rest of that stream, or with all of it.
 pub async fn receive_in_pieces(
     target: &Arc<Filesystem>,
@@ -80,7 +80,7 @@ pub async fn receive_in_pieces(
 /// How a stream is received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// The name of the snapshot in the target, if not its own.
+    /// The name of the snapshot in the target; `None` for the one that it has in the stream.
     pub name: Option<&'a str>,
     /// How much comes before it is made durable; `None` if nothing is kept of a stream that is cut off.
     pub piece_bytes: Option<u64>,
@@ -88,7 +88,7 @@ pub struct Options<'a> {
     pub is_shared: bool,
 }
 
-/// The same for every way to receive.
+/// Reads a stream and makes its snapshot, as the options say.
 pub async fn receive_with(
     target: &Arc<Filesystem>,
     input: impl Read,
