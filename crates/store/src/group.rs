@@ -58,6 +58,11 @@ pub(crate) fn failed_for_good(write: &Write) -> bool {
 /// usual batch time, within these bounds.
 const GATHER_MIN: Duration = Duration::from_micros(150);
 const GATHER_MAX: Duration = Duration::from_millis(2);
+/// From so many expected callers on, the wait is half of the usual batch time, and at least
+/// [`GATHER_MANY_MIN`]. They keep the CPUs busy, so some come late; and small groups make short
+/// batches, after which even fewer have come.
+const MANY: u64 = 8;
+const GATHER_MANY_MIN: Duration = Duration::from_micros(400);
 
 /// The callers that wait for one batch.
 #[derive(Default)]
@@ -293,8 +298,10 @@ impl Store {
     /// thread would wake it late. Elsewhere (a simulation has no real time to measure) the moment
     /// has a fixed length.
     async fn pause(&self) {
-        let quarter = Duration::from_nanos(self.group.batch_ns.load(Ordering::Relaxed) / 4);
-        let own = Worker::try_current().map(|worker| worker.sleep(quarter.clamp(GATHER_MIN, GATHER_MAX)));
+        let batch = Duration::from_nanos(self.group.batch_ns.load(Ordering::Relaxed));
+        let (part, least) = if self.syncs_about() < MANY { (4, GATHER_MIN) } else { (2, GATHER_MANY_MIN) };
+        let moment = (batch / part).clamp(least, GATHER_MAX);
+        let own = Worker::try_current().map(|worker| worker.sleep(moment));
         match own {
             Some(sleep) => sleep.await,
             None => self.spawn.sleep(GATHER_MIN).await,
