@@ -106,6 +106,9 @@ impl Store {
         for (write, part) in &named {
             state.pending.name(part.start, write.checksums_of(*part));
             self.space.name(*part);
+            if write.is_covered() {
+                self.unnamed_blocks.fetch_sub(part.blocks, Ordering::AcqRel);
+            }
         }
         for run in &freed {
             state.pending.free(*run);
@@ -113,7 +116,9 @@ impl Store {
         }
         state.pending.count_objects(objects_delta);
         state.objects = state.objects.saturating_add_signed(objects_delta);
-        state.writes.extend(named.into_iter().map(|(write, _)| write));
+        // A batch has nothing to wait for where a flush has covered the data before (rule R1).
+        let writes = named.into_iter().map(|(write, _)| write);
+        state.writes.extend(writes.filter(|write| !write.is_covered()));
         let mut layers = self.layers.write();
         for (key, value) in changes {
             layers.active.apply(key, value);

@@ -154,6 +154,8 @@ struct DataWriteInner {
     checksums: Vec<Crc>,
     /// Parts that were never named; they are given back when the write leaves the table.
     abandoned: Mutex<Abandoned>,
+    /// A flush covers it, and it keeps no memory; see `unnamed`.
+    is_covered: bool,
 }
 
 #[derive(Default)]
@@ -179,7 +181,7 @@ impl DataWrite {
         &self.0.checksums
     }
     /// Those of a part of it.
-    pub(crate) fn checksums_of(&self, part: BlockRun) -> &[Crc] {
+    pub fn checksums_of(&self, part: BlockRun) -> &[Crc] {
         let first = (part.start - self.run().start) as usize;
         &self.0.checksums[first..first + part.blocks as usize]
     }
@@ -190,6 +192,26 @@ impl DataWrite {
     }
     pub(crate) fn write(&self) -> &Arc<Write> {
         &self.0.write
+    }
+
+    /// True if both are the same write.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// True if a flush covered it before anything named it: whoever names it need not wait for it.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.0.is_covered
+    }
+
+    /// The write without its buffers and outside of the table, once a flush covers it.
+    pub(crate) fn covered(&self) -> Self {
+        let write = self.write();
+        let attempts = Mutex::new(Attempts { newest: write.attempt(), closed: true });
+        let write = Arc::new(Write { run: write.run, bufs: Vec::new(), attempts });
+        let abandoned = Mutex::new(Abandoned { parts: Vec::new(), retired: true });
+        let checksums = self.0.checksums.clone();
+        Self(Arc::new(DataWriteInner { write, checksums, abandoned, is_covered: true }))
     }
 
     /// True when only the table holds the write, so nothing will ever retire it.
@@ -221,7 +243,8 @@ impl Inflight {
             tracker.submit();
         }
         let checksums = write.bufs.iter().flat_map(|buf| block_checksums(buf)).collect();
-        let data = DataWrite(Arc::new(DataWriteInner { write, checksums, abandoned: Mutex::default() }));
+        let abandoned = Mutex::default();
+        let data = DataWrite(Arc::new(DataWriteInner { write, checksums, abandoned, is_covered: false }));
         let mut writes = self.writes.write();
         writes.insert(run.start, data.clone());
         self.count.store(writes.len(), Ordering::Release);

@@ -49,6 +49,7 @@ mod tickets;
 mod trace;
 mod transaction;
 mod trim;
+mod unnamed;
 mod view;
 
 #[doc(hidden)]

@@ -574,6 +574,7 @@ pub(crate) fn assemble(
         durable_mark: Mutex::new(mark),
         next_object: AtomicU64::new(replayed.next_object),
         reserved: AtomicU64::new(0),
+        unnamed_blocks: AtomicU64::new(0),
         under_way: Default::default(),
         wake: Event::new(),
         checkpoint_due: AtomicBool::new(false),

@@ -179,6 +179,15 @@ impl Store {
         self.inflight.start(&self.tracker, run, bufs)
     }
 
+    /// Gives back a part of a write as [`abandon`](Self::abandon) does, and reserves as many blocks
+    /// for what comes in its place.
+    pub fn abandon_for(self: &Arc<Self>, data: &DataWrite, part: BlockRun) -> Reservation {
+        // Promised first: who looks for room in between finds less of it, never too much.
+        let reservation = self.set_aside(part.blocks);
+        self.abandon(data, part);
+        reservation
+    }
+
     /// Gives back the part of a write that was never named, once it is no longer in flight.
     pub fn abandon(self: &Arc<Self>, data: &DataWrite, part: BlockRun) {
         if !self.inflight.abandon(data, part) {

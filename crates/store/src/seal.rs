@@ -282,6 +282,9 @@ impl Store {
         if unnamed.is_empty() {
             return;
         }
+        if data.is_covered() {
+            self.unnamed_blocks.fetch_sub(unnamed.iter().map(|part| part.blocks).sum(), Ordering::AcqRel);
+        }
         let (space, write) = (self.space.clone(), data.write().clone());
         let give_back = move || {
             if failed_for_good(&write) {

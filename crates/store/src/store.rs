@@ -52,6 +52,8 @@ pub struct Store {
     pub(crate) next_object: AtomicU64,
     /// Blocks reserved.
     pub(crate) reserved: AtomicU64,
+    /// Blocks with data that a flush covers and nothing names yet.
+    pub(crate) unnamed_blocks: AtomicU64,
     /// Changes that are admitted but not committed.
     pub(crate) under_way: UnderWay,
     /// Wakes the background tasks to check whether something is due.

@@ -106,13 +106,16 @@ pub enum Canary {
     PromiseForgotten,
     /// Let write-back take what an atomic write of a file has put aside.
     AtomicWriteLeaks,
+    /// Take what an atomic write has written ahead of its commit for durable, although no flush
+    /// covers it (breaks R1).
+    SpillUncovered,
     /// Seal in the middle of a transaction of the library.
     TransactionTorn,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -158,6 +161,7 @@ impl Canary {
         Self::OrderedWithoutOrder,
         Self::PromiseForgotten,
         Self::AtomicWriteLeaks,
+        Self::SpillUncovered,
         Self::TransactionTorn,
     ];
 

@@ -14,4 +14,5 @@ mod slow_flush;
 mod superblock;
 mod support;
 mod turns;
+mod unnamed;
 mod unreadable_log;
