@@ -102,6 +102,8 @@ counters! {
     atomic_commits,
     /// Atomic writes that were taken back.
     atomic_aborts,
+    /// Data bytes of atomic writes that went to the device before the commit.
+    atomic_spilled_bytes,
     /// Barriers.
     barriers,
     /// Syncs of class `ordered`, which waited for no flush.

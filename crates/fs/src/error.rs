@@ -138,7 +138,7 @@ pub enum FsError {
     AtomicWriteOpen,
     /// EFBIG
     #[error(
-        "an atomic write takes at most 64 MiB, and all that are open together half of the mount's option 'dirty': abort it, and write with a journal"
+        "an atomic write takes at most 65,536 extents of the file beside 64 MiB in memory, and all that are open together half of the mount's option 'dirty' there: abort it, and write with a journal"
     )]
     AtomicWriteTooLarge,
     /// EBUSY

@@ -72,6 +72,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         MapToRead => return None,
         OrderedWithoutOrder => (Engine::Everything, false, 100),
         AtomicWriteLeaks => (Engine::Everything, false, 100),
+        SpillUncovered => (Engine::Everything, false, 400),
         TransactionTorn => (Engine::Fs, false, 100),
         // Found by small worlds in which time passes.
         PromiseForgotten => return None,
@@ -91,6 +92,7 @@ fn first_seed(canary: Canary) -> u64 {
             Canary::GrowEarly => 36,
             Canary::OrderedWithoutOrder => 18,
             Canary::TransactionTorn => 8,
+            Canary::SpillUncovered => 25,
             _ => 0,
         }
 }

@@ -12,7 +12,7 @@ def stats():
 def figures():
     told = stats()
     return {"commits": told["files"]["atomic_commits"], "aborts": told["files"]["atomic_aborts"], "flushes": told["store"]["flushes_issued"],
-            "created": told["files"]["created"]}
+            "created": told["files"]["created"], "spilled": told["files"]["atomic_spilled_bytes"]}
 
 
 def since(before):
@@ -65,15 +65,20 @@ def savepoints_and_rollbacks():
     sound(connection)
 
 
-def too_large():
-    """More pages than the page cache has, and more than an atomic write takes: SQLite takes its journal."""
+def larger_than_memory():
+    """More than an atomic write has in memory goes to the device before the commit, and needs no journal. More pages than the page cache of
+    SQLite holds take one."""
     connection = connect("large.db")
     connection.execute("create table t(i integer primary key, s blob)")
     connection.execute("pragma cache_size=-200000")
     for rows in (30, 90):
+        before = figures()
         connection.execute("begin")
         connection.executemany("insert into t(s) values(?)", [(random.randbytes(1 << 20),) for _ in range(rows)])
         connection.execute("commit")
+        cost = since(before)
+        assert (cost["commits"], cost["created"]) == (1, 0), f"{rows} MiB: {cost}"
+        assert (cost["spilled"] > 0) == (rows > 64), f"{rows} MiB: {cost}"
         assert connection.execute("select count(*) from t").fetchone()[0] == rows
         sound(connection)
         connection.execute("delete from t")
@@ -190,7 +195,7 @@ def full_disk():
 
 options = [name for (name,) in sqlite3.connect(":memory:").execute("pragma compile_options")]
 assert "ENABLE_BATCH_ATOMIC_WRITE" in options, "this is not the library that was built"
-for step in (no_journal_and_one_flush, savepoints_and_rollbacks, too_large, several_processes_of_which_one_is_killed, killed_daemon, full_disk):
+for step in (no_journal_and_one_flush, savepoints_and_rollbacks, larger_than_memory, several_processes_of_which_one_is_killed, killed_daemon, full_disk):
     began = time.monotonic()
     step()
     print(f"{step.__name__}: {time.monotonic() - began:.1f} s", flush=True)

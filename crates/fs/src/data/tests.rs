@@ -4,6 +4,7 @@ mod ahead;
 mod allocate;
 mod atomic;
 mod atomic_meetings;
+mod atomic_spill;
 mod cached;
 mod compress;
 mod crash;

@@ -35,24 +35,26 @@ impl Task {
 
     /// Writes that no crash may show yet, with time in between for whatever writes data back.
     async fn write_aside(&mut self, ino: Ino) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
-        let before = self.history.with_file(ino, |file| file.size());
-        let (mut writes, mut size) = (Vec::new(), before);
+        let mut seen = self.history.with_file(ino, |file| file.read(0, file.size() as usize));
+        let (mut writes, mut size) = (Vec::new(), seen.len() as u64);
         for _ in 0..self.rng.random_range(1..5) {
             let (offset, len) = self.random_range_of(size);
             let data = contents_of(self.history.new_tag(), len);
             let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
             self.fs.write_through(ino, HANDLE, offset, payload, false).await?;
             size = size.max(offset + len as u64);
+            seen.resize(size as usize, 0);
+            seen[offset as usize..][..len].copy_from_slice(&data);
             writes.push((offset, data));
             if self.rng.random() {
                 let longest = if self.rng.random_range(0..8) == 0 { 200_000 } else { 3_000 };
                 self.world.nap(self.rng.random_range(0..longest)).await;
             }
         }
+        // A part of it may lie on the device by now.
         let shown = self.fs.getattr(ino).await?.size;
-        let (offset, data) = writes.last().expect("there is at least one");
-        let found = self.fs.read(ino, *offset, data.len()).await?.concat();
-        if shown != size || found != *data {
+        let found = self.fs.read(ino, 0, seen.len()).await?.concat();
+        if shown != size || found != seen {
             return Err(Failure::Wrong(format!("file {ino} does not show what an atomic write has written")));
         }
         Ok(writes)

@@ -119,7 +119,13 @@ pub(super) fn options(
         patience: Duration::ZERO,
         ..StoreOptions::default()
     };
-    let fs = Options { clock, access_time: AccessTime::Never, cached_inodes_max: 64, ..Options::default() };
+    let fs = Options {
+        clock,
+        access_time: AccessTime::Never,
+        cached_inodes_max: 64,
+        atomic_blocks_max: 1,
+        ..Options::default()
+    };
     (store, fs)
 }
 

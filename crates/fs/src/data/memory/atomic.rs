@@ -2,22 +2,30 @@
 //!
 //! Its blocks are not dirty blocks. So nothing that writes dirty data, syncs, truncates or shares
 //! knows of them, and the inode item keeps the size and times of before. A commit moves them among
-//! the dirty blocks and names them in one transaction; an abort drops them.
+//! the dirty blocks and names them in one transaction, with those that lie on the device already
+//! (`spilled`); an abort drops them.
 
 use super::dirty::BlockMap;
 use super::ranges::Ranges;
+use super::spilled::Spilled;
 use super::{BLOCK, DataState};
 use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
 use std::ops::Range;
-use syncline_store::Reservation;
+use std::sync::Arc;
+use syncline_store::{Reservation, Store};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// An open atomic write.
 pub(crate) struct Atomic {
     /// The handle that began it.
     pub(in crate::data) handle: u64,
+    /// The blocks in memory. None of them is in `spilled` too.
     pub(in crate::data) blocks: BlockMap,
+    /// The blocks that are on the device.
+    pub(in crate::data) spilled: Spilled,
+    /// The block from which on memory is looked through for blocks to put there.
+    pub(in crate::data) spill_from: u64,
     /// Size of the file with these blocks.
     pub(in crate::data) size: u64,
     /// Time of the last write, unless the time was set since.
@@ -25,7 +33,7 @@ pub(crate) struct Atomic {
     pub(in crate::data) ctime: Option<Timestamp>,
     /// Preallocated blocks whose room its blocks have taken.
     pub(in crate::data) taken: Ranges,
-    /// One reserved block for each block, and one for a file that outgrows its inode item.
+    /// One reserved block for each block in memory, and one for a file that outgrows its inode item.
     pub(in crate::data) reservation: Reservation,
     /// Units reserved in a quota, and its number.
     pub(in crate::data) units: u64,
@@ -37,10 +45,12 @@ pub(crate) struct Atomic {
 }
 
 impl Atomic {
-    pub(in crate::data) fn new(handle: u64, size: u64) -> Self {
+    pub(in crate::data) fn new(handle: u64, size: u64, store: &Arc<Store>) -> Self {
         Self {
             handle,
             blocks: BlockMap::default(),
+            spilled: Spilled::new(store.clone()),
+            spill_from: 0,
             size,
             mtime: None,
             ctime: None,
@@ -53,8 +63,19 @@ impl Atomic {
         }
     }
 
-    /// The parts of `blocks` that it does not have yet.
-    pub(in crate::data) fn missing(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
+    /// True if nothing was written yet.
+    pub(in crate::data) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.spilled.is_empty()
+    }
+
+    /// The first block at or after `block` that it has.
+    pub(in crate::data) fn next(&self, block: u64) -> Option<u64> {
+        let found = [self.blocks.next(block), self.spilled.next(block)];
+        found.into_iter().flatten().min()
+    }
+
+    /// The parts of `blocks` that it does not have in memory.
+    pub(in crate::data) fn absent(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
         let mut missing = Vec::new();
         let mut at = blocks.start;
         for here in self.blocks.numbers(blocks.clone()) {
@@ -69,7 +90,7 @@ impl Atomic {
         missing
     }
 
-    /// The contents of a part of a block that it has.
+    /// The contents of a part of a block that it has in memory.
     pub(in crate::data) fn part(&self, block: u64, within: Range<usize>) -> Option<Bytes> {
         self.blocks.get(block).map(|contents| contents.to_bytes().slice(within))
     }
@@ -107,19 +128,41 @@ impl DataState {
 pub(crate) struct AtomicWrites {
     /// Blocks of memory that they take.
     blocks: AtomicU64,
+    /// Held by a commit that names what lies on the device: one at a time takes the memory for that.
+    pub(in crate::data) naming: syncline_sync::asynchronous::Mutex<()>,
 }
 
 impl AtomicWrites {
-    /// True when `more` blocks fit beside what there is.
-    pub(in crate::data) fn has_room(&self, more: u64, bytes_max: u64) -> bool {
-        self.blocks.load(Ordering::Relaxed).saturating_add(more).saturating_mul(BLOCK) <= bytes_max
+    /// Blocks that one of them is to put onto the device before `new` more come into its memory:
+    /// none, or a good part of its memory at once. It may have `blocks_max` there, and no more than
+    /// it leaves to others of the `bytes_max` of all, so that each that comes later finds some.
+    pub(in crate::data) fn excess(&self, atomic: &Atomic, new: u64, blocks_max: u64, bytes_max: u64) -> u64 {
+        let mine = atomic.blocks.len();
+        let limit = blocks_max.min(self.left_for(atomic, bytes_max) / 2);
+        match (mine + new).saturating_sub(limit) {
+            0 => 0,
+            excess => excess.max(limit / 4).min(mine),
+        }
+    }
+
+    /// True if `new` more blocks fit into memory. (A write that is too large fits if it is alone.)
+    pub(in crate::data) fn has_room(&self, atomic: &Atomic, new: u64, bytes_max: u64) -> bool {
+        let is_alone = self.blocks.load(Ordering::Relaxed) <= u64::from(atomic.accounted);
+        is_alone || u64::from(atomic.blocks.memory_blocks()) + new <= self.left_for(atomic, bytes_max)
+    }
+
+    /// The blocks of memory that others leave to the contents of one of them.
+    fn left_for(&self, atomic: &Atomic, bytes_max: u64) -> u64 {
+        let all = self.blocks.load(Ordering::Relaxed);
+        let others = all.saturating_sub(u64::from(atomic.blocks.memory_blocks()));
+        (bytes_max / BLOCK).saturating_sub(others)
     }
 
     /// Counts the memory of a changed atomic write.
     pub(in crate::data) fn account(&self, atomic: &mut Atomic) {
-        let (before, now) = (atomic.accounted, atomic.blocks.memory_blocks());
+        let now = atomic.blocks.memory_blocks() + atomic.spilled.memory_blocks();
         self.blocks.fetch_add(now.into(), Ordering::Relaxed);
-        self.blocks.fetch_sub(before.into(), Ordering::Relaxed);
+        self.blocks.fetch_sub(atomic.accounted.into(), Ordering::Relaxed);
         atomic.accounted = now;
     }
 

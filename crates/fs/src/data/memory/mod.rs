@@ -2,7 +2,8 @@
 //!
 //! Read `state` first: the parts of a file's state, and where its newest contents are. Its parts
 //! are the blocks (`block`, `dirty`), the blocks that are logged, preallocated or cached
-//! (`unplaced`, `preallocated`, `cached`) or set aside (`atomic`), what a quota has reserved for them (`charge`) and the
+//! (`unplaced`, `preallocated`, `cached`) or set aside (`atomic`, and `spilled` where they are on the
+//! device), what a quota has reserved for them (`charge`) and the
 //! failures to report (`failures`). `submission` says what waits to be submitted and what a
 //! submission takes. The lists of all files are `queue` and `small`. `ranges`, `numbers` and
 //! `gauge` are the sets and the counter that the others use.
@@ -19,6 +20,7 @@ pub(in crate::data) mod preallocated;
 pub(in crate::data) mod queue;
 pub(in crate::data) mod ranges;
 pub(in crate::data) mod small;
+pub(in crate::data) mod spilled;
 pub(in crate::data) mod state;
 pub(in crate::data) mod submission;
 pub(in crate::data) mod unplaced;

@@ -333,49 +333,6 @@ fn holes_and_ends_are_told_as_programs_see_them() {
     assert_eq!(block_on(mount.fs.seek_data(ino, 50_000)).unwrap(), 98_304);
 }
 
-#[test]
-fn a_write_that_is_too_large_is_refused_as_a_whole() {
-    let options = Options { dirty_bytes_max: 4 << 20, ..options() };
-    let mount = Mount::sized(64 << 20, options);
-    let (one, other) = (file(&mount, "one", b"old"), file(&mount, "other", b"old"));
-    mount.start(one);
-    mount.start(other);
-    for index in 0..16 {
-        let ino = if index % 2 == 0 { one } else { other };
-        mount.write_by(ino, index << 17, &pattern(index, 1 << 17));
-    }
-    // Half of the dirty bytes are used up.
-    assert_eq!(errno(mount.try_write_by(one, MINE, 8 << 20, &[1; 4096])), 27);
-    mount.write_by(one, 0, &pattern(20, 4096));
-    // Others write as before.
-    let free = mount.create("free");
-    (0..8).for_each(|index| mount.write(free, index << 20, &pattern(index, 1 << 20)));
-    mount.commit(one);
-    mount.write_by(other, 8 << 20, &[1; 4096]);
-    mount.abort(other);
-    assert_eq!(mount.after_crash("one")[..4096], pattern(20, 4096));
-    mount.check_nothing_is_held();
-}
-
-#[test]
-fn the_largest_one_is_one_transaction() {
-    let mount = Mount::sized(256 << 20, options());
-    let ino = file(&mount, "large", b"old");
-    mount.start(ino);
-    for index in 0..64 {
-        mount.write_by(ino, index << 20, &pattern(index, 1 << 20));
-    }
-    assert_eq!(errno(mount.try_write_by(ino, MINE, 64 << 20, b"x")), 27);
-    assert_eq!(mount.after_crash("large"), b"old");
-    let before = mount.fs.store().last_op().0;
-    mount.commit(ino);
-    assert_eq!(mount.fs.store().last_op().0 - before, 1);
-    let mount = mount.crash();
-    let ino = mount.find("large");
-    assert_eq!(mount.size(ino), 64 << 20);
-    (0..64).for_each(|index| assert!(mount.read(ino, index << 20, 1 << 20) == pattern(index, 1 << 20)));
-}
-
 /// Room is reserved at the write: whoever fills the filesystem afterwards does not make the commit
 /// fail.
 #[test]
@@ -516,8 +473,10 @@ fn write_back_that_takes_it_is_noticed() {
 fn random_lives() {
     for seed in 0..40 {
         let mut random = rand::rngs::StdRng::seed_from_u64(seed);
-        let mut mount = Mount::new();
+        let atomic_blocks_max = [16384, 1, 3][seed as usize % 3];
+        let mut mount = Mount::sized(64 << 20, Options { atomic_blocks_max, ..options() });
         let mut ino = mount.create("life");
+        mount.compress(ino, [None, Some(Algorithm::Lz4)][seed as usize / 3 % 2]);
         let (mut seen, mut durable, mut open) = (Vec::new(), Vec::new(), false);
         for _ in 0..60 {
             match random.random_range(0..10) {

@@ -12,7 +12,7 @@ use syncline_store::{Canary, Lab};
 pub(super) struct Moody {
     below: Arc<MemoryDevice>,
     pub(super) fail: AtomicBool,
-    fail_reads: AtomicBool,
+    pub(super) fail_reads: AtomicBool,
     /// Writes of at least this many bytes wait.
     hold_bytes_min: AtomicUsize,
     held: Mutex<Vec<Held>>,

@@ -1,11 +1,12 @@
-//! Committing an atomic write: its blocks become dirty, and one transaction names all of them.
+//! Committing an atomic write: its blocks in memory become dirty, and one transaction names all of
+//! them, with those that lie on the device already.
 
-use super::Open;
+use super::{Open, spill};
 use crate::FsError;
 use crate::data::calls::sync;
 use crate::data::extents::quota;
 use crate::data::flush::start::{self, Submission};
-use crate::data::flush::{ended, submit, writeback};
+use crate::data::flush::{ended, submit};
 use crate::data::memory::block::Block;
 use crate::data::memory::submission::Aim;
 use crate::data::memory::{BLOCK, ranges::number_ranges};
@@ -14,8 +15,7 @@ use crate::filesystem::Filesystem;
 use crate::receipt::{Call, Draft, Inodes, Submitted};
 use crate::types::Timestamp;
 use std::ops::Range;
-use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
-use syncline_store::{ChangeSize, Reservation};
+use syncline_store::{Admitted, ChangeSize, Reservation};
 
 /// Names everything that was written since the start, and makes it durable as a sync of the file's
 /// class does.
@@ -36,6 +36,8 @@ pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>, handle: u64) -> Res
 
 /// Commits the transaction. If it fails, the atomic write is open as before.
 async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitted) -> Result<(), FsError> {
+    let has_spilled = inode.state.lock().data.atomic.as_ref().is_some_and(|open| !open.spilled.is_empty());
+    let _naming = if has_spilled { Some(fs.data.atomic.naming.lock().await) } else { None };
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     loop {
@@ -44,9 +46,9 @@ async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitte
         if inode.state.lock().data.has_unlogged() {
             submit::submit_once(fs, inode, Aim::Log, note).await?;
         }
-        let blocks = inode.state.lock().data.atomic.as_ref().map_or(0, |atomic| atomic.blocks.len());
-        let bytes = writeback::NAME_BYTES * (2 + blocks.div_ceil(EXTENT_BLOCKS_MAX));
-        let _room = fs.store.admit_together(ChangeSize { items: 2, bytes }).await?;
+        let mut aside = Aside::take(fs, inode);
+        let _room = fs.store.admit_together(aside.size).await?;
+        aside.promise = None;
         let _lease = inode.lease.write().await;
         fs.require_present(inode)?;
         if inode.state.lock().data.has_unlogged() {
@@ -58,11 +60,52 @@ async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitte
             return Err(FsError::Invalid("the atomic write was committed or aborted meanwhile"));
         }
         let Some(merged) = Merged::merge(fs, inode).await? else { return Ok(()) };
-        inode.state.lock().begin_submission();
-        start::submit(fs, &[Submission { inode, blocks: 0..u64::MAX, aim: Aim::Log }], note).await?;
+        let spilled = {
+            let mut state = inode.state.lock();
+            state.begin_submission();
+            state.data.atomic.as_ref().map(|atomic| spill::name(&atomic.spilled)).unwrap_or_default()
+        };
+        // A few blocks go into the log with their contents, unless the batch names others anyway.
+        let aim = if spilled.extents.is_empty() { Aim::Log } else { Aim::Place };
+        start::submit_beside(fs, &[Submission { inode, blocks: 0..u64::MAX, aim }], spilled, note).await?;
         merged.keep();
         ended::require_size(fs, inode);
         return Ok(());
+    }
+}
+
+/// The room for the names of what is on the device, while a commit is under way: it is promised to the
+/// change that names them. When dropped, it goes back to the atomic write, if that is still open.
+struct Aside<'a> {
+    fs: &'a Filesystem,
+    inode: Open<'a>,
+    blocks: u64,
+    size: ChangeSize,
+    /// Keeps others from the room until the change is admitted.
+    promise: Option<Admitted>,
+}
+
+impl<'a> Aside<'a> {
+    fn take(fs: &'a Filesystem, inode: Open<'a>) -> Self {
+        let mut state = inode.state.lock();
+        let Some(atomic) = &mut state.data.atomic else {
+            return Self { fs, inode, blocks: 0, size: ChangeSize::default(), promise: None };
+        };
+        let size = spill::size_of_names(atomic);
+        let blocks = atomic.spilled.room.blocks();
+        let promise = (blocks > 0).then(|| fs.store.promise(size));
+        atomic.spilled.room = Reservation::default();
+        Self { fs, inode, blocks, size, promise }
+    }
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        if self.blocks > 0
+            && let Some(atomic) = &mut self.inode.state.lock().data.atomic
+        {
+            atomic.spilled.room.merge(self.fs.store.reserve_again(self.blocks));
+        }
     }
 }
 
@@ -85,7 +128,7 @@ impl<'a> Merged<'a> {
     /// Makes the blocks dirty; `None` if nothing was written. The inode's `writeback` and its lease
     /// are held, and none of its blocks is dirty, unless it is in the log too.
     async fn merge(fs: &'a Filesystem, inode: Open<'a>) -> Result<Option<Self>, FsError> {
-        let Some((numbers, size)) = to_merge(fs, inode)? else {
+        let Some(ToMerge { numbers, size, mut ranges }) = to_merge(fs, inode)? else {
             if let Some(atomic) = inode.state.lock().data.atomic.take() {
                 fs.data.atomic.ended(&atomic);
                 fs.quotas.move_reserved(atomic.quota, atomic.units, 0);
@@ -93,7 +136,7 @@ impl<'a> Merged<'a> {
             return Ok(None);
         };
         let credit = credit(fs, inode);
-        let ranges = number_ranges(numbers.iter().copied());
+        ranges.extend(number_ranges(numbers.iter().copied()));
         let accepted = quota::accept_with(fs, inode, &ranges, size, credit).await?;
         let mut state = inode.state.lock();
         let state = &mut *state;
@@ -113,7 +156,10 @@ impl<'a> Merged<'a> {
         let blocks = atomic.blocks.take(0, u64::MAX, u64::MAX);
         let reservation = std::mem::take(&mut atomic.reservation);
         atomic.units = 0;
-        merged.replaced = state.data.dirty.take_each(merged.numbers.iter().copied());
+        // Of the dirty blocks, only logged ones are left: few.
+        let logged = state.data.dirty.numbers(..).filter(|number| atomic.spilled.contains(*number));
+        let logged: Vec<u64> = merged.numbers.iter().copied().chain(logged).collect();
+        merged.replaced = state.data.dirty.take_each(logged);
         if blocks.len() < merged.numbers.len() {
             // The file outgrows its inode item, and block 0 leaves it.
             state.data.patch(0, 0, &[], None);
@@ -130,7 +176,8 @@ impl<'a> Merged<'a> {
     fn keep(mut self) {
         self.kept = true;
         let mut state = self.inode.state.lock();
-        if let Some(atomic) = state.data.atomic.take() {
+        if let Some(mut atomic) = state.data.atomic.take() {
+            atomic.spilled.named();
             self.fs.data.atomic.ended(&atomic);
         }
         // Logged blocks are yet to be placed.
@@ -168,20 +215,32 @@ impl Drop for Merged<'_> {
     }
 }
 
-/// The blocks that become dirty, and the size of the file with them; `None` if there are none.
-fn to_merge(fs: &Filesystem, inode: Open<'_>) -> Result<Option<(Vec<u64>, u64)>, FsError> {
+/// What a commit makes of an atomic write.
+struct ToMerge {
+    /// The blocks that become dirty.
+    numbers: Vec<u64>,
+    /// Those that are on the device.
+    ranges: Vec<Range<u64>>,
+    /// The size of the file with them.
+    size: u64,
+}
+
+/// What is to be merged; `None` if nothing was written.
+fn to_merge(fs: &Filesystem, inode: Open<'_>) -> Result<Option<ToMerge>, FsError> {
     let state = inode.state.lock();
     let Some(atomic) = &state.data.atomic else {
         return Err(FsError::Invalid("the atomic write was aborted meanwhile"));
     };
     let mut numbers: Vec<u64> = atomic.blocks.numbers(..).collect();
+    let ranges: Vec<Range<u64>> = atomic.spilled.ranges().collect();
     let size = atomic.size.max(state.attr.size);
     let outgrown = state.data.has_inline() && size > fs.limits.inline_bytes as u64;
-    if outgrown && numbers.first().is_some_and(|&first| first > 0) {
+    if outgrown && !atomic.is_empty() && numbers.first() != Some(&0) {
         numbers.insert(0, 0);
     }
     debug_assert!(numbers.last().is_none_or(|last| last * BLOCK < size));
-    Ok((!numbers.is_empty()).then_some((numbers, size)))
+    let is_empty = numbers.is_empty() && ranges.is_empty();
+    Ok((!is_empty).then_some(ToMerge { numbers, ranges, size }))
 }
 
 /// The units that the atomic write has reserved in the quota that the file counts in. Those in a

@@ -1,11 +1,13 @@
 //! Atomic writes of one file, as on F2FS: what is written between a start and a commit becomes
 //! durable all at once, or not at all.
 //!
-//! `write` puts data aside and `read` shows it, `commit` names it in one transaction. The promise
-//! and its cases are in docs/DURABILITY.md ("Atomic writes").
+//! `write` puts data aside and `read` shows it, `spill` puts on the device what is too much for
+//! memory, `commit` names all of it in one transaction. The promise and its cases are in
+//! docs/DURABILITY.md ("Atomic writes").
 
 mod commit;
 mod read;
+mod spill;
 mod write;
 
 pub(in crate::data) use read::read;
@@ -14,7 +16,6 @@ pub(in crate::data) use write::write_leased;
 use super::sync;
 use super::write::Writer;
 use crate::FsError;
-use crate::data::flush::many::MANY_BLOCKS_MAX;
 use crate::data::memory::atomic::Atomic;
 use crate::data::memory::preallocated::with_share;
 use crate::filesystem::Filesystem;
@@ -24,9 +25,6 @@ use crate::types::Ino;
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_store::OpSeq;
-
-/// Most blocks of an atomic write: they are named in one transaction.
-pub(in crate::data) const BLOCKS_MAX: u64 = MANY_BLOCKS_MAX;
 
 /// True when an atomic write of the file is open.
 pub(in crate::data) fn is_open(inode: &Inode) -> bool {
@@ -53,7 +51,7 @@ pub(in crate::data) fn require_unmapped(inode: &Inode) -> Result<(), FsError> {
 
 impl Filesystem {
     /// Begins an atomic write of a regular file by a handle, which is not 0. Nothing that the handle
-    /// writes from now on reaches the device before
+    /// writes from now on survives a crash before
     /// [`commit_atomic_write`](Self::commit_atomic_write). One that the handle has begun already
     /// goes on; while that of another handle is open, this fails.
     pub async fn start_atomic_write(&self, ino: Ino, handle: u64) -> Result<(), FsError> {
@@ -68,7 +66,7 @@ impl Filesystem {
             Some(open) if open.handle != handle => Err(FsError::AtomicWriteOpen),
             Some(_) => Ok(()),
             None => {
-                state.data.atomic = Some(Box::new(Atomic::new(handle, size)));
+                state.data.atomic = Some(Box::new(Atomic::new(handle, size, &self.store)));
                 Ok(())
             }
         }
@@ -93,18 +91,20 @@ impl Filesystem {
     pub async fn abort_atomic_write(&self, ino: Ino, handle: u64) -> Result<bool, FsError> {
         let inode = self.regular(ino).await?;
         let _lease = inode.lease.write().await;
-        let atomic = {
+        let mut atomic = {
             let mut state = inode.state.lock();
-            let Some(mut atomic) = state.data.atomic.take_if(|open| open.handle == handle) else {
+            let Some(atomic) = state.data.atomic.take_if(|open| open.handle == handle) else {
                 return Ok(false);
             };
-            let blocks = atomic.taken.blocks();
             atomic.taken.iter().for_each(|range| state.data.preallocated.give_back(&range));
-            let mut room = atomic.reservation.split(blocks);
-            room.merge(self.store.reserve_again(with_share(blocks) - blocks));
-            self.data.room.put_back(blocks, Some(room));
             atomic
         };
+        // The lease keeps others from writing to preallocated blocks before their room is back.
+        let blocks = atomic.taken.blocks();
+        let mut room = atomic.reservation.split(blocks);
+        room.merge(atomic.spilled.give_back(blocks - room.blocks()));
+        room.merge(self.store.reserve_again(with_share(blocks) - room.blocks()));
+        self.data.room.put_back(blocks, Some(room));
         self.data.atomic.ended(&atomic);
         self.quotas.move_reserved(atomic.quota, atomic.units, 0);
         self.counters.atomic_aborts.add(1);
@@ -139,8 +139,8 @@ impl Filesystem {
     }
 }
 
-/// Most bytes that the open atomic writes of all files take: they wait for their programs, so they
-/// may not keep the room of data that is written back.
+/// Most bytes of memory that the open atomic writes of all files take: they wait for their programs,
+/// so they may not keep the room of data that is written back.
 fn bytes_max(fs: &Filesystem) -> u64 {
     fs.options.dirty_bytes_max / 2
 }

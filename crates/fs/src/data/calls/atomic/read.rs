@@ -1,12 +1,34 @@
 //! Reading a file whose atomic write is open, as a program on the mount does: with what was written.
 
+use super::spill;
 use crate::FsError;
 use crate::data::calls::read::{push_zeros, read_leased};
 use crate::data::memory::BLOCK;
+use crate::data::memory::atomic::Atomic;
+use crate::data::memory::spilled::Stored;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::join::join_all;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// Reads in flight for one request.
+const READS_IN_FLIGHT: usize = 16;
+
+/// A part of a request: bytes `bytes` of the file.
+enum Part {
+    Memory(Bytes),
+    /// On the device, as a part of the atomic write.
+    Spilled {
+        stored: Stored,
+        bytes: Range<u64>,
+    },
+    /// Not part of the atomic write.
+    Before {
+        bytes: Range<u64>,
+    },
+}
 
 /// Reads bytes `offset..offset + len`; `None` if no atomic write is open.
 pub(in crate::data) async fn read(
@@ -15,39 +37,58 @@ pub(in crate::data) async fn read(
     offset: u64,
     len: usize,
 ) -> Result<Option<Vec<Bytes>>, FsError> {
+    // Keeps the blocks in place that are found.
     let _lease = inode.lease.read().await;
-    let size = {
+    let parts = {
         let state = inode.state.lock();
         let Some(atomic) = &state.data.atomic else { return Ok(None) };
-        atomic.size.max(state.attr.size)
+        let end = offset.saturating_add(len as u64).min(atomic.size.max(state.attr.size));
+        parts(atomic, offset, end)
     };
-    let end = offset.saturating_add(len as u64).min(size);
-    let (mut pieces, mut at) = (Vec::new(), offset);
-    while at < end {
-        let block_end = end.min((at / BLOCK + 1) * BLOCK);
-        if let Some(piece) = written(inode, at, block_end) {
-            pieces.push(piece);
-            at = block_end;
-            continue;
-        }
-        // Everything up to the next block of the atomic write, which the lease keeps in place.
-        let next = {
-            let state = inode.state.lock();
-            let blocks = state.data.atomic.as_ref().map(|atomic| &atomic.blocks);
-            blocks.and_then(|blocks| blocks.next(at / BLOCK)).map_or(end, |block| end.min(block * BLOCK))
-        };
-        let before = read_leased(fs, inode, at, (next - at) as usize, None).await?;
-        let known: u64 = before.iter().map(|piece| piece.len() as u64).sum();
-        pieces.extend(before);
-        push_zeros(&mut pieces, next - at - known);
-        at = next;
+    let reads = parts.into_iter().map(|part| read_part(fs, inode, part)).collect();
+    let mut pieces = Vec::new();
+    for part in join_all(reads, READS_IN_FLIGHT).await {
+        pieces.extend(part?);
     }
     Ok(Some(pieces))
 }
 
-/// The bytes `from..until`, which lie in one block, if they are part of the atomic write.
-fn written(inode: &Inode, from: u64, until: u64) -> Option<Bytes> {
-    let state = inode.state.lock();
-    let start = (from % BLOCK) as usize;
-    state.data.atomic.as_ref()?.part(from / BLOCK, start..start + (until - from) as usize)
+fn parts(atomic: &Atomic, offset: u64, end: u64) -> Vec<Part> {
+    let (mut parts, mut at) = (Vec::new(), offset);
+    while at < end {
+        let block = at / BLOCK;
+        let block_end = end.min((block + 1) * BLOCK);
+        let start = (at % BLOCK) as usize;
+        let (part, next) = if let Some(bytes) = atomic.part(block, start..start + (block_end - at) as usize) {
+            (Part::Memory(bytes), block_end)
+        } else if let Some(stored) = atomic.spilled.stored(block, end.div_ceil(BLOCK)) {
+            // None of its blocks is in memory too.
+            let next = end.min(stored.numbers.end * BLOCK);
+            (Part::Spilled { stored, bytes: at..next }, next)
+        } else {
+            let next = atomic.next(block).map_or(end, |block| end.min(block * BLOCK));
+            (Part::Before { bytes: at..next }, next)
+        };
+        parts.push(part);
+        at = next;
+    }
+    parts
+}
+
+async fn read_part(fs: &Filesystem, inode: &Arc<Inode>, part: Part) -> Result<Vec<Bytes>, FsError> {
+    match part {
+        Part::Memory(bytes) => Ok(vec![bytes]),
+        Part::Spilled { stored, bytes } => {
+            let first = stored.numbers.start * BLOCK;
+            let contents = spill::read(fs, inode, &stored).await?;
+            Ok(vec![contents.slice((bytes.start - first) as usize..(bytes.end - first) as usize)])
+        }
+        Part::Before { bytes } => {
+            let len = bytes.end - bytes.start;
+            let mut pieces = read_leased(fs, inode, bytes.start, len as usize, None).await?;
+            let known: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+            push_zeros(&mut pieces, len - known);
+            Ok(pieces)
+        }
+    }
 }

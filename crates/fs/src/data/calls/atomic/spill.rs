@@ -1,0 +1,247 @@
+//! Putting a part of an open atomic write onto the device, and reading it there.
+//!
+//! It is placed, compressed and written as write-back does that, and a flush covers it before its
+//! memory goes. But no transaction names it before the commit: after a crash its blocks are free.
+
+use super::{Open, bytes_max};
+use crate::FsError;
+use crate::data::extents::pack;
+use crate::data::extents::place::{self, Naming, Placement};
+use crate::data::extents::room::reserve;
+use crate::data::flush::writeback::{NAME_BYTES, PLACES_MAX, names_of};
+use crate::data::memory::BLOCK;
+use crate::data::memory::atomic::Atomic;
+use crate::data::memory::block::Block;
+use crate::data::memory::ranges::number_ranges;
+use crate::data::memory::spilled::{Spilled, Stored, extents_of};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use bytes::Bytes;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent};
+use syncline_store::{ChangeSize, DataWrite, Reservation, StoreError};
+
+/// Most blocks that are written, and made durable, at a time: 16 MiB.
+const ROUND_BLOCKS: u64 = 4096;
+
+/// True if room has to be made in memory before `new` more blocks come into it.
+pub(super) fn is_due(fs: &Filesystem, atomic: &Atomic, new: u64) -> bool {
+    excess(fs, atomic, new) > 0 || !fs.data.atomic.has_room(atomic, new, bytes_max(fs))
+}
+
+/// The number of blocks that have to leave memory before `new` more come into it.
+fn excess(fs: &Filesystem, atomic: &Atomic, new: u64) -> u64 {
+    fs.data.atomic.excess(atomic, new, fs.options.atomic_blocks_max, bytes_max(fs))
+}
+
+/// Makes room in memory for a write of `blocks`, of which `new` are not there. The caller holds the
+/// inode's lease for writing.
+pub(super) async fn make_room(
+    fs: &Filesystem,
+    inode: Open<'_>,
+    blocks: &Range<u64>,
+    new: u64,
+) -> Result<(), FsError> {
+    loop {
+        let chosen = {
+            let mut state = inode.state.lock();
+            let Some(atomic) = &mut state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+            let excess = excess(fs, atomic, new);
+            let chosen =
+                if excess > 0 { atomic.choose(excess.min(ROUND_BLOCKS), blocks) } else { Vec::new() };
+            if chosen.is_empty() {
+                // What is left belongs to others, or to this write.
+                let fits = fs.data.atomic.has_room(atomic, new, bytes_max(fs));
+                return if fits { Ok(()) } else { Err(FsError::AtomicWriteTooLarge) };
+            }
+            chosen
+        };
+        spill(fs, inode, &chosen).await?;
+    }
+}
+
+/// Puts blocks onto the device. If it fails, they are in memory as before.
+///
+/// Blocks that the device does not take are written to another place, as in write-back.
+async fn spill(fs: &Filesystem, inode: Open<'_>, numbers: &[u64]) -> Result<(), FsError> {
+    let more: u64 = number_ranges(numbers.iter().copied()).iter().map(extents_of).sum();
+    let room = hold_room(fs, inode, more).await?;
+    for _ in 1..PLACES_MAX {
+        match spill_once(fs, inode, numbers).await {
+            Err(FsError::Store(ref whole @ StoreError::Device(ref error))) if !fs.store.is_end(whole) => {
+                tracing::warn!(ino = inode.ino, "{error}; writing this part of an atomic write elsewhere");
+            }
+            Err(error) => return Err(error),
+            Ok(()) => {
+                keep_room(inode, room);
+                return Ok(());
+            }
+        }
+    }
+    spill_once(fs, inode, numbers).await?;
+    keep_room(inode, room);
+    Ok(())
+}
+
+/// Reserves room for the nodes in which the commit names `more` extents, beside those for which there
+/// is room.
+async fn hold_room(fs: &Filesystem, inode: Open<'_>, more: u64) -> Result<Reservation, FsError> {
+    let wanted = {
+        let state = inode.state.lock();
+        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+        let extents = atomic.spilled.extents() + more;
+        if extents > fs.options.atomic_extents_max {
+            return Err(FsError::AtomicWriteTooLarge);
+        }
+        let wanted = fs.store.blocks_to_name(names_of(extents as usize));
+        wanted.saturating_sub(atomic.spilled.room.blocks())
+    };
+    Ok(reserve(fs, wanted).await?.unwrap_or_default())
+}
+
+fn keep_room(inode: Open<'_>, room: Reservation) {
+    if let Some(atomic) = &mut inode.state.lock().data.atomic {
+        atomic.spilled.room.merge(room);
+    }
+}
+
+async fn spill_once(fs: &Filesystem, inode: Open<'_>, numbers: &[u64]) -> Result<(), FsError> {
+    let mut flight = Flight::take(fs, inode, numbers);
+    flight.place(pack::algorithm(inode)).await?;
+    let writes: Vec<DataWrite> = flight.placements.iter().map(|placement| placement.write.clone()).collect();
+    let covered = fs.store.cover_unnamed(&writes).await?;
+    flight.land(covered);
+    Ok(())
+}
+
+/// Blocks on their way to the device. When dropped, it puts those back into memory that have not come
+/// there.
+struct Flight<'a> {
+    fs: &'a Filesystem,
+    inode: Open<'a>,
+    blocks: Vec<(u64, Block)>,
+    reservation: Reservation,
+    placements: Vec<Placement>,
+}
+
+impl<'a> Flight<'a> {
+    fn take(fs: &'a Filesystem, inode: Open<'a>, numbers: &[u64]) -> Self {
+        let (mut blocks, mut reservation) = (Vec::new(), Reservation::default());
+        if let Some(atomic) = &mut inode.state.lock().data.atomic {
+            blocks = atomic.blocks.take_each(numbers.iter().copied());
+            reservation = atomic.reservation.split(blocks.len() as u64);
+        }
+        Self { fs, inode, blocks, reservation, placements: Vec::new() }
+    }
+
+    /// Compresses the blocks, if the file asks for that, and starts writing them.
+    async fn place(&mut self, algorithm: Option<Algorithm>) -> Result<(), FsError> {
+        let (fs, inode) = (self.fs, self.inode);
+        let near = || inode.state.lock().data.near.map(NonZeroU64::get);
+        let placed = match algorithm {
+            None => place::place(fs, &mut self.reservation, &self.blocks, near()),
+            // Whole units, as in a sync: what is written once more soon is mostly less.
+            Some(algorithm) => {
+                let cargo = pack::pack(fs, inode, algorithm, true, &self.blocks).await;
+                place::place_all(fs, &mut self.reservation, cargo, near())
+            }
+        };
+        self.placements = placed?;
+        if let Some(last) = self.placements.last() {
+            inode.state.lock().data.near = NonZeroU64::new(last.write.run().end());
+        }
+        Ok(())
+    }
+
+    /// The blocks are on the device, and a flush covers them: `covered` stands for their writes.
+    fn land(&mut self, covered: Vec<DataWrite>) {
+        let mut state = self.inode.state.lock();
+        let Some(atomic) = &mut state.data.atomic else { return };
+        let placements = std::mem::take(&mut self.placements);
+        for (placement, write) in placements.iter().zip(covered) {
+            self.fs.counters.atomic_spilled_bytes.add(write.run().len_bytes());
+            atomic.spilled.add(write, placement.pieces());
+        }
+        self.blocks.clear();
+        self.fs.data.atomic.account(atomic);
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        if self.blocks.is_empty() {
+            return;
+        }
+        for placement in &self.placements {
+            let run = placement.write.run();
+            self.reservation.merge(self.fs.store.abandon_for(&placement.write, run));
+        }
+        let mut state = self.inode.state.lock();
+        let Some(atomic) = &mut state.data.atomic else { return };
+        atomic.blocks.restore(std::mem::take(&mut self.blocks));
+        atomic.reservation.merge(std::mem::take(&mut self.reservation));
+        self.fs.data.atomic.account(atomic);
+    }
+}
+
+/// The size of the change that names what an atomic write has in memory and on the device.
+pub(super) fn size_of_names(atomic: &Atomic) -> ChangeSize {
+    let in_memory = atomic.blocks.len().div_ceil(EXTENT_BLOCKS_MAX);
+    let spilled = atomic.spilled.extents();
+    let on_device = if spilled > 0 { names_of(spilled as usize) } else { ChangeSize::default() };
+    ChangeSize { items: 2 + on_device.items, bytes: NAME_BYTES * (2 + in_memory) + on_device.bytes }
+}
+
+/// The extents of everything that is on the device.
+pub(super) fn name(spilled: &Spilled) -> Naming {
+    let mut naming = Naming::default();
+    for (write, stored) in spilled.all() {
+        match naming.named.last_mut() {
+            Some((last, run)) if last.is_same(write) && run.end() == stored.run.start => {
+                run.blocks += stored.run.blocks;
+            }
+            _ => naming.named.push((write.clone(), stored.run)),
+        }
+        add_extents(&stored, &mut naming.extents);
+    }
+    naming
+}
+
+fn add_extents(stored: &Stored, extents: &mut Vec<Extent>) {
+    let (numbers, addr) = (&stored.numbers, stored.run.start);
+    if stored.packed.is_some() {
+        let extent = Extent::plain(numbers.start, addr, stored.checksums.clone());
+        extents.push(Extent { packed: stored.packed, ..extent });
+        return;
+    }
+    let whole = Extent::plain(numbers.start, addr, stored.checksums.clone());
+    let mut at = numbers.start;
+    while at < numbers.end {
+        let end = numbers.end.min((at / EXTENT_BLOCKS_MAX + 1) * EXTENT_BLOCKS_MAX);
+        extents.extend(whole.slice(at, end));
+        at = end;
+    }
+}
+
+/// Reads blocks that are on the device, and checks them. The inode's lease is held, so nobody frees
+/// them meanwhile.
+pub(super) async fn read(fs: &Filesystem, inode: &Inode, stored: &Stored) -> Result<Bytes, FsError> {
+    let bytes = fs.store.read_data(inode.ino, stored.run, &stored.checksums).await?;
+    let Some(packed) = &stored.packed else { return Ok(bytes) };
+    // Not one of the decoded units that stay: before the commit, an address may come to hold another
+    // unit of this file without any operation in between.
+    let block = stored.numbers.start;
+    let unit = syncline_codec::unpack(packed, &bytes).map_err(|detail| {
+        tracing::error!(ino = inode.ino, block, %detail, "a compressed unit of an atomic write is damaged");
+        FsError::Undecodable { ino: inode.ino, block, detail }
+    })?;
+    fs.counters.units_unpacked.add(1);
+    Ok(unit.into())
+}
+
+/// The bytes of `block` among the contents of blocks from `first` on.
+pub(super) fn block_of(contents: &Bytes, first: u64, block: u64) -> Bytes {
+    let from = ((block - first) * BLOCK) as usize;
+    contents.slice(from..from + BLOCK as usize)
+}

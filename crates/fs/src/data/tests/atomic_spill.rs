@@ -1,0 +1,777 @@
+//! Atomic writes that are too large for memory: a part of them waits on the device, unnamed.
+
+use super::faults::{moody, moody_breaking};
+use super::*;
+use crate::data::memory::spilled::Stored;
+use rand::{Rng, SeedableRng};
+use std::sync::atomic::Ordering;
+use syncline_device::DeviceExt;
+use syncline_store::{Canary, FormatOptions};
+
+const BLOCK: u64 = 4096;
+const MINE: u64 = 7;
+
+/// Options with which `blocks` blocks stay in memory.
+fn keeping(blocks: u64) -> Options {
+    Options { atomic_blocks_max: blocks, ..options() }
+}
+
+impl Mount {
+    fn begin(&self, ino: Ino) {
+        block_on(self.fs.start_atomic_write(ino, MINE)).unwrap();
+    }
+
+    fn end(&self, ino: Ino) {
+        block_on(self.fs.commit_atomic_write(ino, MINE)).unwrap();
+    }
+
+    fn take_back(&self, ino: Ino) {
+        assert!(block_on(self.fs.abort_atomic_write(ino, MINE)).unwrap());
+    }
+
+    fn try_put(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        block_on(self.fs.write_through(ino, MINE, offset, Bytes::copy_from_slice(data), false))
+    }
+
+    fn put(&self, ino: Ino, offset: u64, data: &[u8]) {
+        self.try_put(ino, offset, data).unwrap();
+    }
+
+    fn whole(&self, ino: Ino) -> Vec<u8> {
+        let size = self.size(ino) as usize;
+        let contents = self.read(ino, 0, size + 1);
+        assert_eq!(contents.len(), size);
+        contents
+    }
+
+    fn whole_after_crash(&self, name: &str) -> Vec<u8> {
+        let mount = self.crash();
+        let ino = mount.find(name);
+        mount.check_items(ino);
+        mount.check_blocks();
+        mount.whole(ino)
+    }
+
+    /// Fails unless every block that is not free belongs to somebody.
+    fn check_blocks(&self) {
+        for _ in 0..1000 {
+            match self.fs.store().audit_blocks() {
+                Some(audited) => return audited.unwrap(),
+                None => std::thread::sleep(std::time::Duration::from_millis(1)),
+            }
+        }
+        panic!("the store does not come to rest");
+    }
+
+    /// Where a block of the open atomic write lies on the device.
+    fn spilled_at(&self, ino: Ino, block: u64) -> Option<Stored> {
+        let inode = block_on(self.fs.inode(ino)).unwrap();
+        let state = inode.state.lock();
+        state.data.atomic.as_ref().unwrap().spilled.stored(block, block + 1)
+    }
+
+    fn spilled_blocks(&self, ino: Ino) -> u64 {
+        let inode = block_on(self.fs.inode(ino)).unwrap();
+        let state = inode.state.lock();
+        state.data.atomic.as_ref().map_or(0, |atomic| atomic.spilled.blocks())
+    }
+
+    fn synced(&self, name: &str, contents: &[u8]) -> Ino {
+        let ino = self.create(name);
+        self.write(ino, 0, contents);
+        self.fsync_placed(ino);
+        ino
+    }
+}
+
+fn errno<T: std::fmt::Debug>(result: Result<T, FsError>) -> i32 {
+    result.unwrap_err().errno()
+}
+
+fn patch(contents: &mut Vec<u8>, at: usize, data: &[u8]) {
+    contents.resize(contents.len().max(at + data.len()), 0);
+    contents[at..at + data.len()].copy_from_slice(data);
+}
+
+/// With the limits of a mount: 300 MiB, of which at most 64 MiB are in memory.
+#[test]
+fn a_sequential_one_of_any_size_is_one_transaction_and_one_flush() {
+    const MIB: u64 = 300;
+    let mount = Mount::sized(768 << 20, options());
+    let ino = mount.synced("large", b"old");
+    mount.begin(ino);
+    for index in 0..MIB {
+        mount.put(ino, index << 20, &pattern(index, 1 << 20));
+        assert!(mount.fs.data.atomic.bytes() <= 65 << 20, "{} at {index}", mount.fs.data.atomic.bytes());
+    }
+    assert!(mount.fs.counters().atomic_spilled_bytes >= (MIB - 64) << 20);
+    (0..MIB).step_by(7).for_each(|index| {
+        assert!(mount.read(ino, index << 20, 1 << 20) == pattern(index, 1 << 20), "{index}");
+    });
+    assert_eq!(mount.whole_after_crash("large"), b"old");
+    let store = mount.fs.store();
+    let before = (store.last_op().0, store.counters().batches, store.device_counters().flushes_issued);
+    mount.end(ino);
+    let after = (store.last_op().0, store.counters().batches, store.device_counters().flushes_issued);
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
+    assert_eq!(after.2 - before.2, 1, "flushes");
+    mount.check_blocks();
+    mount.check_items(ino);
+    assert_eq!(mount.fs.data.atomic.bytes(), 0);
+    let mount = mount.crash();
+    let ino = mount.find("large");
+    assert_eq!(mount.size(ino), MIB << 20);
+    (0..MIB).for_each(|index| assert!(mount.read(ino, index << 20, 1 << 20) == pattern(index, 1 << 20)));
+}
+
+/// Small transactions are as they were: nothing of them goes to the device before the commit.
+#[test]
+fn what_fits_into_memory_stays_there() {
+    let mount = Mount::new();
+    let ino = mount.synced("database", &pattern(1, 400_000));
+    mount.begin(ino);
+    let before = mount.fs.store().device_counters();
+    (0..60).for_each(|block| mount.put(ino, block * BLOCK, &pattern(block, 4096)));
+    let between = mount.fs.store().device_counters();
+    assert_eq!((between.writes, between.flushes_issued), (before.writes, before.flushes_issued));
+    mount.end(ino);
+    let after = mount.fs.store().device_counters();
+    assert_eq!((after.writes - between.writes, after.flushes_issued - between.flushes_issued), (2, 1));
+    assert_eq!(mount.fs.counters().atomic_spilled_bytes, 0);
+}
+
+/// Random writes of all sizes, many over blocks that are on the device, compared with a copy.
+#[test]
+fn random_writes_over_what_is_on_the_device() {
+    for (seed, blocks, algorithm) in [
+        (1, 40, None),
+        (2, 200, None),
+        (3, 40, Some(Algorithm::Lz4)),
+        (4, 200, Some(Algorithm::Zstd)),
+        (5, 1, None),
+    ] {
+        let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+        let mount = Mount::sized(128 << 20, keeping(blocks));
+        let ino = mount.create("database");
+        mount.compress(ino, algorithm);
+        let old = pattern(seed, 3 << 20);
+        mount.write(ino, 0, &old);
+        mount.fsync_placed(ino);
+        block_on(mount.fs.store().checkpoint()).unwrap();
+        let mut now = old.clone();
+        mount.begin(ino);
+        for round in 0..600 {
+            let at = random.random_range(0..4_usize << 20);
+            let len = random.random_range(1..if round % 4 == 0 { 300_000 } else { 9_000 });
+            let data = match random.random() {
+                true => vec![round as u8; len],
+                false => pattern(round, len),
+            };
+            patch(&mut now, at, &data);
+            mount.put(ino, at as u64, &data);
+            if round % 100 == 99 {
+                assert!(mount.whole(ino) == now, "seed {seed}, round {round}");
+                mount.check_blocks();
+                block_on(mount.fs.syncfs()).unwrap();
+                assert!(mount.whole_after_crash("database") == old);
+            }
+        }
+        assert!(mount.fs.counters().atomic_spilled_bytes > 2 << 20);
+        mount.end(ino);
+        mount.check_blocks();
+        mount.check_items(ino);
+        mount.check_counts(&[ino]);
+        assert!(mount.whole(ino) == now);
+        assert!(mount.whole_after_crash("database") == now);
+        let mount = mount.reopen();
+        assert!(mount.whole(mount.find("database")) == now);
+    }
+}
+
+#[test]
+fn an_abort_or_a_crash_frees_what_is_on_the_device() {
+    let mount = Mount::sized(64 << 20, keeping(32));
+    let old = pattern(1, 1 << 20);
+    let ino = mount.synced("database", &old);
+    block_on(mount.fs.store().checkpoint()).unwrap();
+    let attributes = block_on(mount.fs.getattr(ino)).unwrap();
+    let free = (mount.fs.store().space().free, mount.fs.statfs().available);
+    mount.begin(ino);
+    for index in 0..20 {
+        mount.put(ino, (index << 19) + 100, &pattern(index, 1 << 19));
+    }
+    assert!(mount.spilled_blocks(ino) > 2000);
+    assert!(mount.fs.store().space().free < free.0 - 2000, "it takes room");
+    assert!(mount.whole_after_crash("database") == old);
+    mount.take_back(ino);
+    assert_eq!((mount.fs.store().space().free, mount.fs.statfs().available), free);
+    assert_eq!(block_on(mount.fs.getattr(ino)).unwrap(), attributes);
+    assert!(mount.whole(ino) == old);
+    mount.check_blocks();
+    assert_eq!(mount.fs.data.atomic.bytes(), 0);
+    // An unmount in the middle is as an abort.
+    mount.begin(ino);
+    (0..20).for_each(|index| mount.put(ino, index << 19, &pattern(index, 1 << 19)));
+    let mount = mount.reopen();
+    mount.check_blocks();
+    let ino = mount.find("database");
+    assert!(mount.whole(ino) == old);
+}
+
+/// A block that is written again lies in memory again, and its place on the device is free at once:
+/// no amount of writing takes more room than the blocks have.
+#[test]
+fn what_is_written_again_needs_no_more_room() {
+    let mount = Mount::formatted(24 << 20, 4096, keeping(16));
+    let ino = mount.synced("database", b"old");
+    block_on(mount.fs.store().checkpoint()).unwrap();
+    mount.begin(ino);
+    (0..8).for_each(|index| mount.put(ino, index << 20, &pattern(index, 1 << 20)));
+    let filler = mount.create("filler");
+    let full = (0..).map(|at| mount.try_write(filler, at << 16, &[7; 1 << 16])).find_map(Result::err);
+    assert_eq!(full.unwrap().errno(), 28);
+    for round in 0..20 {
+        (0..8).for_each(|index| mount.put(ino, index << 20, &pattern(round + index, 1 << 20)));
+    }
+    // New blocks find no room, and nothing has changed then.
+    let refused = (8..).map(|index| mount.try_put(ino, index << 20, &[1; 1 << 20])).find_map(Result::err);
+    assert_eq!(refused.unwrap().errno(), 28);
+    let now = mount.whole(ino);
+    (0..8).for_each(|index| {
+        assert!(now[index << 20..][..1 << 20] == pattern(19 + index as u64, 1 << 20));
+    });
+    mount.end(ino);
+    assert!(mount.whole(ino) == now);
+    mount.check_items(ino);
+    mount.check_blocks();
+    assert!(mount.whole_after_crash("database") == now);
+}
+
+#[test]
+fn a_spill_that_finds_no_place_changes_nothing() {
+    let mount = Mount::sized(64 << 20, keeping(64));
+    let ino = mount.synced("database", &pattern(1, 100_000));
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(2, 250_000));
+    let before = mount.whole(ino);
+    let refused = mount.fs.store().refuse_allocations(0, 1000);
+    assert_eq!(errno(mount.try_put(ino, 250_000, &pattern(3, 250_000))), 28);
+    assert!(mount.fs.store().refuse_allocations(0, 0) > refused);
+    assert!(mount.whole(ino) == before);
+    assert_eq!(mount.spilled_blocks(ino), 0);
+    mount.check_blocks();
+    mount.put(ino, 250_000, &pattern(3, 250_000));
+    let now = mount.whole(ino);
+    assert!(now[..250_000] == before[..] && now[250_000..] == pattern(3, 250_000));
+    // The same at the commit: it is open as before.
+    mount.fs.store().refuse_allocations(0, 1000);
+    assert_eq!(errno(block_on(mount.fs.commit_atomic_write(ino, MINE))), 28);
+    mount.fs.store().refuse_allocations(0, 0);
+    assert!(mount.whole(ino) == now);
+    assert!(mount.whole_after_crash("database") == pattern(1, 100_000));
+    mount.end(ino);
+    assert!(mount.whole_after_crash("database") == now);
+}
+
+#[test]
+fn a_device_that_fails_while_spilling() {
+    let (device, mount) = moody(keeping(64));
+    let old = pattern(1, 100_000);
+    let ino = mount.synced("database", &old);
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(2, 250_000));
+    let before = mount.whole(ino);
+    device.fail.store(true, Ordering::SeqCst);
+    assert_eq!(errno(mount.try_put(ino, 250_000, &pattern(3, 250_000))), 5);
+    assert!(mount.whole(ino) == before);
+    device.fail.store(false, Ordering::SeqCst);
+    mount.put(ino, 250_000, &pattern(3, 250_000));
+    assert!(mount.spilled_blocks(ino) > 0);
+    let now = mount.whole(ino);
+    mount.end(ino);
+    assert!(mount.whole_after_crash("database") == now);
+    mount.check_items(ino);
+}
+
+/// One bad place is no reason to fail a program's write.
+#[test]
+fn what_the_device_does_not_take_goes_elsewhere() {
+    let (device, mount) = moody(keeping(64));
+    let ino = mount.synced("database", &pattern(1, 100_000));
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(2, 250_000));
+    device.hold();
+    std::thread::scope(|scope| {
+        scope.spawn(|| mount.put(ino, 250_000, &pattern(3, 250_000)));
+        device.wait_for_held(1);
+        device.release_failing();
+    });
+    assert!(mount.spilled_blocks(ino) > 0);
+    let now = mount.whole(ino);
+    assert!(now[250_000..] == pattern(3, 250_000));
+    mount.end(ino);
+    assert!(mount.whole_after_crash("database") == now);
+}
+
+/// A write is given up while its spill is under way: nothing is lost and nothing stays behind.
+#[test]
+fn a_caller_that_gives_up_while_spilling() {
+    use futures_lite::future::poll_once;
+    let (device, mount) = moody(keeping(64));
+    let ino = mount.synced("database", &pattern(1, 100_000));
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(2, 250_000));
+    let before = mount.whole(ino);
+    device.hold();
+    {
+        let data = Bytes::from(pattern(3, 250_000));
+        let mut write = Box::pin(mount.fs.write_through(ino, MINE, 250_000, data, false));
+        assert!(block_on(poll_once(write.as_mut())).is_none());
+    }
+    device.release();
+    assert!(mount.whole(ino) == before);
+    assert_eq!(mount.spilled_blocks(ino), 0);
+    mount.check_blocks();
+    mount.put(ino, 250_000, &pattern(3, 250_000));
+    let now = mount.whole(ino);
+    mount.end(ino);
+    assert!(mount.whole_after_crash("database") == now);
+}
+
+#[test]
+fn a_device_that_fails_while_reading_back() {
+    let (device, mount) = moody(keeping(64));
+    let ino = mount.synced("database", &pattern(1, 100_000));
+    mount.begin(ino);
+    (0..4).for_each(|index| mount.put(ino, index * 250_000, &pattern(2 + index, 250_000)));
+    let before = mount.whole(ino);
+    let block = (1..).find(|block| mount.spilled_at(ino, *block).is_some()).unwrap();
+    let read = |at: u64| block_on(mount.fs.read(ino, at, 100));
+    device.fail_reads.store(true, Ordering::SeqCst);
+    assert_eq!(errno(read(block * BLOCK)), 5);
+    // Part of the block would have to be read.
+    assert_eq!(errno(mount.try_put(ino, block * BLOCK + 1, b"x")), 5);
+    device.fail_reads.store(false, Ordering::SeqCst);
+    assert!(mount.whole(ino) == before);
+    device.fail_reads.store(true, Ordering::SeqCst);
+    mount.put(ino, block * BLOCK, &pattern(9, 4096));
+    device.fail_reads.store(false, Ordering::SeqCst);
+    let mut now = before;
+    patch(&mut now, (block * BLOCK) as usize, &pattern(9, 4096));
+    assert!(mount.whole(ino) == now);
+    mount.end(ino);
+    assert!(mount.whole_after_crash("database") == now);
+}
+
+#[test]
+fn rot_in_what_is_on_the_device_is_found() {
+    for algorithm in [None, Some(Algorithm::Lz4)] {
+        let mount = Mount::sized(64 << 20, keeping(64));
+        let ino = mount.synced("database", &pattern(1, 100_000));
+        mount.compress(ino, algorithm);
+        mount.begin(ino);
+        (0..20).for_each(|index| mount.put(ino, index << 17, &vec![index as u8 + 1; 1 << 17]));
+        let block = (100..).find(|block| mount.spilled_at(ino, *block).is_some()).unwrap();
+        let stored = mount.spilled_at(ino, block).unwrap();
+        assert_eq!(stored.packed.is_some(), algorithm.is_some());
+        let rot = vec![Bytes::from(vec![0xa5; 4096])];
+        block_on(mount.device.write_at(stored.run.offset_bytes(), rot)).unwrap();
+        assert_eq!(errno(block_on(mount.fs.read(ino, block * BLOCK, 100))), 5);
+        assert_eq!(mount.fs.store().counters().checksum_errors, 1);
+        // Written again as a whole, nothing of it is needed.
+        let unit = block / 32 * 32;
+        mount.put(ino, unit * BLOCK, &[9; 1 << 17]);
+        assert_eq!(mount.read(ino, block * BLOCK, 4096), [9; 4096]);
+        mount.end(ino);
+        assert_eq!(mount.whole_after_crash("database")[(unit * BLOCK) as usize..][..1 << 17], [9; 1 << 17]);
+    }
+}
+
+#[test]
+fn too_many_extents_are_refused() {
+    let mount = Mount::sized(64 << 20, Options { atomic_extents_max: 20, ..keeping(16) });
+    let old = pattern(1, 8 << 20);
+    let ino = mount.synced("database", &old);
+    // In sequence, an extent has 32 blocks.
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(2, 2 << 20));
+    mount.end(ino);
+    let mut now = mount.whole(ino);
+    mount.begin(ino);
+    let scattered = |index: u64| (index * 7 + 1) * BLOCK;
+    let written =
+        (0..100).take_while(|index| mount.try_put(ino, scattered(*index), &pattern(*index, 4096)).is_ok());
+    let written = written.count() as u64;
+    assert!((20..40).contains(&written), "{written}");
+    assert_eq!(errno(mount.try_put(ino, scattered(written), &[1; 4096])), 27);
+    (0..written).for_each(|index| patch(&mut now, scattered(index) as usize, &pattern(index, 4096)));
+    assert!(mount.whole(ino) == now);
+    // What is in memory can be written again, and all of it committed.
+    mount.put(ino, scattered(written - 1), &pattern(written - 1, 4096));
+    mount.end(ino);
+    assert!(mount.whole_after_crash("database") == now);
+    mount.check_items(ino);
+}
+
+#[test]
+fn files_share_the_memory_and_each_that_comes_later_finds_some() {
+    // Two MiB for all of them.
+    let mount = Mount::sized(128 << 20, Options { dirty_bytes_max: 4 << 20, ..options() });
+    let inos: Vec<Ino> = (0..4).map(|index| mount.synced(&format!("file {index}"), b"old")).collect();
+    inos.iter().for_each(|ino| mount.begin(*ino));
+    for round in 0..16 {
+        for (&ino, seed) in inos.iter().zip(0..) {
+            mount.put(ino, round << 17, &pattern(seed + round, 1 << 17));
+            assert!(mount.fs.data.atomic.bytes() <= 2 << 20);
+        }
+    }
+    std::thread::scope(|scope| {
+        for &ino in &inos {
+            let mount = &mount;
+            scope.spawn(move || mount.end(ino));
+        }
+    });
+    assert_eq!(mount.fs.data.atomic.bytes(), 0);
+    let mount = mount.crash();
+    for (index, seed) in (0..4).zip(0..) {
+        let contents = mount.whole(mount.find(&format!("file {index}")));
+        (0..16).for_each(|round| {
+            assert!(contents[(round << 17) as usize..][..1 << 17] == pattern(seed + round, 1 << 17));
+        });
+    }
+    // Those that have it all, and wait for their programs, leave nothing in the end.
+    let idle: Vec<Ino> = (0..40).map(|index| mount.synced(&format!("idle {index}"), b"old")).collect();
+    let refused = idle.iter().find_map(|&ino| {
+        mount.begin(ino);
+        mount.try_put(ino, 0, &[1; 1 << 17]).err()
+    });
+    assert_eq!(refused.unwrap().errno(), 27);
+    assert!(mount.fs.data.atomic.bytes() <= 2 << 20);
+}
+
+#[test]
+fn quotas_count_it_from_the_write_on() {
+    let mount = Mount::sized(64 << 20, keeping(16));
+    let dir = mount.mkdir_in(ROOT, "dir");
+    mount.set_quota(dir, 4 << 20, 0);
+    let (ino, other) = (mount.create_in(dir, "database"), mount.create_in(dir, "other"));
+    mount.write(ino, 0, &pattern(23, 100_000));
+    mount.fsync(ino);
+    for commits in [false, true, true, false] {
+        mount.begin(ino);
+        for index in (0..20).cycle().take(60) {
+            mount.put(ino, 50_000 + index * 104_858, &pattern(24, 104_858));
+        }
+        assert!(mount.spilled_blocks(ino) > 400);
+        assert_eq!(errno(mount.try_write(other, 0, &vec![1; 2 << 20])), 122);
+        assert_eq!(errno(mount.try_put(ino, 3 << 20, &vec![1; 2 << 20])), 122);
+        if commits {
+            mount.end(ino);
+        } else {
+            mount.take_back(ino);
+        }
+        mount.check_quotas();
+    }
+    let used = mount.quota(dir).used_bytes;
+    assert!(((2 << 20) + 50_000..(2 << 20) + 60_000).contains(&used), "{used}");
+    mount.write(other, 0, &vec![1; 1 << 20]);
+    mount.fsync(other);
+    mount.check_quotas();
+}
+
+#[test]
+fn preallocated_room_is_taken_and_comes_back() {
+    let mount = Mount::formatted(16 << 20, 4096, keeping(16));
+    let ino = mount.create("file");
+    mount.allocate(ino, Allocation::Preallocate { keep_size: false }, 0, 2 << 20).unwrap();
+    let filler = mount.create("filler");
+    let full = (0..).map(|at| mount.try_write(filler, at << 16, &[7; 1 << 16])).find_map(Result::err);
+    assert_eq!(full.unwrap().errno(), 28);
+    block_on(mount.fs.syncfs()).unwrap();
+    for byte in 1..4 {
+        mount.begin(ino);
+        (0..16).for_each(|at| mount.put(ino, at << 17, &[byte; 1 << 17]));
+        mount.fs.data.room.check();
+        if byte < 3 {
+            mount.take_back(ino);
+            mount.check_room(&[ino]);
+            assert!(mount.read(ino, 0, 2 << 20) == vec![0; 2 << 20]);
+        }
+    }
+    mount.end(ino);
+    assert_eq!(mount.fs.data.room.blocks(), 0);
+    mount.check_items(ino);
+    mount.check_blocks();
+    assert!(mount.whole_after_crash("file") == vec![3; 2 << 20]);
+}
+
+/// A snapshot, a trim, a checkpoint, defragmenting and a copy see the file as before, and none of them
+/// touches what is to be named.
+#[test]
+fn what_others_do_meanwhile() {
+    let mount = Mount::sized(128 << 20, keeping(16));
+    let old = pattern(1, 2 << 20);
+    let ino = mount.create("database");
+    for block in (0..512).rev() {
+        mount.write(ino, block * BLOCK, &old[(block * BLOCK) as usize..][..4096]);
+        mount.fsync_placed(ino);
+    }
+    let mut now = old.clone();
+    mount.begin(ino);
+    for round in 0..40 {
+        let at = (round * 60_000 % (2 << 20)) as usize;
+        let data = pattern(100 + round, 50_000);
+        patch(&mut now, at, &data);
+        mount.put(ino, at as u64, &data);
+        match round {
+            5 => drop(block_on(mount.fs.create_snapshot("meanwhile")).unwrap()),
+            10 | 25 => {
+                let trimmed = block_on(mount.fs.store().trim(0..u64::MAX, 0)).unwrap();
+                assert!(trimmed > 50 << 20);
+            }
+            15 => {
+                let mut next = Some(0);
+                while let Some(block) = next {
+                    next = block_on(mount.fs.defragment(ino, block, false)).unwrap().next;
+                }
+            }
+            20 => {
+                let copy = mount.create("copy");
+                block_on(mount.fs.copy_range((ino, 0), (copy, 0), 2 << 20, false)).unwrap();
+                assert!(mount.whole(copy) == old);
+            }
+            30 => block_on(mount.fs.delete_snapshot("meanwhile")).unwrap(),
+            _ => {}
+        }
+        assert!(mount.whole(ino) == now, "round {round}");
+        mount.check_blocks();
+    }
+    block_on(mount.fs.create_snapshot("before")).unwrap();
+    mount.end(ino);
+    assert!(mount.whole(ino) == now);
+    let opened = block_on(Store::open_snapshot(
+        mount.device.snapshot(),
+        StoreOptions::default(),
+        mount.spawn.clone(),
+        "before",
+    ));
+    let fs = block_on(Filesystem::open(opened.unwrap().0, mount.spawn.clone(), options())).unwrap();
+    let found = block_on(fs.lookup(ROOT, b"database")).unwrap().ino;
+    let contents = block_on(fs.read(found, 0, 3 << 20)).unwrap();
+    assert!(crate::data::calls::read::concat(&contents) == old);
+    assert!(mount.whole_after_crash("database") == now);
+    mount.check_items(ino);
+}
+
+/// Growing keeps what is unnamed. Shrinking is for images that nobody uses, in which all of it is
+/// free.
+#[test]
+fn the_image_grows_meanwhile_and_shrinks_after_a_crash() {
+    let small = Mount::sized(32 << 20, keeping(16));
+    let old = pattern(1, 1 << 20);
+    small.synced("database", &old);
+    block_on(small.fs.close()).unwrap();
+    block_on(small.fs.store().close()).unwrap();
+    let large = MemoryDevice::new(128 << 20);
+    for (at, piece) in small.device.image().chunks(1 << 20).enumerate() {
+        block_on(large.write_at((at as u64) << 20, vec![Bytes::copy_from_slice(piece)])).unwrap();
+    }
+    let mount = Mount::open(large, small.spawn.clone(), small.options.clone());
+    let ino = mount.find("database");
+    mount.begin(ino);
+    (0..10).for_each(|index| mount.put(ino, index << 20, &pattern(index, 1 << 20)));
+    block_on(mount.fs.enlarge(None)).unwrap();
+    mount.check_blocks();
+    (10..40).for_each(|index| mount.put(ino, index << 20, &pattern(index, 1 << 20)));
+    mount.check_blocks();
+    let now = mount.whole(ino);
+    assert_eq!(errno(block_on(mount.fs.enlarge(Some(64 << 20)))), 16, "it is in use");
+    // What is unnamed lies behind the new end, too.
+    let crashed = mount.device.snapshot();
+    let mut progress = |_| {};
+    let shrinking = crate::shrink::shrink(
+        crashed.clone(),
+        StoreOptions::default(),
+        mount.spawn.clone(),
+        (16 << 20) / BLOCK,
+        &mut progress,
+    );
+    block_on(shrinking).unwrap();
+    let smaller = Mount::open(crashed, mount.spawn.clone(), options());
+    assert!(smaller.whole(smaller.find("database")) == old);
+    mount.end(ino);
+    assert!(mount.whole(ino) == now);
+    assert!(mount.whole_after_crash("database") == now);
+}
+
+/// Readers see each block old or new, whatever is put on the device, written again and freed
+/// meanwhile.
+#[test]
+fn readers_beside_it_never_see_what_others_have_written_to_freed_blocks() {
+    let mount = Mount::sized(64 << 20, keeping(8));
+    let blocks = 200_u64;
+    let fill = |block: u64, round: u64| pattern(block << 32 | round, 4096);
+    let first: Vec<u8> = (0..blocks).flat_map(|block| fill(block, 0)).collect();
+    let (ino, other) = (mount.synced("database", &first), mount.create("other"));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..2 {
+            let (mount, stop) = (&mount, &stop);
+            scope.spawn(move || {
+                let mut random = rand::rngs::StdRng::seed_from_u64(reader);
+                while !stop.load(Ordering::SeqCst) {
+                    let block = random.random_range(0..blocks);
+                    let found = mount.read(ino, block * BLOCK, 4096);
+                    // A pattern tells its seed in its first word, which no other has.
+                    assert!((0..40).any(|round| fill(block, round) == found), "block {block}");
+                }
+            });
+        }
+        let mut random = rand::rngs::StdRng::seed_from_u64(9);
+        for round in 1..40 {
+            mount.begin(ino);
+            for _ in 0..100 {
+                let block = random.random_range(0..blocks);
+                mount.put(ino, block * BLOCK, &fill(block, round));
+                if random.random_range(0..10) == 0 {
+                    mount.write(other, random.random_range(0..50) * BLOCK, &[7; 8192]);
+                    mount.fsync(other);
+                }
+            }
+            if round % 2 == 0 {
+                mount.end(ino);
+            } else {
+                mount.take_back(ino);
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    mount.check_items(ino);
+    mount.check_blocks();
+}
+
+/// A file that lay in its inode item, and is too large for memory before it is committed once.
+#[test]
+fn a_small_file_outgrows_memory_at_once() {
+    for at in [0, 100, 5000, 300_000] {
+        let mount = Mount::sized(64 << 20, keeping(4));
+        let ino = mount.synced("small", b"contents of the inode item");
+        mount.begin(ino);
+        mount.put(ino, at, &pattern(at, 500_000));
+        mount.put(ino, 600_000, &pattern(at, 500_000));
+        mount.put(ino, 1_200_000, b"end");
+        let new = mount.whole(ino);
+        assert_eq!(mount.whole_after_crash("small"), b"contents of the inode item");
+        mount.end(ino);
+        assert!(mount.whole(ino) == new);
+        assert!(mount.whole_after_crash("small") == new);
+        mount.check_items(ino);
+    }
+}
+
+/// Blocks that a sync has logged before the start have no place yet, and are replaced by blocks that
+/// have one already.
+#[test]
+fn logged_blocks_of_before_are_replaced() {
+    for commits in [true, false] {
+        let mount = Mount::sized(64 << 20, keeping(4));
+        let mut old = pattern(1, 400_000);
+        let ino = mount.synced("database", &old);
+        for block in [5, 20, 60] {
+            mount.write(ino, block * BLOCK, &pattern(block, 4096));
+            patch(&mut old, (block * BLOCK) as usize, &pattern(block, 4096));
+            mount.fsync(ino);
+        }
+        mount.begin(ino);
+        mount.put(ino, BLOCK, &pattern(9, 200_000));
+        mount.put(ino, 250_000, &pattern(10, 3));
+        let new = mount.whole(ino);
+        assert!(mount.spilled_at(ino, 20).is_some());
+        assert!(mount.whole_after_crash("database") == old);
+        let expected = if commits { &new } else { &old };
+        if commits {
+            mount.end(ino);
+        } else {
+            mount.take_back(ino);
+        }
+        assert!(mount.whole(ino) == *expected);
+        assert!(mount.whole_after_crash("database") == *expected);
+        mount.check_items(ino);
+    }
+}
+
+/// If the writes of a commit fail, what was on the device before is durable and is not written again.
+#[test]
+fn a_commit_that_fails_can_be_repeated() {
+    let (device, mount) = moody(keeping(64));
+    let old = pattern(1, 1 << 20);
+    let ino = mount.synced("database", &old);
+    mount.begin(ino);
+    (0..5).for_each(|index| mount.put(ino, index * 200_000, &pattern(2 + index, 200_000)));
+    let new = mount.whole(ino);
+    assert!(mount.spilled_blocks(ino) > 100);
+    device.fail.store(true, Ordering::SeqCst);
+    block_on(mount.fs.commit_atomic_write(ino, MINE)).unwrap_err();
+    device.fail.store(false, Ordering::SeqCst);
+    assert!(mount.whole(ino) == new);
+    assert!(mount.whole_after_crash("database") == old);
+    block_on(mount.fs.commit_atomic_write(ino, MINE)).ok();
+    mount.fsync(ino);
+    assert!(mount.whole_after_crash("database") == new);
+    mount.check_items(ino);
+    assert_eq!(mount.fs.data.atomic.bytes(), 0);
+}
+
+/// The canary of a spill that no flush covers: a crash before the device has it loses the commit.
+#[test]
+fn a_commit_that_does_not_wait_for_it_is_noticed() {
+    let is_lost = |canary| {
+        let (device, mount) = moody_breaking(canary, keeping(64));
+        let ino = mount.synced("database", &pattern(1, 100_000));
+        mount.begin(ino);
+        // As a whole, though it is more than stays in memory. The next write puts most of it aside.
+        mount.put(ino, 0, &pattern(2, 1 << 20));
+        // Writes as large as that wait; those of the commit are smaller.
+        device.hold_from(500_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                mount.put(ino, 1 << 20, &pattern(3, 4096));
+                mount.end(ino);
+            });
+            device.wait_for_held(1);
+            if canary.is_none() {
+                device.release();
+            }
+        });
+        let lost = mount.whole_after_crash("database").len() == 100_000;
+        device.release();
+        lost
+    };
+    assert!(!is_lost(None));
+    assert!(is_lost(Some(Canary::SpillUncovered)));
+}
+
+/// Formats of nodes of one block, and of 16 KiB, each with an image so small that the reserve counts.
+#[test]
+fn a_commit_finds_room_on_a_full_filesystem() {
+    for node_bytes in [4096, 16384] {
+        let format = FormatOptions { node_bytes, ..FormatOptions::default() };
+        let mount = Mount::made(32 << 20, format, keeping(16));
+        let ino = mount.synced("database", &pattern(1, 4 << 20));
+        let filler = mount.create("filler");
+        mount.begin(ino);
+        let mut random = rand::rngs::StdRng::seed_from_u64(1);
+        let mut now = mount.whole(ino);
+        for round in 0..400 {
+            let at = random.random_range(0..1024) * BLOCK;
+            patch(&mut now, at as usize, &pattern(round, 4096));
+            mount.put(ino, at, &pattern(round, 4096));
+        }
+        let full = (0..).map(|at| mount.try_write(filler, at << 16, &[7; 1 << 16])).find_map(Result::err);
+        assert_eq!(full.unwrap().errno(), 28);
+        mount.end(ino);
+        assert!(mount.whole(ino) == now);
+        assert!(mount.whole_after_crash("database") == now);
+        mount.check_items(ino);
+    }
+}
