@@ -166,6 +166,15 @@ pub struct SetAttributes {
     pub kill_privileges: bool,
 }
 
+/// The times of the last write to a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WrittenTimes {
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+}
+
 /// Flags of a file or directory, as chattr(1) sets them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileFlags {

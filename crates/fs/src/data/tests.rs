@@ -13,6 +13,7 @@ mod durability;
 mod ended;
 mod faults;
 mod history;
+mod kept;
 mod lookup;
 mod model;
 mod quota;

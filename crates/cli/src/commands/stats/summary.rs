@@ -12,13 +12,14 @@ use std::path::Path;
 /// How many kinds of requests are named.
 const REQUESTS_NAMED: usize = 4;
 /// Counters of errors, and what each means.
-const ERRORS: [(&str, &str); 7] = [
+const ERRORS: [(&str, &str); 8] = [
     ("/store/checksum_errors", "damaged blocks read"),
     ("/store/device_reads_failed", "device reads failed"),
     ("/store/device_writes_failed", "device writes failed"),
     ("/store/flushes_failed", "flushes failed"),
     ("/store/checkpoints_failed", "checkpoints failed"),
     ("/files/writeback_errors", "files not written back"),
+    ("/files/writes_lost", "kept writes lost"),
     ("/scrub/damaged", "extents found damaged by scrub"),
 ];
 
@@ -114,7 +115,11 @@ pub fn state(sample: &Sample) -> String {
         "uring" => "io_uring",
         _ => "/dev/fuse",
     };
-    format!("{access}, over {transport}, for {uptime}{recovered}")
+    let kept = match sample.stats.pointer("/daemon/writeback_cache") {
+        Some(Value::Bool(true)) => ", writes kept by the kernel",
+        _ => "",
+    };
+    format!("{access}, over {transport}{kept}, for {uptime}{recovered}")
 }
 
 pub fn space(sample: &Sample) -> String {

@@ -1,0 +1,104 @@
+//! What a kernel that keeps writes hands over.
+
+use super::*;
+use crate::types::{Attributes, FileFlags, WrittenTimes};
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanoseconds: 7 }
+}
+
+fn times(mtime: i64, ctime: i64) -> WrittenTimes {
+    WrittenTimes { mtime: at(mtime), ctime: at(ctime) }
+}
+
+impl Mount {
+    fn hand_over(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        block_on(self.fs.write_kept(ino, offset, Bytes::copy_from_slice(data)))
+    }
+
+    fn take_times(&self, ino: Ino, times: WrittenTimes) {
+        block_on(self.fs.take_times(ino, |_| Some(times))).unwrap();
+    }
+
+    fn times(&self, ino: Ino) -> WrittenTimes {
+        let found = block_on(self.fs.getattr(ino)).unwrap();
+        WrittenTimes { mtime: found.mtime, ctime: found.ctime }
+    }
+}
+
+#[test]
+fn contents_and_times_are_durable_with_the_sync() {
+    for len in [5, 5000, 500_000] {
+        let mount = Mount::new();
+        let ino = mount.create("file");
+        let data = pattern(1, len);
+        mount.hand_over(ino, 0, &data).unwrap();
+        mount.take_times(ino, times(3, 4));
+        mount.fsync(ino);
+        let crashed = mount.crash();
+        assert_eq!(crashed.read(ino, 0, 1 << 20), data);
+        assert_eq!(crashed.times(ino), times(3, 4));
+        // Times that come without contents, for fdatasync too.
+        mount.take_times(ino, times(5, 6));
+        block_on(mount.fs.fsync(ino, true)).unwrap();
+        assert_eq!(mount.crash().times(ino), times(5, 6));
+    }
+}
+
+#[test]
+fn contents_without_their_times_have_new_ones() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.take_times(ino, times(3, 3));
+    mount.hand_over(ino, 0, b"contents").unwrap();
+    block_on(mount.fs.sync_many(&[ino], 0)).unwrap();
+    let found = mount.crash().times(ino);
+    assert!(found.mtime > at(3) && found.ctime > at(3), "{found:?}");
+}
+
+/// The times of a rename come with an mtime that has not changed, so that no data will take them
+/// along.
+#[test]
+fn a_change_time_alone_is_logged_too() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.hand_over(ino, 0, b"contents").unwrap();
+    mount.take_times(ino, times(3, 3));
+    mount.fsync(ino);
+    mount.take_times(ino, times(3, 8));
+    let mount = mount.reopen();
+    assert_eq!(mount.times(mount.find("file")), times(3, 8));
+}
+
+#[test]
+fn times_that_nobody_has_change_nothing() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    let before = mount.times(ino);
+    let seen = std::cell::Cell::new(None);
+    let none = |attributes: &Attributes| {
+        seen.set(Some(attributes.mtime));
+        None
+    };
+    block_on(mount.fs.take_times(ino, none)).unwrap();
+    assert_eq!((mount.times(ino), seen.get()), (before, Some(before.mtime)));
+    assert!(block_on(mount.fs.take_times(ROOT, |_| Some(times(3, 3)))).is_err(), "no regular file");
+}
+
+#[test]
+fn what_is_refused_is_counted() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.hand_over(ino, 0, b"one\n").unwrap();
+    let flags = |append_only, immutable| FileFlags { append_only, immutable, ..FileFlags::default() };
+    block_on(mount.fs.set_file_flags(ino, flags(true, false))).unwrap();
+    mount.hand_over(ino, 0, b"one\ntwo\n").unwrap();
+    let refused = |result| assert!(matches!(result, Err(FsError::NotPermitted)));
+    refused(mount.hand_over(ino, 0, b"One\ntwo\nthree\n"));
+    block_on(mount.fs.set_file_flags(ino, flags(false, true))).unwrap();
+    refused(mount.hand_over(ino, 8, b"three\n"));
+    assert_eq!(mount.read(ino, 0, 100), b"one\ntwo\n");
+    assert_eq!(mount.fs.counters().writes_lost, 2);
+    // The caller tells of it, with what it knows of the file.
+    mount.fsync(ino);
+}
