@@ -12,8 +12,8 @@ const TRANSFER_BYTES_SMALL: u32 = 128 << 10;
 
 /// The features that we accept.
 ///
-/// Left out on purpose: WRITEBACK_CACHE (costs a SETATTR, halves concurrent fsyncs),
-/// AUTO_INVAL_DATA (only this daemon changes the files, and it does so through the kernel),
+/// Left out on purpose: WRITEBACK_CACHE unless it is asked for (costs a SETATTR, halves concurrent
+/// fsyncs), AUTO_INVAL_DATA (only this daemon changes the files, and it does so through the kernel),
 /// POSIX_LOCKS and FLOCK_LOCKS (the kernel's own locks serve one host), the SPLICE family (a copy
 /// is cheaper at these sizes).
 const WANTED: u64 = init::ASYNC_READ
@@ -34,6 +34,15 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 
+/// First minor version of the protocol (Linux 6.18) with which WRITEBACK_CACHE is used. Before Linux
+/// 6.16 the kernel copied pages to write them back, and a notification did not wait for the copies.
+const MINOR_WRITEBACK: u32 = 45;
+
+/// Requests that the kernel may have in flight in the background: read-ahead, and write-back where
+/// it keeps writes.
+const BACKGROUND_MAX: u16 = 64;
+const BACKGROUND_MAX_WRITEBACK: u16 = 256;
+
 /// The result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Negotiated {
@@ -43,7 +52,7 @@ pub struct Negotiated {
     pub flags: u64,
     /// Largest payload of a WRITE, and largest answer to a READ, in bytes.
     pub transfer_bytes_max: u32,
-    /// How many background requests (read-ahead) the kernel may have in flight at once.
+    /// How many background requests (read-ahead, write-back) the kernel may have in flight at once.
     pub background_max: u16,
 }
 
@@ -72,6 +81,8 @@ pub struct Wishes {
     pub direct_io: DirectIo,
     /// Have the kernel send OPEN in any case.
     pub told_of_opens: bool,
+    /// Have the kernel keep writes in its cache.
+    pub writeback_cache: bool,
 }
 
 /// Answers an INIT.
@@ -87,14 +98,18 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
         offered |= u64::from(offer.flags2) << 32;
     }
     let opens = wishes.told_of_opens || wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
+    if wishes.writeback_cache && (offer.minor < MINOR_WRITEBACK || offered & init::WRITEBACK_CACHE == 0) {
+        return Err(MountError::NoWritebackCache { major: offer.major, minor: offer.minor });
+    }
     let wanted = WANTED
+        | if wishes.writeback_cache { init::WRITEBACK_CACHE } else { 0 }
         | if wishes.over_io_uring { init::OVER_IO_URING } else { 0 }
         | if opens { init::ATOMIC_O_TRUNC } else { init::NO_OPEN_SUPPORT };
     let flags = offered & wanted;
     let transfer_bytes_max =
         if flags & init::MAX_PAGES != 0 { TRANSFER_BYTES_MAX } else { TRANSFER_BYTES_SMALL };
-    let agreed =
-        Negotiated { minor: offer.minor.min(MINOR_MAX), flags, transfer_bytes_max, background_max: 64 };
+    let background_max = if wishes.writeback_cache { BACKGROUND_MAX_WRITEBACK } else { BACKGROUND_MAX };
+    let agreed = Negotiated { minor: offer.minor.min(MINOR_MAX), flags, transfer_bytes_max, background_max };
     let answer = InitOut {
         major: MAJOR,
         minor: MINOR_MAX,
@@ -121,7 +136,12 @@ fn page_bytes() -> u32 {
 mod tests {
     use super::*;
 
-    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced, told_of_opens: false };
+    const PLAIN: Wishes = Wishes {
+        over_io_uring: false,
+        direct_io: DirectIo::Synced,
+        told_of_opens: false,
+        writeback_cache: false,
+    };
 
     fn offer(minor: u32, flags: u64) -> InitIn {
         let (low, high) = (flags as u32, (flags >> 32) as u32);
@@ -130,10 +150,9 @@ mod tests {
 
     #[test]
     fn only_what_is_offered_and_wanted_is_taken() {
-        const WRITEBACK_CACHE: u64 = 1 << 16;
         let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(45, u64::MAX), PLAIN) else { panic!() };
         assert!(agreed.has(init::HANDLE_KILLPRIV_V2) && agreed.has(init::DIRECT_IO_ALLOW_MMAP));
-        assert!(!agreed.has(WRITEBACK_CACHE));
+        assert!(!agreed.has(init::WRITEBACK_CACHE));
         assert_eq!((answer.max_write, answer.max_pages), (1 << 20, 256));
         assert_eq!(u64::from(answer.flags2) << 32 | u64::from(answer.flags), agreed.flags);
 
@@ -166,6 +185,20 @@ mod tests {
         assert!(over_io_uring(u64::MAX, true));
         assert!(!over_io_uring(u64::MAX, false));
         assert!(!over_io_uring(!init::OVER_IO_URING, true));
+    }
+
+    #[test]
+    fn the_kernel_keeps_writes_only_where_that_is_asked_for_and_right() {
+        let wishes = Wishes { writeback_cache: true, told_of_opens: true, ..PLAIN };
+        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(45, u64::MAX), wishes) else {
+            panic!()
+        };
+        assert!(agreed.has(init::WRITEBACK_CACHE) && !agreed.has(init::NO_OPEN_SUPPORT));
+        assert_eq!((answer.max_background, answer.congestion_threshold), (256, 192));
+        for (minor, flags) in [(44, u64::MAX), (45, !init::WRITEBACK_CACHE)] {
+            let refused = negotiate(&offer(minor, flags), wishes).unwrap_err();
+            assert!(matches!(refused, MountError::NoWritebackCache { .. }), "{refused}");
+        }
     }
 
     /// A kernel that sends no OPEN could not have us truncate there.

@@ -50,6 +50,7 @@ pub fn register(
         "image": image.to_string_lossy(),
         "version": env!("CARGO_PKG_VERSION"),
         "transport": session.transport(),
+        "writeback_cache": session.keeps_writes(),
         "durability": durability,
         "read_only": fs.store().read_only_reason().is_some(),
     });

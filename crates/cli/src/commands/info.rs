@@ -55,7 +55,7 @@ fn of_mount(args: &Args) -> Outcome {
     if args.json {
         let answer = json!({ "image": image, "uuid": uuid, "label": label, "size_bytes": size_bytes,
             "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "clean": false, "mounted": true,
-            "read_only": read_only, "network": sample.stats["network"], "lease": sample.stats["lease"],
+            "read_only": read_only, "writeback_cache": sample.stats["daemon"]["writeback_cache"], "network": sample.stats["network"], "lease": sample.stats["lease"],
             "lost": sample.stats["lost"] });
         say_text!("{answer:#}\n");
         return Ok(ExitCode::SUCCESS);
@@ -67,6 +67,11 @@ fn of_mount(args: &Args) -> Outcome {
     say!("in use        {}", size::show(bytes("named")));
     for (name, what) in network::lines(&sample) {
         say!("{name:14}{what}");
+    }
+    if sample.stats["daemon"]["writeback_cache"] == true {
+        say!(
+            "writes        kept by the kernel (-o writeback_cache): fsync and close say what could not be taken"
+        );
     }
     match read_only {
         _ if sample.stats["lost"].is_object() => say!("state         {}", summary::state(&sample)),

@@ -20,6 +20,9 @@ pub mod init {
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     /// Direct reads and writes of one file at once.
     pub const ASYNC_DIO: u64 = 1 << 15;
+    /// The kernel keeps writes in its page cache, and size and times with them, until it writes
+    /// back.
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
     /// An ENOSYS answer to OPEN means "files need not be opened".
     pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
     /// The kernel decides by access control lists, which the daemon keeps.
@@ -66,6 +69,12 @@ pub mod open_request {
     pub const KILL_SUIDGID: u32 = 1 << 0;
 }
 
+/// Flags in GETATTR requests.
+pub mod getattr {
+    /// The handle is valid.
+    pub const HANDLE: u32 = 1 << 0;
+}
+
 /// The fields of SETATTR that are valid.
 pub mod setattr {
     /// Permission bits.
@@ -80,6 +89,8 @@ pub mod setattr {
     pub const ATIME: u32 = 1 << 4;
     /// Modification time.
     pub const MTIME: u32 = 1 << 5;
+    /// The handle is valid.
+    pub const HANDLE: u32 = 1 << 6;
     /// Set the access time to now.
     pub const ATIME_NOW: u32 = 1 << 7;
     /// Set the modification time to now.

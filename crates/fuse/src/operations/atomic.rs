@@ -2,6 +2,7 @@
 //! are any, and what ends one without being asked: the last close and the death of a process.
 
 use super::files::tell;
+use super::page_cache::over;
 use super::{Answer, Refusal};
 use crate::abi::{FlushIn, IoctlIn, IoctlOut};
 use crate::atomic_writers::AtomicWriters;
@@ -9,9 +10,7 @@ use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
-use futures_lite::future::pending;
 use std::time::Duration;
-use syncline_device::Worker;
 use syncline_fs::FsError;
 use syncline_fs::types::Ino;
 
@@ -104,13 +103,7 @@ pub(super) async fn take_back(session: &Session, ino: Ino, handle: u64) -> Resul
 /// Has the kernel drop all pages of a file. Never called for a request that holds one.
 async fn drop_pages(session: &Session, ino: Ino) {
     let all = 0..i64::MAX as u64;
-    let over = async {
-        match Worker::try_current() {
-            Some(worker) => worker.sleep(PATIENCE).await,
-            None => pending().await,
-        }
-    };
-    if !session.page_cache().letting_go.let_go_in_turn(ino, all, over).await {
+    if !session.page_cache().letting_go.let_go_in_turn(ino, all, over(PATIENCE)).await {
         tracing::warn!(ino, "pages of an atomic write that was taken back may be read for a moment");
     }
 }

@@ -1,8 +1,10 @@
 //! GETATTR, STATX, SETATTR, STATFS, and the encoding of attributes in answers.
 
-use super::{Answer, Refusal, page_cache, privileges};
+use super::{Answer, Refusal, page_cache, privileges, write_cache};
 use crate::abi::flags::setattr as valid;
-use crate::abi::{Attr, AttrOut, EntryOut, SetAttrIn, StatFsOut, Statx, StatxIn, StatxOut, StatxTime};
+use crate::abi::{
+    Attr, AttrOut, EntryOut, GetAttrIn, SetAttrIn, StatFsOut, Statx, StatxIn, StatxOut, StatxTime,
+};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
@@ -77,6 +79,8 @@ pub(super) fn no_entry(session: &Session) -> EntryOut {
 }
 
 pub(super) async fn getattr(session: &Session, request: &Request) -> Answer {
+    let input: GetAttrIn = request.arguments().take()?;
+    write_cache::require_writable(session, request.ino(), &input).await?;
     let attributes = session.fs().getattr(request.ino()).await?;
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
@@ -145,21 +149,33 @@ fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
 /// True if setuid and setgid must be cleared although nothing else changes. chown(2) clears them
 /// even if it changes neither owner nor group: the kernel sends it as a SETATTR without changes. It
 /// sends the same before a write that drops capabilities, once it has removed them; if root writes,
-/// the bits stay.
+/// the bits stay. (A kernel that keeps writes adds the change time.)
 fn is_bare_chown(session: &Session, request: &Request, changes: &SetAttributes) -> bool {
     let after_capabilities = session.take_capability_removed(request.ino(), request.pid());
-    *changes == SetAttributes::default() && (!after_capabilities || privileges::goes_by(request))
+    let is_bare = SetAttributes { ctime: None, ..*changes } == SetAttributes::default();
+    is_bare && (!after_capabilities || privileges::goes_by(request))
 }
 
 pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
-    let mut changes = changes(&request.arguments().take()?)?;
+    let input: SetAttrIn = request.arguments().take()?;
+    let mut changes = changes(&input)?;
+    if let Some(attributes) = write_cache::take_times(session, request.ino(), &input, &changes).await? {
+        return Ok(Reply::fixed(&attr_out(session, &attributes)));
+    }
     changes.kill_privileges |= is_bare_chown(session, request, &changes);
     let goes = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
     privileges::prepare(session, request, request.ino(), goes && changes.permissions.is_none()).await?;
     if let Some(size) = changes.size {
         page_cache::before_truncation(session, request.ino(), size).await?;
     }
+    let (changes, times) = write_cache::sort(session, request.ino(), changes).await?;
     let attributes = session.fs().setattr(request.caller(), request.ino(), changes).await?;
+    if let Some(size) = changes.size {
+        session.write_cache().replaced(request.ino(), size..u64::MAX);
+    }
+    if let Some(times) = times {
+        write_cache::take(session, request.ino(), times).await?;
+    }
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 

@@ -23,6 +23,7 @@ mod synchronous;
 #[cfg(test)]
 mod tests;
 mod trim;
+mod write_cache;
 mod xattrs;
 
 use crate::abi::Opcode;

@@ -2,7 +2,7 @@
 //! inodes that names led to.
 
 use super::attributes::{entry_out, no_entry};
-use super::{Answer, Refusal};
+use super::{Answer, Refusal, write_cache};
 use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -44,6 +44,7 @@ fn forget_one(session: &Session, ino: Ino, lookups: u64) {
     session.fs().forget(ino, lookups);
     if !session.fs().is_referred_to(ino) {
         session.page_cache().forget(ino);
+        session.write_cache().forget(ino);
     }
 }
 
@@ -100,6 +101,7 @@ pub(super) async fn readlink(session: &Session, request: &Request) -> Answer {
 pub(super) async fn link(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: LinkIn = arguments.take()?;
+    write_cache::before_first_name(session, input.old_node).await?;
     let linked = session.fs().link(input.old_node, request.ino(), arguments.name()?).await?;
     Ok(Reply::fixed(&entry_out(session, &linked)))
 }
@@ -118,6 +120,7 @@ pub(super) async fn rename(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: RenameIn = arguments.take()?;
     let (old, new) = (arguments.name()?, arguments.name()?);
+    write_cache::before_naming(session, request.ino(), old).await?;
     session.fs().rename(request.ino(), old, input.new_dir, new, RenameFlags::default()).await?;
     Ok(Reply::empty())
 }
@@ -140,6 +143,10 @@ pub(super) async fn rename2(session: &Session, request: &Request) -> Answer {
     let input: Rename2In = arguments.take()?;
     let (old, new) = (arguments.name()?, arguments.name()?);
     let flags = rename_flags(input.flags, request.caller())?;
+    write_cache::before_naming(session, request.ino(), old).await?;
+    if flags.exchange {
+        write_cache::before_naming(session, input.new_dir, new).await?;
+    }
     session.fs().rename(request.ino(), old, input.new_dir, new, flags).await?;
     Ok(Reply::empty())
 }

@@ -2,12 +2,22 @@
 
 use crate::page_cache::next_maybe_data;
 use crate::session::Session;
+use futures_lite::future::pending;
 use std::ops::Range;
-use syncline_device::BLOCK_BYTES;
+use std::time::Duration;
+use syncline_device::{BLOCK_BYTES, Worker};
 use syncline_fs::FsError;
 use syncline_fs::types::{FileType, Ino};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// The end of a request's patience.
+pub(super) async fn over(patience: Duration) {
+    match Worker::try_current() {
+        Some(worker) => worker.sleep(patience).await,
+        None => pending().await,
+    }
+}
 
 /// Called before a write that is not a write-back of pages.
 pub(super) async fn before_write(
@@ -44,6 +54,11 @@ pub(super) async fn before_growth(session: &Session, ino: Ino, offset: u64) -> R
 
 /// Called before ftruncate changes a file's size.
 pub(super) async fn before_truncation(session: &Session, ino: Ino, size: u64) -> Result<(), FsError> {
+    if session.write_cache().is_on() {
+        // The kernel may know a larger size than we do. What lies behind ours was written then, and
+        // not stored behind the end.
+        return Ok(());
+    }
     let attributes = session.fs().getattr(ino).await?;
     if attributes.file_type == FileType::Regular {
         session.page_cache().grown.note(ino, attributes.size, size);

@@ -1,8 +1,10 @@
 //! Tests the table against a real filesystem, request by request, without a kernel between.
 
 mod durability;
+mod write_cache;
 
 use super::serve;
+use crate::abi::flags::init;
 use crate::abi::*;
 use crate::negotiate::Negotiated;
 use crate::options::{DirectIo, MountOptions};
@@ -35,7 +37,7 @@ impl Bench {
         let filesystem = TestFilesystem::new(256 << 20);
         let negotiated = Negotiated {
             minor: MINOR_MAX,
-            flags: 0,
+            flags: if options.writeback_cache { init::WRITEBACK_CACHE } else { 0 },
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             background_max: 64,
         };

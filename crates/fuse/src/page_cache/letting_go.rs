@@ -4,8 +4,8 @@
 //! read that is on its way here, or the write-back itself. So
 //!
 //! - a thread of its own sends it, which serves no requests;
-//! - few requests may wait for it at a time, fewer than can be in flight, or those that it waits
-//!   for would never come through;
+//! - requests wait for it in few places, fewer than can be in flight, or those that it waits for
+//!   would never come through;
 //! - that thread has no descriptor but its own: if the daemon is killed meanwhile, the descriptors
 //!   of the serving threads are closed, the kernel aborts their requests, and the wait ends.
 
@@ -24,9 +24,13 @@ use std::{io, thread};
 use syncline_fs::types::Ino;
 use zerocopy::IntoBytes;
 
-/// The most requests that may wait at a time: half of the minimum number of entries in an io_uring
-/// queue.
-const WAITING_MAX: usize = 4;
+/// The places for requests that don't wait for one: half of the minimum number of entries in an
+/// io_uring queue. (Over /dev/fuse, a few writes with all their data.)
+const PLACES: usize = 4;
+/// The places for those that wait their turn. With the others, fewer than these entries.
+const PLACES_IN_TURN: usize = 3;
+/// The same over /dev/fuse, where a thread serves twice as many requests at a time.
+const PLACES_IN_TURN_CLASSIC: usize = 256;
 
 /// Pages of one file to drop.
 struct Job {
@@ -80,15 +84,19 @@ struct State {
 }
 
 /// The thread that sends notifications, once started.
-#[derive(Default)]
 pub struct LettingGo {
     queue: Arc<Queue>,
-    waiting: AtomicUsize,
-    /// Notified when a request gives up its place.
-    left: Event,
+    places: Places,
+    places_in_turn: Places,
 }
 
 impl LettingGo {
+    /// For requests that come over io_uring, or over /dev/fuse.
+    pub fn new(over_io_uring: bool) -> Self {
+        let in_turn = if over_io_uring { PLACES_IN_TURN } else { PLACES_IN_TURN_CLASSIC };
+        Self { queue: Arc::default(), places: Places::new(PLACES), places_in_turn: Places::new(in_turn) }
+    }
+
     /// Starts the thread, with a descriptor of the connection.
     pub fn start(&self, connection: OwnedFd) -> io::Result<()> {
         let (ready, started) = mpsc::channel();
@@ -126,7 +134,7 @@ impl LettingGo {
     /// it did not wait because too many do already. Never call it for a request during which the
     /// kernel holds one of the pages, or blocks write-back (SETATTR of a size).
     pub async fn let_go(&self, ino: Ino, ranges: Vec<Range<u64>>) -> bool {
-        let place = Place::take(self);
+        let place = self.places.take();
         let done = place.is_some().then(Arc::<Done>::default);
         self.queue.add(ino, ranges, done.clone());
         if let Some(done) = &done {
@@ -135,18 +143,21 @@ impl LettingGo {
         done.is_some()
     }
 
+    /// Has the pages of a range written back and dropped some time later.
+    pub fn let_go_later(&self, ino: Ino, range: Range<u64>) {
+        self.queue.add(ino, vec![range], None);
+    }
+
     /// Like `let_go`, but if too many requests wait already, it waits for one of them to end.
     /// Returns false if that takes until `over`: the requests that they wait for may not come
     /// through while this one is in flight.
     pub async fn let_go_in_turn(&self, ino: Ino, range: Range<u64>, over: impl Future<Output = ()>) -> bool {
         let gone = async {
-            loop {
-                let left = self.left.listen();
-                if self.let_go(ino, vec![range.clone()]).await {
-                    return true;
-                }
-                left.await;
-            }
+            let _place = self.places_in_turn.wait().await;
+            let done = Arc::<Done>::default();
+            self.queue.add(ino, vec![range], Some(done.clone()));
+            done.wait().await;
+            true
         };
         let over = async {
             over.await;
@@ -196,22 +207,46 @@ impl Queue {
     }
 }
 
-/// One of the few places for requests that wait.
-struct Place<'a>(&'a LettingGo);
+/// The places for requests that wait.
+struct Places {
+    max: usize,
+    taken: AtomicUsize,
+    /// Notified when a request gives up its place.
+    left: Event,
+}
 
-impl<'a> Place<'a> {
-    fn take(all: &'a LettingGo) -> Option<Self> {
-        if all.waiting.fetch_add(1, Ordering::AcqRel) < WAITING_MAX {
-            return Some(Self(all));
+impl Places {
+    fn new(max: usize) -> Self {
+        Self { max, taken: AtomicUsize::new(0), left: Event::new() }
+    }
+
+    /// A place, if one is free.
+    fn take(&self) -> Option<Place<'_>> {
+        if self.taken.fetch_add(1, Ordering::AcqRel) < self.max {
+            return Some(Place(self));
         }
-        all.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.taken.fetch_sub(1, Ordering::AcqRel);
         None
+    }
+
+    /// A place, as soon as one is free.
+    async fn wait(&self) -> Place<'_> {
+        loop {
+            let left = self.left.listen();
+            if let Some(place) = self.take() {
+                return place;
+            }
+            left.await;
+        }
     }
 }
 
+/// One of the places.
+struct Place<'a>(&'a Places);
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.0.taken.fetch_sub(1, Ordering::AcqRel);
         self.0.left.notify(usize::MAX);
     }
 }
@@ -252,21 +287,26 @@ mod tests {
     /// the same time.
     #[test]
     fn a_request_that_must_not_go_on_waits_for_a_place() {
-        let pages = LettingGo::default();
+        let pages = LettingGo::new(true);
         pages.queue.jobs.lock().running = true;
         let all = 0..u64::MAX;
         let mut waiting: Vec<Pin<Box<dyn Future<Output = bool> + '_>>> = Vec::new();
-        for ino in 0..WAITING_MAX as u64 {
+        for ino in 0..PLACES as u64 {
             waiting.push(Box::pin(pages.let_go(ino, vec![all.clone()])));
             assert!(block_on(poll_once(waiting.last_mut().unwrap())).is_none());
         }
         assert!(!block_on(pages.let_go(10, vec![all.clone()])), "there are too many");
+        waiting.clear();
+        for ino in 20..20 + PLACES_IN_TURN as u64 {
+            waiting.push(Box::pin(pages.let_go_in_turn(ino, all.clone(), pending())));
+            assert!(block_on(poll_once(waiting.last_mut().unwrap())).is_none());
+        }
         assert!(!block_on(pages.let_go_in_turn(11, all.clone(), ready(()))), "it has no patience");
         let mut last: Pin<Box<dyn Future<Output = bool> + '_>> =
             Box::pin(pages.let_go_in_turn(12, all, pending()));
         assert!(block_on(poll_once(&mut last)).is_none());
-        // As the thread does with the first job.
-        drop(pages.queue.next());
+        // As the thread does with the first jobs.
+        (0..PLACES + 2).for_each(|_| drop(pages.queue.next()));
         assert!(block_on(waiting.remove(0)));
         assert!(block_on(poll_once(&mut last)).is_none(), "its pages are not gone");
         while !pages.queue.jobs.lock().jobs.is_empty() {

@@ -5,6 +5,7 @@ mod attributes;
 mod durable;
 mod files;
 mod handles;
+mod kept_writes;
 mod life;
 mod mapped;
 mod names;

@@ -1,0 +1,272 @@
+//! Work for mounts whose kernel keeps writes (`-o writeback_cache`): asking for what it has before
+//! anything that goes by a file's contents, taking what it hands over, and telling what was lost.
+//! See [`crate::write_cache`].
+
+use super::page_cache::over;
+use super::{Answer, Refusal};
+use crate::abi::flags::{getattr as getattr_flags, setattr as valid};
+use crate::abi::{GetAttrIn, SetAttrIn, WriteIn, WriteOut};
+use crate::reply::Reply;
+use crate::session::Session;
+use crate::write_cache::{BecomingStrict, HANDLE_WRITES};
+use bytes::Bytes;
+use std::time::Duration;
+use syncline_device::Worker;
+use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes, SetTime, WrittenTimes};
+use syncline_fs::{Durability, FsError};
+
+/// How long a request waits for its turn to ask the kernel, while it asks for much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often and after which time to look whether a file is still open: the kernel tells of a close
+/// when it is over.
+const CLOSES: usize = 20;
+const CLOSE: Duration = Duration::from_millis(5);
+
+/// True for an open with these flags that counts, unless it goes past the cache.
+pub(super) fn is_counted(session: &Session, flags: u32) -> bool {
+    session.write_cache().is_on() && flags as i32 & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+/// True for an open whose writes must come at once: that of a file of class `strict`. Any other
+/// open for writing is counted.
+pub(super) async fn goes_past(session: &Session, ino: Ino, flags: u32) -> Result<bool, FsError> {
+    let cache = session.write_cache();
+    if !is_counted(session, flags) {
+        return Ok(false);
+    }
+    if !cache.opened(ino) {
+        return Ok(true);
+    }
+    // Only looked at now that the opening is counted: whoever changes the class meanwhile sees that
+    // the file is open.
+    let is_strict = async {
+        let may_be = session.fs().may_be_strict();
+        Ok::<_, FsError>(may_be && session.fs().durability(ino).await?.1 == Durability::Strict)
+    };
+    let is_strict = is_strict.await;
+    if !matches!(is_strict, Ok(false)) {
+        cache.closed(ino);
+    }
+    is_strict
+}
+
+/// Called for the RELEASE of a handle that went through the cache. The kernel has handed over what
+/// was written through it.
+pub(super) async fn released(session: &Session, ino: Ino) {
+    // A file that was removed, or a filesystem that gave up writing, has no times to keep.
+    take_settled(session, ino).await.ok();
+    session.write_cache().closed(ino);
+}
+
+/// Serves a WRITE of pages that the kernel kept.
+pub(super) async fn write(session: &Session, ino: Ino, input: &WriteIn, data: Bytes) -> Answer {
+    let cache = session.write_cache();
+    let range = input.offset..input.offset + u64::from(input.size);
+    match session.fs().write_kept(ino, input.offset, data).await {
+        Ok(()) => cache.written(ino, range),
+        Err(error) => {
+            if cache.failed(ino, range.clone(), error.errno()) {
+                tracing::warn!(
+                    ino,
+                    offset = input.offset,
+                    %error,
+                    "what was written to a file is lost: its programs are told by write, fsync or close; \
+                     'syncline path DIR INODE' names it"
+                );
+            }
+            // The kernel takes its pages for written now. Without them, programs read what is there.
+            // Without attributes, it asks for them before the next write(2).
+            session.page_cache().letting_go.let_go_later(ino, range);
+            return Ok(Reply::error(error.errno()).with_stale_attributes(ino));
+        }
+    }
+    Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }))
+}
+
+/// Called for a GETATTR. The kernel sends one with the handle of a writer before write(2), if it has
+/// no attributes that it trusts, and keeps nothing of a write if that fails. So what is known to be
+/// refused later is refused now, and a program that writes on learns that something is lost.
+pub(super) async fn require_writable(session: &Session, ino: Ino, input: &GetAttrIn) -> Result<(), Refusal> {
+    let by_writer = input.flags & getattr_flags::HANDLE != 0 && input.handle & HANDLE_WRITES != 0;
+    if !by_writer {
+        return Ok(());
+    }
+    if session.fs().file_flags(ino).await?.immutable {
+        return Err(Refusal::Errno(libc::EPERM));
+    }
+    session.write_cache().untold(ino).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
+}
+
+/// Has the kernel hand over everything that was written to a file, and drop its pages. Fails if
+/// some of it could not be taken, now or earlier.
+///
+/// The kernel writes pages back one by one for this. It needs none of the locks that it may hold
+/// for a request about names or for an ioctl. Never called for one that holds a page, or blocks
+/// write-back.
+pub(super) async fn hand_over(session: &Session, ino: Ino) -> Result<(), Refusal> {
+    fetch(session, ino).await?;
+    require_whole(session, ino)
+}
+
+/// Has the kernel hand over everything that was written to a file, as far as that can be taken, and
+/// drop its pages.
+pub(super) async fn fetch(session: &Session, ino: Ino) -> Result<(), Refusal> {
+    if !session.write_cache().is_open(ino) {
+        return Ok(());
+    }
+    let all = 0..i64::MAX as u64;
+    // Boxed, so that the futures of requests that need nothing of this have no room for it.
+    match Box::pin(session.page_cache().letting_go.let_go_in_turn(ino, all, over(PATIENCE))).await {
+        true => Ok(()),
+        false => Err(Refusal::Errno(libc::EBUSY)),
+    }
+}
+
+/// Fails if something that was written to the file could not be taken and is missing.
+pub(super) fn require_whole(session: &Session, ino: Ino) -> Result<(), Refusal> {
+    session.write_cache().lost(ino).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
+}
+
+/// The same for several files.
+pub(super) async fn hand_over_all(session: &Session, inos: &[Ino]) -> Result<(), Refusal> {
+    for &ino in inos {
+        hand_over(session, ino).await?;
+    }
+    Ok(())
+}
+
+/// The same for all files; what was lost of one is for its own programs to be told.
+pub(super) async fn hand_over_everything(session: &Session) -> Result<(), Refusal> {
+    for ino in session.write_cache().open_files() {
+        fetch(session, ino).await?;
+    }
+    Ok(())
+}
+
+/// Has the kernel hand over a file before it gets another name, so that the name never comes back
+/// without the contents (P3). What the name leads to can't change meanwhile: the kernel holds the
+/// directory.
+pub(super) async fn before_naming(session: &Session, dir: Ino, name: &[u8]) -> Result<(), Refusal> {
+    if session.write_cache().is_empty() {
+        return Ok(());
+    }
+    match session.fs().number_of(dir, name).await? {
+        Some(ino) => hand_over(session, ino).await,
+        None => Ok(()),
+    }
+}
+
+/// The same before a link, if it gives a file its first name.
+pub(super) async fn before_first_name(session: &Session, ino: Ino) -> Result<(), Refusal> {
+    let is_nameless = async { Ok::<_, FsError>(session.fs().getattr(ino).await?.nlink == 0) };
+    if session.write_cache().is_open(ino) && is_nameless.await? {
+        hand_over(session, ino).await?;
+    }
+    Ok(())
+}
+
+/// Sets the times that hold once the kernel has nothing left to hand over, as before an FSYNC.
+pub(super) async fn take_settled(session: &Session, ino: Ino) -> Result<(), FsError> {
+    let cache = session.write_cache();
+    if cache.is_unsettled(ino) {
+        session.fs().take_times(ino, |_| cache.settled_times(ino)).await?;
+    }
+    Ok(())
+}
+
+/// Called before a write past the cache through a handle of class `strict`: the kernel will not
+/// move the file's times.
+pub(super) async fn before_write_past(session: &Session, ino: Ino) -> Result<(), FsError> {
+    let cache = session.write_cache();
+    if cache.is_on() && !cache.is_known_to_be_stale(ino) {
+        let mtime = session.fs().getattr(ino).await?.mtime;
+        cache.written_past(ino, mtime);
+    }
+    Ok(())
+}
+
+/// Keeps a file out of the cache while it becomes of class `strict`. EBUSY if a program has it open
+/// for writing: what that writes would not be durable when it is answered.
+pub(super) async fn become_strict(
+    session: &Session,
+    ino: Ino,
+) -> Result<Option<BecomingStrict<'_>>, Refusal> {
+    let cache = session.write_cache();
+    if !cache.is_on() || session.fs().getattr(ino).await?.file_type != FileType::Regular {
+        return Ok(None);
+    }
+    for _ in 0..CLOSES {
+        if let Some(becoming) = cache.become_strict(ino) {
+            return Ok(Some(becoming));
+        }
+        let Some(worker) = Worker::try_current() else { break };
+        worker.sleep(CLOSE).await;
+    }
+    Err(Refusal::Errno(libc::EBUSY))
+}
+
+/// The times that a SETATTR sets, as the kernel keeps them.
+fn times(changes: &SetAttributes) -> Option<WrittenTimes> {
+    match (changes.mtime, changes.ctime) {
+        (Some(SetTime::To(mtime)), Some(ctime)) => Some(WrittenTimes { mtime, ctime }),
+        _ => None,
+    }
+}
+
+/// Serves a SETATTR with which the kernel hands over the times of writes; `None` for any other.
+///
+/// It comes with the handle of somebody who writes. Without one it looks like utimensat(2), and
+/// is logged at once as that is, unless the file has no name left.
+pub(super) async fn take_times(
+    session: &Session,
+    ino: Ino,
+    input: &SetAttrIn,
+    changes: &SetAttributes,
+) -> Result<Option<Attributes>, FsError> {
+    let cache = session.write_cache();
+    if !cache.is_on() || input.valid & !valid::HANDLE != valid::MTIME | valid::CTIME {
+        return Ok(None);
+    }
+    let Some(times) = times(changes) else { return Ok(None) };
+    let before = session.fs().getattr(ino).await?;
+    if input.valid & valid::HANDLE == 0 && before.nlink > 0 {
+        return Ok(None);
+    }
+    take(session, ino, times).await?;
+    Ok(Some(session.fs().getattr(ino).await?))
+}
+
+/// Takes times that the kernel hands over.
+pub(super) async fn take(session: &Session, ino: Ino, times: WrittenTimes) -> Result<(), FsError> {
+    let cache = session.write_cache();
+    session.fs().take_times(ino, |file| Some(cache.handed_over(ino, times, file.mtime))).await
+}
+
+/// Called for any other SETATTR: returns the changes to make, and the times to take when they are
+/// made. A truncation brings the kernel's times along, which are those of a write.
+pub(super) async fn sort(
+    session: &Session,
+    ino: Ino,
+    changes: SetAttributes,
+) -> Result<(SetAttributes, Option<WrittenTimes>), FsError> {
+    let cache = session.write_cache();
+    if !cache.is_on() {
+        return Ok((changes, None));
+    }
+    if changes.size.is_some() {
+        return Ok((SetAttributes { mtime: None, ctime: None, ..changes }, times(&changes)));
+    }
+    if changes.atime.is_none()
+        && cache.is_known_to_be_stale(ino)
+        && let Some(times) = times(&changes)
+    {
+        // It may be the kernel's, without a handle, with an mtime that it has not moved.
+        let before = session.fs().getattr(ino).await?.mtime;
+        let taken = cache.handed_over(ino, times, before);
+        return Ok((SetAttributes { mtime: Some(SetTime::To(taken.mtime)), ..changes }, None));
+    }
+    if changes.mtime.is_some() {
+        cache.times_are_set(ino);
+    }
+    Ok((changes, None))
+}
