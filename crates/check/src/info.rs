@@ -5,7 +5,7 @@ use std::sync::Arc;
 use syncline_device::Device;
 use syncline_format::superblock::FEATURE_LEASE;
 use syncline_format::{BLOCK_BYTES, FORMAT_VERSION};
-use syncline_store::read_superblocks;
+use syncline_store::{Snapshot, read_snapshots, read_superblocks};
 
 /// An image's own description.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -49,6 +49,8 @@ pub struct Info {
     /// Why the log breaks off before its end, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_damaged: Option<String>,
+    /// Part of a stream is kept that has not come wholly.
+    pub part_of_stream: bool,
     /// Copies of superblocks that are damaged.
     pub superblocks_damaged: u64,
     /// Why a newer state may have been lost, if that is possible.
@@ -68,6 +70,9 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
     let log_damaged = scan
         .contradiction
         .map(|later| format!("batch {} is missing, and batch {} was there", scan.end.seq, later.seq));
+    // A damaged table is a matter of `check`.
+    let snapshots = read_snapshots(device).await;
+    let part_of_stream = snapshots.is_ok_and(|(_, all)| all.iter().any(Snapshot::is_receiving));
     Ok(Info {
         format_version: FORMAT_VERSION,
         uuid: uuid::Uuid::from_bytes(superblock.uuid).to_string(),
@@ -88,6 +93,7 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
         clean: superblock.clean,
         log_batches: scan.batches.len() as u64,
         log_damaged,
+        part_of_stream,
         superblocks_damaged: (slots.damaged.len() + slots.wiped.len()) as u64,
         superblock_lost,
     })

@@ -208,6 +208,13 @@ impl FlushTracker {
         matches!(self.shared.state.lock().ledger.fate(ticket), Fate::Poisoned(_))
     }
 
+    /// How many flushes have failed, and the error of the newest of these: for somebody else who writes
+    /// to the device, and can't know what they took along (rule R6).
+    pub fn failed_flushes(&self) -> (u64, Option<Arc<std::io::Error>>) {
+        let state = self.shared.state.lock();
+        (self.shared.failures.load(Ordering::Acquire), state.last_failure.clone())
+    }
+
     /// Returns at once if a completed flush covers `ticket`, joins a flush that will, or issues
     /// one. The flush is in flight when this returns; the future only waits for it.
     pub fn make_durable(self: &Arc<Self>, ticket: Ticket) -> Durability {

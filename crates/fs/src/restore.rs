@@ -14,8 +14,9 @@ use crate::{FsError, Options, data};
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
+use syncline_format::items::extent::FILE_BLOCKS_MAX;
 use syncline_format::items::inode::{
-    FLAG_APPEND, FLAG_CAPABILITY, FLAG_IMMUTABLE, FLAG_UNPLACED, SIZE_MAX, sound_flags,
+    FLAG_APPEND, FLAG_CAPABILITY, FLAG_IMMUTABLE, FLAG_UNPLACED, sound_flags,
 };
 use syncline_store::{Admission, Store, Transaction};
 
@@ -160,16 +161,21 @@ impl Filesystem {
     /// Offsets are in blocks. The source has nothing but zeros where the destination has ended.
     pub async fn clone_blocks(&self, from: (Ino, u64), to: (Ino, u64), blocks: u64) -> Result<bool, FsError> {
         let (source, destination) = (self.inode(from.0).await?, self.inode(to.0).await?);
-        let in_bytes =
-            |blocks: u64| blocks.checked_mul(BLOCK_BYTES as u64).filter(|bytes| *bytes <= SIZE_MAX);
-        let bytes = (in_bytes(from.1 + blocks), in_bytes(to.1 + blocks), in_bytes(blocks));
-        let (Some(from_end), Some(to_end), Some(len)) = bytes else { return Err(FsError::TooLarge) };
+        let end = |first: u64| first.checked_add(blocks).filter(|end| *end <= FILE_BLOCKS_MAX);
+        let (Some(from_end), Some(to_end)) = (end(from.1), end(to.1)) else { return Err(FsError::TooLarge) };
+        let [from_end, to_end, len] = [from_end, to_end, blocks].map(|blocks| blocks * BLOCK_BYTES as u64);
         let (from_offset, to_offset) = (from_end - len, to_end - len);
         if from.0 == to.0 && from_offset < to_end && to_offset < from_end {
             return Err(FsError::Invalid("the ranges overlap"));
         }
         let span = data::Span { from: &source, from_offset, to: &destination, to_offset, len };
         span.clone_blocks(self).await
+    }
+
+    /// Waits until inodes without names that nobody has open are removed: their numbers may be given
+    /// to [`remake`](Self::remake) then.
+    pub async fn settle_nameless(&self) {
+        self.wait_for_orphans().await;
     }
 
     /// Writes back what is dirty in a file, so that it is stored as the file's flags say now.

@@ -76,6 +76,8 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         TransactionTorn => (Engine::Fs, false, 100),
         // Found by small worlds in which time passes.
         PromiseForgotten => return None,
+        // Found by lives of streams that are cut off.
+        PartAhead => return None,
     })
 }
 

@@ -1,17 +1,23 @@
 //! A device whose superblocks are in memory: that of a branch.
+//!
+//! Its writes go to the device below, and its flushes through the tracker there. A flush that fails
+//! may have dropped what anybody had written (rule R6), so both must hear of every one.
 
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation};
+use syncline_device::{AlignedBuf, Claim, Completion, Device, DeviceError, FlushTracker, Operation, Spawn};
 use syncline_format::{BLOCK_BYTES, Geometry};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex};
 
 /// A device whose superblocks are in memory, aside of those of the device below.
 pub(crate) struct Aside {
-    below: Arc<dyn Device>,
+    below: Arc<FlushTracker>,
+    spawn: Arc<dyn Spawn>,
     size_bytes: u64,
+    /// Failed flushes below of which this device has told.
+    failures_told: Arc<AtomicU64>,
     /// The blocks of superblocks, by their offset.
     slots: Mutex<HashMap<u64, Bytes>>,
     writes: Arc<Writes>,
@@ -46,12 +52,13 @@ impl Writes {
 }
 
 impl Aside {
-    pub(crate) fn new(below: Arc<dyn Device>, geometry: Geometry) -> Self {
+    pub(crate) fn new(below: Arc<FlushTracker>, spawn: Arc<dyn Spawn>, geometry: Geometry) -> Self {
         let copies = (0..2).flat_map(|slot| geometry.superblock_copies(slot));
         let zeros = Bytes::from(vec![0; BLOCK_BYTES]);
         let slots = copies.map(|addr| (addr * BLOCK_BYTES as u64, zeros.clone())).collect();
         let size_bytes = geometry.total_blocks * BLOCK_BYTES as u64;
-        Self { below, size_bytes, slots: Mutex::new(slots), writes: Arc::default() }
+        let failures_told = Arc::new(AtomicU64::new(below.failed_flushes().0));
+        Self { below, spawn, size_bytes, failures_told, slots: Mutex::new(slots), writes: Arc::default() }
     }
 
     /// Refuses writes from now on, and waits for those in flight.
@@ -82,7 +89,7 @@ impl Device for Aside {
     }
 
     fn reads_bypass_caches(&self) -> bool {
-        self.below.reads_bypass_caches()
+        self.below.device().reads_bypass_caches()
     }
 
     fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
@@ -90,7 +97,7 @@ impl Device for Aside {
         let slot = self.slots.lock().get(&offset).cloned();
         match slot {
             Some(slot) if length == BLOCK_BYTES as u64 => done(Ok(AlignedBuf::copy_from(&slot))),
-            None if !self.touches(offset, length) => self.below.read(offset, buf, done),
+            None if !self.touches(offset, length) => self.below.device().read(offset, buf, done),
             _ => done(Err(refused(Operation::Read, offset, length))),
         }
     }
@@ -106,7 +113,7 @@ impl Device for Aside {
                 writes.end();
                 done(result);
             };
-            return self.below.write(offset, bufs, Box::new(ended));
+            return self.below.device().write(offset, bufs, Box::new(ended));
         }
         let whole: Bytes = bufs.concat().into();
         let known = self.slots.lock().get_mut(&offset).filter(|_| whole.len() == BLOCK_BYTES).map(|slot| {
@@ -115,8 +122,20 @@ impl Device for Aside {
         done(known.ok_or_else(|| refused(Operation::Write, offset, length)));
     }
 
+    /// Fails once for flushes of others that have failed since the last one here: what was written
+    /// before that must be written again.
     fn flush(&self, done: Completion<()>) {
-        self.below.flush(done);
+        let (below, told) = (self.below.clone(), self.failures_told.clone());
+        let flushed = below.flush_now();
+        self.spawn.spawn(Box::pin(async move {
+            let result = flushed.await.map(drop);
+            let (failures, source) = below.failed_flushes();
+            let is_told = told.swap(failures, Ordering::AcqRel) == failures;
+            done(match source {
+                Some(source) if result.is_ok() && !is_told => Err(DeviceError::Poisoned { source }),
+                _ => result,
+            });
+        }));
     }
 
     fn submit(&self) {
@@ -128,7 +147,7 @@ impl Device for Aside {
     }
 
     fn claim_snapshot(&self, number: u64, claim: Claim) -> Result<bool, DeviceError> {
-        self.below.claim_snapshot(number, claim)
+        self.below.device().claim_snapshot(number, claim)
     }
 
     fn discards(&self) -> bool {

@@ -8,6 +8,7 @@
 
 use crate::aside::Aside;
 use crate::format::first_superblock;
+use crate::recovery::load_space;
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::slots::write_slot;
 use crate::snapshots::{Adopted, Replaced, TableChange};
@@ -19,7 +20,7 @@ use syncline_format::superblock::{
     FEATURE_COUNTED_XATTRS, FEATURE_PARENT_POINTERS, FEATURE_SNAPSHOTS, FEATURE_UNPLACED, LogStart, Pointer,
     Superblock,
 };
-use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun};
+use syncline_format::{BlockAddr, BlockRun, Geometry};
 use syncline_space::{Class, KeptMap, Space};
 use syncline_sync::atomic::Ordering;
 
@@ -75,18 +76,17 @@ impl Store {
             BranchStart::Snapshot(snapshot) => Some(self.claim_base(snapshot).await?),
             BranchStart::Empty(_) => None,
         };
-        let now = self.geometry();
-        let end = match &start {
-            BranchStart::Snapshot(snapshot) => snapshot.geometry(now).usable().end(),
-            BranchStart::Empty(_) => now.usable().end(),
-        };
+        let now = self.superblock();
+        let end = now.geometry.usable().end();
         // One run must hold a segment of its log.
-        let lent = self.lend(end, blocks.max(LEAST_LENT_SEGMENTS * segment_blocks(now.total_blocks)));
-        match self.open_branch(start, features, &lent).await {
-            Ok((store, device)) => Ok(Branch { store, device, lent, end, base }),
+        let least = LEAST_LENT_SEGMENTS * segment_blocks(now.geometry.total_blocks);
+        let lent = self.lend(end, blocks.max(least));
+        let device = Arc::new(Aside::new(self.tracker.clone(), self.spawn.clone(), now.geometry));
+        match self.open_branch(&device, start, (&now, features), &lent).await {
+            Ok(store) => Ok(Branch { store, device, lent, end, base }),
             Err(error) => {
-                // Its writes may be in flight, so the blocks stay lent until the image is closed.
                 self.unclaim(base).await;
+                self.take_back(&device, lent).await;
                 Err(error)
             }
         }
@@ -111,15 +111,18 @@ impl Store {
 
     /// Takes free blocks before `end` for a branch.
     fn lend(&self, end: BlockAddr, blocks: u64) -> Vec<BlockRun> {
-        let mut wanted = self.lendable_blocks().min(blocks);
+        let most = self.lendable_blocks().min(blocks);
+        let (mut wanted, mut in_vain) = (most, 0);
         let (mut lent, mut beyond) = (Vec::new(), Vec::new());
-        while wanted >= LEAST_SEGMENT_BLOCKS {
+        // Others need blocks meanwhile, too.
+        while wanted >= LEAST_SEGMENT_BLOCKS && in_vain <= most {
             let Some(run) = self.space.allocate(Class::Log, wanted, LEAST_SEGMENT_BLOCKS, None) else {
                 break;
             };
-            // The image was smaller when the snapshot was made, and so is the branch.
+            // The image may have grown since the branch was made.
             let inside = end.saturating_sub(run.start).min(run.blocks);
             wanted = wanted.saturating_sub(inside);
+            in_vain += run.blocks - inside;
             let (first, rest) =
                 (BlockRun::new(run.start, inside), BlockRun::new(run.start + inside, run.blocks - inside));
             lent.extend((first.blocks > 0).then_some(first));
@@ -132,37 +135,29 @@ impl Store {
 
     async fn open_branch(
         &self,
+        aside: &Arc<Aside>,
         start: BranchStart,
-        features: u32,
+        (now, features): (&Superblock, u32),
         lent: &[BlockRun],
-    ) -> Result<(Arc<Store>, Arc<Aside>), StoreError> {
-        let now = self.superblock();
-        let superblock = match &start {
-            BranchStart::Snapshot(snapshot) => snapshot.superblock(&now),
-            BranchStart::Empty(_) => now.clone(),
-        };
-        let geometry = match &start {
-            BranchStart::Snapshot(snapshot) => snapshot.geometry(now.geometry),
-            BranchStart::Empty(_) => now.geometry,
-        };
-        if geometry.total_blocks * BLOCK_BYTES as u64 > self.device().size_bytes() {
-            return Err(StoreError::Unusable("the image is smaller than when the snapshot was made".into()));
-        }
-        let aside = Arc::new(Aside::new(self.device().clone(), geometry));
+    ) -> Result<Arc<Store>, StoreError> {
         let device: Arc<dyn Device> = aside.clone();
         let tracker = FlushTracker::new(device.clone());
         let superblock = match start {
-            BranchStart::Snapshot(_) => {
-                let blocks = segment_blocks(geometry.total_blocks);
-                let segment = lent.iter().find(|run| run.blocks >= blocks).ok_or(StoreError::NoSpace)?;
+            BranchStart::Snapshot(snapshot) => {
+                let (segment, rest) = segment_of(lent, now.geometry).ok_or(StoreError::NoSpace)?;
+                let then = snapshot.geometry(now.geometry);
+                let superblock = Superblock { geometry: then, ..snapshot.superblock(now) };
                 // Under an epoch of its own nothing that lies there counts as its log (rule R3).
-                let log = LogStart::first_in(BlockRun::new(segment.start, blocks), 1, 0);
-                Superblock { geometry, log, epoch: rand::random(), ..superblock }
+                Superblock {
+                    log: LogStart::first_in(segment, 1, 0),
+                    epoch: rand::random(),
+                    ..in_size(&tracker, superblock, now.geometry, &rest).await?
+                }
             }
             BranchStart::Empty(initial) => {
-                let space = Space::format(geometry);
+                let space = Space::format(now.geometry);
                 space.hand_out_only(lent);
-                let first = first_superblock(&tracker, &space, &like(&now), *initial).await?;
+                let first = first_superblock(&tracker, &space, &like(now), *initial).await?;
                 Superblock { next_object: now.next_object.max(first.next_object), ..first }
             }
         };
@@ -186,7 +181,7 @@ impl Store {
             ..self.options.clone()
         };
         let (store, _) = Store::open(device, options, self.spawn.clone()).await?;
-        Ok((store, aside))
+        Ok(store)
     }
 
     /// Makes a finished branch a snapshot, and removes the snapshot `replaced` in the same step. It is
@@ -285,12 +280,12 @@ impl Store {
         Ok(())
     }
 
-    /// Fails if a snapshot of this name can't be made.
-    pub async fn require_new_name(&self, name: &str) -> Result<(), StoreError> {
+    /// Fails if a snapshot of this name can't be made in place of the snapshot `replaced`.
+    pub async fn require_new_name(&self, name: &str, replaced: Option<u64>) -> Result<(), StoreError> {
         if !Snapshot::is_free_name(name) {
             return Err(SnapshotError::Name { name: name.to_owned() }.into());
         }
-        Ok(self.checkpoint.lock().await.table.require_new(name, None)?)
+        Ok(self.checkpoint.lock().await.table.require_new(name, replaced)?)
     }
 
     /// Gives a branch up. Its blocks are free again when this returns.
@@ -299,9 +294,18 @@ impl Store {
         branch.store.shut_down_untold("it was given up");
         // This fails; it ends the background tasks.
         let _ = branch.store.close().await;
+        self.take_back(&branch.device, branch.lent).await;
+    }
+
+    /// Takes back what was lent.
+    async fn take_back(&self, device: &Aside, lent: Vec<BlockRun>) {
         // Nothing may be in flight to blocks that others get (rule R2).
-        branch.device.end_writing().await;
-        branch.lent.into_iter().for_each(|run| self.space.give_back(run));
+        device.end_writing().await;
+        // A superblock that could not be written ends all writing: it may be on the device, and name
+        // them.
+        if self.writable().is_ok() {
+            lent.into_iter().for_each(|run| self.space.give_back(run));
+        }
     }
 
     /// Keeps a snapshot from being deleted, if it is still there.
@@ -336,6 +340,45 @@ impl Store {
             tracing::warn!("a snapshot stays in use until the image is closed: {error}");
         }
     }
+}
+
+/// The first segment for the log of a branch, and the rest of what it is lent.
+fn segment_of(lent: &[BlockRun], now: Geometry) -> Option<(BlockRun, Vec<BlockRun>)> {
+    let longest = lent.iter().max_by_key(|run| run.blocks)?;
+    let segment = BlockRun::new(longest.start, longest.blocks.min(segment_blocks(now.total_blocks)));
+    let behind = |run: &BlockRun| match run.start == segment.start {
+        true => BlockRun::new(segment.end(), run.blocks - segment.blocks),
+        false => *run,
+    };
+    let rest = lent.iter().map(behind).filter(|run| run.blocks > 0).collect();
+    Some((segment, rest))
+}
+
+/// The same state in an image that is as large as it is now, and may have grown since. What its map
+/// needs for that goes to `lent`.
+async fn in_size(
+    tracker: &Arc<FlushTracker>,
+    then: Superblock,
+    now: Geometry,
+    lent: &[BlockRun],
+) -> Result<Superblock, StoreError> {
+    if then.geometry.total_blocks > now.total_blocks {
+        return Err(StoreError::Unusable("the image is smaller than when the snapshot was made".into()));
+    }
+    if then.geometry == now {
+        return Ok(then);
+    }
+    let space = load_space(tracker, &then).await?;
+    space.resize_map(now)?;
+    space.widen();
+    space.hand_out_only(lent);
+    let mut frozen = space.freeze(FIRST_GENERATION - 1);
+    let persisted = space.persist(tracker, &mut frozen).await?;
+    for written in &persisted.written {
+        written.handle.wait().await?;
+    }
+    tracker.make_durable(tracker.newest_ticket()).await?;
+    Ok(Superblock { geometry: now, space: persisted.root, used_blocks: persisted.used_blocks, ..then })
 }
 
 /// A filesystem with the same choices as this one.

@@ -472,6 +472,7 @@ impl Store {
         state.is_open = true;
         if let Some(table) = table {
             state.table = self.lab_table(table).adopt(&state.table, &self.space, &frozen.space);
+            self.note_table(&state.table);
         }
         if let Some(new) = frozen.new_log.take() {
             state.epoch = new.epoch;

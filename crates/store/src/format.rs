@@ -1,6 +1,6 @@
 //! Making a filesystem: a tree with its first items, a space map and the first superblocks.
 
-use crate::room::segment_blocks;
+use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::slots::{GENERATION_OF_MKFS, write_slot};
 use crate::{Store, StoreError, StoreOptions, Transaction};
 use bytes::Bytes;
@@ -144,7 +144,8 @@ pub(crate) async fn first_superblock(
     let counted_xattrs =
         options.counted_xattrs && has_room_for_xattr_units(geometry.node_bytes, options.parent_pointers);
     let blocks = segment_blocks(geometry.total_blocks);
-    let segment = space.allocate(Class::Log, blocks, blocks, None).ok_or(StoreError::NoSpace)?;
+    let least = LEAST_SEGMENT_BLOCKS.min(blocks);
+    let segment = space.allocate(Class::Log, blocks, least, None).ok_or(StoreError::NoSpace)?;
     Ok(Superblock {
         uuid: options.uuid,
         label,

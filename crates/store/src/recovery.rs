@@ -185,6 +185,7 @@ impl Store {
         {
             let mut state = store.checkpoint.lock().await;
             (state.slot, state.table) = (slots.slot, table);
+            store.note_table(&state.table);
         }
         if store.options.read_only {
             store.health.end_writing("it was opened read-only");
@@ -587,6 +588,7 @@ pub(crate) fn assemble(
         discarding: Default::default(),
         closing: AtomicBool::new(false),
         begun: AtomicBool::new(false),
+        part_of_stream: AtomicBool::new(false),
         growing: Default::default(),
         brackets: Default::default(),
         options,

@@ -18,6 +18,7 @@ use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, 
 use syncline_format::superblock::{FEATURE_SNAPSHOTS, Pointer, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Key, OBJECTS_END};
 use syncline_space::{Class, FrozenMap, KeptMap, Space};
+use syncline_sync::atomic::Ordering;
 use syncline_tree::Tree;
 
 pub use syncline_format::snapshots::{RECEIVING, Snapshot};
@@ -168,6 +169,13 @@ impl Table {
         }
         let is_full = self.entries.len() >= SNAPSHOTS_MAX + usize::from(replaced.is_some());
         if is_full { Err(SnapshotError::TooMany) } else { Ok(()) }
+    }
+
+    /// This time, or the next one at which no snapshot was made: a stream knows snapshots by their
+    /// times, and clocks are set back.
+    fn free_time(&self, created_ns: u64) -> u64 {
+        let is_taken = |time: &u64| self.entries.iter().any(|entry| entry.created_ns == *time);
+        (created_ns..u64::MAX).find(|time| !is_taken(time)).unwrap_or(created_ns)
     }
 
     /// Keeps the blocks that the snapshots need, before anything is allocated.
@@ -326,6 +334,7 @@ impl Store {
     async fn try_create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
         let mut state = self.checkpoint.lock().await;
         state.table.require_new(name, None)?;
+        let created_ns = state.table.free_time(created_ns);
         let change = TableChange::Create { name: name.to_owned(), created_ns };
         self.run_checkpoint_with(&mut state, false, Some(change)).await?;
         Ok(state.table.find(name)?.clone())
@@ -356,6 +365,12 @@ impl Store {
         let rest = state.table.kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
         self.lab_drop_snapshot(&rest);
         self.run_checkpoint_with(state, false, Some(TableChange::Delete { id, rest })).await
+    }
+
+    /// Remembers what a table has that people ask for.
+    pub(crate) fn note_table(&self, table: &Table) {
+        let is_there = table.entries.iter().any(Snapshot::is_receiving);
+        self.part_of_stream.store(is_there, Ordering::Release);
     }
 
     /// The snapshots, in order of creation, and what is kept of a stream.

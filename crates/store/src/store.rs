@@ -77,6 +77,8 @@ pub struct Store {
     pub(crate) closing: AtomicBool,
     /// True once the replayed state may be made the new start.
     pub(crate) begun: AtomicBool,
+    /// The table of snapshots has part of a stream.
+    pub(crate) part_of_stream: AtomicBool,
     /// Held while the image is being enlarged.
     pub(crate) growing: syncline_sync::asynchronous::Mutex<()>,
     /// Commits that are to come back together.
@@ -162,6 +164,11 @@ impl Store {
         self.checkpoint_ended.notify(usize::MAX);
         self.drained.notify(usize::MAX);
         self.wake.notify(usize::MAX);
+    }
+
+    /// True if part of a stream is kept that has not come wholly.
+    pub fn keeps_part_of_stream(&self) -> bool {
+        self.part_of_stream.load(Ordering::Acquire)
     }
 
     /// Exact figures of the allocator.

@@ -153,7 +153,8 @@ impl Header {
             _ => Some(Position { records: fields.u64()?, checksum: fields.u32()? }),
         };
         fields.end()?;
-        if resumed.is_some_and(|position| position.records == 0) {
+        // Another record follows, under the next number.
+        if resumed.is_some_and(|position| [0, u64::MAX].contains(&position.records)) {
             return Err(damaged("where the stream goes on"));
         }
         if next_object == 0 || next_object > NUMBERS_END {

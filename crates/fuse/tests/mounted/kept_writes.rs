@@ -345,7 +345,7 @@ fn a_full_filesystem_is_told_by_fsync_and_close() {
     let there = fs::read(path("large")).unwrap();
     let whole =
         there.chunks(PAGE).zip(piece.chunks(PAGE).cycle()).take_while(|(one, other)| one == other).count();
-    assert!(there[whole * PAGE..].iter().any(|&byte| byte == 0), "something is lost");
+    assert!(there[whole * PAGE..].contains(&0), "something is lost");
     file.set_len(0).unwrap();
     file.sync_all().unwrap();
     file.write_all_at(b"short", 0).unwrap();

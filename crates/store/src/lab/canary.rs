@@ -111,11 +111,13 @@ pub enum Canary {
     SpillUncovered,
     /// Seal in the middle of a transaction of the library.
     TransactionTorn,
+    /// Keep a part of a stream that says it has a record which it does not have.
+    PartAhead,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -163,6 +165,7 @@ impl Canary {
         Self::AtomicWriteLeaks,
         Self::SpillUncovered,
         Self::TransactionTorn,
+        Self::PartAhead,
     ];
 
     /// The canary's name: that of the variant, in lower case with dashes.

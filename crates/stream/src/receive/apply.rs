@@ -3,6 +3,7 @@
 
 use super::contents::Written;
 use super::kept::State;
+use crate::send::numbers_end;
 use crate::{Header, Position, Record, Restored, StreamError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use syncline_fs::{Filesystem, FsError, QuotaLimits, Remade, RestoredAttributes};
 
 /// The name of the receiver's state in the staging directory; inodes have their numbers as names there.
 const STATE_NAME: &[u8] = b"state";
+/// What a directory passes on to new inodes, beside flags.
+const PASSED_ON: &[u8] = b"system.posix_acl_default";
 /// Bytes of the state that are written at a time.
 const STATE_BYTES_EACH: usize = 1 << 20;
 
@@ -79,6 +82,15 @@ pub(super) struct Target<'a> {
 
 impl<'a> Target<'a> {
     pub(super) async fn begin(fs: &'a Arc<Filesystem>, next_object: u64) -> Result<Self, StreamError> {
+        // A snapshot that was made here may have inodes without names, which no stream knows.
+        fs.settle_nameless().await;
+        if numbers_end(fs).await? > next_object {
+            return Err(StreamError::Refused {
+                record: 0,
+                what: "the snapshot that it starts from has inodes with greater numbers than it says"
+                    .to_owned(),
+            });
+        }
         let root = fs.attributes_to_restore(ROOT).await?;
         // Names move freely while no tree has a limit; limits come back with their records.
         let mut limited = BTreeMap::new();
@@ -92,15 +104,13 @@ impl<'a> Target<'a> {
         let staging_name = format!(".syncline-receive-{:032x}", rand::random::<u128>()).into_bytes();
         let remade =
             Remade { ino: next_object, file_type: FileType::Directory, rdev: 0, target: Bytes::new() };
-        fs.remake(ROOT, &staging_name, remade).await.map_err(|error| match error {
-            FsError::Exists => StreamError::Refused {
-                record: 0,
-                what: "the snapshot that it starts from has inodes with greater numbers than it says"
-                    .to_owned(),
-            },
-            error => error.into(),
-        })?;
+        fs.remake(ROOT, &staging_name, remade).await?;
         let (staging, written) = (next_object, Written::default());
+        // Inodes are made in it: they must not get what the root directory passes on.
+        match fs.removexattr(staging, PASSED_ON).await {
+            Ok(()) | Err(FsError::NoAttribute) => {}
+            Err(error) => return Err(error.into()),
+        }
         Ok(Self { fs, staging, has_state: false, staging_name, root, limited, written, is_settled: false })
     }
 
@@ -138,6 +148,20 @@ impl<'a> Target<'a> {
             root: self.root.into(),
             limited: limited.collect(),
         };
+        // The state is no part of the snapshot: a limit of all of it is not for the state.
+        let quotas = self.fs.quotas();
+        let limits = quotas.iter().find(|quota| quota.root == ROOT).map(|quota| quota.limits);
+        if limits.is_some() {
+            self.fs.set_quota(ROOT, QuotaLimits::default()).await?;
+        }
+        self.write_state(&state).await?;
+        if let Some(limits) = limits {
+            self.fs.set_quota(ROOT, limits).await?;
+        }
+        Ok(state)
+    }
+
+    async fn write_state(&mut self, state: &State) -> Result<(), StreamError> {
         let ino = self.staging + 1;
         if !self.has_state {
             let remade = Remade { ino, file_type: FileType::Regular, rdev: 0, target: Bytes::new() };
@@ -152,7 +176,7 @@ impl<'a> Target<'a> {
             let offset = (index * STATE_BYTES_EACH) as u64;
             self.fs.write(ino, offset, bytes.slice_ref(piece), false).await?;
         }
-        Ok(state)
+        Ok(())
     }
 
     pub(super) async fn apply(&mut self, record: Record) -> Result<(), Fault> {

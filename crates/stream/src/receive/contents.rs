@@ -5,7 +5,7 @@ use crate::Unit;
 use bytes::Bytes;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Packed};
-use syncline_format::items::inode::compression_of;
+use syncline_format::items::inode::{SIZE_MAX, compression_of};
 use syncline_fs::Allocation;
 use syncline_fs::types::{Caller, FileType, Ino, SetAttributes};
 
@@ -22,6 +22,11 @@ pub(super) struct Written {
     unit_end: u64,
     /// All of that unit was sent.
     is_whole: bool,
+}
+
+/// The last block that a file can have is longer than the part of it that a call can name.
+fn up_to_the_last(offset: u64, length: u64) -> u64 {
+    length.min(SIZE_MAX.saturating_sub(offset))
 }
 
 impl Target<'_> {
@@ -138,6 +143,7 @@ impl Target<'_> {
 
     pub(super) async fn hole(&mut self, ino: Ino, offset: u64, length: u64) -> Result<(), Fault> {
         self.open(ino).await?;
+        let length = up_to_the_last(offset, length);
         Ok(self.fs.allocate(ino, Allocation::PunchHole, offset, length, false).await?)
     }
 
@@ -146,6 +152,7 @@ impl Target<'_> {
         // Dirty data would take the room.
         self.fs.settle_contents(ino).await?;
         let what = Allocation::Preallocate { keep_size: true };
+        let length = up_to_the_last(offset, length);
         Ok(self.fs.allocate(ino, what, offset, length, false).await?)
     }
 

@@ -45,12 +45,23 @@ impl Kept {
     pub async fn find(target: &Filesystem) -> Result<Option<Self>, StreamError> {
         let snapshots = target.store().snapshots().await;
         let Some(snapshot) = snapshots.into_iter().find(Snapshot::is_receiving) else { return Ok(None) };
+        let id = snapshot.id;
+        match Self::look(target, snapshot).await {
+            Ok(kept) => Ok(Some(kept)),
+            // Given up meanwhile, and overwritten.
+            Err(_) if !target.store().snapshots().await.iter().any(|there| there.id == id) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is kept in this snapshot. Nobody keeps it from being given up meanwhile.
+    async fn look(target: &Filesystem, snapshot: Snapshot) -> Result<Self, StreamError> {
         let store = target.store().look_at_snapshot(&snapshot).await?;
         let fs = target.open_branch(store).await?;
         let read = Self::read(&fs, snapshot).await;
         // Nothing was changed, so nothing can be lost.
         let _ = fs.close().await;
-        read.map(Some)
+        read
     }
 
     /// What is kept in this snapshot, which is open.

@@ -96,17 +96,18 @@ pub async fn receive_with(
 ) -> Result<Received, Cut> {
     let Options { name, piece_bytes, is_shared: is_sparing } = options;
     let (mut reader, header) = Reader::new(input)?;
-    let name = require_possible(target, &header, name).await?;
     let kept = match (piece_bytes, header.resumed) {
         (None, Some(position)) => return Err(StreamError::Resumed(position.records).into()),
         (None, None) => None,
         (Some(_), _) => Kept::find(target).await?,
     };
+    let name = require_possible(target, &header, name, kept.as_ref()).await?;
     if piece_bytes.is_some() {
         go_on(&mut reader, &header, kept.as_ref())?;
     }
     let header = header.whole();
-    let mut pieces = pieces::Pieces { target, reader, header, name, piece_bytes, kept, is_sparing };
+    let mut pieces =
+        pieces::Pieces { target, reader, header, name, piece_bytes, kept, is_sparing, owed: None };
     pieces.receive().await.map_err(|error| Cut { error, kept: pieces.kept.as_ref().map(Kept::token) })
 }
 
@@ -120,13 +121,14 @@ async fn require_possible(
     target: &Filesystem,
     header: &Header,
     name: Option<&str>,
+    kept: Option<&Kept>,
 ) -> Result<String, StreamError> {
     let unknown = header.filesystem_features & !FEATURES_KNOWN;
     if unknown != 0 {
         return Err(StreamError::Unknown(format!("has features of filesystems {unknown:#x}")));
     }
     let name = name.unwrap_or(&header.snapshot.name);
-    target.store().require_new_name(name).await?;
+    target.store().require_new_name(name, kept.map(|kept| kept.snapshot.id)).await?;
     Ok(name.to_owned())
 }
 

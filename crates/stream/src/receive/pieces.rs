@@ -14,7 +14,7 @@ use syncline_format::superblock::{
 };
 use syncline_fs::Filesystem;
 use syncline_fs::types::Timestamp;
-use syncline_store::{Branch, BranchStart, Snapshot};
+use syncline_store::{Branch, BranchStart, Canary, Snapshot};
 
 /// Features that say how an image is made, not what its contents need.
 const FEATURES_OF_IMAGES: u32 =
@@ -40,6 +40,8 @@ pub(super) struct Pieces<'a, R> {
     pub(super) kept: Option<Kept>,
     /// Others write to the image: take its free blocks little by little.
     pub(super) is_sparing: bool,
+    /// A record that what is kept has only by what it says, if a canary is to be found.
+    pub(super) owed: Option<Record>,
 }
 
 /// How a piece ended.
@@ -125,17 +127,30 @@ impl<R: Read> Pieces<'_, R> {
 
     /// Applies records up to the end of the piece.
     async fn fill(&mut self, fs: &Arc<Filesystem>, branch: &mut Branch) -> Result<Piece, StreamError> {
+        // Room that the snapshot has set aside may take all that was lent.
+        self.lend_for(0, branch);
         let mut target = match &self.kept {
             None => Target::begin(fs, self.header.next_object).await?,
             Some(kept) => Target::go_on(fs, &kept.state).await?,
         };
+        if let Some(record) = self.owed.take() {
+            target.apply(record).await.map_err(|fault| fault.at(self.reader.records()))?;
+        }
         let begin = self.reader.bytes();
         loop {
             let has_part = self.piece_bytes.is_some() && self.reader.bytes() > begin;
             match self.reader.next_record() {
                 Ok(Some(record)) => {
-                    self.lend_for(&record, branch);
-                    target.apply(record).await.map_err(|fault| fault.at(self.reader.records()))?;
+                    self.lend_for(self.needed_by(&record, branch), branch);
+                    let is_long = self.piece_bytes.is_some_and(|bytes| self.reader.bytes() - begin >= bytes);
+                    if is_long && self.target.store().breaks(Canary::PartAhead) {
+                        self.owed = Some(record);
+                    } else {
+                        target.apply(record).await.map_err(|fault| fault.at(self.reader.records()))?;
+                    }
+                    if is_long {
+                        return self.pause(&mut target, None).await;
+                    }
                 }
                 Ok(None) => {
                     target.end().await.map_err(|fault| fault.at(self.reader.records()))?;
@@ -146,9 +161,6 @@ impl<R: Read> Pieces<'_, R> {
                 }
                 Err(error) => return Err(error),
             }
-            if self.piece_bytes.is_some_and(|bytes| self.reader.bytes() - begin >= bytes) {
-                return self.pause(&mut target, None).await;
-            }
         }
     }
 
@@ -157,15 +169,36 @@ impl<R: Read> Pieces<'_, R> {
         LENT_BLOCKS.min(self.target.store().lendable_blocks() / 2)
     }
 
-    /// Sees to it that a branch has room for a record, as far as the image has.
-    fn lend_for(&self, record: &Record, branch: &mut Branch) {
-        let reserved = match record {
+    /// Blocks that a record needs beside what most do.
+    fn needed_by(&self, record: &Record, branch: &Branch) -> u64 {
+        match record {
             Record::Reserve { length, .. } => length.div_ceil(BLOCK_BYTES as u64),
+            // Every inode below gets its number, so all nodes may be written anew. A quarter of what is
+            // free stays for others.
+            Record::Quota { .. } => {
+                let now = branch.store().superblock();
+                let all = now.tree_nodes.saturating_mul(2 * now.geometry.node_blocks());
+                let lendable = self.target.store().lendable_blocks() / 4 * 3;
+                all.min((branch.free_blocks() + lendable).saturating_sub(self.least()))
+            }
             _ => 0,
-        };
-        let least = (LENT_BLOCKS / 2).min(self.target.store().lendable_blocks());
-        if self.is_sparing && branch.free_blocks() < least.saturating_add(reserved) {
-            self.target.store().lend_more(branch, self.share().saturating_add(reserved));
+        }
+    }
+
+    /// Blocks that a branch is to have for any record.
+    fn least(&self) -> u64 {
+        (LENT_BLOCKS / 2).min(self.target.store().lendable_blocks())
+    }
+
+    /// Sees to it that a branch has room for a record that needs so many blocks more than most do, as
+    /// far as the image has.
+    fn lend_for(&self, needed: u64, branch: &mut Branch) {
+        let (store, free) = (self.target.store(), branch.free_blocks());
+        // What can't be lent is refused: others need not miss it until then.
+        let needed = if needed > free.saturating_add(store.lendable_blocks()) { 0 } else { needed };
+        let missing = self.least().saturating_add(needed).saturating_sub(free);
+        if self.is_sparing && missing > 0 {
+            store.lend_more(branch, missing.max(self.share()));
         }
     }
 

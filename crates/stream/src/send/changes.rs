@@ -6,7 +6,7 @@ use super::difference::{Changed, Fate, Found};
 use super::held::Held;
 use super::places::Places;
 use super::whole::Items;
-use super::{attributes, decode, file_type, make, quotas, xattrs};
+use super::{attributes, decode, file_type, is_nameless, make, quotas, xattrs};
 use crate::{Record, StreamError, Writer};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +46,7 @@ pub(super) async fn send<W: Write>(
         }
     }
     send_names(before, after, &found, writer).await?;
-    quotas(after, writer)?;
+    quotas(after, writer).await?;
     for (ino, changed) in &found.inodes {
         if changed.fate != Fate::Gone
             && let Some(value) = item(after, *ino).await?
@@ -182,9 +182,4 @@ async fn send_names<W: Write>(
         writer.put(&Record::Drop { ino })?;
     }
     Ok(())
-}
-
-async fn is_nameless(fs: &Filesystem, dir: Ino) -> Result<bool, StreamError> {
-    let Some(value) = item(fs, dir).await? else { return Ok(true) };
-    Ok(decode(dir, &value)?.nlink == 0)
 }

@@ -12,8 +12,8 @@ use crate::header::NUMBERS_END;
 use crate::{Header, Origin, Record, Restored, StreamError, Token, Writer};
 use bytes::Bytes;
 use std::io::Write;
-use syncline_format::Key;
 use syncline_format::items::inode::{FLAG_CAPABILITY, FLAG_UNPLACED, InodeItem, MODE_PERMISSIONS, Time};
+use syncline_format::{Key, Kind};
 use syncline_fs::types::{FileType, Ino, ROOT, Timestamp};
 use syncline_fs::{Filesystem, FsError};
 use syncline_store::Snapshot;
@@ -74,7 +74,7 @@ async fn send_from(
     output: impl Write,
 ) -> Result<u64, StreamError> {
     if let Some(from) = from
-        && from.snapshot.created_ns >= source.snapshot.created_ns
+        && !is_older(&from.snapshot, &source.snapshot)
     {
         let name = |source: &Source<'_>| source.snapshot.name.clone();
         return Err(StreamError::Order { from: name(from), to: name(source) });
@@ -106,10 +106,19 @@ async fn send_from(
     writer.end()
 }
 
+/// True if a stream may lead from one snapshot of an image to another. A clock that was set back gives
+/// a newer one an earlier time; one that came later may have been made before. But a receiver knows
+/// them by their times.
+fn is_older(from: &Snapshot, to: &Snapshot) -> bool {
+    let (times, numbers) = (from.created_ns.cmp(&to.created_ns), from.id.cmp(&to.id));
+    times.is_ne() && (times.is_lt() || numbers.is_lt())
+}
+
 /// A number greater than those of all inodes.
 pub(crate) async fn numbers_end(fs: &Filesystem) -> Result<Ino, StreamError> {
     let last = fs.store().scan_near(Key::MIN, Key::MAX, Key::MAX, 1).await?;
-    Ok(last.items.last().map_or(ROOT, |(key, _)| key.object) + 1)
+    // An image may say anything.
+    Ok(last.items.last().map_or(ROOT, |(key, _)| key.object).saturating_add(1))
 }
 
 /// The inode item with this value.
@@ -163,11 +172,20 @@ async fn xattrs(
     Ok(all)
 }
 
-/// The limits of all trees.
-fn quotas<W: Write>(fs: &Filesystem, writer: &mut Writer<W>) -> Result<(), StreamError> {
+/// The limits of all trees, but for directories that were removed and are still open.
+async fn quotas<W: Write>(fs: &Filesystem, writer: &mut Writer<W>) -> Result<(), StreamError> {
     for quota in fs.quotas() {
+        if is_nameless(fs, quota.root).await? {
+            continue;
+        }
         let (bytes, inodes) = (quota.limits.bytes, quota.limits.inodes);
         writer.put(&Record::Quota { dir: quota.root, bytes, inodes })?;
     }
     Ok(())
+}
+
+/// True for an inode that no stream knows.
+async fn is_nameless(fs: &Filesystem, ino: Ino) -> Result<bool, StreamError> {
+    let Some(value) = fs.store().get(Key::new(ino, Kind::Inode, 0)).await? else { return Ok(true) };
+    Ok(decode(ino, &value)?.nlink == 0)
 }

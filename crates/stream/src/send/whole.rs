@@ -38,7 +38,7 @@ pub(super) async fn send<W: Write>(fs: &Filesystem, writer: &mut Writer<W>) -> R
         let entry = Dirent::decode(&value).map_err(|detail| FsError::Corrupt { ino: key.object, detail })?;
         writer.put(&Record::Place { ino: entry.ino, dir: key.object, name: entry.name.to_vec() })?;
     }
-    quotas(fs, writer)?;
+    quotas(fs, writer).await?;
     let mut inodes = Items::of(fs, Kind::Inode);
     while let Some((key, value)) = inodes.next().await? {
         let item = decode(key.object, &value)?;

@@ -116,7 +116,8 @@ pub fn describe(fs: &Arc<Filesystem>) -> Whole {
         whole.shared.extend(blocks.into_iter().map(|block| (block, first)));
     }
     let usage = |quota: syncline_fs::QuotaUsage| (quota.limits.bytes, quota.limits.inodes);
-    whole.quotas = fs.quotas().into_iter().map(|quota| (quota.root, usage(quota))).collect();
+    let quotas = fs.quotas().into_iter().filter(|quota| whole.inodes.contains_key(&quota.root));
+    whole.quotas = quotas.map(|quota| (quota.root, usage(quota))).collect();
     whole
 }
 

@@ -3,11 +3,18 @@
 //!
 //! `SYNCLINE_ROUNDS` is the number of lives (8), `SYNCLINE_SEED` the first one's seed.
 
+mod canaries;
 mod describe;
+mod flushes;
 mod golden;
+mod limits;
+mod originals;
+mod pairs;
 mod pieces;
 mod power;
+mod room;
 mod shared;
+mod sizes;
 mod sources;
 mod tokens;
 mod units;
@@ -62,7 +69,11 @@ fn one_life(seed: u64, spawn: &Arc<dyn Spawn>) {
     let mut other = World::born(spawn, 48 << 20, 16384, 2);
     other.live(&mut rng, 40);
     block_on(other.fs.create_snapshot("other")).unwrap();
-    block_on(receive(&target.fs, &stream(&other, "other", None)[..], None)).unwrap();
+    let mut bytes = stream(&other, "other", None);
+    if rng.random_bool(0.3) {
+        bytes = claiming(&bytes, 1 << 56);
+    }
+    block_on(receive(&target.fs, &bytes[..], None)).unwrap();
     let mut names: Vec<String> = Vec::new();
     for number in 0..rng.random_range(2..5) {
         let steps = [3, 30, 200][rng.random_range(0..3)];
@@ -110,8 +121,25 @@ fn one_life(seed: u64, spawn: &Arc<dyn Spawn>) {
     block_on(roll_back(target.device.clone(), last)).unwrap();
     let mut target = World::open(target.device.clone(), spawn);
     target.live(&mut rng, 60);
+    block_on(target.fs.create_snapshot("own")).unwrap();
+    let fourth = World::new(spawn, 128 << 20, 16384);
+    block_on(receive(&fourth.fs, &stream(&target, "own", None)[..], None)).unwrap();
+    let (sent, received) = (describe(&target.snapshot("own").0), describe(&fourth.snapshot("own").0));
+    require_same(&sent, &received, &format!("seed {seed}, what the target made"));
     target.close();
     require_sound(&target.device, spawn, &format!("seed {seed}, rolled back"));
+}
+
+/// A stream that says it has inodes up to this number.
+fn claiming(bytes: &[u8], next_object: u64) -> Vec<u8> {
+    let (mut reader, header) = Reader::new(bytes).unwrap();
+    let mut claiming = Vec::new();
+    let mut writer = Writer::new(&mut claiming, &Header { next_object, ..header }).unwrap();
+    while let Some(record) = reader.next_record().unwrap() {
+        writer.put(&record).unwrap();
+    }
+    writer.end().unwrap();
+    claiming
 }
 
 #[test]

@@ -10,7 +10,11 @@ use std::io::Read;
 use std::sync::Arc;
 use syncline_device::{MemoryDevice, Spawn, block_on};
 use syncline_fs::Filesystem;
-use syncline_stream::{Cut, Kept, Source, StreamError, Token, receive, receive_in_pieces, resume};
+use syncline_store::Canary;
+use syncline_stream::{
+    Cut, Kept, Options, Received, Source, StreamError, Token, receive, receive_in_pieces, receive_with,
+    resume,
+};
 
 /// Longer than every stream here.
 pub const ONE_PIECE: u64 = 1 << 40;
@@ -42,6 +46,12 @@ pub fn kept(fs: &Filesystem) -> Option<Token> {
 
 pub fn cut(target: &World, bytes: impl Read, piece_bytes: u64) -> Cut {
     block_on(receive_in_pieces(&target.fs, bytes, None, piece_bytes)).expect_err("it is cut off")
+}
+
+/// Receives in pieces, and takes the room for it little by little if the target is shared.
+fn take(target: &World, input: impl Read, piece_bytes: u64, is_shared: bool) -> Result<Received, Cut> {
+    let options = Options { piece_bytes: Some(piece_bytes), is_shared, ..Options::default() };
+    block_on(receive_with(&target.fs, input, options))
 }
 
 /// Names of the snapshots that a user sees.
@@ -181,17 +191,18 @@ pub fn receive_with_cuts(
             _ => whole.clone(),
         };
         let piece_bytes = [ONE_PIECE, 200_000, 20_000][rng.random_range(0..3)];
+        let is_shared = rng.random_bool(0.3);
         let least = token.map_or(0, |token| token.position.records);
         match rng.random_range(0..3) {
             _ if cuts == 0 => {
-                let received = block_on(receive_in_pieces(&target.fs, &bytes[..], None, piece_bytes));
+                let received = take(&target, &bytes[..], piece_bytes, is_shared);
                 received.unwrap_or_else(|cut| panic!("{what}: {}", cut.error));
                 assert_eq!(kept(&target.fs), None, "{what}");
                 return target;
             }
             0 => {
                 let end = rng.random_range(0..bytes.len());
-                let cut = cut(&target, &bytes[..end], piece_bytes);
+                let cut = take(&target, &bytes[..end], piece_bytes, is_shared).expect_err("it is cut off");
                 let is_cut = matches!(cut.error, StreamError::Truncated(_) | StreamError::NotAStream);
                 assert!(is_cut, "{what}: {}", cut.error);
             }
@@ -199,14 +210,14 @@ pub fn receive_with_cuts(
                 let mut bytes = bytes.clone();
                 let at = rng.random_range(0..bytes.len());
                 bytes[at] ^= 1 << rng.random_range(0..8);
-                let cut = cut(&target, &bytes[..], piece_bytes);
+                let cut = take(&target, &bytes[..], piece_bytes, is_shared).expect_err("it is damaged");
                 assert!(cut.error.is_of_stream(), "{what}: {}", cut.error);
             }
             _ => {
                 let device = target.device.clone();
                 let kill_at = rng.random_range(0..bytes.len());
                 let mut input = Killed { bytes: &bytes, at: 0, kill_at, device: &device, left: None };
-                let _ = block_on(receive_in_pieces(&target.fs, &mut input, None, piece_bytes));
+                let _ = take(&target, &mut input, piece_bytes, is_shared);
                 let left = input.left.expect("it was read up to there");
                 target = target.moved_to(left);
             }
@@ -230,26 +241,30 @@ pub fn receive_with_cuts(
 #[test]
 fn lives_with_cuts_end_the_same() {
     let (rounds, first, spawn) = (number("SYNCLINE_ROUNDS", 8), number("SYNCLINE_SEED", 1), world::spawn());
-    for seed in first..first + rounds {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
-        let mut source = World::new(&spawn, 96 << 20, 16384);
-        let mut target = World::new(&spawn, 128 << 20, [16384, 65536][rng.random_range(0..2)]);
-        target.live(&mut rng, 30);
-        let mut last: Option<String> = None;
-        for number in 0..3 {
-            let steps = [5, 40, 200][rng.random_range(0..3)];
-            source.live(&mut rng, steps);
-            let name = format!("s{number}");
-            block_on(source.fs.create_snapshot(&name)).unwrap();
-            let from = last.take().filter(|_| rng.random_bool(0.7));
-            let what = format!("seed {seed}, {name} from {from:?}");
-            target = receive_with_cuts(&source, (&name, from.as_deref()), target, &mut rng, &what);
-            let sent = describe(&source.snapshot(&name).0);
-            require_same(&sent, &describe(&target.snapshot(&name).0), &what);
-            last = Some(name);
-        }
-        target.live(&mut rng, 20);
-        target.close();
-        require_sound(&target.device, &spawn, &format!("seed {seed}"));
+    (first..first + rounds).for_each(|seed| life_with_cuts(seed, &spawn, None));
+}
+
+/// One life, with a receiver that breaks a rule.
+pub fn life_with_cuts(seed: u64, spawn: &Arc<dyn Spawn>, canary: Option<Canary>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
+    let mut source = World::new(spawn, 96 << 20, 16384);
+    let node_bytes = [16384, 65536][rng.random_range(0..2)];
+    let mut target = World::new(spawn, 128 << 20, node_bytes).breaking(canary);
+    target.live(&mut rng, 30);
+    let mut last: Option<String> = None;
+    for number in 0..3 {
+        let steps = [5, 40, 200][rng.random_range(0..3)];
+        source.live(&mut rng, steps);
+        let name = format!("s{number}");
+        block_on(source.fs.create_snapshot(&name)).unwrap();
+        let from = last.take().filter(|_| rng.random_bool(0.7));
+        let what = format!("seed {seed}, {name} from {from:?}");
+        target = receive_with_cuts(&source, (&name, from.as_deref()), target, &mut rng, &what);
+        let sent = describe(&source.snapshot(&name).0);
+        require_same(&sent, &describe(&target.snapshot(&name).0), &what);
+        last = Some(name);
     }
+    target.live(&mut rng, 20);
+    target.close();
+    require_sound(&target.device, spawn, &format!("seed {seed}"));
 }

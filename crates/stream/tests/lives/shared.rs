@@ -10,19 +10,20 @@ use rand_chacha::ChaCha8Rng;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use syncline_device::block_on;
-use syncline_fs::Filesystem;
-use syncline_fs::types::FileType;
+use syncline_fs::types::{FileType, XattrMode};
+use syncline_fs::{Allocation, Filesystem, QuotaLimits};
 use syncline_store::{SnapshotError, StoreError};
-use syncline_stream::{Options, receive, receive_with};
+use syncline_stream::{Header, Options, Origin, Record, Writer, receive, receive_with};
 
 /// Input that does something each time some of it has been read.
-struct Meanwhile<'a, F> {
-    bytes: &'a [u8],
-    at: usize,
-    every: usize,
-    next: usize,
-    act: F,
+pub struct Meanwhile<'a, F> {
+    pub bytes: &'a [u8],
+    pub at: usize,
+    pub every: usize,
+    pub next: usize,
+    pub act: F,
 }
 
 impl<F: FnMut()> Read for Meanwhile<'_, F> {
@@ -138,4 +139,99 @@ fn a_full_target_refuses_the_stream_and_not_the_others() {
     assert!(rest(&source, "new", None, &token).is_ok());
     target.close();
     require_sound(&target.device, &spawn, "full and shared");
+}
+
+/// A snapshot from which the next one starts may have more room set aside than is lent at a time.
+#[test]
+fn room_that_is_set_aside_does_not_stop_the_next_stream() {
+    let spawn = world::spawn();
+    let source = World::new(&spawn, 1 << 30, 16384);
+    let ino = file(&source.fs, b"aside");
+    let aside = Allocation::Preallocate { keep_size: true };
+    block_on(source.fs.allocate(ino, aside, 0, 300 << 20, false)).unwrap();
+    block_on(source.fs.create_snapshot("old")).unwrap();
+    file(&source.fs, b"later");
+    block_on(source.fs.create_snapshot("new")).unwrap();
+    let target = World::new(&spawn, 2 << 30, 16384);
+    let options = Options { is_shared: true, ..Options::default() };
+    for (name, from) in [("old", None), ("new", Some("old"))] {
+        let bytes = stream(&source, name, from);
+        block_on(receive_with(&target.fs, &bytes[..], options)).map_err(|cut| cut.error).unwrap();
+        require_same(&describe(&source.snapshot(name).0), &describe(&target.snapshot(name).0), name);
+    }
+}
+
+/// Each inode below a directory gets the number of its limit, so the whole tree is written anew.
+#[test]
+fn a_limit_of_a_large_tree_is_set_with_the_room_that_there_is() {
+    const FILES: u32 = 6000;
+    let spawn = world::spawn();
+    let source = World::new(&spawn, 256 << 20, 16384);
+    let top = block_on(source.fs.mkdir(ROOT_USER, 1, b"top", 0o755)).unwrap().ino;
+    for number in 0..FILES {
+        let name = format!("file-{number}");
+        let made = source.fs.mknod(ROOT_USER, top, name.as_bytes(), FileType::Regular, 0o644, 0);
+        let ino = block_on(made).unwrap().ino;
+        block_on(source.fs.setxattr(ino, b"user.note", &[7; 3000], XattrMode::Set)).unwrap();
+        source.fs.forget(ino, 1);
+    }
+    block_on(source.fs.create_snapshot("old")).unwrap();
+    let limits = QuotaLimits { bytes: 1 << 40, inodes: 1 << 20 };
+    block_on(source.fs.set_quota(top, limits)).unwrap();
+    block_on(source.fs.create_snapshot("new")).unwrap();
+    let tree = source.snapshot("old").1.used_blocks * 4096;
+    // Half of what is left is not enough for the tree once more; all of it is.
+    let target = World::new(&spawn, (tree * 11 / 4).next_multiple_of(1 << 20), 16384);
+    let options = Options { is_shared: true, ..Options::default() };
+    for (name, from) in [("old", None), ("new", Some("old"))] {
+        let bytes = stream(&source, name, from);
+        block_on(receive_with(&target.fs, &bytes[..], options)).map_err(|cut| cut.error).unwrap();
+    }
+    assert_eq!(target.snapshot("new").0.quotas().len(), 1);
+    target.close();
+    require_sound(&target.device, &spawn, "with a limit");
+}
+
+/// What no target has is refused, and meanwhile the others have as much room as before.
+#[test]
+fn a_stream_that_asks_for_more_than_there_is_takes_nothing_from_others() {
+    let spawn = world::spawn();
+    let origin = Origin { created_ns: 5, id: 1, name: "s".to_owned() };
+    let header = Header {
+        uuid: [0; 16],
+        filesystem_features: 0,
+        next_object: 9000,
+        objects: 3,
+        used_bytes: 0,
+        resumed: None,
+        snapshot: origin,
+        parent: None,
+    };
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes, &header).unwrap();
+    for ino in 2..3000 {
+        writer.put(&Record::Make { ino, mode: 0o100_644, rdev: 0, target: Bytes::new() }).unwrap();
+        let (name, value) = (b"user.note".to_vec(), Bytes::from(vec![7; 3000]));
+        writer.put(&Record::Xattr { ino, name, value }).unwrap();
+    }
+    // A checkpoint is taken before it is refused.
+    writer.put(&Record::Reserve { ino: 2, offset: 0, length: 1 << 31 }).unwrap();
+    writer.end().unwrap();
+    let target = World::new(&spawn, 1 << 30, 16384);
+    let (stop, fs) = (Arc::new(AtomicBool::new(false)), target.fs.clone());
+    let stopped = stop.clone();
+    let least = std::thread::spawn(move || {
+        let mut least = u64::MAX;
+        while !stopped.load(Ordering::Relaxed) {
+            least = least.min(fs.store().space().free);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        least
+    });
+    let options = Options { is_shared: true, ..Options::default() };
+    let cut = block_on(receive_with(&target.fs, &bytes[..], options)).unwrap_err();
+    stop.store(true, Ordering::Relaxed);
+    assert!(cut.error.to_string().contains("no space"), "{}", cut.error);
+    let (least, total) = (least.join().unwrap(), target.fs.store().space().total);
+    assert!(least > total / 2, "{least} of {total}");
 }

@@ -2,7 +2,7 @@
 
 use crate::pieces::{ONE_PIECE, cut, ends, kept, rest, visible};
 use crate::world::{self, ROOT_USER, World};
-use crate::{require_sound, stream};
+use crate::{claiming, require_sound, stream};
 use bytes::Bytes;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -11,7 +11,7 @@ use syncline_device::block_on;
 use syncline_fs::Durability;
 use syncline_fs::types::FileType;
 use syncline_store::RECEIVING;
-use syncline_stream::{Position, StreamError, Token, receive, receive_in_pieces};
+use syncline_stream::{Header, Position, Reader, StreamError, Token, receive, receive_in_pieces};
 
 struct Scene {
     source: World,
@@ -125,6 +125,24 @@ fn a_stream_that_does_not_go_on_from_what_is_kept_is_refused() {
     assert_eq!(visible(&target.fs), ["old", "new", "copy"]);
     target.close();
     require_sound(&target.device, &spawn, "after all that");
+}
+
+/// Numbers that nothing can follow or that are not so: nothing is kept of such a stream, since nobody
+/// could go on with it.
+#[test]
+fn impossible_numbers_are_refused() {
+    let Scene { source, target, bytes, token } = half();
+    block_on(target.fs.delete_snapshot(RECEIVING)).unwrap();
+    let (_, header) = Reader::new(&bytes[..]).unwrap();
+    let last = Header { resumed: Some(Position { records: u64::MAX, ..token.position }), ..header };
+    let error = Reader::new(&last.encode()[..]).map(|_| ()).unwrap_err();
+    assert!(matches!(error, StreamError::Damaged { record: 0, .. }), "{error}");
+    // Inodes of the snapshot that it starts from have greater ones.
+    let claims = claiming(&stream(&source, "new", Some("old")), 17);
+    let refused = cut(&target, &claims[..], 1);
+    assert!(refused.error.to_string().contains("greater numbers") && refused.kept.is_none(), "{refused:?}");
+    assert_eq!(kept(&target.fs), None);
+    block_on(receive(&target.fs, &bytes[..], None)).unwrap();
 }
 
 /// Makes the checksums of a record fit its changed payload.

@@ -1,5 +1,6 @@
 //! A filesystem in memory, and a random life on it: every call that changes what a stream tells.
 
+use crate::pairs::Pair;
 use bytes::Bytes;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -14,10 +15,11 @@ use syncline_fs::types::{
     XattrMode,
 };
 use syncline_fs::{Allocation, Filesystem, FsError, Options, QuotaLimits};
-use syncline_store::{FormatOptions, Snapshot, Store, StoreOptions, Transaction, format};
+use syncline_store::{Canary, FormatOptions, Lab, Snapshot, Store, StoreOptions, Transaction, format};
 
 pub const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
-const NAMES: [&str; 9] = ["a", "b", "c", "long-name-that-goes-on", "\u{e9}", "x y", "d", "e", ".hidden"];
+const NAMES: [&[u8]; 10] =
+    [b"a", b"b", b"c", b"d", b"e", b".hidden", b"x y", "\u{e9}".as_bytes(), b"\xff\n", &[b'n'; 255]];
 
 pub fn spawn() -> Arc<dyn Spawn> {
     Arc::new(Background::start(WorkerOptions::default()).unwrap())
@@ -33,6 +35,9 @@ pub struct World {
     dirs: Vec<Ino>,
     /// Files that are open, and may have no name.
     open: VecDeque<Ino>,
+    /// Files that share their blocks.
+    pub pairs: Vec<Pair>,
+    canary: Option<Canary>,
 }
 
 impl World {
@@ -40,24 +45,35 @@ impl World {
         Self::born(spawn, size_bytes, node_bytes, 1)
     }
 
+    /// The same, in which this rule is broken from now on.
+    pub fn breaking(self, canary: Option<Canary>) -> Self {
+        self.close();
+        let (device, spawn) = (self.device.clone(), self.spawn.clone());
+        Self::open_breaking(device, &spawn, canary)
+    }
+
     /// A new one of this birth.
     pub fn born(spawn: &Arc<dyn Spawn>, size_bytes: u64, node_bytes: u32, seconds: i64) -> Self {
         let device = MemoryDevice::new(size_bytes);
-        let options = FormatOptions { node_bytes, ..FormatOptions::default() };
-        let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds, nanoseconds: 0 });
-        block_on(format(device.clone(), options, root, spawn.clone())).unwrap();
+        make(&device, spawn, node_bytes, seconds);
         Self::open(device, spawn)
     }
 
     pub fn open(device: Arc<MemoryDevice>, spawn: &Arc<dyn Spawn>) -> Self {
-        let fs = open(device.clone(), spawn);
-        Self { device, spawn: spawn.clone(), fs, inos: Vec::new(), dirs: vec![ROOT], open: VecDeque::new() }
+        Self::open_breaking(device, spawn, None)
+    }
+
+    fn open_breaking(device: Arc<MemoryDevice>, spawn: &Arc<dyn Spawn>, canary: Option<Canary>) -> Self {
+        let (fs, spawn) = (open_breaking(device.clone(), spawn, canary), spawn.clone());
+        let (inos, dirs, open, pairs) = (Vec::new(), vec![ROOT], VecDeque::new(), Vec::new());
+        Self { device, spawn, fs, inos, dirs, open, pairs, canary }
     }
 
     /// Loses power a moment after some small writes were synced, which lie in the log then.
     pub fn crash(&mut self, rng: &mut ChaCha8Rng) {
         for _ in 0..rng.random_range(0..5) {
-            let (ino, block) = (self.any(rng), rng.random_range(0..40));
+            let (ino, blocks) = self.any_or_shared(rng);
+            let block = rng.random_range(0..blocks);
             let written = self.fs.write(ino, block * 4096, Bytes::from(vec![rng.random(); 100]), false);
             if block_on(written).is_ok() {
                 block_on(self.fs.fsync(ino, false)).unwrap();
@@ -65,7 +81,7 @@ impl World {
         }
         let device = self.device.snapshot();
         self.close();
-        let Self { device, fs, .. } = Self::open(device, &self.spawn);
+        let Self { device, fs, .. } = Self::open_breaking(device, &self.spawn, self.canary);
         (self.device, self.fs) = (device, fs);
         self.open.clear();
     }
@@ -85,7 +101,7 @@ impl World {
     pub fn crash_in_truncations(&mut self, rng: &mut ChaCha8Rng) {
         self.crash(rng);
         for _ in 0..rng.random_range(1..6) {
-            let ino = self.any(rng);
+            let (ino, _) = self.any_or_shared(rng);
             let value = block_on(self.fs.store().get(Key::new(ino, Kind::Inode, 0))).unwrap();
             let Some(value) = value else { continue };
             let item = InodeItem::decode(&value).unwrap();
@@ -100,8 +116,8 @@ impl World {
 
     /// The same world on another device, opened anew.
     pub fn moved_to(self, device: Arc<MemoryDevice>) -> Self {
-        let Self { spawn, inos, dirs, .. } = self;
-        Self { inos, dirs, ..Self::open(device, &spawn) }
+        let Self { spawn, inos, dirs, pairs, canary, .. } = self;
+        Self { inos, dirs, pairs, ..Self::open_breaking(device, &spawn, canary) }
     }
 
     pub fn close(&self) {
@@ -129,9 +145,18 @@ impl World {
         // Those made last more often than others.
         let count = self.inos.len();
         match count {
+            _ if rng.random_ratio(1, 50) => ROOT,
             0 => ROOT,
             _ if rng.random_bool(0.5) => self.inos[count - 1 - rng.random_range(0..count.min(8))],
             _ => self.inos[rng.random_range(0..count)],
+        }
+    }
+
+    /// A file, and blocks that it has or may have. One that shares its blocks more often than others.
+    fn any_or_shared(&self, rng: &mut ChaCha8Rng) -> (Ino, u64) {
+        match self.any_pair(rng) {
+            Some(pair) if rng.random_bool(0.5) => (pair.inos[rng.random_range(0..2)], pair.blocks),
+            _ => (self.any(rng), 40),
         }
     }
 
@@ -141,9 +166,11 @@ impl World {
 
     async fn step(&mut self, rng: &mut ChaCha8Rng) -> Result<(), FsError> {
         let fs = self.fs.clone();
-        let (dir, name) = (self.dir(rng), NAMES[rng.random_range(0..NAMES.len())].as_bytes());
+        let (dir, name) = (self.dir(rng), NAMES[rng.random_range(0..NAMES.len())]);
         let caller = Caller { uid: rng.random_range(0..3) * 1000, gid: rng.random_range(0..3) * 100 };
-        match rng.random_range(0..100) {
+        match rng.random_range(0..120) {
+            100..106 => self.make_pair(rng).await?,
+            106..120 => self.meddle_with_pair(rng).await?,
             0..14 => {
                 let made = fs.mknod(caller, dir, name, FileType::Regular, 0o644, 0).await?;
                 self.made(made.ino);
@@ -169,7 +196,7 @@ impl World {
                 fs.link(self.any(rng), dir, name).await?;
             }
             31..37 => {
-                let (from, old) = (self.dir(rng), NAMES[rng.random_range(0..NAMES.len())].as_bytes());
+                let (from, old) = (self.dir(rng), NAMES[rng.random_range(0..NAMES.len())]);
                 let exchange = rng.random_bool(0.3);
                 let flags = RenameFlags { exchange, ..RenameFlags::default() };
                 fs.rename(from, old, dir, name, flags).await?;
@@ -189,7 +216,7 @@ impl World {
     }
 
     /// Keeps some inodes, with or without a name.
-    async fn hold_open(&mut self, dir: Ino, name: &[u8]) -> Result<(), FsError> {
+    pub async fn hold_open(&mut self, dir: Ino, name: &[u8]) -> Result<(), FsError> {
         let ino = self.fs.lookup(dir, name).await?.ino;
         let opened = self.fs.open_file(ino).await;
         self.fs.forget(ino, 1);
@@ -203,7 +230,7 @@ impl World {
         Ok(())
     }
 
-    fn made(&mut self, ino: Ino) {
+    pub fn made(&mut self, ino: Ino) {
         self.fs.forget(ino, 1);
         self.inos.push(ino);
     }
@@ -319,10 +346,22 @@ impl World {
     }
 }
 
+/// Makes a filesystem of this birth on a device.
+pub fn make(device: &Arc<MemoryDevice>, spawn: &Arc<dyn Spawn>, node_bytes: u32, seconds: i64) {
+    let options = FormatOptions { node_bytes, ..FormatOptions::default() };
+    let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds, nanoseconds: 0 });
+    block_on(format(device.clone(), options, root, spawn.clone())).unwrap();
+}
+
 /// Opens an image for writing.
 pub fn open(device: Arc<dyn Device>, spawn: &Arc<dyn Spawn>) -> Arc<Filesystem> {
+    open_breaking(device, spawn, None)
+}
+
+fn open_breaking(device: Arc<dyn Device>, spawn: &Arc<dyn Spawn>, canary: Option<Canary>) -> Arc<Filesystem> {
     // A small memtable, so that checkpoints come in the middle of everything.
-    let options = StoreOptions { memtable_bytes: 256 << 10, ..StoreOptions::default() };
+    let lab = Lab::breaking(canary);
+    let options = StoreOptions { memtable_bytes: 256 << 10, lab, ..StoreOptions::default() };
     let (store, _) = block_on(Store::open(device, options, spawn.clone())).unwrap();
     let options = Options { writeback_age: Duration::from_millis(20), ..Options::default() };
     block_on(Filesystem::open(store, spawn.clone(), options)).unwrap()
@@ -340,7 +379,7 @@ pub fn open_snapshot(
 }
 
 /// An access control list that says more than a mode.
-fn acl(permissions: u16, user: u32) -> Vec<u8> {
+pub fn acl(permissions: u16, user: u32) -> Vec<u8> {
     let mut value = 2u32.to_le_bytes().to_vec();
     let entries =
         [(1, 6, u32::MAX), (2, permissions, user), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
