@@ -41,6 +41,9 @@ fn a_stream_that_was_cut_off_goes_on() {
     let token = token_of(&target);
     assert!(snapshot_names(&target).is_empty());
     assert!(call(&[&"snapshot", &"list", &target]).ok().err.contains("part of a stream"));
+    let told = |source: &Path| call(&[&"info", &source]).ok().out.contains("receive --resume");
+    assert!(told(&target) && !told(&place.image()));
+    assert!(call(&[&"info", &target, &"--json"]).ok().out.contains("\"part_of_stream\": true"));
     call(&[&"check", &target]).ok();
     // It is nobody's snapshot.
     let hidden = ".syncline-receiving";
@@ -70,6 +73,7 @@ fn a_stream_that_was_cut_off_goes_on() {
     call(&[&"receive", &target, &"--resume", &"-i", &rest]).ok();
     assert_eq!(snapshot_names(&target), ["s"]);
     call(&[&"receive", &target, &"--token"]).fails(1, nothing);
+    assert!(!told(&target));
     require_same_trees(&place, &target);
     call(&[&"check", &target]).ok();
 }
@@ -100,6 +104,8 @@ fn an_image_that_keeps_part_of_a_stream_is_used_as_any_other() {
     fs::write(directory.join("own"), vec![5; 500_000]).unwrap();
     call(&[&"snapshot", &"create", &directory, &"own"]).ok();
     assert_eq!(token_of(&directory), token);
+    let told = || call(&[&"info", &directory]).ok().out.contains("--abandon");
+    assert!(told());
     assert_eq!(snapshot_names(&target), ["own"]);
     mount.unmount().ok();
     call(&[&"resize", &target, &"96MiB"]).ok();
@@ -112,7 +118,9 @@ fn an_image_that_keeps_part_of_a_stream_is_used_as_any_other() {
     call(&[&"snapshot", &"delete", &target, &"s"]).ok();
     receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
     let mount = Mount::new(&target, &directory, &[]);
+    assert!(told());
     call(&[&"receive", &directory, &"--abandon"]).ok();
+    assert!(!told());
     call(&[&"receive", &directory, &"--token"]).fails(1, &["nothing is kept"]);
     mount.unmount().ok();
     call(&[&"check", &target]).ok();
@@ -204,6 +212,10 @@ fn a_mount_receives_while_others_use_it() {
     let rest = place.path().join("rest");
     call(&[&"send", &place.image(), &"s", &"--resume", &token_of(&directory), &"-o", &rest]).ok();
     call(&[&"receive", &directory, &"-i", &rest]).fails(11, &["goes on after record"]);
+    // Longer than a message to the daemon.
+    let name = "x".repeat(20_000);
+    call(&[&"receive", &directory, &"--resume", &"-i", &rest, &"--name", &name])
+        .fails(1, &["can't be the name"]);
     call(&[&"receive", &directory, &"--resume", &"-i", &rest]).ok();
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let rounds = writer.join().unwrap();

@@ -64,8 +64,10 @@ pub fn register(
             // Other hosts may write to it only by a later mount, which has another one.
             let epoch = figures.can_be_lost().then(|| epoch(&fs.store().superblock()));
             let label = fs.label();
-            json!({ "uuid": uuid.to_string(), "label": label, "size_bytes": size_bytes, "epoch": epoch })
-                .to_string()
+            let part_of_stream = fs.store().keeps_part_of_stream();
+            json!({ "uuid": uuid.to_string(), "label": label, "size_bytes": size_bytes, "epoch": epoch,
+                "part_of_stream": part_of_stream })
+            .to_string()
         })
     });
     let (distributed, figures) = (Arc::downgrade(fs), storage.clone());

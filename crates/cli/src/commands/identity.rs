@@ -59,12 +59,14 @@ impl FromStr for NewUuid {
     }
 }
 
-/// Label, UUID and size.
+/// Label, UUID and size, and what else an image tells of itself.
 pub struct Identity {
     pub label: String,
     pub uuid: Uuid,
     /// The size of the filesystem, if its daemon tells it.
     pub size_bytes: Option<u64>,
+    /// Its daemon says that part of a stream is kept.
+    pub part_of_stream: bool,
 }
 
 /// Runs `label`.
@@ -149,7 +151,8 @@ fn identity(source: &Path) -> Result<Identity, Failure> {
         .map_err(|error| Failure::from(error).about(source))?;
     let superblock = slots.superblock;
     let size_bytes = Some(superblock.geometry.total_blocks * syncline_format::BLOCK_BYTES as u64);
-    Ok(Identity { label: superblock.label_text(), uuid: Uuid::from_bytes(superblock.uuid), size_bytes })
+    let (label, uuid) = (superblock.label_text(), Uuid::from_bytes(superblock.uuid));
+    Ok(Identity { label, uuid, size_bytes, part_of_stream: false })
 }
 
 /// Asks the daemon of a mount.
@@ -160,7 +163,8 @@ pub fn identity_of_mount(source: &Path) -> Result<Identity, Failure> {
     let field = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
     let uuid = Uuid::parse_str(&field("uuid"))
         .map_err(|_| Failure::new(format!("{}: the daemon ends just now", source.display())))?;
-    Ok(Identity { label: field("label"), uuid, size_bytes: answer["size_bytes"].as_u64() })
+    let part_of_stream = answer["part_of_stream"].as_bool().unwrap_or_default();
+    Ok(Identity { label: field("label"), uuid, size_bytes: answer["size_bytes"].as_u64(), part_of_stream })
 }
 
 /// Opens an image as a mount would, changes it and leaves it clean.

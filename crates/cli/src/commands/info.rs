@@ -25,6 +25,10 @@ pub struct Args {
     json: bool,
 }
 
+/// The line about a stream that was cut off.
+const PART_OF_STREAM: &str =
+    "stream        a part of one is kept: 'syncline receive --resume' goes on with it, --abandon gives it up";
+
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     if args.source.is_dir() {
@@ -56,7 +60,7 @@ fn of_mount(args: &Args) -> Outcome {
         let answer = json!({ "image": image, "uuid": uuid, "label": label, "size_bytes": size_bytes,
             "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "clean": false, "mounted": true,
             "read_only": read_only, "writeback_cache": sample.stats["daemon"]["writeback_cache"], "network": sample.stats["network"], "lease": sample.stats["lease"],
-            "lost": sample.stats["lost"] });
+            "lost": sample.stats["lost"], "part_of_stream": identity.part_of_stream });
         say_text!("{answer:#}\n");
         return Ok(ExitCode::SUCCESS);
     }
@@ -72,6 +76,9 @@ fn of_mount(args: &Args) -> Outcome {
         say!(
             "writes        kept by the kernel (-o writeback_cache): fsync and close say what could not be taken"
         );
+    }
+    if identity.part_of_stream {
+        say!("{PART_OF_STREAM}");
     }
     match read_only {
         _ if sample.stats["lost"].is_object() => say!("state         {}", summary::state(&sample)),
@@ -97,6 +104,9 @@ fn print(info: &Info) {
     say!("parents       {}", if info.parent_pointers { "every inode knows its names" } else { "off" });
     if info.device_lease {
         say!("lease         every writer takes the device lease: other hosts may reach the device");
+    }
+    if info.part_of_stream {
+        say!("{PART_OF_STREAM}");
     }
     say!("state         {}", if info.clean { clean } else { dirty });
     if let Some(what) = &info.superblock_lost {

@@ -68,6 +68,10 @@ pub fn run(args: &Args) -> Outcome {
 
 /// Receives the stream, and returns the snapshot's name.
 fn receive(args: &Args, input: impl Read + Send + 'static) -> Result<String, Failure> {
+    // Before anything of the stream is read: a sender can't be asked for it again.
+    if let Some(name) = args.name.as_ref().filter(|name| !Snapshot::is_free_name(name)) {
+        return Err(StoreError::from(SnapshotError::Name { name: name.clone() }).into());
+    }
     if is_mounted(&args.image)? {
         return receive_mounted::receive(&args.image, args.name.as_deref(), args.resume, input);
     }

@@ -9,6 +9,9 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use tempfile::NamedTempFile;
 
+/// The files of this process, under their numbers.
+const OWN_FILES: &str = "/proc/self/fd";
+
 /// A file that is being written. Dropped, it is gone.
 pub enum WholeFile {
     /// Nothing is left of it if this process is killed.
@@ -20,11 +23,15 @@ pub enum WholeFile {
 impl WholeFile {
     /// Makes one for the owner alone, in the folder of `path`.
     pub fn new(path: &Path) -> io::Result<Self> {
-        let folder = folder_of(path);
+        Self::in_folder(folder_of(path), Path::new(OWN_FILES))
+    }
+
+    fn in_folder(folder: &Path, own_files: &Path) -> io::Result<Self> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         match rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => Ok(Self::Nameless(file.into())),
-            Err(_) => NamedTempFile::new_in(folder).map(Self::Renamed),
+            // A container may have no /proc, by which the file will get its name.
+            Ok(file) if own_files.exists() => Ok(Self::Nameless(file.into())),
+            _ => NamedTempFile::new_in(folder).map(Self::Renamed),
         }
     }
 
@@ -54,7 +61,7 @@ impl WholeFile {
         let folder = File::open(folder_of(path))?;
         match self {
             Self::Nameless(file) => {
-                let this = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let this = format!("{OWN_FILES}/{}", file.as_raw_fd());
                 rustix::fs::linkat(CWD, this, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
             }
             Self::Renamed(file) => drop(file.persist_noclobber(path).map_err(|failed| failed.error)?),
@@ -106,6 +113,17 @@ mod tests {
             drop(make(&path));
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
+    }
+
+    #[test]
+    fn where_there_is_no_proc_a_file_gets_its_name_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = WholeFile::in_folder(folder.path(), &folder.path().join("proc")).unwrap();
+        write(&file, "whole");
+        assert!(matches!(file, WholeFile::Renamed(_)));
+        file.finish(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole");
     }
 
     #[test]

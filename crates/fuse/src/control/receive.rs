@@ -27,6 +27,9 @@ impl Transfer {
     /// Begins a transfer into the filesystem mounted at (or above) `path`. The daemon refuses with EBUSY
     /// if there is one already.
     pub fn begin(path: &Path, request: &str) -> Result<Self, ControlError> {
+        if request.len() > Self::PART_BYTES {
+            return Err(failed(path, "receive", io::Error::from_raw_os_error(libc::EMSGSIZE)));
+        }
         let file = open(path)?;
         let question = question("begin", 0, request.len());
         let (answer, _) = ask_about(&file, &question, request.as_bytes())

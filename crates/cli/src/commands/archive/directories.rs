@@ -52,6 +52,15 @@ impl<'a> Directories<'a> {
 
     /// The directory of a path. It and those above it are made if they are not there.
     pub fn at(&mut self, path: &Path) -> Result<Ino, Failure> {
+        self.walk(path, true)
+    }
+
+    /// The directory of a path, which is there.
+    pub fn find(&mut self, path: &Path) -> Result<Ino, Failure> {
+        self.walk(path, false)
+    }
+
+    fn walk(&mut self, path: &Path, makes: bool) -> Result<Ino, Failure> {
         let (mut ino, mut missing) = (TOP, Vec::new());
         for path in path.ancestors() {
             if let Some(known) = self.known.get(path) {
@@ -61,7 +70,7 @@ impl<'a> Directories<'a> {
             missing.extend(path.file_name().map(|name| (path, name.as_bytes())));
         }
         for (path, name) in missing.into_iter().rev() {
-            ino = self.step(ino, path, name)?;
+            ino = self.step(ino, path, name, makes)?;
             if self.known_bytes > KNOWN_BYTES_MAX {
                 self.known.clear();
                 self.known_bytes = 0;
@@ -72,10 +81,10 @@ impl<'a> Directories<'a> {
         Ok(ino)
     }
 
-    fn step(&mut self, dir: Ino, path: &Path, name: &[u8]) -> Result<Ino, Failure> {
+    fn step(&mut self, dir: Ino, path: &Path, name: &[u8], makes: bool) -> Result<Ino, Failure> {
         let engine = self.fs.engine();
         let found = match block_on(engine.lookup(dir, name)) {
-            Err(FsError::NotFound) => {
+            Err(FsError::NotFound) if makes => {
                 let made = block_on(engine.mkdir(ROOT, dir, name, MEANWHILE));
                 let made = made.map_err(|error| Failure::from(Error::from(error)).about(path))?;
                 self.later.insert(made.ino, None);

@@ -115,7 +115,10 @@ impl<R: Read> Entries<R> {
         if read == 0 {
             return Err(ends_early());
         }
-        self.input.read_exact(&mut header.as_mut_bytes()[read..]).map_err(|_| ends_early())?;
+        self.input.read_exact(&mut header.as_mut_bytes()[read..]).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => ends_early(),
+            _ => error,
+        })?;
         if is_zero(header.as_bytes()) {
             self.require_end()?;
             return if within { Err(ends_early()) } else { Ok(None) };

@@ -60,7 +60,9 @@ impl Unpacker<'_> {
         let path = below(to, &found.name)?;
         let attributes = Attributes::of(found)?;
         let kind = found.header.entry_type();
-        if kind.is_dir() || kind.as_byte() == LISTED_DIRECTORY {
+        // The oldest archives have no other mark of a directory.
+        let ends_as_directory = kind == EntryType::Regular && found.name.ends_with(b"/");
+        if kind.is_dir() || kind.as_byte() == LISTED_DIRECTORY || ends_as_directory {
             return self.directories.entry(&path, attributes);
         }
         if kind == EntryType::GNUSparse || found.all().any(|(key, _)| key.starts_with(b"GNU.sparse.")) {
@@ -70,8 +72,10 @@ impl Unpacker<'_> {
         let (dir, name) = self.place(&path)?;
         let engine = self.fs.engine();
         if kind == EntryType::Link {
-            let (first_dir, first) = self.place(&below(to, &found.target)?)?;
-            let first = block_on(engine.lookup(first_dir, &first)).map_err(Error::from)?.ino;
+            let first = below(to, &found.target)?;
+            let first_dir = self.directories.find(first.parent().unwrap_or(Path::new("/")))?;
+            let first = first.file_name().unwrap_or_default().as_bytes();
+            let first = block_on(engine.lookup(first_dir, first)).map_err(Error::from)?.ino;
             let linked = block_on(engine.link(first, dir, &name)).map_err(Error::from);
             engine.forget(first, 1);
             linked.map(|linked| engine.forget(linked.ino, 1))?;
@@ -163,7 +167,8 @@ fn device(found: &Found) -> Result<u32, Failure> {
 /// The path of a name of the archive below a directory.
 fn below(to: &Path, name: &[u8]) -> Result<PathBuf, Failure> {
     let too_long = || Failure::from(Error::from(FsError::NameTooLong));
-    if name.len() >= PATH_BYTES_MAX {
+    // `archive tar` puts a dot before it, and a slash behind a directory.
+    if name.len() >= PATH_BYTES_MAX + 2 {
         return Err(too_long());
     }
     let path = to.join(inside(name).ok_or_else(|| leads_out(Path::new(OsStr::from_bytes(name))))?);
@@ -277,6 +282,58 @@ mod tests {
             "{failure}"
         );
         assert!(fs.symlink_metadata("/a").is_err());
+    }
+
+    #[test]
+    fn what_tar_writes_untar_reads_with_the_longest_paths() {
+        let fs = empty();
+        let above = format!("/{}", "d".repeat(255)).repeat(15);
+        let [directory, file] =
+            ["e", "f"].map(|letter| format!("{above}/{}", letter.repeat(PATH_BYTES_MAX - 2 - above.len())));
+        assert_eq!(file.len(), PATH_BYTES_MAX - 1);
+        fs.create_dir_all(&directory).unwrap();
+        fs.write(&file, "deep").unwrap();
+        let mut archive = Vec::new();
+        super::super::tar::write(&fs, Path::new("image"), &mut archive).unwrap();
+        let other = empty();
+        unpack(&other, &archive[..], Path::new("/")).unwrap();
+        assert_eq!(other.read(&file).unwrap(), b"deep");
+        assert!(other.metadata(&directory).unwrap().is_dir());
+    }
+
+    fn named(kind: EntryType, name: &str, target: &str) -> tar::Header {
+        let mut header = header(kind, 0o755, 0);
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.as_old_mut().linkname[..target.len()].copy_from_slice(target.as_bytes());
+        header.set_cksum();
+        header
+    }
+
+    #[test]
+    fn a_name_with_a_slash_behind_it_is_a_directory() {
+        let mut builder = tar::Builder::new(Vec::new());
+        for kind in [EntryType::Regular, EntryType::new(0)] {
+            let name = format!("{}/", kind.as_byte());
+            builder.append(&named(kind, &name, ""), io::empty()).unwrap();
+            builder.append(&named(kind, &format!("{name}file"), ""), io::empty()).unwrap();
+        }
+        let fs = empty();
+        unpack(&fs, &builder.into_inner().unwrap()[..], Path::new("/")).unwrap();
+        for directory in ["/48", "/0"] {
+            assert_eq!(fs.metadata(directory).unwrap().permissions(), 0o755);
+            assert!(fs.read(format!("{directory}/file")).unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_link_to_nothing_makes_nothing() {
+        let mut builder = tar::Builder::new(Vec::new());
+        builder.append(&named(EntryType::Link, "name", "no/such/file"), io::empty()).unwrap();
+        let fs = empty();
+        let bytes = builder.into_inner().unwrap();
+        let failure = unpack(&fs, &bytes[..], Path::new("/")).unwrap_err().to_string();
+        assert!(failure.contains("/no: no such file"), "{failure}");
+        assert!(fs.symlink_metadata("/no").unwrap_err().is_not_found());
     }
 
     #[test]

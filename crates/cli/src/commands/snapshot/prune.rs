@@ -79,6 +79,10 @@ pub fn run(args: &Args) -> Outcome {
         .map(|snapshot| (snapshot.created, snapshot.name))
         .collect();
     snapshots.sort();
+    let early = snapshots.split_off(begun_by(&snapshots, SystemTime::now()));
+    for (_, name) in early {
+        note!("syncline: {name:?} was made later than now, by the clock: it stays, and counts in no period");
+    }
     let times: Vec<u64> = snapshots.iter().map(|(time, _)| seconds(*time)).collect();
     let kept = kept(&times, &args.keep);
     let mut code = 0;
@@ -98,6 +102,12 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     Ok(ExitCode::from(code))
+}
+
+/// How many of these, which are in order, were made up to now. A clock that was ahead for some time would
+/// otherwise fill the newest periods for ever, and whatever is made now would go at once.
+fn begun_by(snapshots: &[(SystemTime, String)], now: SystemTime) -> usize {
+    snapshots.partition_point(|(time, _)| *time <= now)
 }
 
 fn seconds(time: SystemTime) -> u64 {
@@ -174,6 +184,25 @@ mod tests {
         assert_eq!(date(11_017), (2000, 3));
         assert_eq!(date(20_453), (2025, 12), "the 31st");
         assert_eq!(date(20_454), (2026, 1));
+    }
+
+    /// Otherwise each snapshot that is made now would go at once, as older than all of those.
+    #[test]
+    fn what_was_made_later_than_now_fills_no_period() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let fs = Filesystem::create(&image, 32 << 20, &syncline::FormatOptions::default()).unwrap();
+        let now = seconds(SystemTime::now());
+        for (name, time) in [("a-1", now - 9), ("a-2", now - 5), ("a-3", now + DAY), ("a-4", now + 2 * DAY)] {
+            let made = fs.engine().store().create_snapshot(name, time * 1_000_000_000);
+            syncline_device::block_on(made).unwrap();
+        }
+        fs.close().unwrap();
+        let keep = vec![rule("last=1").unwrap()];
+        run(&Args { source: image.clone(), keep, prefix: "a-".into(), dry_run: false }).unwrap();
+        let names: Vec<String> =
+            Filesystem::snapshots_of(&image).unwrap().into_iter().map(|snapshot| snapshot.name).collect();
+        assert_eq!(names, ["a-2", "a-3", "a-4"]);
     }
 
     #[test]
