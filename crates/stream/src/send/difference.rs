@@ -57,6 +57,8 @@ pub(super) struct Found {
     unrelated: Option<Ino>,
     /// Symlinks in both.
     links: Vec<Ino>,
+    /// Blocks of files that are in the log before or after.
+    logged: BTreeSet<(Ino, u64)>,
     /// The extents of one group of blocks of one file: before and after.
     group: Group,
     corrupt: Option<(Ino, FormatError)>,
@@ -85,6 +87,9 @@ impl Found {
         }
         for (ino, end) in std::mem::take(&mut found.shrunk) {
             found.add_reserved(after, ino, end).await?;
+        }
+        for (ino, block) in std::mem::take(&mut found.logged) {
+            found.add_below(after, ino, block).await?;
         }
         // A name may move to another slot without changing.
         let same: Vec<Name> = found.removed.intersection(&found.added).cloned().collect();
@@ -129,6 +134,19 @@ impl Found {
             }
             if extent.end() > first {
                 self.add_range(ino, (extent.file_block.max(first), extent.end().min(end)));
+                self.add_shared(&extent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what a block shares that was in the log: the extent below it may be the same as before.
+    async fn add_below(&mut self, after: &Filesystem, ino: Ino, block: u64) -> Result<(), StreamError> {
+        let near = block.saturating_sub(EXTENT_BLOCKS_MAX);
+        let mut extents = Kinds::from(after, ino, Kind::Extent, near);
+        while let Some((first, value)) = extents.next().await?.filter(|(first, _)| *first <= block) {
+            let extent = Extent::decode(first, &value).map_err(|detail| FsError::Corrupt { ino, detail })?;
+            if extent.end() > block {
                 self.add_shared(&extent);
             }
         }
@@ -202,6 +220,7 @@ impl Found {
                 let value = before.or(after).unwrap_or_default();
                 let block = Piece::decode(key.offset, value)?.file_block;
                 self.add_range(key.object, (block, block + 1));
+                self.logged.insert((key.object, block));
             }
             Some(Kind::Preallocation) => {
                 for value in [before, after].into_iter().flatten() {
