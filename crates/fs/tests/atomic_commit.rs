@@ -1,0 +1,79 @@
+//! The commit of an atomic write of which most lies on the device: its memory, its log, and the time
+//! in which nobody else can commit, in the worst case: each block is an extent of its own and divides
+//! one of 32 blocks.
+//!
+//! `SYNCLINE_EXTENTS=65536 cargo test -p syncline-fs --test atomic_commit -- --nocapture` measures the
+//! largest one.
+
+use allocation_counter::measure;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use syncline_device::{Background, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_fs::types::{Caller, FileType, ROOT, Timestamp};
+use syncline_fs::{Filesystem, Options};
+use syncline_store::{FormatOptions, Store, StoreOptions, format};
+
+const BLOCK: u64 = 4096;
+const HANDLE: u64 = 2;
+/// Blocks of an extent.
+const EXTENT: u64 = 32;
+const EXTENTS: u64 = 2000;
+/// Bytes for each extent: of memory at most at a time, and of the log. docs/MEMORY.md and
+/// docs/DURABILITY.md say the same.
+const MEMORY_EACH: u64 = 2560;
+const LOG_EACH: u64 = 400;
+
+fn filesystem(extents: u64) -> Arc<Filesystem> {
+    let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
+    let device = MemoryDevice::new((extents * EXTENT * BLOCK * 3).max(256 << 20));
+    let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
+    block_on(format(device.clone(), FormatOptions::default(), root, spawn.clone())).unwrap();
+    // No checkpoint and no seal by itself: what the commit does is seen alone.
+    let options = StoreOptions {
+        checkpoint_interval: Duration::from_secs(3600),
+        memtable_bytes: 1 << 30,
+        ..StoreOptions::default()
+    };
+    let (store, _) = block_on(Store::open(device, options, spawn.clone())).unwrap();
+    let options = Options { atomic_blocks_max: 256, ..Options::default() };
+    block_on(Filesystem::open(store, spawn, options)).unwrap()
+}
+
+#[test]
+fn a_commit_is_bounded_by_its_extents() {
+    let extents = std::env::var("SYNCLINE_EXTENTS").map_or(EXTENTS, |number| number.parse().unwrap());
+    let fs = filesystem(extents);
+    let caller = Caller { uid: 0, gid: 0 };
+    let file = block_on(fs.mknod(caller, ROOT, b"file", FileType::Regular, 0o644, 0)).unwrap().ino;
+    let (whole, block) = (Bytes::from(vec![1; 1 << 20]), Bytes::from(vec![2; BLOCK as usize]));
+    for at in 0..extents * EXTENT * BLOCK / (1 << 20) + 1 {
+        block_on(fs.write(file, at << 20, whole.clone(), false)).unwrap();
+    }
+    block_on(fs.syncfs()).unwrap();
+    block_on(fs.start_atomic_write(file, HANDLE)).unwrap();
+    for extent in 0..extents {
+        let offset = (extent * EXTENT + 7) * BLOCK;
+        block_on(fs.write_through(file, HANDLE, offset, block.clone(), false)).unwrap();
+    }
+    let spilled = fs.counters().atomic_spilled_bytes / BLOCK;
+    assert!(spilled >= extents - 256, "{spilled} of {extents}");
+    let before = fs.store().counters();
+    let started = Instant::now();
+    let taken = measure(|| block_on(fs.commit_atomic_write(file, HANDLE)).unwrap());
+    let elapsed = started.elapsed();
+    let after = fs.store().counters();
+    let log = after.log_bytes - before.log_bytes;
+    println!(
+        "{extents} extents: {} bytes of memory each, {} of log, {elapsed:?}, {} batches, {} flushes",
+        taken.bytes_max / extents,
+        log / extents,
+        after.batches - before.batches,
+        after.flushes_issued - before.flushes_issued
+    );
+    assert!(taken.bytes_max <= extents * MEMORY_EACH, "{} bytes of memory", taken.bytes_max);
+    assert!(log <= extents * LOG_EACH, "{log} bytes of log");
+    assert_eq!(after.flushes_issued - before.flushes_issued, 1);
+    let found = block_on(fs.read(file, (7 + EXTENT) * BLOCK, BLOCK as usize)).unwrap().concat();
+    assert!(found == block[..]);
+}
