@@ -49,11 +49,13 @@ fn the_tests_of_files_names_and_syncs_hold_too() {
         "a_signal_unmounts_and_leaves_the_image_clean",
         "errors_have_the_numbers_that_programs_know",
     ];
-    // Openings are requests, and are refused for append-only files as with check_opens; a write that
-    // passes a quota is told later.
+    // Openings are requests, and are refused for append-only files as with check_opens. That a quota,
+    // an image or a flag forbids a write is told later.
     let others = [
         "opening_and_closing_costs_no_request",
         "an_append_only_file_only_grows",
+        "an_immutable_file_stays_what_it_is",
+        "a_clone_that_finds_no_room_leaves_nothing",
         "limits_hold_are_shown_and_give_back_what_is_removed",
         "programs_in_c_can_set_show_and_remove_quotas",
     ];
