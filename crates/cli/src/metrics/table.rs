@@ -181,11 +181,11 @@ pub const METRICS: &[Metric] = &[
     count("fdatasyncs", "/files/fdatasyncs", "fdatasyncs of regular files"),
     count("atomic_commits", "/files/atomic_commits", "Atomic writes of a file that were committed"),
     count("atomic_aborts", "/files/atomic_aborts", "Atomic writes of a file that were taken back"),
-    count(
-        "atomic_spilled_bytes",
+    bytes(count(
+        "atomic_spilled",
         "/files/atomic_spilled_bytes",
-        "Data bytes of atomic writes that went to the device before the commit",
-    ),
+        "Data of atomic writes that went to the device before the commit",
+    )),
     count("barriers", "/files/barriers", "Barriers"),
     count("syncs_ordered", "/files/syncs_ordered", "Syncs of class ordered, which waited for no flush"),
     count(

@@ -312,10 +312,13 @@ mod tests {
     #[test]
     fn a_name_with_a_slash_behind_it_is_a_directory() {
         let mut builder = tar::Builder::new(Vec::new());
-        for kind in [EntryType::Regular, EntryType::new(0)] {
-            let name = format!("{}/", kind.as_byte());
-            builder.append(&named(kind, &name, ""), io::empty()).unwrap();
-            builder.append(&named(kind, &format!("{name}file"), ""), io::empty()).unwrap();
+        for kind in [b'0', 0] {
+            for name in [format!("{kind}/"), format!("{kind}/file")] {
+                let mut header = named(EntryType::Regular, &name, "");
+                header.as_old_mut().linkflag = [kind];
+                header.set_cksum();
+                builder.append(&header, io::empty()).unwrap();
+            }
         }
         let fs = empty();
         unpack(&fs, &builder.into_inner().unwrap()[..], Path::new("/")).unwrap();
