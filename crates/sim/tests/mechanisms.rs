@@ -268,6 +268,19 @@ fn the_first_sync_of_a_file_is_logged_where_few_sync() {
 }
 
 #[test]
+fn where_many_sync_fewer_blocks_are_logged() {
+    const WRITERS: u64 = 16;
+    let bench = Bench::new(&[]);
+    let files: Vec<Ino> = (0..WRITERS).map(|index| bench.create(&format!("f{index}"))).collect();
+    write_at_once(&bench, WRITERS, files.clone(), &[1; 16384]);
+    let before = bench.files().blocks_in_log;
+    write_at_once(&bench, WRITERS, files.clone(), &[2; 20480]);
+    assert_eq!(bench.files().blocks_in_log, before);
+    write_at_once(&bench, WRITERS, files.clone(), &[3; 16384]);
+    assert!(bench.files().blocks_in_log > before);
+}
+
+#[test]
 fn fsyncs_of_what_is_not_shared_look_no_count_up() {
     const WRITERS: u64 = 8;
     let lookups = |without: &[Ablation]| {

@@ -168,11 +168,11 @@ fn reasons_tell_own_changes_from_those_of_others() {
     result.unwrap();
     assert_eq!((data_only.cover, data_only.why.is_empty()), (Cover::Elided, true));
     assert_eq!(bench.fsync(two).why, Why::ATTRIBUTES);
-    bench.write(one, 0, &[1; 32768]);
+    bench.write(one, 0, &[1; 65536]);
     bench.run(|fs| async move { fs.barrier(&[one]).await.unwrap() });
     let receipt = bench.fsync(one);
     assert_eq!(receipt.why, Why::LOGGED, "the barrier had submitted it");
-    assert_eq!((receipt.submitted.blocks, receipt.batches.data_bytes), (0, 32768));
+    assert_eq!((receipt.submitted.blocks, receipt.batches.data_bytes), (0, 65536));
     bench.create("third");
     let directory = bench.fsync(ROOT);
     assert_eq!((directory.call, directory.why), (Call::Fsyncdir, Why::ENTRIES));
@@ -250,19 +250,19 @@ fn a_failed_flush_leaves_a_receipt_with_its_error_and_stage() {
     let bench = Bench::new();
     let ino = bench.create("file");
     bench.fsync(ino);
-    bench.write(ino, 0, &[1; 32768]);
+    bench.write(ino, 0, &[1; 65536]);
     bench.device.add(Fault::next(Operation::Flush, 1));
     let (result, receipt) = bench.try_fsync(ino, false);
     assert_eq!(result.unwrap_err().errno(), 5);
     assert_eq!(receipt.failed, Some(Failed { errno: 5, stage: Some(Stage::Flush) }));
-    assert_eq!((receipt.submitted.blocks, receipt.batches.count), (8, 1));
+    assert_eq!((receipt.submitted.blocks, receipt.batches.count), (16, 1));
     assert_eq!(receipt.durable, Default::default(), "nothing is said to be durable");
     let retried = bench.fsync(ino);
     assert_eq!((retried.cover, retried.why), (Cover::Issued, Why::LOGGED));
     assert_eq!(retried.batches.last, receipt.batches.last, "the same batch, written again");
 
     // Fails the data, the batch beside it, and the checkpoint that would move them elsewhere.
-    bench.write(ino, 0, &[2; 32768]);
+    bench.write(ino, 0, &[2; 65536]);
     bench.device.add(Fault::next(Operation::Write, u64::MAX));
     let (result, receipt) = bench.try_fsync(ino, false);
     assert!(result.is_err());

@@ -50,24 +50,26 @@ impl Ahead {
     }
 }
 
-/// Starts a task after a sync has logged blocks of a file, if enough are logged and no task is
-/// running for it.
-pub(in crate::data) fn begin(fs: &Filesystem, inode: &Arc<Inode>) {
-    if !take_turn(fs, &mut inode.state.lock()) {
+/// Starts a task after a sync has logged `logged` blocks of a file, if enough have no place and no
+/// task is running for it.
+pub(in crate::data) fn begin(fs: &Filesystem, inode: &Arc<Inode>, logged: u64) {
+    if !take_turn(fs, &mut inode.state.lock(), logged) {
         return;
     }
     let task = Task { fs: fs.arc(), inode: inode.clone() };
     fs.spawn.spawn(Box::pin(async move { task.run().await }));
 }
 
-fn take_turn(fs: &Filesystem, state: &mut InodeState) -> bool {
+fn take_turn(fs: &Filesystem, state: &mut InodeState, logged: u64) -> bool {
     let (data, ahead) = (&mut state.data, fs.options.place_ahead_blocks);
     // Blocks have been placed otherwise since a task failed.
     let from = u64::from(data.place_from);
     if data.unplaced.len() < from.saturating_sub(ahead) {
         data.place_from = 0;
     }
-    let due = data.unplaced.len() >= u64::from(data.place_from).max(ahead);
+    // A task costs as much whatever the size of the syncs, so it has half as many of any size.
+    let enough = ahead.max((ahead / 2).saturating_mul(logged));
+    let due = data.unplaced.len() >= u64::from(data.place_from).max(enough);
     // Blocks that are to be compressed wait until there are whole units.
     if !due || data.placing || fs.data.queue.is_stopping() || compression_of(state.meta.flags).is_some() {
         return false;

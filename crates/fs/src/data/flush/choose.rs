@@ -13,34 +13,39 @@ use crate::inode::InodeState;
 use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
 use syncline_format::items::inode::compression_of;
 
-/// Most blocks of a file that one sync logs. With more, a separate write costs less than writing
-/// them twice.
-const LOGGED_MAX: u64 = 4;
+/// Most blocks of a file that one sync logs, while few syncs are under way and while many are. With
+/// more, a separate write costs less than writing them twice. Among many it costs less anyway: it
+/// is joined with those of the others.
+const LOGGED_MAX_ALONE: u64 = 8;
+const LOGGED_MAX_AMONG_MANY: u64 = 4;
 /// Most blocks of a file without a place. The sync that would exceed this places them all, in one
-/// write.
-const UNPLACED_MAX: u64 = 64;
-/// A file's first sync logs its blocks only if at most this many syncs are under way. For most
-/// files it is the only sync: their blocks would be written twice, if they live. With many syncs
+/// write: with more than `parallel_blocks` of them it would do so in two steps.
+const UNPLACED_MAX: u64 = 192;
+/// Most syncs under way that are few. Among more, a file's first sync logs nothing: for most
+/// files it is the only one, their blocks would be written twice, if they live. With many syncs
 /// that saves little: a device write that is joined with the writes of the others, and a wait that
 /// these have anyway.
 const FEW_SYNCS: u64 = 4;
 /// Free blocks that must remain: on a full image the tree has no room for file contents as well.
 const ROOM: u64 = 256;
 
-/// True when a submission should log the dirty blocks rather than place them. The inode's
-/// `writeback` and its lease are held.
-pub(super) fn is_logged(fs: &Filesystem, state: &InodeState, aim: Aim) -> bool {
+/// True when a submission of so many files should log the dirty blocks of this one rather than
+/// place them. The inode's `writeback` and its lease are held.
+pub(super) fn is_logged(fs: &Filesystem, state: &InodeState, aim: Aim, files: usize) -> bool {
     let data = &state.data;
     let plain = data.inline.is_none() && data.preallocated.blocks() == 0 && data.charge.is_none();
     let large = state.attr.size > fs.limits.inline_bytes as u64;
     if aim != Aim::Log || !fs.logs_data || !plain || !large || !data.in_flight.is_empty() {
         return false;
     }
-    if !data.submitted && fs.store.syncs_about() > FEW_SYNCS {
+    let syncs = fs.store.syncs_about();
+    if !data.submitted && syncs > FEW_SYNCS {
         return false;
     }
     let more = data.dirty.unlogged();
-    let few = more <= LOGGED_MAX && data.unplaced.len() + more <= UNPLACED_MAX;
+    let many = syncs.max(files as u64) > FEW_SYNCS;
+    let max = if many { LOGGED_MAX_AMONG_MANY } else { LOGGED_MAX_ALONE };
+    let few = more <= max && data.unplaced.len() + more <= UNPLACED_MAX;
     few && fs.store.is_roomy(ROOM)
 }
 

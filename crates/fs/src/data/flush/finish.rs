@@ -72,7 +72,7 @@ impl Started<'_> {
         state.attr.blocks = state.data.visible_units(size);
         drop(state);
         if !self.logged.is_empty() {
-            ahead::begin(fs, self.inode);
+            ahead::begin(fs, self.inode, self.logged.len() as u64);
         }
     }
 

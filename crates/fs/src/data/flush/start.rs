@@ -50,7 +50,7 @@ pub(in crate::data) async fn submit_beside(
     let mut written = Some(written);
     let mut old: SmallVec<[_; 1]> = SmallVec::with_capacity(files.len());
     for file in files {
-        if choose::is_logged(fs, &file.inode.state.lock(), file.aim) {
+        if choose::is_logged(fs, &file.inode.state.lock(), file.aim, files.len()) {
             old.push(None);
             continue;
         }

@@ -35,6 +35,20 @@ fn on_its_way() -> (Arc<Moody>, Mount, Ino, Vec<u8>) {
 }
 
 #[test]
+fn as_many_large_syncs_are_placed_together_as_small_ones() {
+    const SYNC: usize = 8;
+    let mount = Mount::new();
+    let (ino, mut contents) = mount.file("file", 500);
+    for round in 0..PLACE_AHEAD as usize / 2 {
+        assert_eq!(mount.fs.counters().placed_ahead, 0, "round {round}");
+        mount.update(ino, &mut contents, round * SYNC * BLOCK_BYTES, &pattern(2, SYNC * BLOCK_BYTES));
+        mount.wait_for_placing();
+    }
+    assert_eq!(mount.fs.counters().placed_ahead, PLACE_AHEAD / 2 * SYNC as u64);
+    assert_eq!(mount.unplaced(ino), []);
+}
+
+#[test]
 fn no_sync_has_to_place_what_a_task_can() {
     let mount = Mount::new();
     let (ino, mut contents) = mount.file("file", 500);

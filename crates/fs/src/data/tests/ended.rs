@@ -144,7 +144,7 @@ fn a_truncation_within_what_has_a_place_leaves_it_too() {
             std::thread::scope(|scope| {
                 let ending = scope.spawn(|| way(&mount.fs, &inode));
                 device.wait_for_held_blocks(ROUND);
-                mount.write(inode.ino, 10 * BLOCK, &pattern(4, 6 * BLOCK as usize));
+                mount.write(inode.ino, 10 * BLOCK, &pattern(4, 9 * BLOCK as usize));
                 device.release_and_hold();
                 wait_until(|state| state.data.in_flight.contains(ROUND), &inode);
                 mount.write(inode.ino, EDGE * BLOCK, &pattern(5, BLOCK as usize));
@@ -176,7 +176,7 @@ fn a_block_that_a_truncation_put_back_is_not_forgotten_for_another() {
             // Growing: from then on the logged size is not behind.
             mount.truncate(ino, ALL * BLOCK).unwrap();
             // More blocks than a sync logs.
-            mount.write(ino, 0, &pattern(4, 6 * BLOCK as usize));
+            mount.write(ino, 0, &pattern(4, 9 * BLOCK as usize));
             mount.write(ino, (ROUND + 6) * BLOCK, &pattern(5, 40 * BLOCK as usize));
             device.release_and_hold();
             wait_until(|state| state.data.in_flight.contains(ROUND + 16), &inode);

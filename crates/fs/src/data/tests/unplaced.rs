@@ -34,6 +34,21 @@ impl Mount {
 }
 
 #[test]
+fn a_lone_sync_logs_eight_blocks_and_places_nine() {
+    let mount = Mount::new();
+    let (ino, mut contents) = mount.file("file", 100);
+    for (blocks, logged) in [(8, 8), (9, 0)] {
+        let before = mount.blocks_in_log();
+        mount.update(ino, &mut contents, 20 * BLOCK_BYTES, &pattern(2 + blocks as u64, blocks * BLOCK_BYTES));
+        assert_eq!(mount.blocks_in_log() - before, logged);
+        assert_eq!(mount.unplaced(ino).len() as u64, logged);
+        mount.check_items(ino);
+    }
+    let crashed = mount.crash();
+    assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
+}
+
+#[test]
 fn a_small_sync_is_one_write_and_survives() {
     let mount = Mount::new();
     let (ino, mut contents) = mount.file("file", 100);
@@ -149,19 +164,19 @@ fn what_is_cut_off_does_not_come_back() {
     for (name, cut) in cuts {
         let mount = Mount::new();
         mount.file("other", 20);
-        let (ino, mut contents) = mount.file("file", 8);
+        let (ino, mut contents) = mount.file("file", 9);
         // Updates a block that has a place, and one behind the end that has none.
         contents.extend(vec![0; BLOCK_BYTES]);
         mount.update(ino, &mut contents, 5 * BLOCK_BYTES, &pattern(3, BLOCK_BYTES));
-        mount.update(ino, &mut contents, 8 * BLOCK_BYTES, &pattern(4, BLOCK_BYTES));
-        assert_eq!(mount.unplaced(ino), [5, 8], "{name}");
+        mount.update(ino, &mut contents, 9 * BLOCK_BYTES, &pattern(4, BLOCK_BYTES));
+        assert_eq!(mount.unplaced(ino), [5, 9], "{name}");
         cut(&mount, ino, &mut contents);
         mount.check_items(ino);
         assert!(mount.read(ino, 0, 1 << 16) == contents, "{name}");
         mount.fsync(ROOT);
         // If contents that were cut off still exist anywhere, they show when the file grows over
         // them.
-        let grown = [&contents[..], &vec![0; 10 * BLOCK_BYTES - contents.len()]].concat();
+        let grown = [&contents[..], &vec![0; 11 * BLOCK_BYTES - contents.len()]].concat();
         let crashed = mount.crash();
         let ino = crashed.find("file");
         assert!(crashed.read(ino, 0, 1 << 16) == contents, "{name}, after a crash");
