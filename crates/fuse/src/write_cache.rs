@@ -9,7 +9,9 @@
 //! It may also come first: write-back in the background waits for no answer. So the times that came
 //! last are kept here, and hold once the kernel has nothing left to hand over.
 
-use crate::page_cache::joined;
+mod losses;
+
+use losses::Losses;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -26,6 +28,8 @@ pub struct WriteCache {
     files: Mutex<Files>,
     /// The number of open files, readable without the lock.
     len: AtomicUsize,
+    /// The number of files of which something is missing, likewise.
+    losses: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -38,6 +42,8 @@ struct Files {
     /// Files that were written past the cache, each with the mtime that the kernel knows: it does
     /// not move that for such writes, and would hand it over as if it had.
     known_mtimes: HashMap<Ino, Timestamp>,
+    /// Contents that came and could not be taken.
+    losses: Losses,
 }
 
 /// A file that is open for writing through the cache.
@@ -49,12 +55,6 @@ struct OpenFile {
     times: Option<WrittenTimes>,
     /// Contents came since.
     is_written_since: bool,
-    /// Contents that came and could not be taken, and are not written again or cut off since.
-    lost: Vec<Range<u64>>,
-    /// Why.
-    errno: i32,
-    /// No write(2) has failed for it yet.
-    is_untold: bool,
 }
 
 impl WriteCache {
@@ -86,8 +86,8 @@ impl WriteCache {
         let Some(file) = files.open.get_mut(&ino) else { return };
         file.handles -= 1;
         if file.handles == 0 {
-            // Its program was told, by close(2) or before, of what was lost.
             files.open.remove(&ino);
+            files.losses.closed(ino);
             self.len.store(files.open.len(), Ordering::Release);
         }
     }
@@ -107,44 +107,55 @@ impl WriteCache {
         self.files.lock().open.keys().copied().collect()
     }
 
-    /// Records that contents came, or were written past the cache.
-    pub fn written(&self, ino: Ino, range: Range<u64>) {
-        self.change(ino, |file| {
-            file.is_written_since = true;
-            file.replaced(range);
-        });
+    /// Records that whole pages came and were taken.
+    pub fn pages_came(&self, ino: Ino, range: &Range<u64>) {
+        self.change(ino, |file| file.is_written_since = true);
+        self.change_losses(|losses| losses.pages_came(ino, range));
     }
 
-    /// Records that contents could not be taken. True if they are the first of the file that are
-    /// lost.
-    pub fn failed(&self, ino: Ino, range: Range<u64>, errno: i32) -> bool {
-        self.change(ino, |file| {
-            let is_first = file.lost.is_empty();
-            (file.errno, file.is_untold) = (errno, true);
-            file.lost.push(range);
-            file.lost = joined(std::mem::take(&mut file.lost));
-            is_first
-        })
-        .unwrap_or(true)
+    /// Records that exactly this range was written in another way.
+    pub fn written(&self, ino: Ino, range: &Range<u64>) {
+        self.change(ino, |file| file.is_written_since = true);
+        self.replaced(ino, range);
     }
 
     /// Records that a range was given other contents, or was cut off.
-    pub fn replaced(&self, ino: Ino, range: Range<u64>) {
-        self.change(ino, |file| file.replaced(range));
+    pub fn replaced(&self, ino: Ino, range: &Range<u64>) {
+        self.change_losses(|losses| losses.replaced(ino, range));
     }
 
-    /// Why contents of the file are missing, if some are.
+    /// Called for a read that fills pages of the cache, before it is carried out.
+    pub fn read(&self, ino: Ino, range: &Range<u64>) {
+        self.change_losses(|losses| losses.read(ino, range));
+    }
+
+    /// Records that contents could not be taken. True if nothing of the file was missing before.
+    pub fn failed(&self, ino: Ino, range: Range<u64>, errno: i32) -> bool {
+        let mut files = self.files.lock();
+        let is_open = files.open.contains_key(&ino);
+        let is_first = files.losses.add(ino, range, errno, is_open);
+        self.losses.store(files.losses.len(), Ordering::Release);
+        is_first
+    }
+
+    /// Why contents of the file are missing, if somebody may have it open who wrote them.
     pub fn lost(&self, ino: Ino) -> Option<i32> {
-        self.change(ino, |file| (!file.lost.is_empty()).then_some(file.errno)).flatten()
+        self.change_losses(|losses| losses.of_open(ino)).flatten()
+    }
+
+    /// Why contents of the file are missing, whoever wrote them.
+    pub fn missing(&self, ino: Ino) -> Option<i32> {
+        self.change_losses(|losses| losses.of(ino)).flatten()
+    }
+
+    /// True if something is missing of some file.
+    pub fn has_losses(&self) -> bool {
+        self.losses.load(Ordering::Acquire) > 0
     }
 
     /// Why the next write(2) to the file has to fail: something was lost, and none has failed since.
     pub fn untold(&self, ino: Ino) -> Option<i32> {
-        self.change(ino, |file| {
-            let is_untold = std::mem::take(&mut file.is_untold) && !file.lost.is_empty();
-            is_untold.then_some(file.errno)
-        })
-        .flatten()
+        self.change_losses(|losses| losses.tell(ino)).flatten()
     }
 
     /// Records times that the kernel hands over; returns those to take. (It may have an mtime that
@@ -211,25 +222,22 @@ impl WriteCache {
     pub fn forget(&self, ino: Ino) {
         if self.is_on {
             self.files.lock().known_mtimes.remove(&ino);
+            self.change_losses(|losses| losses.forget(ino));
         }
     }
 
     fn change<T>(&self, ino: Ino, change: impl FnOnce(&mut OpenFile) -> T) -> Option<T> {
         if self.is_empty() { None } else { self.files.lock().open.get_mut(&ino).map(change) }
     }
-}
 
-impl OpenFile {
-    fn replaced(&mut self, range: Range<u64>) {
-        if self.lost.is_empty() {
-            return;
+    fn change_losses<T>(&self, change: impl FnOnce(&mut Losses) -> T) -> Option<T> {
+        if !self.has_losses() {
+            return None;
         }
-        let rest = |lost: &Range<u64>| {
-            let before = lost.start..lost.end.min(range.start);
-            let behind = lost.start.max(range.end)..lost.end;
-            [before, behind].into_iter().filter(|part| !part.is_empty())
-        };
-        self.lost = self.lost.iter().flat_map(rest).collect();
+        let mut files = self.files.lock();
+        let changed = change(&mut files.losses);
+        self.losses.store(files.losses.len(), Ordering::Release);
+        Some(changed)
     }
 }
 
@@ -271,24 +279,24 @@ mod tests {
     #[test]
     fn contents_are_lost_until_they_are_written_again_or_cut_off() {
         let cache = WriteCache::new(true);
-        assert!(cache.failed(7, 0..10, libc::ENOSPC), "a file that is not open keeps nothing");
-        assert_eq!(cache.lost(7), None);
         cache.opened(7);
         assert!(cache.failed(7, 0..8192, libc::ENOSPC));
         assert!(!cache.failed(7, 8192..12288, libc::EDQUOT));
-        cache.written(7, 0..4096);
-        cache.written(7, 8192..20_000);
+        cache.pages_came(7, &(0..4096));
+        cache.pages_came(7, &(8192..20_000));
         assert_eq!(cache.lost(7), Some(libc::EDQUOT));
-        cache.written(7, 5000..6000);
-        cache.replaced(7, 6000..u64::MAX);
+        cache.written(7, &(5000..6000));
+        cache.replaced(7, &(6000..u64::MAX));
         assert_eq!(cache.lost(7), Some(libc::EDQUOT), "some of the second page is missing");
-        cache.written(7, 4096..5000);
-        assert_eq!(cache.lost(7), None);
+        cache.written(7, &(4096..5000));
+        assert_eq!((cache.lost(7), cache.has_losses()), (None, false));
         assert_eq!(cache.untold(7), None);
         cache.failed(7, 0..1, libc::EIO);
         assert_eq!((cache.untold(7), cache.untold(7)), (Some(libc::EIO), None));
         cache.closed(7);
-        assert_eq!(cache.lost(7), None);
+        assert_eq!((cache.lost(7), cache.missing(7)), (None, Some(libc::EIO)), "its programs were told");
+        cache.forget(7);
+        assert_eq!(cache.missing(7), None);
     }
 
     /// Write-back in the background hands times over while the contents are still on their way.
@@ -296,16 +304,16 @@ mod tests {
     fn times_that_came_before_their_contents_hold_in_the_end() {
         let cache = WriteCache::new(true);
         cache.opened(7);
-        cache.written(7, 0..1);
+        cache.pages_came(7, &(0..1));
         assert_eq!(cache.settled_times(7), None, "none came");
         assert_eq!(cache.handed_over(7, times(5), at(9)), times(5));
         assert_eq!(cache.settled_times(7), None, "they are the file's");
-        cache.written(7, 0..1);
+        cache.pages_came(7, &(0..1));
         assert!(cache.is_unsettled(7));
         assert_eq!(cache.settled_times(7), Some(times(5)));
         assert!(!cache.is_unsettled(7));
         assert_eq!(cache.settled_times(7), None, "told once");
-        cache.written(7, 0..1);
+        cache.pages_came(7, &(0..1));
         cache.times_are_set(7);
         assert_eq!(cache.settled_times(7), None);
     }

@@ -171,7 +171,7 @@ pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     let (changes, times) = write_cache::sort(session, request.ino(), changes).await?;
     let attributes = session.fs().setattr(request.caller(), request.ino(), changes).await?;
     if let Some(size) = changes.size {
-        session.write_cache().replaced(request.ino(), size..u64::MAX);
+        session.write_cache().replaced(request.ino(), &(size..u64::MAX));
     }
     if let Some(times) = times {
         write_cache::take(session, request.ino(), times).await?;

@@ -48,6 +48,7 @@ async fn truncate(
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let changes = SetAttributes { size: Some(0), kill_privileges, ..SetAttributes::default() };
     session.fs().setattr(request.caller(), ino, changes).await?;
+    session.write_cache().replaced(ino, &(0..u64::MAX));
     Ok(stale)
 }
 
@@ -160,7 +161,8 @@ async fn open_made(session: &Session, request: &Request, input: &CreateIn, attri
         return Err(refusal);
     }
     let found = async {
-        let found = if input.flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0 {
+        let truncates = input.flags & libc::O_TRUNC as u32 != 0;
+        let found = if truncates && (attributes.size > 0 || session.write_cache().has_losses()) {
             let kill_privileges = input.open_flags & open_request::KILL_SUIDGID != 0;
             truncate(session, request, ino, kill_privileges).await?;
             session.fs().getattr(ino).await?
@@ -245,6 +247,7 @@ pub(super) async fn read(session: &Session, request: &Request) -> Answer {
     let cached = input.read_flags & read_flags::LOCK_OWNER == 0;
     if cached {
         let range = input.offset..input.offset + len;
+        session.write_cache().read(ino, &range);
         session.page_cache().grown.touch(ino, range.clone());
         session.page_cache().beside.note(ino, range);
     }
@@ -282,7 +285,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
         write_cache::before_write_past(session, ino).await?;
     }
     session.fs().write_through(ino, input.handle, input.offset, data, kill_privileges).await?;
-    session.write_cache().written(ino, range.clone());
+    session.write_cache().written(ino, &range);
     if goes_beside(&input) {
         let synced = async {
             if input.flags & libc::O_DSYNC as u32 != 0 {

@@ -17,6 +17,8 @@ use syncline_fs::{Durability, FsError};
 
 /// How long a request waits for its turn to ask the kernel, while it asks for much else.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Behind all pages of a file.
+const END: u64 = i64::MAX as u64;
 /// How often and after which time to look whether a file is still open: the kernel tells of a close
 /// when it is over.
 const CLOSES: usize = 20;
@@ -63,7 +65,7 @@ pub(super) async fn write(session: &Session, ino: Ino, input: &WriteIn, data: By
     let cache = session.write_cache();
     let range = input.offset..input.offset + u64::from(input.size);
     match session.fs().write_kept(ino, input.offset, data).await {
-        Ok(()) => cache.written(ino, range),
+        Ok(()) => cache.pages_came(ino, &range),
         Err(error) => {
             if cache.failed(ino, range.clone(), error.errno()) {
                 tracing::warn!(
@@ -97,26 +99,18 @@ pub(super) async fn require_writable(session: &Session, ino: Ino, input: &GetAtt
     session.write_cache().untold(ino).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
 }
 
-/// Has the kernel hand over everything that was written to a file, and drop its pages. Fails if
-/// some of it could not be taken, now or earlier.
+/// Has the kernel hand over everything that was written to a file, as far as that can be taken, and
+/// drop its pages.
 ///
 /// The kernel writes pages back one by one for this. It needs none of the locks that it may hold
 /// for a request about names or for an ioctl. Never called for one that holds a page, or blocks
 /// write-back.
-pub(super) async fn hand_over(session: &Session, ino: Ino) -> Result<(), Refusal> {
-    fetch(session, ino).await?;
-    require_whole(session, ino)
-}
-
-/// Has the kernel hand over everything that was written to a file, as far as that can be taken, and
-/// drop its pages.
 pub(super) async fn fetch(session: &Session, ino: Ino) -> Result<(), Refusal> {
     if !session.write_cache().is_open(ino) {
         return Ok(());
     }
-    let all = 0..i64::MAX as u64;
     // Boxed, so that the futures of requests that need nothing of this have no room for it.
-    match Box::pin(session.page_cache().letting_go.let_go_in_turn(ino, all, over(PATIENCE))).await {
+    match Box::pin(session.page_cache().letting_go.let_go_in_turn(ino, 0..END, over(PATIENCE))).await {
         true => Ok(()),
         false => Err(Refusal::Errno(libc::EBUSY)),
     }
@@ -127,10 +121,11 @@ pub(super) fn require_whole(session: &Session, ino: Ino) -> Result<(), Refusal> 
     session.write_cache().lost(ino).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
 }
 
-/// The same for several files.
+/// Has the kernel hand over several files. Fails if something of one of them is missing.
 pub(super) async fn hand_over_all(session: &Session, inos: &[Ino]) -> Result<(), Refusal> {
     for &ino in inos {
-        hand_over(session, ino).await?;
+        fetch(session, ino).await?;
+        require_whole(session, ino)?;
     }
     Ok(())
 }
@@ -147,20 +142,29 @@ pub(super) async fn hand_over_everything(session: &Session) -> Result<(), Refusa
 /// without the contents (P3). What the name leads to can't change meanwhile: the kernel holds the
 /// directory.
 pub(super) async fn before_naming(session: &Session, dir: Ino, name: &[u8]) -> Result<(), Refusal> {
-    if session.write_cache().is_empty() {
+    let cache = session.write_cache();
+    if cache.is_empty() && !cache.has_losses() {
         return Ok(());
     }
     match session.fs().number_of(dir, name).await? {
-        Some(ino) => hand_over(session, ino).await,
+        Some(ino) => hand_over_for_name(session, ino).await,
         None => Ok(()),
     }
+}
+
+/// The same for a file that gets a name. Half a file gets none, even if its programs have closed it:
+/// few look at what close(2) returns.
+async fn hand_over_for_name(session: &Session, ino: Ino) -> Result<(), Refusal> {
+    fetch(session, ino).await?;
+    session.write_cache().missing(ino).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
 }
 
 /// The same before a link, if it gives a file its first name.
 pub(super) async fn before_first_name(session: &Session, ino: Ino) -> Result<(), Refusal> {
     let is_nameless = async { Ok::<_, FsError>(session.fs().getattr(ino).await?.nlink == 0) };
-    if session.write_cache().is_open(ino) && is_nameless.await? {
-        hand_over(session, ino).await?;
+    let cache = session.write_cache();
+    if (cache.is_open(ino) || cache.missing(ino).is_some()) && is_nameless.await? {
+        hand_over_for_name(session, ino).await?;
     }
     Ok(())
 }

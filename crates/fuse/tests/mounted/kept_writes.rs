@@ -364,6 +364,58 @@ fn a_full_filesystem_is_told_by_fsync_and_close() {
     left.close();
 }
 
+/// P3, for a program that does not look at what close(2) returns.
+#[test]
+fn half_a_file_that_was_closed_replaces_no_whole_one() {
+    let Some(mut mount) = mount_in_file() else { return };
+    let root = mount.path();
+    let path = |name: &str| root.join(name);
+    let whole = pattern(1 << 20, 4);
+    fs::write(path("whole"), &whole).unwrap();
+    let half = make(&path("half"));
+    let piece = pattern(1 << 20, 5);
+    (0..100u64).for_each(|at| drop(half.write_all_at(&piece, at << 20)));
+    drop(half);
+    // The kernel tells of a close a moment later.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(errno(fs::rename(path("half"), path("whole"))), libc::ENOSPC);
+    fs::remove_file(path("half")).unwrap();
+    sync_another(&mount);
+    mount.kill_daemon();
+    let left = TestFilesystem::open(&mount.image());
+    assert!(contents(&left, "whole") == whole);
+    left.close();
+}
+
+/// A page of which a part is written again has the rest as it was read.
+#[test]
+fn a_lost_page_is_not_whole_when_a_part_of_it_is_written() {
+    let Some(mount) = TestMount::with(setup()) else { return };
+    let path = mount.path().join("file");
+    fs::write(&path, [b'a'; PAGE]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let flags = File::open(&path).unwrap();
+    set_flags(&flags, APPEND_ONLY).unwrap();
+    // The first write(2) is refused, as the kernel asks; what was stored is lost.
+    let mapping = Mapping::new(&file, PAGE, libc::MAP_SHARED);
+    (0..1000).for_each(|at| mapping.set(at, b'b'));
+    drop(mapping);
+    assert!(file.sync_all().is_err());
+    set_flags(&flags, 0).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    // One write(2) is told.
+    let _ = file.write_all_at(&[b'c'; 100], 2000);
+    file.write_all_at(&[b'c'; 100], 2000).unwrap();
+    for _ in 0..3 {
+        assert_eq!(errno(file.sync_all()), libc::EPERM, "what was stored is still missing");
+    }
+    assert_eq!(fs::read(&path).unwrap()[..1000], [b'a'; 1000]);
+    file.set_len(0).unwrap();
+    file.sync_all().unwrap();
+    drop((file, flags));
+    mount.unmount();
+}
+
 #[test]
 fn a_killed_daemon_takes_what_was_kept_along_and_says_so() {
     let Some(mut mount) = mount_in_file() else { return };

@@ -101,6 +101,83 @@ fn a_sync_fails_as_long_as_something_is_missing() {
     bench.release(ino, made.open.handle);
 }
 
+/// Few programs look at what close(2) returns, and `File` in Rust does not.
+#[test]
+fn half_a_file_takes_no_name_when_its_programs_have_closed_it() {
+    let bench = bench();
+    let made = bench.create(ROOT_NODE, b"half", libc::O_RDWR);
+    let ino = made.entry.node;
+    let whole = bench.create(ROOT_NODE, b"whole", libc::O_RDWR);
+    bench.release(whole.entry.node, whole.open.handle);
+    bench.flag(ino, FileFlags { immutable: true, ..FileFlags::default() });
+    assert_eq!(bench.hand_over(ino, 0, &[2; PAGE]), libc::EPERM);
+    bench.flag(ino, FileFlags::default());
+    bench.release(ino, made.open.handle);
+    assert!(bench.session.write_cache().is_empty());
+    let rename = |old: &[u8], new: &[u8], flags: u32| {
+        let input = Rename2In { new_dir: ROOT_NODE, flags, padding: 0 };
+        bench.errno(Opcode::Rename2, ROOT_NODE, &[input.as_bytes(), old, b"\0", new, b"\0"])
+    };
+    assert_eq!(rename(b"half", b"whole", 0), libc::EPERM);
+    assert_eq!(rename(b"whole", b"half", libc::RENAME_EXCHANGE), libc::EPERM);
+    // Who opens it later has lost nothing.
+    let input = OpenIn { flags: libc::O_RDWR as u32, open_flags: 0 };
+    let opened = bench.ask::<OpenOut>(Opcode::Open, ino, &[input.as_bytes()]).0;
+    assert_eq!(bench.sync(ino), 0);
+    assert_eq!(rename(b"half", b"whole", 0), libc::EPERM);
+    assert_eq!(bench.hand_over(ino, 0, &[2; PAGE]), 0);
+    assert_eq!(rename(b"half", b"whole", 0), 0);
+    bench.release(ino, opened.handle);
+}
+
+/// The kernel reads a page of which a part is written, if it does not have it, and hands over all
+/// of it.
+#[test]
+fn a_part_of_a_lost_page_that_is_written_again_does_not_make_it_whole() {
+    let bench = bench();
+    let made = bench.create(ROOT_NODE, b"log", libc::O_RDWR);
+    let ino = made.entry.node;
+    bench.flag(ino, FileFlags { immutable: true, ..FileFlags::default() });
+    assert_eq!(bench.hand_over(ino, 0, &[1; 3000]), libc::EPERM);
+    bench.flag(ino, FileFlags::default());
+    assert_eq!(bench.sync(ino), libc::EPERM);
+    assert_eq!(bench.read(ino, 0, PAGE as u32), b"");
+    let page = [[0; 2000], [1; 2000]].concat();
+    assert_eq!(bench.hand_over(ino, 0, &page), 0);
+    assert_eq!(bench.sync(ino), libc::EPERM, "the first 2000 bytes are missing");
+    // What is written in other ways comes as it was written.
+    let exactly = |len: usize| {
+        let input = WriteIn { size: len as u32, ..WriteIn::default() };
+        bench.errno(Opcode::Write, ino, &[input.as_bytes(), &vec![1; len]])
+    };
+    assert_eq!((exactly(2000), bench.sync(ino)), (0, libc::EPERM));
+    assert_eq!((exactly(3000), bench.sync(ino)), (0, 0));
+    bench.release(ino, made.open.handle);
+}
+
+#[test]
+fn opening_with_truncation_cuts_off_what_is_missing() {
+    let bench = bench();
+    let made = bench.create(ROOT_NODE, b"log", libc::O_RDWR);
+    let ino = made.entry.node;
+    let lose = || {
+        bench.flag(ino, FileFlags { immutable: true, ..FileFlags::default() });
+        assert_eq!(bench.hand_over(ino, 0, &[1; PAGE]), libc::EPERM);
+        bench.flag(ino, FileFlags::default());
+        assert_eq!(bench.sync(ino), libc::EPERM);
+    };
+    lose();
+    let input = OpenIn { flags: (libc::O_RDWR | libc::O_TRUNC) as u32, open_flags: 0 };
+    let opened = bench.ask::<OpenOut>(Opcode::Open, ino, &[input.as_bytes()]).0;
+    assert_eq!(bench.sync(ino), 0);
+    bench.release(ino, opened.handle);
+    lose();
+    let again = bench.create(ROOT_NODE, b"log", libc::O_RDWR | libc::O_TRUNC);
+    assert_eq!((again.entry.node, bench.sync(ino)), (ino, 0));
+    bench.release(ino, again.open.handle);
+    bench.release(ino, made.open.handle);
+}
+
 /// Who had it open before chattr(1) learns it from write(2), as the kernel asks once it was told that
 /// something changed.
 #[test]
