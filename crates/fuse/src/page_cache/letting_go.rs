@@ -38,34 +38,40 @@ struct Job {
     ranges: Vec<Range<u64>>,
     /// The requests that wait for it.
     waiting: Vec<Arc<Done>>,
+    /// The pages are gone, and what was written there has come.
+    is_done: bool,
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
         // Those who wait are woken in any case.
-        self.waiting.iter().for_each(|done| done.tell());
+        self.waiting.iter().for_each(|done| done.tell(self.is_done));
     }
 }
 
 #[derive(Default)]
 struct Done {
     over: AtomicBool,
+    /// Valid when it is over.
+    is_done: AtomicBool,
     told: Event,
 }
 
 impl Done {
-    fn tell(&self) {
+    fn tell(&self, is_done: bool) {
+        self.is_done.store(is_done, Ordering::Release);
         self.over.store(true, Ordering::Release);
         self.told.notify(usize::MAX);
     }
 
-    async fn wait(&self) {
+    async fn wait(&self) -> bool {
         while !self.over.load(Ordering::Acquire) {
             let told = self.told.listen();
             if !self.over.load(Ordering::Acquire) {
                 told.await;
             }
         }
+        self.is_done.load(Ordering::Acquire)
     }
 }
 
@@ -81,6 +87,8 @@ struct State {
     jobs: VecDeque<Job>,
     /// The thread is taking jobs.
     running: bool,
+    /// It has been ended.
+    has_ended: bool,
 }
 
 /// The thread that sends notifications, once started.
@@ -106,8 +114,9 @@ impl LettingGo {
         thread::Builder::new().name("syncline-pages".into()).spawn(move || {
             // `start` waits for this message, so sending can't fail.
             let _ = ready.send(keep_only(descriptor));
-            while let Some(job) = queue.next() {
+            while let Some(mut job) = queue.next() {
                 job.ranges.iter().for_each(|range| let_go(descriptor, job.ino, range));
+                job.is_done = is_connected(descriptor);
                 // The receiver ends only after this thread.
                 let _ = finished.send(job);
             }
@@ -125,7 +134,7 @@ impl LettingGo {
     /// Ends the thread and completes all jobs: the connection has ended.
     pub fn end(&self) {
         let mut state = self.queue.jobs.lock();
-        state.running = false;
+        (state.running, state.has_ended) = (false, true);
         state.jobs.clear();
         self.queue.more.notify_all();
     }
@@ -150,14 +159,14 @@ impl LettingGo {
 
     /// Like `let_go`, but if too many requests wait already, it waits for one of them to end.
     /// Returns false if that takes until `over`: the requests that they wait for may not come
-    /// through while this one is in flight.
+    /// through while this one is in flight. Also if the connection has ended, which drops what was
+    /// written to the pages.
     pub async fn let_go_in_turn(&self, ino: Ino, range: Range<u64>, over: impl Future<Output = ()>) -> bool {
         let gone = async {
             let _place = self.places_in_turn.wait().await;
             let done = Arc::<Done>::default();
             self.queue.add(ino, vec![range], Some(done.clone()));
-            done.wait().await;
-            true
+            done.wait().await
         };
         let over = async {
             over.await;
@@ -177,12 +186,13 @@ impl Queue {
     fn add(&self, ino: Ino, ranges: Vec<Range<u64>>, done: Option<Arc<Done>>) {
         let mut state = self.jobs.lock();
         if !state.running {
-            done.iter().for_each(|done| done.tell());
+            // A session that is mounted nowhere has no pages.
+            done.iter().for_each(|done| done.tell(!state.has_ended));
             return;
         }
         let known = state.jobs.iter().position(|job| job.ino == ino);
         let index = known.unwrap_or_else(|| {
-            state.jobs.push_back(Job { ino, ranges: Vec::new(), waiting: Vec::new() });
+            state.jobs.push_back(Job { ino, ranges: Vec::new(), waiting: Vec::new(), is_done: false });
             state.jobs.len() - 1
         });
         let job = &mut state.jobs[index];
@@ -264,6 +274,14 @@ fn keep_only(descriptor: RawFd) -> bool {
     }
 }
 
+/// False if the connection has ended: the kernel then ends write-back that is under way as if it had
+/// been answered, and nobody sees what it had.
+fn is_connected(descriptor: RawFd) -> bool {
+    let mut polled = libc::pollfd { fd: descriptor, events: 0, revents: 0 };
+    // SAFETY: the kernel writes to one structure, which is that of `polled`.
+    unsafe { libc::poll(&raw mut polled, 1, 0) == 0 }
+}
+
 fn let_go(descriptor: RawFd, ino: Ino, range: &Range<u64>) {
     let mut message = [0u8; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()];
     let header = OutHeader { len: message.len() as u32, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
@@ -306,12 +324,29 @@ mod tests {
             Box::pin(pages.let_go_in_turn(12, all, pending()));
         assert!(block_on(poll_once(&mut last)).is_none());
         // As the thread does with the first jobs.
-        (0..PLACES + 2).for_each(|_| drop(pages.queue.next()));
+        let end_next = || {
+            let mut job = pages.queue.next().unwrap();
+            job.is_done = true;
+        };
+        (0..PLACES + 2).for_each(|_| end_next());
         assert!(block_on(waiting.remove(0)));
         assert!(block_on(poll_once(&mut last)).is_none(), "its pages are not gone");
         while !pages.queue.jobs.lock().jobs.is_empty() {
-            drop(pages.queue.next());
+            end_next();
         }
         assert!(block_on(last));
+    }
+
+    /// What was written to the pages may be lost with the connection.
+    #[test]
+    fn pages_that_the_end_of_the_connection_drops_have_not_come() {
+        let pages = LettingGo::new(false);
+        pages.queue.jobs.lock().running = true;
+        let mut waiting: Pin<Box<dyn Future<Output = bool> + '_>> =
+            Box::pin(pages.let_go_in_turn(7, 0..u64::MAX, pending()));
+        assert!(block_on(poll_once(&mut waiting)).is_none());
+        pages.end();
+        assert!(!block_on(waiting));
+        assert!(!block_on(pages.let_go_in_turn(7, 0..u64::MAX, pending())), "it has ended");
     }
 }

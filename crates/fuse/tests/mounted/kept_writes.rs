@@ -416,6 +416,38 @@ fn a_lost_page_is_not_whole_when_a_part_of_it_is_written() {
     mount.unmount();
 }
 
+/// The kernel drops what it keeps when its connection ends. The daemon goes on for a moment, and
+/// names nothing that it does not have (P3).
+#[test]
+fn an_end_of_the_connection_names_no_half_files() {
+    const LEN: usize = 15 << 20;
+    let Some(mut mount) = mount_in_file() else { return };
+    let root = mount.path();
+    let path = |name: &str| root.join(name);
+    fs::write(path("kept"), "whole").unwrap();
+    sync_another(&mount);
+    let file = make(&path("temporary"));
+    file.write_all_at(&pattern(LEN, 7), 0).unwrap();
+    std::thread::scope(|scope| {
+        let renamed = scope.spawn(|| fs::rename(path("temporary"), path("kept")));
+        // It comes page by page.
+        while mount.requests("Rename") + mount.requests("Rename2") == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        let at = std::ffi::CString::new(root.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: the string ends with a NUL. (It is in use, but its connection ends.)
+        unsafe { libc::umount2(at.as_ptr(), libc::MNT_FORCE) };
+        assert!(renamed.join().unwrap().is_err(), "it ended before it was cut off");
+    });
+    drop(file);
+    mount.wait_for_the_end();
+    let left = TestFilesystem::open(&mount.image());
+    let found = contents(&left, "kept");
+    assert!(found == b"whole" || found == pattern(LEN, 7), "half a file, of {} bytes", found.len());
+    left.close();
+}
+
 #[test]
 fn a_killed_daemon_takes_what_was_kept_along_and_says_so() {
     let Some(mut mount) = mount_in_file() else { return };
