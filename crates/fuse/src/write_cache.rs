@@ -55,6 +55,8 @@ struct OpenFile {
     times: Option<WrittenTimes>,
     /// Contents came since.
     is_written_since: bool,
+    /// Nobody may write to it any more.
+    is_immutable: bool,
 }
 
 impl WriteCache {
@@ -156,6 +158,18 @@ impl WriteCache {
     /// Why the next write(2) to the file has to fail: something was lost, and none has failed since.
     pub fn untold(&self, ino: Ino) -> Option<i32> {
         self.change_losses(|losses| losses.tell(ino)).flatten()
+    }
+
+    /// Records whether an open file has become immutable.
+    pub fn set_immutable(&self, ino: Ino, is_immutable: bool) {
+        self.change(ino, |file| file.is_immutable = is_immutable);
+    }
+
+    /// True if the next write(2) to the file has to fail. So the kernel must ask for attributes before
+    /// it, whoever was told them meanwhile.
+    pub fn refuses_next(&self, ino: Ino) -> bool {
+        let is_untold = self.change_losses(|losses| losses.is_untold(ino)).unwrap_or(false);
+        is_untold || self.change(ino, |file| file.is_immutable).unwrap_or(false)
     }
 
     /// Records times that the kernel hands over; returns those to take. (It may have an mtime that

@@ -8,7 +8,7 @@ use crate::abi::{
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
-use syncline_fs::types::{Attributes, FileType, SetAttributes, SetTime, Timestamp};
+use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes, SetTime, Timestamp};
 
 /// Unit of allocation, as shown in `st_blksize` and by statfs.
 const BLOCK_BYTES: u32 = 4096;
@@ -54,9 +54,19 @@ fn attr_out(session: &Session, attributes: &Attributes) -> AttrOut {
 }
 
 /// How long the kernel may cache attributes. Until data waiting for compression is written, its
-/// block count is an estimate, so the kernel must ask each time.
+/// block count is an estimate, so the kernel must ask each time. It must ask as well before a write
+/// that is to be refused.
 fn attr_seconds(session: &Session, attributes: &Attributes) -> u64 {
-    if session.fs().may_shrink(attributes.ino) { 0 } else { session.cache_seconds() }
+    let ino = attributes.ino;
+    let asks = session.fs().may_shrink(ino) || session.write_cache().refuses_next(ino);
+    if asks { 0 } else { session.cache_seconds() }
+}
+
+/// An answer that tells attributes. If the next write(2) is to be refused, the kernel passes them on
+/// to who asked and keeps none. (With an expiry alone, a read at the end of the file would ask, too,
+/// and be told in place of the write.)
+fn telling(session: &Session, ino: Ino, reply: Reply) -> Reply {
+    if session.write_cache().refuses_next(ino) { reply.with_stale_attributes(ino) } else { reply }
 }
 
 /// The answer to a lookup that found an inode, as the kernel caches it.
@@ -82,7 +92,7 @@ pub(super) async fn getattr(session: &Session, request: &Request) -> Answer {
     let input: GetAttrIn = request.arguments().take()?;
     write_cache::require_writable(session, request.ino(), &input).await?;
     let attributes = session.fs().getattr(request.ino()).await?;
-    Ok(Reply::fixed(&attr_out(session, &attributes)))
+    Ok(telling(session, request.ino(), Reply::fixed(&attr_out(session, &attributes))))
 }
 
 /// Sent when a program wants the birth time. (Linux 6.18 takes no attributes from it.)
@@ -114,7 +124,8 @@ pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
         attributes_mask: super::flags::STATX_ATTRIBUTES,
         ..Statx::default()
     };
-    Ok(Reply::fixed(&StatxOut { valid: session.cache_seconds(), stat, ..StatxOut::default() }))
+    let reply = Reply::fixed(&StatxOut { valid: session.cache_seconds(), stat, ..StatxOut::default() });
+    Ok(telling(session, request.ino(), reply))
 }
 
 fn time(seconds: i64, nanoseconds: u32) -> Result<Timestamp, Refusal> {

@@ -140,6 +140,7 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
         false => None,
     };
     session.fs().set_file_flags(request.ino(), flags).await?;
+    session.write_cache().set_immutable(request.ino(), flags.immutable);
     drop(becoming_strict);
     // The change time moved, which the kernel does not expect from an ioctl.
     Ok(Reply::fixed(&IoctlOut::default()).with_stale_attributes(request.ino()))

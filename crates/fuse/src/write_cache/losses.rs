@@ -90,6 +90,11 @@ impl Losses {
         self.0.get(&ino).map(|loss| loss.errno)
     }
 
+    /// True if the next write(2) to the file has to fail.
+    pub fn is_untold(&self, ino: Ino) -> bool {
+        self.0.get(&ino).is_some_and(|loss| loss.is_untold)
+    }
+
     /// Why the next write(2) to the file has to fail: none has since the loss. Asked for that write.
     pub fn tell(&mut self, ino: Ino) -> Option<i32> {
         let loss = self.0.get_mut(&ino)?;
@@ -135,7 +140,7 @@ mod tests {
     #[test]
     fn a_closed_file_is_told_of_no_more_and_still_not_whole() {
         let mut losses = Losses::default();
-        assert!(losses.add(7, 0..4096, libc::EDQUOT, true));
+        assert!(losses.add(7, 0..4096, libc::EDQUOT, true) && losses.is_untold(7));
         losses.closed(7);
         assert_eq!((losses.of_open(7), losses.tell(7), losses.of(7)), (None, None, Some(libc::EDQUOT)));
         assert!(!losses.add(7, 4096..8192, libc::EIO, true));

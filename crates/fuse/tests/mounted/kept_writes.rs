@@ -19,6 +19,7 @@ use syncline_fuse::{Transport, control};
 const PAGE: usize = 4096;
 const SET_FLAGS: libc::c_ulong = 0x4008_6602;
 const APPEND_ONLY: libc::c_int = 0x20;
+const IMMUTABLE: libc::c_int = 0x10;
 const SYNCHRONOUS: libc::c_int = 0x08;
 
 /// All tests of this program once more, on mounts whose kernel keeps writes.
@@ -446,6 +447,27 @@ fn an_end_of_the_connection_names_no_half_files() {
     let found = contents(&left, "kept");
     assert!(found == b"whole" || found == pattern(LEN, 7), "half a file, of {} bytes", found.len());
     left.close();
+}
+
+/// Whoever looks at the file in between.
+#[test]
+fn a_write_to_what_has_become_immutable_is_refused_at_once() {
+    let Some(mount) = TestMount::with(setup()) else { return };
+    let path = mount.path().join("file");
+    let file = make(&path);
+    let flags = File::open(&path).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    set_flags(&flags, IMMUTABLE).unwrap();
+    for _ in 0..2 {
+        assert_eq!(fs::metadata(&path).unwrap().len(), 6);
+        assert_eq!(fs::read(&path).unwrap(), b"before");
+        assert_eq!(errno(file.write_all_at(b"behind", 0)), libc::EPERM);
+    }
+    set_flags(&flags, 0).unwrap();
+    file.write_all_at(b"behind", 0).unwrap();
+    file.sync_all().unwrap();
+    drop((file, flags));
+    mount.unmount();
 }
 
 #[test]

@@ -178,6 +178,37 @@ fn opening_with_truncation_cuts_off_what_is_missing() {
     bench.release(ino, made.open.handle);
 }
 
+/// The attributes that a look brings would keep the kernel from asking before a write.
+#[test]
+fn who_looks_at_a_file_does_not_keep_its_writer_from_being_told() {
+    let bench = bench();
+    let made = bench.create(ROOT_NODE, b"file", libc::O_RDWR);
+    let ino = made.entry.node;
+    let keeps_none = || {
+        let looked = bench.send(Opcode::GetAttr, ino, &[GetAttrIn::default().as_bytes()]);
+        let more = bench.send(Opcode::StatX, ino, &[StatxIn::default().as_bytes()]);
+        let found = bench.ask::<EntryOut>(Opcode::Lookup, ROOT_NODE, &[b"file\0"]).0;
+        let all = [looked.notification().is_some(), more.notification().is_some(), found.attr_valid == 0];
+        assert!(all == [all[0]; 3], "{all:?}");
+        all[0]
+    };
+    assert!(!keeps_none());
+    bench.flag(ino, FileFlags { immutable: true, ..FileFlags::default() });
+    assert_eq!(bench.hand_over(ino, 0, &[2; PAGE]), libc::EPERM);
+    bench.flag(ino, FileFlags::default());
+    assert!(keeps_none());
+    let input = GetAttrIn { flags: 1, handle: made.open.handle, ..GetAttrIn::default() };
+    assert_eq!(bench.errno(Opcode::GetAttr, ino, &[input.as_bytes()]), libc::EPERM);
+    assert!(!keeps_none());
+    // chattr +i and -i.
+    for (flags, refuses) in [(0x10u32, true), (0, false)] {
+        let input = IoctlIn { command: 0x4008_6602, in_size: 4, ..IoctlIn::default() };
+        assert_eq!(bench.errno(Opcode::Ioctl, ino, &[input.as_bytes(), flags.as_bytes()]), 0);
+        assert_eq!(keeps_none(), refuses);
+    }
+    bench.release(ino, made.open.handle);
+}
+
 /// Who had it open before chattr(1) learns it from write(2), as the kernel asks once it was told that
 /// something changed.
 #[test]
