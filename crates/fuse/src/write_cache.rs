@@ -57,6 +57,9 @@ struct OpenFile {
     is_written_since: bool,
     /// Nobody may write to it any more.
     is_immutable: bool,
+    /// If it is append-only: its size when the kernel had nothing left of it, or when the first
+    /// contents came since.
+    appended_from: Option<u64>,
 }
 
 impl WriteCache {
@@ -158,6 +161,17 @@ impl WriteCache {
     /// Why the next write(2) to the file has to fail: something was lost, and none has failed since.
     pub fn untold(&self, ino: Ino) -> Option<i32> {
         self.change_losses(|losses| losses.tell(ino)).flatten()
+    }
+
+    /// The size that an append-only file had before the kernel began to hand over what it has of it,
+    /// if it has `size` now.
+    pub fn appended_from(&self, ino: Ino, size: u64) -> u64 {
+        self.change(ino, |file| *file.appended_from.get_or_insert(size)).unwrap_or(size)
+    }
+
+    /// Records that the kernel has nothing left of the file.
+    pub fn has_come(&self, ino: Ino) {
+        self.change(ino, |file| file.appended_from = None);
     }
 
     /// Records whether an open file has become immutable.
@@ -311,6 +325,16 @@ mod tests {
         assert_eq!((cache.lost(7), cache.missing(7)), (None, Some(libc::EIO)), "its programs were told");
         cache.forget(7);
         assert_eq!(cache.missing(7), None);
+    }
+
+    #[test]
+    fn an_append_only_file_has_one_end_while_contents_come() {
+        let cache = WriteCache::new(true);
+        assert_eq!(cache.appended_from(7, 10), 10);
+        cache.opened(7);
+        assert_eq!((cache.appended_from(7, 10), cache.appended_from(7, 5000)), (10, 10));
+        cache.has_come(7);
+        assert_eq!(cache.appended_from(7, 5000), 5000);
     }
 
     /// Write-back in the background hands times over while the contents are still on their way.

@@ -334,6 +334,7 @@ pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {
 pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
     let input: FSyncIn = request.arguments().take()?;
     let ino = request.ino();
+    session.write_cache().has_come(ino);
     write_cache::take_settled(session, ino).await?;
     sync(session, ino, input.flags & fsync_flags::DATA_ONLY != 0).await?;
     write_cache::require_whole(session, ino)?;

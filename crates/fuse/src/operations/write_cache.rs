@@ -64,7 +64,8 @@ pub(super) async fn released(session: &Session, ino: Ino) {
 pub(super) async fn write(session: &Session, ino: Ino, input: &WriteIn, data: Bytes) -> Answer {
     let cache = session.write_cache();
     let range = input.offset..input.offset + u64::from(input.size);
-    match session.fs().write_kept(ino, input.offset, data).await {
+    let end = |size| cache.appended_from(ino, size);
+    match session.fs().write_kept(ino, input.offset, data, end).await {
         Ok(()) => cache.pages_came(ino, &range),
         Err(error) => {
             if cache.failed(ino, range.clone(), error.errno()) {

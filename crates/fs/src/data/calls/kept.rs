@@ -16,37 +16,55 @@ impl Filesystem {
     /// Setuid, setgid and capabilities stay, as with `write_mapped`. If it fails, the data is lost,
     /// and the caller has to tell so.
     ///
+    /// `end` is asked of an append-only file, with its present size: what lies before its answer must
+    /// not change. What lies behind may still be coming, in any order.
+    ///
     /// mtime and ctime move to the present, so that new contents never come back from a crash with
     /// old times. [`Filesystem::take_times`] sets them to what they are.
-    pub async fn write_kept(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
-        let written = self.write_pages(ino, offset, data).await;
+    pub async fn write_kept(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        end: impl FnOnce(u64) -> u64,
+    ) -> Result<(), FsError> {
+        let written = self.write_pages(ino, offset, data, end).await;
         if written.is_err() {
             self.counters.writes_lost.add(1);
         }
         written
     }
 
-    async fn write_pages(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
+    async fn write_pages(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        end: impl FnOnce(u64) -> u64,
+    ) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        let appends_only = inode.state.lock().meta.flags & FLAG_APPEND != 0;
+        let appends_only = {
+            let state = inode.state.lock();
+            (state.meta.flags & FLAG_APPEND != 0).then(|| end(state.attr.size).min(state.attr.size))
+        };
         let (offset, data) = match appends_only {
             // Few files are such.
-            true => Box::pin(self.behind_the_end(&inode, offset, data)).await?,
-            false => (offset, data),
+            Some(end) => Box::pin(self.behind_the_end(&inode, end, offset, data)).await?,
+            None => (offset, data),
         };
-        write::write(self, &inode, offset, data, Writer::Mapping, NO_HANDLE).await
+        write::write(self, &inode, offset, data, Writer::Keeping, NO_HANDLE).await
     }
 
-    /// The part of `data` that lies behind the end of an append-only file, and where it begins. A
+    /// The part of `data` that lies behind the `end` of an append-only file, and where it begins. A
     /// page that was appended to also has what was there, and that must not have changed.
     async fn behind_the_end(
         &self,
         inode: &Arc<Inode>,
+        end: u64,
         offset: u64,
         data: Bytes,
     ) -> Result<(u64, Bytes), FsError> {
-        let size = inode.state.lock().attr.size;
-        let known = size.saturating_sub(offset).min(data.len() as u64) as usize;
+        let known = end.saturating_sub(offset).min(data.len() as u64) as usize;
         if known == 0 {
             return Ok((offset, data));
         }

@@ -9,7 +9,7 @@ use crate::data::flush::throttle;
 use crate::data::memory::BLOCK;
 use crate::data::memory::ranges::count;
 use crate::filesystem::Filesystem;
-use crate::flags::require_writable;
+use crate::flags::{require_growable, require_writable};
 use crate::inode::Inode;
 use bytes::Bytes;
 use std::ops::Range;
@@ -27,6 +27,9 @@ pub(crate) enum Writer {
     /// A store through a mapping. It clears nothing, whoever stored, as on the kernel's own
     /// filesystems.
     Mapping,
+    /// A kernel that kept what was written. It clears nothing either. Of an append-only file, the
+    /// caller has seen to it that nothing changes.
+    Keeping,
     /// A writer that may keep setuid and setgid. Capabilities are cleared.
     Privileged,
     /// Any other writer: setuid and setgid are cleared as well.
@@ -37,6 +40,11 @@ impl Writer {
     /// The caller of write(2); with `kill_privileges`, one that is not privileged.
     pub(crate) fn calling(kill_privileges: bool) -> Self {
         if kill_privileges { Self::Ordinary } else { Self::Privileged }
+    }
+
+    /// True for a writer that clears no privileges.
+    pub(in crate::data) fn clears_nothing(self) -> bool {
+        matches!(self, Self::Mapping | Self::Keeping)
     }
 }
 
@@ -126,7 +134,7 @@ async fn prepare(
     let (loses_privileges, may_have_stale) = {
         let state = inode.state.lock();
         let setid = writer == Writer::Ordinary && state.attr.permissions & SETID != 0;
-        let capability = writer != Writer::Mapping && state.meta.flags & FLAG_CAPABILITY != 0;
+        let capability = !writer.clears_nothing() && state.meta.flags & FLAG_CAPABILITY != 0;
         (setid || capability, state.data.extent_end.is_none())
     };
     if !loses_privileges && !may_have_stale {
@@ -147,7 +155,10 @@ async fn write_leased(
         return Ok(());
     }
     fs.require_present(inode)?;
-    require_writable(inode, offset)?;
+    match writer {
+        Writer::Keeping => require_growable(inode)?,
+        _ => require_writable(inode, offset)?,
+    }
     let end =
         offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
     if atomic::is_open(inode) {
@@ -169,7 +180,7 @@ async fn write_leased(
     };
     names.into_iter().for_each(|names| reservation.get_or_insert_default().merge(names));
     let bases = plan.read_bases(fs, inode).await?;
-    if writer != Writer::Mapping {
+    if !writer.clears_nothing() {
         fs.drop_privileges(inode, writer == Writer::Ordinary).await?;
     }
     fs.store.give_way();

@@ -13,7 +13,7 @@ fn times(mtime: i64, ctime: i64) -> WrittenTimes {
 
 impl Mount {
     fn hand_over(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        block_on(self.fs.write_kept(ino, offset, Bytes::copy_from_slice(data)))
+        block_on(self.fs.write_kept(ino, offset, Bytes::copy_from_slice(data), |size| size))
     }
 
     fn take_times(&self, ino: Ino, times: WrittenTimes) {
@@ -101,4 +101,24 @@ fn what_is_refused_is_counted() {
     assert_eq!(mount.fs.counters().writes_lost, 2);
     // The caller tells of it, with what it knows of the file.
     mount.fsync(ino);
+}
+
+/// The kernel hands over in several requests, and the second one may be served first.
+#[test]
+fn what_was_appended_comes_in_any_order() {
+    let mount = Mount::new();
+    let ino = mount.create("log");
+    let data = pattern(2, 20_000);
+    mount.hand_over(ino, 0, &data[..100]).unwrap();
+    let append_only = FileFlags { append_only: true, ..FileFlags::default() };
+    block_on(mount.fs.set_file_flags(ino, append_only)).unwrap();
+    let came = |offset: usize, data: &[u8]| {
+        block_on(mount.fs.write_kept(ino, offset as u64, Bytes::copy_from_slice(data), |_| 100))
+    };
+    came(8192, &data[8192..]).unwrap();
+    let mut changed = data[..8192].to_vec();
+    changed[99] ^= 1;
+    assert!(matches!(came(0, &changed), Err(FsError::NotPermitted)));
+    came(0, &data[..8192]).unwrap();
+    assert_eq!(mount.read(ino, 0, 1 << 20), data);
 }

@@ -337,6 +337,22 @@ fn an_append_only_file_takes_pages_that_begin_as_they_were() {
 }
 
 #[test]
+fn what_was_appended_comes_in_any_order() {
+    let bench = bench();
+    let ino = bench.create(ROOT_NODE, b"log", libc::O_RDWR).entry.node;
+    assert_eq!(bench.hand_over(ino, 0, b"one line\n"), 0);
+    bench.flag(ino, FileFlags { append_only: true, ..FileFlags::default() });
+    let mut page = [b'x'; PAGE];
+    page[..9].copy_from_slice(b"one line\n");
+    assert_eq!(bench.hand_over(ino, PAGE as u64, b"behind the first page\n"), 0);
+    assert_eq!(bench.hand_over(ino, 0, &page), 0);
+    assert_eq!(bench.read(ino, 0, 1 << 16), [&page[..], b"behind the first page\n"].concat());
+    assert_eq!(bench.sync(ino), 0);
+    page[100] = b'y';
+    assert_eq!(bench.hand_over(ino, 0, &page), libc::EPERM, "that has come");
+}
+
+#[test]
 fn strict_files_are_written_past_the_cache() {
     let bench = bench();
     let made = bench.create(ROOT_NODE, b"file", libc::O_RDWR);

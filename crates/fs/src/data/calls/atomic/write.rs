@@ -49,7 +49,7 @@ impl Plan {
         let state = inode.state.lock();
         let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
         // The kernel does not tell who stored into a mapping, and the page has the owner's bytes too.
-        if atomic.handle != handle && writer != Writer::Mapping {
+        if atomic.handle != handle && !writer.clears_nothing() {
             return Err(FsError::AtomicWriteOpen);
         }
         let missing = atomic.missing(blocks);
@@ -108,7 +108,7 @@ pub(in crate::data) async fn write_leased(
     }
     let mut bases = read_bases(fs, inode, &bytes).await?;
     bases.append(&mut spilled.bases);
-    if writer != Writer::Mapping {
+    if !writer.clears_nothing() {
         fs.drop_privileges(inode, writer == Writer::Ordinary).await?;
     }
     // From here on nothing waits or fails.
@@ -135,7 +135,7 @@ pub(in crate::data) async fn write_leased(
     }
     atomic.size = atomic.size.max(bytes.end);
     (atomic.mtime, atomic.ctime) = (Some(now), Some(now));
-    atomic.mapped |= writer == Writer::Mapping;
+    atomic.mapped |= writer.clears_nothing();
     fs.data.atomic.account(atomic);
     drop(state);
     fs.counters.written_bytes.add(data.len() as u64);
