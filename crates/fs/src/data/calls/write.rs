@@ -130,7 +130,10 @@ async fn prepare(
     writer: Writer,
 ) -> Result<Option<Admitted>, FsError> {
     fs.store.writable()?;
-    throttle::wait_for_room(fs, len as u64).await?;
+    match writer {
+        Writer::Keeping => Box::pin(throttle::wait_patiently(fs, len as u64)).await?,
+        _ => throttle::wait_for_room(fs, len as u64).await?,
+    }
     let (loses_privileges, may_have_stale) = {
         let state = inode.state.lock();
         let setid = writer == Writer::Ordinary && state.attr.permissions & SETID != 0;

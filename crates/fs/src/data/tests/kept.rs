@@ -1,7 +1,10 @@
 //! What a kernel that keeps writes hands over.
 
+use super::faults::moody;
 use super::*;
 use crate::types::{Attributes, FileFlags, WrittenTimes};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: 7 }
@@ -121,4 +124,23 @@ fn what_was_appended_comes_in_any_order() {
     assert!(matches!(came(0, &changed), Err(FsError::NotPermitted)));
     came(0, &data[..8192]).unwrap();
     assert_eq!(mount.read(ino, 0, 1 << 20), data);
+}
+
+/// Another file's data has to make room, and the device does not take it for a moment.
+#[test]
+fn a_device_that_fails_for_a_moment_costs_nothing_that_was_kept() {
+    let (device, mount) = moody(Options { dirty_bytes_max: 1 << 20, ..options() });
+    let (other, ino) = (mount.create("other"), mount.create("file"));
+    device.fail.store(true, Ordering::SeqCst);
+    mount.write(other, 0, &pattern(1, 1 << 20));
+    let data = pattern(2, 4096);
+    std::thread::scope(|scope| {
+        let came = scope.spawn(|| mount.hand_over(ino, 0, &data));
+        std::thread::sleep(Duration::from_millis(300));
+        device.fail.store(false, Ordering::SeqCst);
+        came.join().unwrap().unwrap();
+    });
+    assert_eq!(mount.fs.counters().writes_lost, 0);
+    mount.fsync(ino);
+    assert_eq!(mount.crash().read(ino, 0, 1 << 20), data);
 }
