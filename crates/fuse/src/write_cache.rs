@@ -85,16 +85,20 @@ impl WriteCache {
         true
     }
 
-    /// Counts a close. The kernel has nothing left of what was written through that handle.
-    pub fn closed(&self, ino: Ino) {
+    /// Counts a close. The kernel has nothing left of what was written through that handle. After the
+    /// last one it has nothing left at all: returns the times that hold now, if the file has others.
+    pub fn closed(&self, ino: Ino) -> Option<WrittenTimes> {
         let mut files = self.files.lock();
-        let Some(file) = files.open.get_mut(&ino) else { return };
+        let file = files.open.get_mut(&ino)?;
         file.handles -= 1;
-        if file.handles == 0 {
-            files.open.remove(&ino);
-            files.losses.closed(ino);
-            self.len.store(files.open.len(), Ordering::Release);
+        if file.handles > 0 {
+            return None;
         }
+        let times = if file.is_written_since { file.times } else { None };
+        files.open.remove(&ino);
+        files.losses.closed(ino);
+        self.len.store(files.open.len(), Ordering::Release);
+        times
     }
 
     /// True if the kernel may have contents of the file that have not come.
@@ -354,6 +358,11 @@ mod tests {
         cache.pages_came(7, &(0..1));
         cache.times_are_set(7);
         assert_eq!(cache.settled_times(7), None);
+        assert_eq!(cache.handed_over(7, times(6), at(9)), times(6));
+        cache.opened(7);
+        cache.pages_came(7, &(0..1));
+        assert_eq!(cache.closed(7), None, "another one may have more");
+        assert_eq!(cache.closed(7), Some(times(6)));
     }
 
     #[test]

@@ -55,9 +55,12 @@ pub(super) async fn goes_past(session: &Session, ino: Ino, flags: u32) -> Result
 /// Called for the RELEASE of a handle that went through the cache. The kernel has handed over what
 /// was written through it.
 pub(super) async fn released(session: &Session, ino: Ino) {
-    // A file that was removed, or a filesystem that gave up writing, has no times to keep.
-    take_settled(session, ino).await.ok();
-    session.write_cache().closed(ino);
+    let cache = session.write_cache();
+    let Some(times) = cache.closed(ino) else { return };
+    // Whoever has opened it since brings later ones. A file that was removed, or a filesystem that gave
+    // up writing, has none to keep.
+    let last = |_: &Attributes| (!cache.is_open(ino)).then_some(times);
+    session.fs().take_times(ino, last).await.ok();
 }
 
 /// Serves a WRITE of pages that the kernel kept.

@@ -281,6 +281,22 @@ fn the_times_of_writes_are_the_kernels() {
     assert_eq!(bench.times(ino), (OLD, OLD + 1));
 }
 
+/// Another one may have written since, and the kernel has yet to tell when.
+#[test]
+fn a_close_that_is_not_the_last_sets_no_times_back() {
+    let bench = bench();
+    let made = bench.create(ROOT_NODE, b"file", libc::O_RDWR);
+    let ino = made.entry.node;
+    let input = OpenIn { flags: libc::O_RDWR as u32, open_flags: 0 };
+    let other = bench.ask::<OpenOut>(Opcode::Open, ino, &[input.as_bytes()]).0;
+    assert_eq!(bench.hand_times_over(ino, setattr::HANDLE, OLD, OLD), 0);
+    assert_eq!(bench.hand_over(ino, 0, b"contents"), 0);
+    bench.release(ino, other.handle);
+    assert!(bench.times(ino).0 > OLD);
+    bench.release(ino, made.open.handle);
+    assert_eq!(bench.times(ino), (OLD, OLD));
+}
+
 #[test]
 fn times_that_a_program_sets_stay() {
     let bench = bench();
