@@ -250,6 +250,8 @@ pub(super) async fn read(session: &Session, request: &Request) -> Answer {
         session.write_cache().read(ino, &range);
         session.page_cache().grown.touch(ino, range.clone());
         session.page_cache().beside.note(ino, range);
+    } else if session.write_cache().is_open(ino) {
+        Box::pin(write_cache::before_direct_read(session, ino, input.offset + len)).await?;
     }
     let pieces = session.fs().read_into(ino, input.offset, len as usize, request.take_room()).await?;
     if cached {

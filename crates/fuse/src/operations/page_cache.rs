@@ -9,7 +9,7 @@ use syncline_device::{BLOCK_BYTES, Worker};
 use syncline_fs::FsError;
 use syncline_fs::types::{FileType, Ino};
 
-const PAGE: u64 = BLOCK_BYTES as u64;
+pub(super) const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// The end of a request's patience.
 pub(super) async fn over(patience: Duration) {

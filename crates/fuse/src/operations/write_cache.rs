@@ -2,7 +2,7 @@
 //! anything that goes by a file's contents, taking what it hands over, and telling what was lost.
 //! See [`crate::write_cache`].
 
-use super::page_cache::over;
+use super::page_cache::{PAGE, over};
 use super::{Answer, Refusal};
 use crate::abi::flags::{getattr as getattr_flags, setattr as valid};
 use crate::abi::{GetAttrIn, SetAttrIn, WriteIn, WriteOut};
@@ -87,6 +87,20 @@ pub(super) async fn write(session: &Session, ino: Ino, input: &WriteIn, data: By
         }
     }
     Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }))
+}
+
+/// Called before a read that bypasses the page cache. The kernel has written back what it has of the
+/// range, but not what it has behind: without that, a hole before it lies behind the end.
+///
+/// If too many requests wait for pages already, the read may be short. (They may be as many as the
+/// kernel has in flight in the background, where it would have the write-back too.)
+pub(super) async fn before_direct_read(session: &Session, ino: Ino, end: u64) -> Result<(), FsError> {
+    let size = session.fs().getattr(ino).await?.size;
+    if end > size {
+        let behind = size - size % PAGE..END;
+        session.page_cache().letting_go.let_go(ino, vec![behind]).await;
+    }
+    Ok(())
 }
 
 /// Called for a GETATTR. The kernel sends one with the handle of a writer before write(2), if it has

@@ -5,6 +5,7 @@ use crate::files::Mapping;
 use crate::pattern;
 use crate::shell::Caches;
 use crate::support::{Setup, TestFilesystem, TestMount, errno};
+use io_uring::{IoUring, opcode, types};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -230,6 +231,29 @@ fn holes_are_not_where_something_was_written() {
     assert!(fs::read(&copy).unwrap() == fs::read(&path).unwrap());
     assert_eq!(fs::read(&copy).unwrap().iter().filter(|&&byte| byte != 0).count(), PAGE + 30);
     drop(file);
+    mount.unmount();
+}
+
+/// The kernel hands over what it has of the range, and the size comes with what is behind. (A read
+/// for which a thread waits is tried through the cache where it ends.)
+#[test]
+fn a_direct_read_that_nobody_waits_for_finds_the_hole_before_what_is_kept() {
+    let Some(mount) = TestMount::with(setup()) else { return };
+    let path = mount.path().join("sparse");
+    let file = make(&path);
+    file.write_all_at(&[1; PAGE], 1 << 20).unwrap();
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let mut ring = IoUring::new(2).unwrap();
+    for (offset, expected) in [(0, 0), (1 << 20, 1)] {
+        let mut found = [7; PAGE];
+        let read = opcode::Read::new(types::Fd(direct.as_raw_fd()), found.as_mut_ptr(), PAGE as u32);
+        // SAFETY: file and buffer live until the read has completed.
+        unsafe { ring.submission().push(&read.offset(offset).build()).unwrap() };
+        ring.submit_and_wait(1).unwrap();
+        assert_eq!(ring.completion().next().unwrap().result(), PAGE as i32);
+        assert_eq!(found, [expected; PAGE]);
+    }
+    drop((file, direct));
     mount.unmount();
 }
 
