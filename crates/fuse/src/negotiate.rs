@@ -127,7 +127,7 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
 }
 
 /// The kernel's page size, the unit of `max_pages`.
-fn page_bytes() -> u32 {
+pub(crate) fn page_bytes() -> u32 {
     // SAFETY: takes no memory.
     u32::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("every system tells its page size")
 }

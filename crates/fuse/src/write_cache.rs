@@ -15,7 +15,7 @@ use losses::Losses;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use syncline_fs::types::{Ino, Timestamp, WrittenTimes};
 
 /// Marks a handle that writes through the cache.
@@ -30,6 +30,8 @@ pub struct WriteCache {
     len: AtomicUsize,
     /// The number of files of which something is missing, likewise.
     losses: AtomicUsize,
+    /// How often the kernel has handed something over.
+    progress: AtomicU64,
 }
 
 #[derive(Default)]
@@ -118,6 +120,7 @@ impl WriteCache {
 
     /// Records that whole pages came and were taken.
     pub fn pages_came(&self, ino: Ino, range: &Range<u64>) {
+        self.progress.fetch_add(1, Ordering::Relaxed);
         self.change(ino, |file| file.is_written_since = true);
         self.change_losses(|losses| losses.pages_came(ino, range));
     }
@@ -140,11 +143,17 @@ impl WriteCache {
 
     /// Records that contents could not be taken. True if nothing of the file was missing before.
     pub fn failed(&self, ino: Ino, range: Range<u64>, errno: i32) -> bool {
+        self.progress.fetch_add(1, Ordering::Relaxed);
         let mut files = self.files.lock();
         let is_open = files.open.contains_key(&ino);
         let is_first = files.losses.add(ino, range, errno, is_open);
         self.losses.store(files.losses.len(), Ordering::Release);
         is_first
+    }
+
+    /// Changes whenever the kernel hands something over of any file.
+    pub fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
     }
 
     /// Why contents of the file are missing, if somebody may have it open who wrote them.

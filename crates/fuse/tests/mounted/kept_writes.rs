@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use syncline_device::block_on;
 use syncline_fs::types::{Attributes, ROOT};
@@ -211,6 +212,35 @@ fn a_sync_of_everything_and_of_several_files_has_what_is_kept() {
     let left = TestFilesystem::open(&mount.image());
     assert!(contents(&left, "three") == data);
     left.close();
+}
+
+/// The kernel looks at a file's pages in their order, as many as it has by then.
+#[test]
+fn a_sync_of_everything_follows_no_file_that_grows() {
+    // The kernel hands pages over one by one, at less than this speed on most machines.
+    const LEN_MAX: u64 = 3 << 30;
+    const PAUSE: Duration = Duration::from_millis(2);
+    let Some(mount) = TestMount::with(setup()) else { return };
+    let file = make(&mount.path().join("grows"));
+    let (ends, piece) = (AtomicBool::new(false), vec![1; 1 << 20]);
+    std::thread::scope(|scope| {
+        let written = scope.spawn(|| {
+            let mut at = 0;
+            while at < LEN_MAX && !ends.load(Ordering::Relaxed) {
+                file.write_all_at(&piece, at).unwrap();
+                at += piece.len() as u64;
+                std::thread::sleep(PAUSE);
+            }
+            at
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        control::sync(&mount.path()).unwrap();
+        ends.store(true, Ordering::Relaxed);
+        let written = written.join().unwrap();
+        assert!(written < LEN_MAX, "it ended with the writer");
+    });
+    drop(file);
+    mount.unmount();
 }
 
 #[test]

@@ -3,6 +3,9 @@
 use super::*;
 use crate::abi::flags::{open, setattr, write as write_flags};
 use crate::control::durability::{DURABILITY, DurabilityMessage, SET};
+use crate::operations::write_cache::stalls;
+use std::time::{Duration, Instant};
+use syncline_device::{Worker, WorkerOptions};
 use syncline_fs::Durability;
 use syncline_fs::types::{Caller, FileFlags, SetAttributes, SetTime, Timestamp};
 
@@ -433,4 +436,22 @@ fn a_removed_file_still_takes_what_comes() {
     assert_eq!(bench.hand_over(ino, 0, b"contents"), 0);
     assert_eq!(bench.sync(ino), 0);
     bench.release(ino, made.open.handle);
+}
+
+/// A slow device takes its time for what a large memory has kept.
+#[test]
+fn patience_lasts_while_something_comes() {
+    let bench = bench();
+    let worker = Worker::new(WorkerOptions::default()).unwrap();
+    let begun = Instant::now();
+    worker.run(async {
+        let comes = async {
+            for _ in 0..20 {
+                Worker::current().sleep(Duration::from_millis(20)).await;
+                bench.session.write_cache().pages_came(7, &(0..1));
+            }
+        };
+        futures_lite::future::zip(comes, stalls(&bench.session, Duration::from_millis(100))).await
+    });
+    assert!(begun.elapsed() >= Duration::from_millis(450), "{:?}", begun.elapsed());
 }
