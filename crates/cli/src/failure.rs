@@ -341,6 +341,7 @@ impl From<StreamError> for Failure {
             | StreamError::Unrelated(_)
             | StreamError::Numbers
             | StreamError::Token => Self::of(Cause::Usage, error),
+            StreamError::Nothing => Self::of(Cause::Stream, error).next("look at what the sender says"),
             StreamError::NotAStream => Self::of(Cause::Stream, error).next("make one with 'syncline send'"),
             // These texts name the next step themselves.
             error => Self::of(Cause::Stream, error),

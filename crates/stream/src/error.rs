@@ -12,6 +12,9 @@ pub enum StreamError {
     /// The stream can't be read or written.
     #[error("{0}")]
     Io(Arc<io::Error>),
+    /// There is not one byte of it.
+    #[error("nothing came")]
+    Nothing,
     /// It does not begin as a stream does.
     #[error("this is no stream of 'syncline send'")]
     NotAStream,
@@ -112,7 +115,8 @@ impl StreamError {
     pub fn is_of_stream(&self) -> bool {
         matches!(
             self,
-            Self::NotAStream
+            Self::Nothing
+                | Self::NotAStream
                 | Self::Unknown(_)
                 | Self::Truncated(_)
                 | Self::Damaged { .. }

@@ -102,8 +102,10 @@ impl Header {
     /// Reads a header, and returns its bytes beside it.
     pub fn read(input: &mut impl Read) -> Result<(Self, Vec<u8>), StreamError> {
         let mut bytes = vec![0; FIXED_BYTES];
-        if fill(input, &mut bytes[..MAGIC.len()])? < MAGIC.len() || bytes[..8] != MAGIC {
-            return Err(StreamError::NotAStream);
+        match fill(input, &mut bytes[..MAGIC.len()])? {
+            0 => return Err(StreamError::Nothing),
+            read if read < MAGIC.len() || bytes[..8] != MAGIC => return Err(StreamError::NotAStream),
+            _ => {}
         }
         exactly(input, &mut bytes[8..])?;
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
@@ -184,4 +186,17 @@ pub(crate) fn fill(input: &mut impl Read, room: &mut [u8]) -> Result<usize, Stre
         }
     }
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_told_from_what_is_no_stream() {
+        assert!(matches!(Header::read(&mut &b""[..]), Err(StreamError::Nothing)));
+        for bytes in [&b"x"[..], b"no stream at all"] {
+            assert!(matches!(Header::read(&mut &bytes[..]), Err(StreamError::NotAStream)));
+        }
+    }
 }

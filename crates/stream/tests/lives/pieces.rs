@@ -203,7 +203,10 @@ pub fn receive_with_cuts(
             0 => {
                 let end = rng.random_range(0..bytes.len());
                 let cut = take(&target, &bytes[..end], piece_bytes, is_shared).expect_err("it is cut off");
-                let is_cut = matches!(cut.error, StreamError::Truncated(_) | StreamError::NotAStream);
+                let is_cut = matches!(
+                    cut.error,
+                    StreamError::Truncated(_) | StreamError::Nothing | StreamError::NotAStream
+                );
                 assert!(is_cut, "{what}: {}", cut.error);
             }
             1 => {

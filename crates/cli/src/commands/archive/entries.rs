@@ -128,7 +128,10 @@ impl<R: Read> Entries<R> {
         let sum: u32 =
             bytes[..148].iter().chain(&bytes[156..]).map(|byte| u32::from(*byte)).sum::<u32>() + 8 * 32;
         if header.cksum().ok() != Some(sum) {
-            return Err(invalid("a header's checksum is wrong"));
+            return Err(match is_compressed(header.as_bytes()) {
+                true => Error::new(ErrorKind::Unsupported, "it is compressed"),
+                false => invalid("a header's checksum is wrong"),
+            });
         }
         Ok(Some(header))
     }
@@ -179,6 +182,13 @@ fn is_zero(bytes: &[u8]) -> bool {
 fn text(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
     bytes
+}
+
+/// True if it begins as gzip, Zstandard, xz, bzip2 or LZ4 do.
+fn is_compressed(bytes: &[u8]) -> bool {
+    const MAGIC: [&[u8]; 5] =
+        [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd], b"\xfd7zXZ", b"BZh", &[0x04, 0x22, 0x4d, 0x18]];
+    MAGIC.iter().any(|magic| bytes.starts_with(magic))
 }
 
 fn invalid(what: &str) -> Error {

@@ -199,7 +199,13 @@ fn leads_out(path: &Path) -> Failure {
 }
 
 pub(super) fn unread(error: io::Error) -> Failure {
-    Failure::of(Cause::Damaged, format!("the archive: {error}")).next("fetch or make it again")
+    let next = match error.kind() {
+        io::ErrorKind::Unsupported => {
+            "unpack it first, by 'zstd -dc', 'gzip -dc' or the like, through a pipe"
+        }
+        _ => "fetch or make it again",
+    };
+    Failure::of(Cause::Damaged, format!("the archive: {error}")).next(next)
 }
 
 #[cfg(test)]
@@ -325,6 +331,16 @@ mod tests {
         for directory in ["/48", "/0"] {
             assert_eq!(fs.metadata(directory).unwrap().permissions(), 0o755);
             assert!(fs.read(format!("{directory}/file")).unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_compressed_archive_is_called_compressed() {
+        for magic in [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd], b"\xfd7zXZ\0"] {
+            let mut bytes = vec![0xa5; 1024];
+            bytes[..magic.len()].copy_from_slice(magic);
+            let failure = unpack(&empty(), &bytes[..], Path::new("/")).unwrap_err().to_string();
+            assert!(failure.contains("it is compressed"), "{failure}");
         }
     }
 
