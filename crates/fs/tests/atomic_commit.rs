@@ -1,6 +1,6 @@
 //! The commit of an atomic write of which most lies on the device: its memory, its log, and the time
-//! in which nobody else can commit, in the worst case: each block is an extent of its own and divides
-//! one of 32 blocks.
+//! in which nobody else can commit, in the two worst cases: each block is an extent of its own and
+//! divides one of 32 blocks; each extent of 32 blocks replaces 32 of one block.
 //!
 //! `SYNCLINE_EXTENTS=65536 cargo test -p syncline-fs --test atomic_commit -- --nocapture` measures the
 //! largest one.
@@ -19,12 +19,14 @@ const HANDLE: u64 = 2;
 /// Blocks of an extent.
 const EXTENT: u64 = 32;
 const EXTENTS: u64 = 2000;
+/// Blocks that stay in memory.
+const IN_MEMORY: u64 = 256;
 /// Bytes for each extent: of memory at most at a time, and of the log. docs/MEMORY.md and
 /// docs/DURABILITY.md say the same.
 const MEMORY_EACH: u64 = 2560;
 const LOG_EACH: u64 = 400;
 
-fn filesystem(extents: u64) -> Arc<Filesystem> {
+fn filesystem(extents: u64, extents_max: u64) -> Arc<Filesystem> {
     let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
     let device = MemoryDevice::new((extents * EXTENT * BLOCK * 3).max(256 << 20));
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
@@ -36,28 +38,22 @@ fn filesystem(extents: u64) -> Arc<Filesystem> {
         ..StoreOptions::default()
     };
     let (store, _) = block_on(Store::open(device, options, spawn.clone())).unwrap();
-    let options = Options { atomic_blocks_max: 256, ..Options::default() };
+    let options =
+        Options { atomic_blocks_max: IN_MEMORY, atomic_extents_max: extents_max, ..Options::default() };
     block_on(Filesystem::open(store, spawn, options)).unwrap()
 }
 
-#[test]
-fn a_commit_is_bounded_by_its_extents() {
-    let extents = std::env::var("SYNCLINE_EXTENTS").map_or(EXTENTS, |number| number.parse().unwrap());
-    let fs = filesystem(extents);
+fn extents() -> u64 {
+    std::env::var("SYNCLINE_EXTENTS").map_or(EXTENTS, |number| number.parse().unwrap())
+}
+
+fn file(fs: &Filesystem) -> u64 {
     let caller = Caller { uid: 0, gid: 0 };
-    let file = block_on(fs.mknod(caller, ROOT, b"file", FileType::Regular, 0o644, 0)).unwrap().ino;
-    let (whole, block) = (Bytes::from(vec![1; 1 << 20]), Bytes::from(vec![2; BLOCK as usize]));
-    for at in 0..extents * EXTENT * BLOCK / (1 << 20) + 1 {
-        block_on(fs.write(file, at << 20, whole.clone(), false)).unwrap();
-    }
-    block_on(fs.syncfs()).unwrap();
-    block_on(fs.start_atomic_write(file, HANDLE)).unwrap();
-    for extent in 0..extents {
-        let offset = (extent * EXTENT + 7) * BLOCK;
-        block_on(fs.write_through(file, HANDLE, offset, block.clone(), false)).unwrap();
-    }
-    let spilled = fs.counters().atomic_spilled_bytes / BLOCK;
-    assert!(spilled >= extents - 256, "{spilled} of {extents}");
+    block_on(fs.mknod(caller, ROOT, b"file", FileType::Regular, 0o644, 0)).unwrap().ino
+}
+
+/// Commits what may take as much as `extents` extents.
+fn commit(fs: &Filesystem, file: u64, extents: u64) {
     let before = fs.store().counters();
     let started = Instant::now();
     let taken = measure(|| block_on(fs.commit_atomic_write(file, HANDLE)).unwrap());
@@ -74,6 +70,53 @@ fn a_commit_is_bounded_by_its_extents() {
     assert!(taken.bytes_max <= extents * MEMORY_EACH, "{} bytes of memory", taken.bytes_max);
     assert!(log <= extents * LOG_EACH, "{log} bytes of log");
     assert_eq!(after.flushes_issued - before.flushes_issued, 1);
+}
+
+#[test]
+fn a_commit_is_bounded_by_its_extents() {
+    let extents = extents();
+    let fs = filesystem(extents, extents);
+    let file = file(&fs);
+    let (whole, block) = (Bytes::from(vec![1; 1 << 20]), Bytes::from(vec![2; BLOCK as usize]));
+    for at in 0..extents * EXTENT * BLOCK / (1 << 20) + 1 {
+        block_on(fs.write(file, at << 20, whole.clone(), false)).unwrap();
+    }
+    block_on(fs.syncfs()).unwrap();
+    block_on(fs.start_atomic_write(file, HANDLE)).unwrap();
+    for extent in 0..extents {
+        let offset = (extent * EXTENT + 7) * BLOCK;
+        block_on(fs.write_through(file, HANDLE, offset, block.clone(), false)).unwrap();
+    }
+    let spilled = fs.counters().atomic_spilled_bytes / BLOCK;
+    assert!(spilled >= extents - IN_MEMORY, "{spilled} of {extents}");
+    commit(&fs, file, extents);
     let found = block_on(fs.read(file, (7 + EXTENT) * BLOCK, BLOCK as usize)).unwrap().concat();
     assert!(found == block[..]);
+}
+
+/// A file that was written block by block is written anew in sequence.
+#[test]
+fn a_commit_is_bounded_by_the_extents_that_it_replaces() {
+    let extents = extents();
+    let fs = filesystem(extents, extents);
+    let file = file(&fs);
+    let (whole, block) = (Bytes::from(vec![1; 1 << 20]), Bytes::from(vec![2; BLOCK as usize]));
+    let mib = extents * EXTENT * BLOCK / (1 << 20);
+    for first in 0..2 {
+        for number in (first..mib << 8).step_by(2) {
+            block_on(fs.write(file, number * BLOCK, block.clone(), false)).unwrap();
+        }
+        block_on(fs.syncfs()).unwrap();
+    }
+    block_on(fs.start_atomic_write(file, HANDLE)).unwrap();
+    let write = |at: &u64| block_on(fs.write_through(file, HANDLE, at << 20, whole.clone(), false));
+    let written = (0..mib).take_while(|at| write(at).is_ok()).count() as u64;
+    println!("{written} of {mib} MiB are accepted");
+    assert!(fs.counters().atomic_spilled_bytes > (written - 2) << 20);
+    // What is in memory comes on top.
+    commit(&fs, file, extents + IN_MEMORY);
+    let found = block_on(fs.read(file, (written - 1) << 20, 1 << 20)).unwrap().concat();
+    assert!(found == whole[..]);
+    let found = block_on(fs.read(file, written << 20, 1 << 20)).unwrap().concat();
+    assert!(written == mib || found.iter().all(|byte| *byte == 2));
 }

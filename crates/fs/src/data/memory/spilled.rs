@@ -7,11 +7,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Packed, piece_start};
 use syncline_format::{BlockRun, Crc};
-use syncline_store::{DataWrite, Reservation, Store};
+use syncline_store::{ChangeSize, DataWrite, Reservation, Store};
 
 /// Memory that a piece and a write take, beside four bytes for the checksum of each block.
 const PIECE_BYTES: u64 = 64;
 const WRITE_BYTES: u64 = 512;
+/// So many extents that are only replaced take as much of a commit as one that is named.
+const REPLACED_EACH: u64 = 4;
 
 /// Blocks that an atomic write has on the device. When dropped, it frees them.
 pub(in crate::data) struct Spilled {
@@ -24,10 +26,16 @@ pub(in crate::data) struct Spilled {
     next: u32,
     /// Extents that the pieces will be.
     extents: u64,
+    /// Extents of the file that the pieces replace, at most.
+    replaced: u64,
+    /// Blocks that the pieces would take more if none were compressed.
+    saved: u64,
     /// Memory for the writes.
     writes_bytes: u64,
     /// Room for the nodes in which a commit names the extents.
     pub(in crate::data) room: Reservation,
+    /// The size of the change that the room is for.
+    pub(in crate::data) room_for: ChangeSize,
 }
 
 struct Written {
@@ -44,8 +52,21 @@ struct Piece {
     /// Blocks of the write before them.
     at: u32,
     write: u32,
+    /// Extents of the file that it replaces, at most.
+    replaced: u32,
     /// Algorithm and length in bytes of a compressed unit. Such a piece is never divided.
     packed: Option<(Algorithm, u32)>,
+}
+
+/// File blocks to be added, which lie together in a write.
+pub(in crate::data) struct Landed {
+    pub numbers: Range<u64>,
+    /// Blocks of the write before them.
+    pub at: u64,
+    /// Algorithm and length in bytes of a compressed unit.
+    pub packed: Option<(Algorithm, u32)>,
+    /// Extents of the file that they replace; of one that is shared, each block counts.
+    pub replaced: u64,
 }
 
 /// Where some file blocks lie.
@@ -70,10 +91,17 @@ impl Piece {
         if self.packed.is_some() { 1 } else { extents_of(&self.numbers()) }
     }
 
+    /// Blocks that it would take more if it were not compressed.
+    fn saved(&self) -> u64 {
+        u64::from(self.blocks) - self.stored_blocks()
+    }
+
     /// The part of an uncompressed piece from `from` up to `until`.
     fn part(&self, from: u64, until: u64) -> Self {
-        let skipped = (from - self.first) as u32;
-        Self { first: from, blocks: (until - from) as u32, at: self.at + skipped, ..*self }
+        let (skipped, blocks) = ((from - self.first) as u32, (until - from) as u32);
+        // Which extents it replaces is not known, but that it replaces no more than it has blocks.
+        let replaced = self.replaced.min(blocks);
+        Self { first: from, blocks, at: self.at + skipped, replaced, ..*self }
     }
 
     fn run_in(&self, write: &DataWrite) -> BlockRun {
@@ -103,6 +131,12 @@ pub(in crate::data) fn extents_of(blocks: &Range<u64>) -> u64 {
     }
 }
 
+/// What naming `extents` takes that replace others, counted in extents. Each may replace one or divide
+/// it; more than that counts besides.
+pub(in crate::data) fn weight(extents: u64, replaced: u64) -> u64 {
+    extents + replaced.saturating_sub(extents).div_ceil(REPLACED_EACH)
+}
+
 /// The parts of `range` outside of `holes`, which are in order and disjoint.
 pub(super) fn outside(range: &Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
     let (mut parts, mut at) = (Vec::new(), range.start);
@@ -126,8 +160,11 @@ impl Spilled {
             writes: BTreeMap::new(),
             next: 0,
             extents: 0,
+            replaced: 0,
+            saved: 0,
             writes_bytes: 0,
             room: Reservation::default(),
+            room_for: ChangeSize::default(),
         }
     }
 
@@ -144,6 +181,16 @@ impl Spilled {
     /// Number of extents that a commit names.
     pub(in crate::data) fn extents(&self) -> u64 {
         self.extents
+    }
+
+    /// Number of extents that a commit replaces, at most.
+    pub(in crate::data) fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
+    /// Blocks that all of it would take more if nothing were compressed.
+    pub(in crate::data) fn saved(&self) -> u64 {
+        self.saved
     }
 
     /// Blocks of memory that the description takes.
@@ -214,17 +261,14 @@ impl Spilled {
     }
 
     /// Adds blocks that were written in a write which a flush covers. None of them is here.
-    pub(in crate::data) fn add(
-        &mut self,
-        write: DataWrite,
-        pieces: impl Iterator<Item = (Range<u64>, u64, Option<(Algorithm, u32)>)>,
-    ) {
+    pub(in crate::data) fn add(&mut self, write: DataWrite, landed: impl Iterator<Item = Landed>) {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
-        for (numbers, at, packed) in pieces {
+        for Landed { numbers, at, packed, replaced } in landed {
             debug_assert!(self.across(&numbers).next().is_none(), "the blocks are in memory");
             let blocks = (numbers.end - numbers.start) as u32;
-            self.put(Piece { first: numbers.start, blocks, at: at as u32, write: number, packed });
+            let replaced = (replaced as u32).min(blocks);
+            self.put(Piece { first: numbers.start, blocks, at: at as u32, write: number, replaced, packed });
         }
         let run = write.run();
         self.writes_bytes += write_bytes(&write);
@@ -233,7 +277,16 @@ impl Spilled {
 
     fn put(&mut self, piece: Piece) {
         self.extents += piece.extents();
+        self.replaced += u64::from(piece.replaced);
+        self.saved += piece.saved();
         self.pieces.insert(piece.first, piece);
+    }
+
+    fn take(&mut self, piece: &Piece) {
+        self.extents -= piece.extents();
+        self.replaced -= u64::from(piece.replaced);
+        self.saved -= piece.saved();
+        self.pieces.remove(&piece.first);
     }
 
     /// Takes blocks out, which have newer contents in memory. A compressed unit goes as a whole.
@@ -242,8 +295,7 @@ impl Spilled {
         let mut gone = Vec::new();
         let touched: Vec<Piece> = self.across(blocks).copied().collect();
         for piece in touched {
-            self.pieces.remove(&piece.first);
-            self.extents -= piece.extents();
+            self.take(&piece);
             let Range { start, end } = piece.numbers();
             let (from, until) = match piece.packed {
                 Some(_) => (start, end),
@@ -277,8 +329,8 @@ impl Spilled {
     pub(in crate::data) fn named(&mut self) {
         self.pieces.clear();
         self.writes.clear();
-        (self.extents, self.writes_bytes) = (0, 0);
-        self.room = Reservation::default();
+        (self.extents, self.replaced, self.saved, self.writes_bytes) = (0, 0, 0, 0);
+        (self.room, self.room_for) = (Reservation::default(), ChangeSize::default());
     }
 
     /// Frees everything, and reserves `blocks` of what becomes free, or all if there are fewer.
@@ -337,6 +389,37 @@ impl Atomic {
         }
         let spilled = self.spilled.within(blocks);
         absent.iter().flat_map(|range| outside(range, &spilled)).collect()
+    }
+
+    /// Number of ranges of the file that it has, in memory and on the device, of which none begins where
+    /// another ends.
+    pub(in crate::data) fn runs(&self) -> u64 {
+        let (mut runs, mut end) = (0, u64::MAX);
+        let mut add = |range: Range<u64>| {
+            runs += u64::from(range.start != end);
+            end = range.end;
+        };
+        let mut memory = self.blocks.numbers(..).peekable();
+        for range in self.spilled.ranges() {
+            while let Some(block) = memory.next_if(|block| *block < range.start) {
+                add(block..block + 1);
+            }
+            add(range);
+        }
+        memory.for_each(|block| add(block..block + 1));
+        runs
+    }
+
+    /// Blocks that are reserved beyond one for each in memory, and one for a file that outgrows its
+    /// inode item.
+    pub(in crate::data) fn spare(&self, outgrows: bool) -> u64 {
+        self.reservation.blocks().saturating_sub(self.blocks.len() + u64::from(outgrows))
+    }
+
+    /// Blocks that have to be reserved beyond that, when the device has `returning` fewer of those that
+    /// compression has saved. Preallocated blocks need all of their room again after an abort.
+    pub(in crate::data) fn owed(&self, returning: u64) -> u64 {
+        self.spilled.saved().saturating_sub(returning).min(self.taken.blocks())
     }
 
     /// Blocks of memory to put onto the device next: about `want` of them, none of `except`, in

@@ -1,6 +1,7 @@
 //! Atomic writes that are too large for memory: a part of them waits on the device, unnamed.
 
 mod meanwhile;
+mod room;
 
 use super::faults::{moody, moody_breaking};
 use super::*;

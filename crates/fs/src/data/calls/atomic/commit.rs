@@ -88,10 +88,11 @@ struct Aside<'a> {
 impl<'a> Aside<'a> {
     fn take(fs: &'a Filesystem, inode: Open<'a>) -> Self {
         let mut state = inode.state.lock();
+        let nodes = spill::nodes_of(fs, &state.data);
         let Some(atomic) = &mut state.data.atomic else {
             return Self { fs, inode, blocks: 0, size: ChangeSize::default(), promise: None };
         };
-        let size = spill::size_of_names(atomic);
+        let size = spill::size_of_names(atomic, nodes);
         let blocks = atomic.spilled.room.blocks();
         let promise = (blocks > 0).then(|| fs.store.promise(size));
         atomic.spilled.room = Reservation::default();
@@ -154,7 +155,10 @@ impl<'a> Merged<'a> {
         state.attr = state.data.show(state.attr);
         let Some(atomic) = &mut state.data.atomic else { return Ok(None) };
         let blocks = atomic.blocks.take(0, u64::MAX, u64::MAX);
-        let reservation = std::mem::take(&mut atomic.reservation);
+        let mut reservation = std::mem::take(&mut atomic.reservation);
+        // The rest is for preallocated blocks, should this fail.
+        let rest = reservation.blocks().saturating_sub(merged.numbers.len() as u64);
+        atomic.reservation = reservation.split(rest);
         atomic.units = 0;
         // Of the dirty blocks, only logged ones are left: few.
         let logged = state.data.dirty.numbers(..).filter(|number| atomic.spilled.contains(*number));

@@ -5,15 +5,16 @@
 
 use super::{Open, bytes_max};
 use crate::FsError;
+use crate::data::extents::lookup;
 use crate::data::extents::pack;
 use crate::data::extents::place::{self, Naming, Placement};
 use crate::data::extents::room::reserve;
-use crate::data::flush::writeback::{NAME_BYTES, PLACES_MAX, names_of};
-use crate::data::memory::BLOCK;
+use crate::data::flush::writeback::{self, NAME_BYTES, PLACES_MAX};
 use crate::data::memory::atomic::Atomic;
 use crate::data::memory::block::Block;
 use crate::data::memory::ranges::number_ranges;
-use crate::data::memory::spilled::{Spilled, Stored, extents_of};
+use crate::data::memory::spilled::{Landed, Spilled, Stored, extents_of, weight};
+use crate::data::memory::{BLOCK, DataState};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use bytes::Bytes;
@@ -24,6 +25,9 @@ use syncline_store::{ChangeSize, DataWrite, Reservation, StoreError};
 
 /// Most blocks that are written, and made durable, at a time: 16 MiB.
 const ROUND_BLOCKS: u64 = 4096;
+/// Bytes of a node that the item of a single block takes; larger extents take fewer for each block. A
+/// quarter of a node is full at least.
+const ITEM_BYTES: u64 = 45;
 
 /// True if room has to be made in memory before `new` more blocks come into it.
 pub(super) fn is_due(fs: &Filesystem, atomic: &Atomic, new: u64) -> bool {
@@ -65,10 +69,10 @@ pub(super) async fn make_room(
 ///
 /// Blocks that the device does not take are written to another place, as in write-back.
 async fn spill(fs: &Filesystem, inode: Open<'_>, numbers: &[u64]) -> Result<(), FsError> {
-    let more: u64 = number_ranges(numbers.iter().copied()).iter().map(extents_of).sum();
-    let room = hold_room(fs, inode, more).await?;
+    let old = Old::find(fs, inode, numbers).await?;
+    let room = hold_room(fs, inode, numbers, &old).await?;
     for _ in 1..PLACES_MAX {
-        match spill_once(fs, inode, numbers).await {
+        match spill_once(fs, inode, numbers, &old).await {
             Err(FsError::Store(ref whole @ StoreError::Device(ref error))) if !fs.store.is_end(whole) => {
                 tracing::warn!(ino = inode.ino, "{error}; writing this part of an atomic write elsewhere");
             }
@@ -79,39 +83,86 @@ async fn spill(fs: &Filesystem, inode: Open<'_>, numbers: &[u64]) -> Result<(), 
             }
         }
     }
-    spill_once(fs, inode, numbers).await?;
+    spill_once(fs, inode, numbers, &old).await?;
     keep_room(inode, room);
     Ok(())
 }
 
-/// Reserves room for the nodes in which the commit names `more` extents, beside those for which there
-/// is room.
-async fn hold_room(fs: &Filesystem, inode: Open<'_>, more: u64) -> Result<Reservation, FsError> {
-    let wanted = {
-        let state = inode.state.lock();
-        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
-        let extents = atomic.spilled.extents() + more;
-        if extents > fs.options.atomic_extents_max {
-            return Err(FsError::AtomicWriteTooLarge);
-        }
-        let wanted = fs.store.blocks_to_name(names_of(extents as usize));
-        wanted.saturating_sub(atomic.spilled.room.blocks())
-    };
-    Ok(reserve(fs, wanted).await?.unwrap_or_default())
-}
+/// The extents of the file that blocks are to replace.
+struct Old(Vec<(Range<u64>, bool)>);
 
-fn keep_room(inode: Open<'_>, room: Reservation) {
-    if let Some(atomic) = &mut inode.state.lock().data.atomic {
-        atomic.spilled.room.merge(room);
+impl Old {
+    /// Looks up those of these blocks, which are in order. The inode's lease is held.
+    async fn find(fs: &Filesystem, inode: Open<'_>, numbers: &[u64]) -> Result<Self, FsError> {
+        let end = inode.state.lock().data.extent_end.unwrap_or(u64::MAX);
+        let ranges = number_ranges(numbers.iter().copied().filter(|number| *number < end));
+        let found = lookup::overlapping(&fs.store, inode.ino, &ranges).await?;
+        Ok(Self(found.iter().map(|extent| (extent.file_block..extent.end(), extent.shared)).collect()))
+    }
+
+    /// The number of them that have some of these blocks. Each block of one that is shared may have a
+    /// count of its own, which changes too.
+    fn count(&self, blocks: &Range<u64>) -> u64 {
+        let first = self.0.partition_point(|(old, _)| old.end <= blocks.start);
+        let overlapping = self.0[first..].iter().take_while(|(old, _)| old.start < blocks.end);
+        let common = |old: &Range<u64>| old.end.min(blocks.end) - old.start.max(blocks.start);
+        overlapping.map(|(old, shared)| if *shared { common(old) } else { 1 }).sum()
     }
 }
 
-async fn spill_once(fs: &Filesystem, inode: Open<'_>, numbers: &[u64]) -> Result<(), FsError> {
+/// Room that comes to what is there, and the size of the change for which it is enough then.
+type Names = (Reservation, ChangeSize);
+
+/// Reserves room for the nodes in which the commit names these blocks, beside those for which there is
+/// room. Refuses more than one transaction may change.
+async fn hold_room(fs: &Filesystem, inode: Open<'_>, numbers: &[u64], old: &Old) -> Result<Names, FsError> {
+    let ranges = number_ranges(numbers.iter().copied());
+    let (names, wanted) = {
+        let state = inode.state.lock();
+        let nodes = nodes_of(fs, &state.data);
+        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+        let spilled = &atomic.spilled;
+        let extents = spilled.extents() + ranges.iter().map(extents_of).sum::<u64>();
+        let replaced = spilled.replaced() + ranges.iter().map(|range| old.count(range)).sum::<u64>();
+        if weight(extents, replaced) > fs.options.atomic_extents_max {
+            return Err(FsError::AtomicWriteTooLarge);
+        }
+        let (names, before) = (names_of(extents, atomic.runs().min(nodes)), spilled.room_for);
+        if names.items <= before.items && names.bytes <= before.bytes {
+            // What is written again needs no more, though the tree has grown: the filesystem may be full.
+            return Ok((Reservation::default(), before));
+        }
+        (names, fs.store.blocks_to_name(names).saturating_sub(spilled.room.blocks()))
+    };
+    Ok((reserve(fs, wanted).await?.unwrap_or_default(), names))
+}
+
+/// The size of a change that names so many extents, some of them in so many nodes of the file: those
+/// that are neighbours lie in few, others may be far apart.
+fn names_of(extents: u64, nodes: u64) -> ChangeSize {
+    let near = writeback::names_of(extents as usize);
+    ChangeSize { items: near.items + nodes, ..near }
+}
+
+/// The number of nodes that name the file's blocks now, at most.
+pub(super) fn nodes_of(fs: &Filesystem, data: &DataState) -> u64 {
+    let node_bytes = u64::from(fs.store.geometry().node_bytes);
+    data.disk_blocks.saturating_mul(4 * ITEM_BYTES) / node_bytes + 1
+}
+
+fn keep_room(inode: Open<'_>, (room, names): Names) {
+    if let Some(atomic) = &mut inode.state.lock().data.atomic {
+        atomic.spilled.room.merge(room);
+        atomic.spilled.room_for = names;
+    }
+}
+
+async fn spill_once(fs: &Filesystem, inode: Open<'_>, numbers: &[u64], old: &Old) -> Result<(), FsError> {
     let mut flight = Flight::take(fs, inode, numbers);
     flight.place(pack::algorithm(inode)).await?;
     let writes: Vec<DataWrite> = flight.placements.iter().map(|placement| placement.write.clone()).collect();
     let covered = fs.store.cover_unnamed(&writes).await?;
-    flight.land(covered);
+    flight.land(covered, old);
     Ok(())
 }
 
@@ -155,15 +206,22 @@ impl<'a> Flight<'a> {
     }
 
     /// The blocks are on the device, and a flush covers them: `covered` stands for their writes.
-    fn land(&mut self, covered: Vec<DataWrite>) {
+    fn land(&mut self, covered: Vec<DataWrite>, old: &Old) {
         let mut state = self.inode.state.lock();
+        let outgrows = state.data.has_inline();
         let Some(atomic) = &mut state.data.atomic else { return };
         let placements = std::mem::take(&mut self.placements);
         for (placement, write) in placements.iter().zip(covered) {
             self.fs.counters.atomic_spilled_bytes.add(write.run().len_bytes());
-            atomic.spilled.add(write, placement.pieces());
+            let landed = placement.pieces().map(|(numbers, at, packed)| {
+                let replaced = old.count(&numbers);
+                Landed { numbers, at, packed, replaced }
+            });
+            atomic.spilled.add(write, landed);
         }
         self.blocks.clear();
+        let kept = atomic.owed(0).saturating_sub(atomic.spare(outgrows));
+        atomic.reservation.merge(self.reservation.split(kept));
         self.fs.data.atomic.account(atomic);
     }
 }
@@ -177,6 +235,9 @@ impl Drop for Flight<'_> {
             let run = placement.write.run();
             self.reservation.merge(self.fs.store.abandon_for(&placement.write, run));
         }
+        // Where only a part found a place, that has been given back already.
+        let lost = (self.blocks.len() as u64).saturating_sub(self.reservation.blocks());
+        self.reservation.merge(self.fs.store.reserve_again(lost));
         let mut state = self.inode.state.lock();
         let Some(atomic) = &mut state.data.atomic else { return };
         atomic.blocks.restore(std::mem::take(&mut self.blocks));
@@ -185,11 +246,15 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// The size of the change that names what an atomic write has in memory and on the device.
-pub(super) fn size_of_names(atomic: &Atomic) -> ChangeSize {
+/// The size of the change that names what an atomic write has in memory and on the device, when so many
+/// `nodes` name the file's blocks.
+pub(super) fn size_of_names(atomic: &Atomic, nodes: u64) -> ChangeSize {
     let in_memory = atomic.blocks.len().div_ceil(EXTENT_BLOCKS_MAX);
-    let spilled = atomic.spilled.extents();
-    let on_device = if spilled > 0 { names_of(spilled as usize) } else { ChangeSize::default() };
+    let spilled = &atomic.spilled;
+    let on_device = match spilled.is_empty() {
+        true => ChangeSize::default(),
+        false => names_of(spilled.extents(), atomic.runs().min(nodes)),
+    };
     ChangeSize { items: 2 + on_device.items, bytes: NAME_BYTES * (2 + in_memory) + on_device.bytes }
 }
 

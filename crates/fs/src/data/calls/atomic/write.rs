@@ -97,7 +97,9 @@ pub(in crate::data) async fn write_leased(
         spilled = Box::pin(Replaced::read(fs, inode, &bytes)).await?;
     }
     let held = hold_units(fs, inode, &plan.missing, plan.is_small).await?;
-    let wanted = count(&plan.missing) - plan.preallocated + u64::from(plan.outgrows) + spilled.growth();
+    let growth = spilled.growth();
+    let wanted = count(&plan.missing) - plan.preallocated + u64::from(plan.outgrows) + growth
+        - kept_for(inode, growth);
     let mut reservation = match reserve(fs, wanted).await {
         full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &plan.missing, wanted).await?,
         reserved => reserved?,
@@ -140,6 +142,14 @@ pub(in crate::data) async fn write_leased(
     drop(state);
     fs.counters.written_bytes.add(data.len() as u64);
     Ok(())
+}
+
+/// How many of `growth` blocks are reserved already: preallocated blocks that were compressed keep the
+/// rest of their room.
+fn kept_for(inode: Open<'_>, growth: u64) -> u64 {
+    let state = inode.state.lock();
+    let Some(atomic) = &state.data.atomic else { return 0 };
+    growth.min(atomic.spare(state.data.has_inline()).saturating_sub(atomic.owed(growth)))
 }
 
 /// What a write replaces of the part of the atomic write that is on the device.

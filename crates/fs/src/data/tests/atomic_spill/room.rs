@@ -1,0 +1,144 @@
+//! Room that an atomic write keeps, or promises to others, while a part of it is on the device; and
+//! what its commit takes.
+
+use super::*;
+
+/// Fills the filesystem with a file that is made, or goes on at its end.
+fn fill(mount: &Mount, ino: Ino) {
+    let from = mount.size(ino);
+    let full = (0..).map(|at| mount.try_write(ino, from + (at << 12), &[7; 4096])).find_map(Result::err);
+    assert_eq!(full.unwrap().errno(), 28);
+    block_on(mount.fs.syncfs()).unwrap();
+}
+
+fn held_blocks(mount: &Mount) -> (u64, u64) {
+    let held = mount.fs.store().held().unwrap();
+    (held.reserved_blocks, held.free_blocks)
+}
+
+/// A file of which each block is an extent of its own.
+fn in_single_blocks(mount: &Mount, name: &str, blocks: u64) -> Ino {
+    let ino = mount.create(name);
+    for first in 0..2 {
+        (first..blocks).step_by(2).for_each(|block| mount.write(ino, block * BLOCK, &pattern(block, 4096)));
+        mount.fsync_placed(ino);
+    }
+    ino
+}
+
+/// Compressed blocks take less on the device than they did in memory. If they are preallocated, an
+/// abort needs all of their room again, and nobody else may have it.
+#[test]
+fn preallocated_room_of_compressed_blocks_comes_back() {
+    const PIECES: u64 = 96;
+    for fails in [false, true] {
+        let mount = Mount::formatted(32 << 20, 4096, keeping(16));
+        let ino = mount.create("file");
+        mount.compress(ino, Some(Algorithm::Lz4));
+        mount.allocate(ino, Allocation::Preallocate { keep_size: false }, 0, PIECES << 17).unwrap();
+        let filler = mount.create("filler");
+        mount.begin(ino);
+        (0..PIECES).for_each(|at| mount.put(ino, at << 17, &[3; 1 << 17]));
+        assert!(mount.spilled_at(ino, 40).unwrap().packed.is_some());
+        // Units that are written in part come into memory as a whole, and go back.
+        for at in 0..4 * PIECES {
+            mount.put(ino, ((at % PIECES) << 17) + 5000, &[at as u8; 100]);
+            if at == PIECES {
+                fill(&mount, filler);
+            }
+        }
+        if fails {
+            mount.fs.store().refuse_allocations(0, 1000);
+            block_on(mount.fs.commit_atomic_write(ino, MINE)).unwrap_err();
+            mount.fs.store().refuse_allocations(0, 0);
+        }
+        fill(&mount, filler);
+        mount.take_back(ino);
+        mount.check_room(&[ino]);
+        let (reserved, free) = held_blocks(&mount);
+        assert!(reserved <= free, "{reserved} blocks are promised, {free} are free");
+        // All of it is there for contents that are not compressed.
+        let contents: Vec<u8> = (0..PIECES).flat_map(|at| pattern(at, 1 << 17)).collect();
+        for (at, piece) in contents.chunks(1 << 17).enumerate() {
+            mount.write(ino, (at as u64) << 17, piece);
+        }
+        mount.fsync(ino);
+        block_on(mount.fs.syncfs()).unwrap();
+        mount.check_items(ino);
+        mount.check_blocks();
+        assert!(mount.whole_after_crash("file") == contents);
+    }
+}
+
+/// Blocks far apart in a large file have their names in as many nodes.
+#[test]
+fn the_room_for_names_is_enough_for_blocks_that_are_far_apart() {
+    const BLOCKS: u64 = 30_000;
+    let mount = Mount::sized(256 << 20, keeping(4));
+    let ino = mount.create("database");
+    (0..BLOCKS).for_each(|block| mount.write(ino, 2 * block * BLOCK, &[1; 4096]));
+    block_on(mount.fs.syncfs()).unwrap();
+    mount.begin(ino);
+    (0..BLOCKS).step_by(300).for_each(|block| mount.put(ino, 2 * block * BLOCK, &[2; 4096]));
+    let room = {
+        let inode = block_on(mount.fs.inode(ino)).unwrap();
+        let state = inode.state.lock();
+        state.data.atomic.as_ref().unwrap().spilled.room.blocks()
+    };
+    mount.end(ino);
+    let before = mount.fs.store().device_counters().write_bytes;
+    block_on(mount.fs.store().checkpoint()).unwrap();
+    let taken = (mount.fs.store().device_counters().write_bytes - before) / BLOCK;
+    // Superblock, map and the nodes that any checkpoint writes are not in it.
+    assert!(taken <= room + 64, "the checkpoint wrote {taken} blocks, room was for {room}");
+}
+
+/// Small extents that are replaced by large ones take memory and log as well.
+#[test]
+fn extents_that_are_replaced_count_too() {
+    const PIECES: u64 = 32;
+    let mount = Mount::sized(64 << 20, Options { atomic_extents_max: 60, ..keeping(32) });
+    let ino = in_single_blocks(&mount, "database", 32 * PIECES);
+    let old = mount.whole(ino);
+    mount.begin(ino);
+    let piece = |seed: u64| pattern(seed, 1 << 17);
+    let written = (0..PIECES).take_while(|at| mount.try_put(ino, at << 17, &piece(*at)).is_ok()).count();
+    assert!((5..12).contains(&written), "{written} of {PIECES}");
+    assert_eq!(errno(mount.try_put(ino, 20 << 17, &piece(0))), 27);
+    mount.take_back(ino);
+    assert!(mount.whole(ino) == old);
+    // What is written again and again counts once.
+    mount.begin(ino);
+    let mut now = old;
+    for round in 0..200 {
+        let at = ((round % 4) << 17) as usize;
+        patch(&mut now, at, &piece(round));
+        mount.put(ino, at as u64, &piece(round));
+    }
+    mount.end(ino);
+    assert!(mount.whole_after_crash("database") == now);
+    mount.check_items(ino);
+    // As one extent for each 32 blocks, there is room for many more.
+    mount.begin(ino);
+    (0..4).cycle().take(40).for_each(|at| mount.put(ino, at << 17, &piece(at)));
+    mount.end(ino);
+    mount.check_items(ino);
+}
+
+#[test]
+fn a_spill_that_finds_a_part_of_its_place_loses_no_room() {
+    let mount = Mount::sized(64 << 20, keeping(2048));
+    let ino = mount.synced("database", &pattern(1, 100_000));
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(2, 8_000_000));
+    let before = held_blocks(&mount);
+    mount.fs.store().refuse_allocations(1, 1000);
+    assert_eq!(errno(mount.try_put(ino, 8_000_000, &pattern(3, 1_000_000))), 28);
+    assert!(mount.fs.store().refuse_allocations(0, 0) > 0);
+    assert_eq!(held_blocks(&mount), before);
+    mount.check_blocks();
+    mount.put(ino, 8_000_000, &pattern(3, 1_000_000));
+    let now = mount.whole(ino);
+    mount.end(ino);
+    assert!(mount.whole_after_crash("database") == now);
+}
