@@ -210,6 +210,7 @@ impl Drop for Merged<'_> {
             if let (Some(charge), Some((holes, units))) = (&mut data.charge, self.charged.take()) {
                 holes.iter().for_each(|range| charge.holes.remove(range));
                 atomic.units = charge.units.saturating_sub(units);
+                atomic.quota = charge.number;
                 charge.units = units;
             }
             self.fs.data.atomic.account(atomic);
@@ -249,7 +250,7 @@ fn to_merge(fs: &Filesystem, inode: Open<'_>) -> Result<Option<ToMerge>, FsError
 
 /// The units that the atomic write has reserved in the quota that the file counts in. Those in a
 /// quota that it has left are given back.
-fn credit(fs: &Filesystem, inode: Open<'_>) -> u64 {
+pub(super) fn credit(fs: &Filesystem, inode: Open<'_>) -> u64 {
     let mut state = inode.state.lock();
     let number = state.data.charge.as_ref().map(|charge| charge.number);
     let Some(atomic) = &mut state.data.atomic else { return 0 };

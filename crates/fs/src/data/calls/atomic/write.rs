@@ -1,6 +1,6 @@
 //! Writing to a file whose atomic write is open: the data is put aside.
 
-use super::{Open, spill};
+use super::{Open, commit, spill};
 use crate::FsError;
 use crate::data::calls::write::{Writer, span};
 use crate::data::calls::{overwrite, read, truncate};
@@ -96,6 +96,8 @@ pub(in crate::data) async fn write_leased(
     if plan.has_spilled || plan.spills {
         spilled = Box::pin(Replaced::read(fs, inode, &bytes)).await?;
     }
+    // Units of one quota are not those of another.
+    commit::credit(fs, inode);
     let held = hold_units(fs, inode, &plan.missing, plan.is_small).await?;
     let growth = spilled.growth();
     let wanted = count(&plan.missing) - plan.preallocated + u64::from(plan.outgrows) + growth

@@ -142,3 +142,41 @@ fn a_spill_that_finds_a_part_of_its_place_loses_no_room() {
     mount.end(ino);
     assert!(mount.whole_after_crash("database") == now);
 }
+
+/// The file leaves one quota and comes into another while its atomic write is open.
+#[test]
+fn units_of_one_quota_are_not_given_back_to_another() {
+    let mount = Mount::sized(64 << 20, keeping(16));
+    let dir = mount.mkdir_in(ROOT, "dir");
+    mount.set_quota(dir, 8 << 20, 0);
+    let (ino, other) = (mount.create_in(dir, "database"), mount.create_in(dir, "other"));
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(1, 1 << 20));
+    block_on(mount.fs.remove_quota(dir)).unwrap();
+    mount.set_quota(dir, 8 << 20, 0);
+    mount.write(other, 0, &pattern(2, 1 << 19));
+    let reserved = mount.quota(dir).reserved_bytes;
+    assert_eq!(reserved, 1 << 19);
+    mount.put(ino, 1 << 20, &pattern(3, 1 << 18));
+    mount.take_back(ino);
+    assert_eq!(mount.quota(dir).reserved_bytes, reserved, "that of the other file");
+    mount.fsync(other);
+    mount.check_settled(dir);
+}
+
+/// The file comes into a quota while its atomic write is open, and the commit that reserves there fails.
+#[test]
+fn units_that_a_failed_commit_has_reserved_are_given_back() {
+    let mount = Mount::sized(64 << 20, keeping(16));
+    let dir = mount.mkdir_in(ROOT, "dir");
+    let ino = mount.create_in(dir, "database");
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(1, 1 << 20));
+    mount.put(ino, 1 << 20, &pattern(2, 1 << 16));
+    mount.set_quota(dir, 8 << 20, 0);
+    mount.fs.store().refuse_allocations(0, 1000);
+    assert_eq!(errno(block_on(mount.fs.commit_atomic_write(ino, MINE))), 28);
+    mount.fs.store().refuse_allocations(0, 0);
+    mount.take_back(ino);
+    mount.check_settled(dir);
+}
