@@ -71,7 +71,8 @@ struct Group {
     /// Notified when a caller joins.
     joined: Event,
     ended: Event,
-    result: OnceLock<Ended>,
+    /// `None` if its driver gave up before it had ended.
+    result: OnceLock<Option<Ended>>,
 }
 
 /// The result of a group.
@@ -147,6 +148,14 @@ impl GroupCommit {
         Some(Lead(self))
     }
 
+    /// Closes a group to new callers, if it still gathers.
+    fn close(&self, group: &Arc<Group>) {
+        let mut stage = self.stage.lock();
+        if Arc::ptr_eq(&stage.gathering, group) {
+            stage.gathering = Arc::default();
+        }
+    }
+
     /// Closes the current group to new callers, if that is due.
     fn close_if(&self, due: bool) {
         if due {
@@ -197,22 +206,27 @@ impl Store {
         }
         let asked = Instant::now();
         let _alone = self.lab_alone().await;
-        let group = self.group.join();
-        let (drove, ended) = self.wait_for(&group).await;
+        let (drove, ended) = loop {
+            let group = self.group.join();
+            if let Some(ended) = self.wait_for(&group).await {
+                break ended;
+            }
+        };
         self.counters.fsync_latency.record(asked.elapsed());
         (ended.drive.trace(op.0, drove, asked, ended.result.is_err()), ended.result)
     }
 
-    /// Waits for the group to end; returns whether the caller drove it, and how it ended.
-    async fn wait_for(&self, group: &Arc<Group>) -> (bool, Ended) {
+    /// Waits for the group to end; returns whether the caller drove it, and how it ended. `None` if its
+    /// driver gave up: another group takes what it has begun to the device.
+    async fn wait_for(&self, group: &Arc<Group>) -> Option<(bool, Ended)> {
         // Most who come find nobody at work, and drive at once: they have nothing to listen for.
         let mut listener = None;
         loop {
             if let Some(ended) = group.result.get() {
-                return (false, ended.clone());
+                return ended.clone().map(|ended| (false, ended));
             }
             if let Some(lead) = self.group.try_lead(group) {
-                return (true, self.drive(group, lead).await);
+                return Some((true, self.drive(group, lead).await));
             }
             match listener.take() {
                 Some(ended) => ended.await,
@@ -224,7 +238,7 @@ impl Store {
     /// Takes a group's batch to the device and answers all its members.
     async fn drive(&self, group: &Arc<Group>, lead: Lead<'_>) -> Ended {
         // If this future is dropped half-way, the group's members must not wait for ever.
-        let abandoned = AnswerOnDrop(group);
+        let abandoned = EndOnDrop { commit: &self.group, group };
         let mut drive = Drive::begin();
         self.gather(group).await;
         let result = match self.drive_batch(&mut drive).await {
@@ -265,7 +279,7 @@ impl Store {
         drive.members = group.members.load(Ordering::Relaxed);
         self.counters.group_sizes.record(drive.members);
         let ended = Ended { result, drive };
-        let _ = group.result.set(ended.clone());
+        let _ = group.result.set(Some(ended.clone()));
         drop(abandoned);
         ended
     }
@@ -457,13 +471,19 @@ impl Store {
     }
 }
 
-/// Answers a group whose driver was dropped, and wakes its members.
-struct AnswerOnDrop<'a>(&'a Arc<Group>);
+/// Ends a group, whether or not its driver was dropped, and wakes its members.
+struct EndOnDrop<'a> {
+    commit: &'a GroupCommit,
+    group: &'a Arc<Group>,
+}
 
-impl Drop for AnswerOnDrop<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        let cancelled = || StoreError::Unusable("the fsync that drove this batch was cancelled".into());
-        self.0.result.get_or_init(|| Ended { result: Err(cancelled()), drive: Drive::begin() });
-        self.0.ended.notify(usize::MAX);
+        if self.group.result.get().is_none() {
+            // Whoever joined it from now on would wait for nobody.
+            self.commit.close(self.group);
+            let _ = self.group.result.set(None);
+        }
+        self.group.ended.notify(usize::MAX);
     }
 }

@@ -2,6 +2,7 @@
 
 mod bad_sector;
 mod closing;
+mod given_up;
 mod idle;
 mod kept;
 mod late;
