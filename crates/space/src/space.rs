@@ -181,12 +181,22 @@ impl Space {
     /// Gives back blocks that were allocated, claimed or reserved but never named: they are
     /// reusable at once. No write to them may be in flight (rule R2).
     pub fn give_back(&self, run: BlockRun) {
+        self.give_back_with(run, |_, _| {});
+    }
+
+    /// The same for blocks that were written: they are discarded as others that become free.
+    pub fn give_back_written(&self, run: BlockRun) {
+        self.give_back_with(run, |state, open| state.discards.reusable(open));
+    }
+
+    fn give_back_with(&self, run: BlockRun, note: impl FnOnce(&mut State, &[BlockRun])) {
         let Some(run) = self.clip(run) else { return };
         let state = &mut *self.lock();
         let parts = state.named.unnamed_parts(run);
         debug_assert_eq!(parts, [run], "what is given back was never named");
         let open = state.in_front(&parts);
         state.live.clear(&open);
+        note(state, &open);
     }
 
     /// Keeps a run from being handed out: log segments, and blocks that replayed batches name.

@@ -290,7 +290,7 @@ impl Store {
             if failed_for_good(&write) {
                 space.quarantine(write.run);
             }
-            unnamed.into_iter().for_each(|part| space.give_back(part));
+            unnamed.into_iter().for_each(|part| space.give_back_written(part));
         };
         data.write().on_end(Box::new(give_back));
     }

@@ -3,7 +3,7 @@
 use crate::support::{allocate, bench, name, open, put, quiet, write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_device::block_on;
+use syncline_device::{DeviceExt, block_on};
 use syncline_format::BlockRun;
 use syncline_store::{Canary, DataWrite, Lab, Store, StoreOptions};
 
@@ -123,6 +123,21 @@ fn a_write_that_fails_is_told() {
     store.abandon(&written, run);
     drop(written);
     audit(&store);
+}
+
+/// Blocks that were never named go back to the device as freed ones do.
+#[test]
+fn what_is_given_back_is_discarded() {
+    let (_spawn, device, store) = bench(StoreOptions { discard: true, ..quiet() });
+    let run = allocate(&store, BLOCKS);
+    let data = covered(&store, run, 5);
+    store.abandon(&data, run);
+    audit(&store);
+    put(&store, 1, "something");
+    block_on(store.close()).unwrap();
+    let found = block_on(device.inner.read_at(run.offset_bytes(), run.len_bytes() as usize)).unwrap();
+    let left = found.iter().filter(|byte| **byte == 5).count();
+    assert!(left < 4096, "the device still has {left} bytes of it");
 }
 
 /// The canary: what is taken for durable may still be in flight when the batch is acknowledged.
