@@ -76,6 +76,8 @@ pub(crate) struct UnderWay {
     /// Held by the caller that is next to get room. Its value is the number of `ends` when an
     /// earlier caller waited in vain.
     turn: syncline_sync::asynchronous::Mutex<Option<u64>>,
+    /// One more than the number of `ends` when a caller that may hold leases waited in vain.
+    soon_in_vain: AtomicU64,
 }
 
 impl UnderWay {
@@ -497,7 +499,14 @@ impl Store {
         }
         self.wait_for_readers(|room| room.holds(blocks)).await;
         // Changes under way may take less than they were promised, or nothing. The wait is short:
-        // such a change may need a lease that the caller holds.
+        // such a change may need a lease that the caller holds. If none has ended since somebody
+        // waited in vain, nobody waits again: on a full image hundreds of writes to one file may
+        // come one after the other.
+        let ends = || self.under_way.ends.load(Ordering::Acquire) + 1;
+        let others = match self.under_way.soon_in_vain.load(Ordering::Acquire) == ends() {
+            true => Others::AreNotAwaited,
+            false => others,
+        };
         let mut over = self.spawn.sleep(OTHERS_END_SOON_MAX);
         loop {
             let ended = self.under_way.ended.listen();
@@ -505,7 +514,11 @@ impl Store {
                 return Ok(());
             }
             let waits = others == Others::AreAwaited && self.room_with(ChangeSize::default()).holds(blocks);
-            if !waits || !self.before(&mut over, ended, OTHERS_END_SOON_PAUSE).await {
+            if !waits {
+                break;
+            }
+            if !self.before(&mut over, ended, OTHERS_END_SOON_PAUSE).await {
+                self.under_way.soon_in_vain.store(ends(), Ordering::Release);
                 break;
             }
         }
