@@ -39,9 +39,10 @@ const WANTED: u64 = init::ASYNC_READ
 const MINOR_WRITEBACK: u32 = 45;
 
 /// Requests that the kernel may have in flight in the background: read-ahead, and write-back where
-/// it keeps writes.
+/// it keeps writes. All of the latter together are less than the memory for requests of one worker:
+/// while they wait for the device or for room, every worker takes others.
 const BACKGROUND_MAX: u16 = 64;
-const BACKGROUND_MAX_WRITEBACK: u16 = 256;
+const BACKGROUND_MAX_WRITEBACK: u16 = 48;
 
 /// The result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,7 +195,7 @@ mod tests {
             panic!()
         };
         assert!(agreed.has(init::WRITEBACK_CACHE) && !agreed.has(init::NO_OPEN_SUPPORT));
-        assert_eq!((answer.max_background, answer.congestion_threshold), (256, 192));
+        assert_eq!((answer.max_background, answer.congestion_threshold), (48, 36));
         for (minor, flags) in [(44, u64::MAX), (45, !init::WRITEBACK_CACHE)] {
             let refused = negotiate(&offer(minor, flags), wishes).unwrap_err();
             assert!(matches!(refused, MountError::NoWritebackCache { .. }), "{refused}");

@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use syncline_device::block_on;
 use syncline_fs::types::{Attributes, ROOT};
 use syncline_fuse::{Transport, control};
@@ -417,6 +417,30 @@ fn a_full_filesystem_is_told_by_fsync_and_close() {
     assert!(contents(&left, "kept") == synced);
     assert_eq!(contents(&left, "large"), b"short");
     left.close();
+}
+
+/// Hundreds of requests that find no room leave some for others.
+#[test]
+fn a_full_filesystem_answers_others() {
+    let Some(mount) = mount_in_file() else { return };
+    let root = mount.path();
+    let file = make(&root.join("large"));
+    std::thread::scope(|scope| {
+        let written = scope.spawn(move || {
+            let piece = pattern(1 << 20, 5);
+            (0..500u64).for_each(|at| drop(file.write_all_at(&piece, at << 20)));
+        });
+        let mut longest = Duration::ZERO;
+        while !written.is_finished() {
+            let begun = Instant::now();
+            assert!(!root.join("nothing").exists() && File::open(&root).is_ok());
+            mount.requests("Lookup");
+            longest = longest.max(begun.elapsed());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(longest < Duration::from_secs(3), "{longest:?}");
+    });
+    mount.unmount();
 }
 
 /// P3, for a program that does not look at what close(2) returns.
