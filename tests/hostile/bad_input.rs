@@ -116,10 +116,10 @@ const REFUSED: &str = "
     1  | snapshot delete image none                | there is no snapshot; snapshot list
     1  | send image none                           | there is no snapshot; snapshot list
     11 | receive image -i text                     | no stream; syncline send
-    11 | receive image -i zero                     | no stream; syncline send
-    11 | receive image --resume -i zero            | no stream; syncline send
+    11 | receive image -i zero                     | no byte of a stream; sender
+    11 | receive image --resume -i zero            | no byte of a stream; sender
     1  | receive image --token                     | nothing is kept; without --resume
-    1  | receive image --abandon                   | nothing is kept; without --resume
+    1  | receive image --abandon                   | nothing is kept; nothing to abandon
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
     1  | snapshot mount image none empty           | there is no snapshot; snapshot list
     1  | path image 999                            | there is no inode 999

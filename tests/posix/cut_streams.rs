@@ -35,7 +35,7 @@ fn a_stream_that_was_cut_off_goes_on() {
     let bytes = fs::read(&stream).unwrap();
     let nothing: &[&str] = &["nothing is kept", "from its beginning"];
     call(&[&"receive", &target, &"--token"]).fails(1, nothing);
-    call(&[&"receive", &target, &"--abandon"]).fails(1, nothing);
+    call(&[&"receive", &target, &"--abandon"]).fails(1, &["nothing is kept", "nothing to abandon"]);
     let cut = receive_bytes(&target, &bytes[..bytes.len() / 3], &["--resume"]);
     cut.fails(11, &["ends too early", "is kept", "--resume"]);
     let token = token_of(&target);

@@ -13,7 +13,7 @@ pub enum StreamError {
     #[error("{0}")]
     Io(Arc<io::Error>),
     /// There is not one byte of it.
-    #[error("nothing came")]
+    #[error("no byte of a stream came")]
     Nothing,
     /// It does not begin as a stream does.
     #[error("this is no stream of 'syncline send'")]
