@@ -143,24 +143,31 @@ fn a_receiver_that_is_killed_goes_on() {
     call(&[&"snapshot", &"create", &place.image(), &"s"]).ok();
     call(&[&"send", &place.image(), &"s", &"-o", &stream]).ok();
     call(&[&"mkfs", &target, &"--size", &"320MiB"]).ok();
+    let bytes = fs::read(&stream).unwrap();
     let mut before = String::new();
     for kill in 0..2 {
         let mut command = program();
-        command.args([
-            "receive".as_ref(),
-            target.as_os_str(),
-            "--resume".as_ref(),
-            "-i".as_ref(),
-            stream.as_os_str(),
-        ]);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let kept = (0..6000).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(5));
-            let answer = call(&[&"receive", &target, &"--token"]);
-            let token = answer.out.trim().to_owned();
-            (!token.is_empty() && token != before).then_some(token)
+        command.args(["receive".as_ref(), target.as_os_str(), "--resume".as_ref()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        // One piece more than before, and not the end: however slow this machine is, it waits for more.
+        let part = &bytes[..bytes.len() * (9 + 5 * kill) / 15];
+        let kept = std::thread::scope(|scope| {
+            let feeding = scope.spawn(move || {
+                let _ = pipe.write_all(part);
+                pipe
+            });
+            let kept = (0..6000).find_map(|_| {
+                std::thread::sleep(Duration::from_millis(5));
+                let answer = call(&[&"receive", &target, &"--token"]);
+                let token = answer.out.trim().to_owned();
+                (!token.is_empty() && token != before).then_some(token)
+            });
+            child.kill().unwrap();
+            drop(feeding.join());
+            kept
         });
-        child.kill().unwrap();
         child.wait().unwrap();
         before = kept.unwrap_or_else(|| panic!("kill {kill}: a piece was kept"));
         assert!(snapshot_names(&target).is_empty(), "kill {kill}: it was too late");
