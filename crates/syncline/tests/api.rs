@@ -152,11 +152,11 @@ fn syncs_leave_receipts() {
     let (_, fs) = memory();
     let (one, two) = (fs.create_file("one").unwrap(), fs.create_file("two").unwrap());
     assert!(fs.last_receipt().is_none() && one.last_receipt().is_none());
-    one.write_all_at(&[3; 30_000], 0).unwrap();
+    one.write_all_at(&[3; 60_000], 0).unwrap();
     one.sync_all().unwrap();
     two.sync_data().unwrap();
     let first = one.last_receipt().unwrap();
-    assert_eq!((first.call, first.cover, first.submitted.blocks), (Call::Fsync, Cover::Issued, 8));
+    assert_eq!((first.call, first.cover, first.submitted.blocks), (Call::Fsync, Cover::Issued, 15));
     let second = fs.last_receipt().unwrap();
     assert_eq!((second.call, second.cover), (Call::Fdatasync, Cover::Elided));
     assert_eq!(second.durable, first.durable, "the flush of the other file had covered it");
