@@ -29,9 +29,9 @@ pub struct Options {
     pub writeback_start_bytes: u64,
     /// Age at which dirty data is written back. Default 5 s.
     pub writeback_age: Duration,
-    /// Number of blocks of a file, logged whole by syncs of one or two blocks, at which they are
-    /// placed in the background; with larger syncs as many blocks as half this number of them has.
-    /// Default 16. Above 192 this never happens: a sync that would log more places them itself.
+    /// Number of blocks of a file, logged whole by syncs, at which they are placed in the background.
+    /// With syncs of more than two blocks it is the blocks of half so many syncs. Default 16. Above
+    /// 192 this never happens: a sync that would log more places them itself.
     pub place_ahead_blocks: u64,
     /// Blocks that write-back writes and then names at a time, in one file. Default 4096; for
     /// compressed files 1024.

@@ -67,7 +67,7 @@ fn take_turn(fs: &Filesystem, state: &mut InodeState, logged: u64) -> bool {
     if data.unplaced.len() < from.saturating_sub(ahead) {
         data.place_from = 0;
     }
-    // A task costs as much whatever the size of the syncs, so it has half as many of any size.
+    // Most of a task's cost does not depend on its blocks, so large syncs gather for it as small ones.
     let enough = ahead.max((ahead / 2).saturating_mul(logged));
     let due = data.unplaced.len() >= u64::from(data.place_from).max(enough);
     // Blocks that are to be compressed wait until there are whole units.
