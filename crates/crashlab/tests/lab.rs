@@ -121,7 +121,8 @@ fn a_program_that_syncs_keeps_its_word_in_every_state() {
 fn a_loss_in_the_middle_is_reduced_to_the_one_write() {
     let recording = record(|fs, _| {
         let file = fs.create_file("/a").unwrap();
-        file.write_all_at(&CONTENTS, 0).unwrap();
+        // More than a sync logs whole.
+        file.write_all_at(&[7; 64 << 10], 0).unwrap();
         file.sync_all().unwrap();
     });
     /// Rejects a log without the data it names: nothing of `/a` may be missing once its batch has
@@ -142,7 +143,7 @@ fn a_loss_in_the_middle_is_reduced_to_the_one_write() {
     let state = State { position: stretch.end, choice: Choice::Fates(vec![Fate::Lost, Fate::Kept]) };
     assert_eq!(explorer.judge_one(&state).unwrap(), Verdict::Failed("no /a".into()));
     let described = describe(&recording, &state, &cut).unwrap();
-    assert!(described[0].what.contains("data of /a (blocks 0 to 4)"), "{described:?}");
+    assert!(described[0].what.contains("data of /a (blocks 0 to 15)"), "{described:?}");
     assert!(described[1].what.contains("name 'a' in /"), "{described:?}");
     let whole = State { position: stretch.end, choice: Choice::Fates(vec![Fate::Kept, Fate::Kept]) };
     assert_eq!(explorer.judge_one(&whole).unwrap(), Verdict::Passed);
