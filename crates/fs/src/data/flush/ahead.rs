@@ -183,8 +183,7 @@ impl Task {
             return Ok(());
         }
         let taken = inode.state.lock().data.dirty.take_each(numbers);
-        let size = SizeChange::Submitted { all: false, reach: 0 };
-        let mut change = FileChange { size, ..FileChange::nothing(inode) };
+        let mut change = FileChange { size: SizeChange::Placed, ..FileChange::nothing(inode) };
         change.name(&old, naming);
         fs.store.give_way();
         if let Err(error) = transact::commit_noting(fs, smallvec![change], shares, &mut Submitted::default())

@@ -46,6 +46,9 @@ pub(crate) enum InlineChange {
 /// The change to the sizes.
 pub(crate) enum SizeChange {
     Keep,
+    /// Blocks whose contents are in the log got a place, and nothing that a sync of the file waits
+    /// for has changed.
+    Placed,
     /// Dirty data was submitted: the logged size advances as far as it may. With `all`, everything
     /// that was dirty when the submission began is named by this transaction or an earlier one, and
     /// the logged size advances at least to the inode's `floor`. The logged mtime advances too. The
@@ -226,7 +229,7 @@ impl<'a> FileChange<'a> {
             data.inline.clone_from(inline);
         }
         match self.size {
-            SizeChange::Keep => {}
+            SizeChange::Keep | SizeChange::Placed => {}
             SizeChange::Submitted { all, reach } => {
                 let size = state.attr.size;
                 let floor = if all { data.floor } else { 0 };
@@ -276,7 +279,9 @@ impl<'a> FileChange<'a> {
     fn committed(&self, op: OpSeq) {
         let mut state = self.inode.state.lock();
         let data = &mut state.data;
-        data.data_op = op;
+        if !matches!(self.size, SizeChange::Placed) {
+            data.data_op = op;
+        }
         data.unplaced.committed();
         // The last item that is put, not the last change: that may be the deletion of an item which
         // a longer one has swallowed.

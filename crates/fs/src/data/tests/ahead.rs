@@ -77,6 +77,27 @@ fn no_sync_has_to_place_what_a_task_can() {
     assert_eq!(left, Mount::new().reopen().fs.store().space().named, "each block had one place");
 }
 
+/// SQLite calls fdatasync after it has committed an atomic write.
+#[test]
+fn an_fdatasync_of_durable_blocks_waits_for_no_place() {
+    let (device, mount, ino, contents) = on_its_way();
+    device.release();
+    mount.wait_for_placing();
+    assert_eq!(mount.unplaced(ino), []);
+    let flushes = || mount.fs.store().device_counters().flushes_issued;
+    let before = flushes();
+    block_on(mount.fs.fsync(ino, true)).unwrap();
+    assert_eq!(flushes(), before, "the log has them");
+    let crashed = mount.crash();
+    assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
+    // Whatever else has changed is waited for.
+    mount.truncate(ino, 90 * BLOCK).unwrap();
+    block_on(mount.fs.fsync(ino, true)).unwrap();
+    assert_eq!(flushes(), before + 1);
+    let crashed = mount.crash();
+    assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents[..90 * BLOCK_BYTES]);
+}
+
 #[test]
 fn what_changes_meanwhile_stays_as_it_is() {
     let (device, mount, ino, mut contents) = on_its_way();
