@@ -33,11 +33,23 @@ impl Lab {
     }
 
     fn record(&self, command: &[&OsStr]) -> Answer {
+        self.record_with("", command)
+    }
+
+    /// The same on a mount with these options.
+    fn record_with(&self, options: &str, command: &[&OsStr]) -> Answer {
         let directory = self.place.path().join("recorded");
         fs::create_dir_all(&directory).unwrap();
         let image = self.place.image();
-        let words =
-            ["crashlab".as_ref(), "record".as_ref(), image.as_os_str(), directory.as_os_str(), "--".as_ref()];
+        let words: [&OsStr; 7] = [
+            "crashlab".as_ref(),
+            "record".as_ref(),
+            image.as_os_str(),
+            directory.as_os_str(),
+            "--mount-options".as_ref(),
+            options.as_ref(),
+            "--".as_ref(),
+        ];
         syncline(words.iter().chain(command))
     }
 
@@ -167,6 +179,29 @@ fn sqlite_with_a_write_ahead_log_keeps_its_promises() {
     skip_if!(no_fuse());
     skip_if!(no_python());
     sqlite("wal", "4", &["--torn", "1"]);
+}
+
+/// With few pages, which the log takes with their contents, and with more, which lie beside it.
+#[test]
+fn an_atomic_write_is_there_as_a_whole_or_not_at_all() {
+    skip_if!(no_fuse());
+    skip_if!(no_python());
+    for pages in ["5", "24"] {
+        let lab = Lab::new();
+        let record = |options: &str, kind: &str| {
+            let script = fixture("atomic.py");
+            lab.record_with(options, &["python3".as_ref(), script.as_ref(), kind.as_ref(), pages.as_ref()])
+        };
+        let check = format!("{} {pages}", python("atomic_check.py"));
+        record("atomic_writes", "whole").ok();
+        let found = lab.explore(&check, &[]).ok();
+        eprintln!("{pages} pages: {}", found.out);
+        record("atomic_writes", "halves").ok();
+        let found = lab.explore(&check, &[]);
+        assert_eq!(found.code, 1, "{found:?}");
+        assert!(found.out.contains("of commits"), "{found:?}");
+        assert_eq!(record("", "whole").code, 1, "not without the option");
+    }
 }
 
 #[test]

@@ -133,6 +133,8 @@ const REFUSED: &str = "
     6  | mount image missing                       | missing; does not exist; mkdir
     6  | mount image full                          | full; not empty
     6  | mount image text                          | text; not a directory
+    2  | crashlab record image empty --mount-options ro -- true | is written to; leave out ro
+    2  | crashlab record image empty --mount-options atomic -- true | atomic; unknown option
     2  | mount image empty -o nonsense             | nonsense; unknown option; --help
     2  | mount image empty -o noatim               | noatim; unknown option; did you mean noatime?
     2  | inspect image                             | no command came on standard input; -c

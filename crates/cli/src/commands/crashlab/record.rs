@@ -5,6 +5,7 @@
 //! as it is.
 
 use crate::commands::image;
+use crate::commands::mount_options::MountChoices;
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,8 +20,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use syncline_crashlab::{Info, MarkKind, Recorder};
 use syncline_device::block_on;
 use syncline_fs::Filesystem;
-use syncline_fuse::{MountError, MountOptions, Mounted, Session, SyncObserver, Synced};
-use syncline_store::{Store, StoreOptions};
+use syncline_fuse::{MountError, Mounted, Session, SyncObserver, Synced};
+use syncline_store::Store;
 
 /// Default limit on recorded bytes: they are all in memory.
 const RECORDED_DEFAULT: &str = "1GiB";
@@ -49,6 +50,9 @@ pub struct Args {
     /// Where the recording goes. Default: IMAGE.crashlab
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Options of the mount, as with 'mount -o'
+    #[arg(long, value_name = "OPTION,...", value_delimiter = ',')]
+    mount_options: Vec<String>,
     /// Most bytes written that are recorded; COMMAND is ended when they are exceeded
     #[arg(long, value_name = "SIZE", default_value = RECORDED_DEFAULT, value_parser = size::parse)]
     max_recorded: u64,
@@ -60,6 +64,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     let image = image::whole_name(&args.image)?;
+    let choices = choices(&args.mount_options)?;
     let output = output(&args)?;
     require_folder(&output)?;
     let about = |failure: Failure| failure.about(&image);
@@ -67,7 +72,7 @@ pub fn run(args: Args) -> Outcome {
         syncline_crashlab::load(image::open_read_only(&image)?).map_err(|error| about(error.into()))?;
     let uuid = base.uuid;
     let recorder = Recorder::new(base);
-    let (fs, mounted) = serve(&recorder, &image, &args.directory).map_err(about)?;
+    let (fs, mounted) = serve(&recorder, &image, &args.directory, choices).map_err(about)?;
     let begin = recorder.position();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let ran = run_command(&args, &mounted, &recorder);
@@ -102,6 +107,18 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::from(exit_code))
 }
 
+/// Reads the options of the mount, and refuses those that a copy in memory has no use for.
+fn choices(options: &[String]) -> Result<MountChoices, Failure> {
+    let choices = MountChoices::parse(options)?;
+    if choices.store.read_only || choices.snapshot.is_some() || choices.log.is_some() {
+        return Err(Failure::usage(
+            "--mount-options: what is recorded is written to, and has no log of its own",
+        )
+        .next("leave out ro, snapshot and log"));
+    }
+    Ok(choices)
+}
+
 /// Where the recording goes.
 fn output(args: &Args) -> Result<PathBuf, Failure> {
     match &args.output {
@@ -133,11 +150,12 @@ fn serve(
     recorder: &Arc<Recorder>,
     image: &Path,
     directory: &Path,
+    choices: MountChoices,
 ) -> Result<(Arc<Filesystem>, Mounted), Failure> {
     let spawn = image::background()?;
-    let (store, _) = block_on(Store::open(recorder.clone(), StoreOptions::default(), spawn.clone()))?;
-    let fs = block_on(Filesystem::open(store, spawn, syncline_fs::Options::default()))?;
-    let mut options = MountOptions::new(image);
+    let mut options = choices.kernel(image);
+    let (store, _) = block_on(Store::open(recorder.clone(), choices.store, spawn.clone()))?;
+    let fs = block_on(Filesystem::open(store, spawn, choices.fs))?;
     let ear = recorder.clone();
     options.sync_observer = Some(SyncObserver::new(move |synced| {
         ear.mark(match synced {
