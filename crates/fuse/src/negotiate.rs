@@ -128,7 +128,7 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
 }
 
 /// The kernel's page size, the unit of `max_pages`.
-pub(crate) fn page_bytes() -> u32 {
+fn page_bytes() -> u32 {
     // SAFETY: takes no memory.
     u32::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("every system tells its page size")
 }

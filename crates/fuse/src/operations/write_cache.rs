@@ -6,12 +6,10 @@ use super::page_cache::{PAGE, over};
 use super::{Answer, Refusal};
 use crate::abi::flags::{getattr as getattr_flags, setattr as valid};
 use crate::abi::{GetAttrIn, SetAttrIn, WriteIn, WriteOut};
-use crate::negotiate::page_bytes;
 use crate::reply::Reply;
 use crate::session::Session;
 use crate::write_cache::{BecomingStrict, HANDLE_WRITES};
 use bytes::Bytes;
-use std::ops::Range;
 use std::time::Duration;
 use syncline_device::Worker;
 use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes, SetTime, WrittenTimes};
@@ -21,10 +19,6 @@ use syncline_fs::{Durability, FsError};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Behind all pages of a file.
 const END: u64 = i64::MAX as u64;
-/// How much the kernel keeps if it does not tell, and by how much what it tells may be late: each CPU
-/// counts some pages by itself.
-const KEPT_MAX: u64 = 1 << 40;
-const UNCOUNTED: u64 = 64 << 20;
 /// How often and after which time to look whether a file is still open: the kernel tells of a close
 /// when it is over.
 const CLOSES: usize = 20;
@@ -126,20 +120,16 @@ pub(super) async fn require_writable(session: &Session, ino: Ino, input: &GetAtt
 /// Has the kernel hand over everything that was written to a file, as far as that can be taken, and
 /// drop its pages.
 ///
-/// The kernel writes pages back one by one for this. It needs none of the locks that it may hold
-/// for a request about names or for an ioctl. Never called for one that holds a page, or blocks
-/// write-back.
+/// It hands over what it has by then, though programs write on. It writes pages back one by one for
+/// this, and needs none of the locks that it may hold for a request about names or for an ioctl. Never
+/// called for one that holds a page, or blocks write-back.
 pub(super) async fn fetch(session: &Session, ino: Ino) -> Result<(), Refusal> {
-    fetch_range(session, ino, 0..END).await
-}
-
-async fn fetch_range(session: &Session, ino: Ino, range: Range<u64>) -> Result<(), Refusal> {
     if !session.write_cache().is_open(ino) {
         return Ok(());
     }
     // Boxed, so that the futures of requests that need nothing of this have no room for it.
     let letting_go = &session.page_cache().letting_go;
-    match Box::pin(letting_go.let_go_in_turn(ino, range, stalls(session, PATIENCE))).await {
+    match Box::pin(letting_go.let_go_in_turn(ino, 0..END, stalls(session, PATIENCE))).await {
         true => Ok(()),
         false => Err(Refusal::Errno(libc::EBUSY)),
     }
@@ -157,49 +147,15 @@ pub(super) async fn stalls(session: &Session, patience: Duration) {
     }
 }
 
-/// The same for a file to which programs write meanwhile; the kernel keeps `kept` bytes at most. It
-/// looks at a file's pages in their order, and would follow one that grows for as long as that grows.
-/// So it is asked first for the pages behind those that a file without holes has, which are none or
-/// few.
-async fn fetch_from_writers(session: &Session, ino: Ino, kept: u64) -> Result<(), Refusal> {
-    if !session.write_cache().is_open(ino) {
-        return Ok(());
-    }
-    let size = session.fs().getattr(ino).await.map_or(0, |attributes| attributes.size);
-    let end = size.saturating_add(kept).min(END - PAGE).next_multiple_of(PAGE);
-    fetch_range(session, ino, end..END).await?;
-    fetch_range(session, ino, 0..end).await
-}
-
-/// The bytes that the kernel keeps at most, of all files of this machine.
-fn kept_bytes() -> u64 {
-    let counts = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let count = |name: &str| {
-        let found = counts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        found.and_then(|count| count.parse::<u64>().ok())
-    };
-    match (count("nr_dirty"), count("nr_writeback")) {
-        (Some(dirty), Some(writing)) => {
-            (dirty + writing).saturating_mul(page_bytes().into()).saturating_add(UNCOUNTED)
-        }
-        _ => KEPT_MAX,
-    }
-}
-
 /// Fails if something that was written to the file could not be taken and is missing.
 pub(super) fn require_whole(session: &Session, ino: Ino) -> Result<(), Refusal> {
     session.write_cache().lost(ino).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
 }
 
-/// Has the kernel hand over several files, while programs may write to them. Fails if something of one
-/// of them is missing.
+/// Has the kernel hand over several files. Fails if something of one of them is missing.
 pub(super) async fn hand_over_all(session: &Session, inos: &[Ino]) -> Result<(), Refusal> {
-    if session.write_cache().is_empty() {
-        return Ok(());
-    }
-    let kept = kept_bytes();
     for &ino in inos {
-        fetch_from_writers(session, ino, kept).await?;
+        fetch(session, ino).await?;
         require_whole(session, ino)?;
     }
     Ok(())
@@ -210,9 +166,8 @@ pub(super) async fn hand_over_everything(session: &Session) -> Result<(), Refusa
     if session.write_cache().is_empty() {
         return Ok(());
     }
-    let kept = kept_bytes();
     for ino in session.write_cache().open_files() {
-        fetch_from_writers(session, ino, kept).await?;
+        fetch(session, ino).await?;
     }
     Ok(())
 }
@@ -352,15 +307,4 @@ pub(super) async fn sort(
         cache.times_are_set(ino);
     }
     Ok((changes, None))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_tells_how_much_it_keeps() {
-        let kept = kept_bytes();
-        assert!((UNCOUNTED..KEPT_MAX).contains(&kept), "{kept}");
-    }
 }

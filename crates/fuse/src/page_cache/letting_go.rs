@@ -8,6 +8,11 @@
 //!   would never come through;
 //! - that thread has no descriptor but its own: if the daemon is killed meanwhile, the descriptors
 //!   of the serving threads are closed, the kernel aborts their requests, and the wait ends.
+//!
+//! The kernel looks at pages in the order of the file, as many as there are by then. It would follow a
+//! program that writes one behind the other for as long as that writes, and everybody who waits for
+//! pages with it. So a long range is dropped in pieces, from the last to the first: what is written
+//! meanwhile lies behind them, or in one piece.
 
 use super::joined;
 use crate::abi::{InvalidateInodeOut, NOTIFY_INVALIDATE_INODE, OUT_HEADER_BYTES, OutHeader};
@@ -31,6 +36,11 @@ const PLACES: usize = 4;
 const PLACES_IN_TURN: usize = 3;
 /// The same over /dev/fuse, where a thread serves twice as many requests at a time.
 const PLACES_IN_TURN_CLASSIC: usize = 256;
+
+/// The pieces of a long range: so many bytes, and this part of those before them if that is more.
+/// (A notification takes a microsecond where there are no pages, and there are files of many sizes.)
+const PIECE_BYTES: u64 = 64 << 20;
+const PIECE_PART: u64 = 32;
 
 /// Pages of one file to drop.
 struct Job {
@@ -115,7 +125,8 @@ impl LettingGo {
             // `start` waits for this message, so sending can't fail.
             let _ = ready.send(keep_only(descriptor));
             while let Some(mut job) = queue.next() {
-                job.ranges.iter().for_each(|range| let_go(descriptor, job.ino, range));
+                let pieces = job.ranges.iter().rev().flat_map(|range| pieces(range).into_iter().rev());
+                pieces.for_each(|piece| let_go(descriptor, job.ino, &piece));
                 job.is_done = is_connected(descriptor);
                 // The receiver ends only after this thread.
                 let _ = finished.send(job);
@@ -282,12 +293,25 @@ fn is_connected(descriptor: RawFd) -> bool {
     unsafe { libc::poll(&raw mut polled, 1, 0) == 0 }
 }
 
+/// The pieces of a range, in order. (Offsets are signed in the kernel, so a range without an end stops
+/// at the largest one.)
+fn pieces(range: &Range<u64>) -> Vec<Range<u64>> {
+    let end = range.end.min(i64::MAX as u64);
+    let (mut pieces, mut at) = (Vec::new(), range.start);
+    while at < end {
+        let len = PIECE_BYTES.max(at / PIECE_PART);
+        let next = ((at + len) / PIECE_BYTES * PIECE_BYTES).min(end);
+        pieces.push(at..next);
+        at = next;
+    }
+    pieces
+}
+
 fn let_go(descriptor: RawFd, ino: Ino, range: &Range<u64>) {
     let mut message = [0u8; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()];
     let header = OutHeader { len: message.len() as u32, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
-    // Offsets are signed here, so a range without an end stops at the largest one.
-    let end = range.end.min(i64::MAX as u64);
-    let body = InvalidateInodeOut { ino, offset: range.start as i64, len: (end - range.start) as i64 };
+    let (offset, len) = (range.start as i64, (range.end - range.start) as i64);
+    let body = InvalidateInodeOut { ino, offset, len };
     message[..OUT_HEADER_BYTES].copy_from_slice(header.as_bytes());
     message[OUT_HEADER_BYTES..].copy_from_slice(body.as_bytes());
     // SAFETY: the memory is that of `message`. (Errors need no handling: a file that the kernel
@@ -300,6 +324,23 @@ mod tests {
     use super::*;
     use futures_lite::future::{block_on, pending, poll_once, ready};
     use std::pin::Pin;
+
+    #[test]
+    fn a_long_range_goes_in_pieces() {
+        let few = 5..4096;
+        assert_eq!(pieces(&few), std::slice::from_ref(&few));
+        assert_eq!(pieces(&(0..PIECE_BYTES + 1)), [0..PIECE_BYTES, PIECE_BYTES..PIECE_BYTES + 1]);
+        for start in [0, 4096, 12345, 10 << 30, 1 << 50] {
+            let all = pieces(&(start..u64::MAX));
+            assert!(all.len() < 1000, "{}", all.len());
+            assert_eq!((all[0].start, all.last().unwrap().end), (start, i64::MAX as u64));
+            assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start && pair[0].end % 4096 == 0));
+            let long =
+                |piece: &Range<u64>| piece.end - piece.start > PIECE_BYTES.max(piece.start / PIECE_PART);
+            assert!(!all.iter().any(long));
+        }
+        assert!(pieces(&(u64::MAX - 1..u64::MAX)).is_empty());
+    }
 
     /// Nobody may look at pages of an atomic write that was taken back, however many programs end at
     /// the same time.

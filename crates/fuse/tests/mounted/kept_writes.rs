@@ -214,14 +214,14 @@ fn a_sync_of_everything_and_of_several_files_has_what_is_kept() {
     left.close();
 }
 
-/// The kernel looks at a file's pages in their order, as many as it has by then.
-#[test]
-fn a_sync_of_everything_follows_no_file_that_grows() {
+/// Streams into a file of this size while everything is synced, and fails if that ends with the writer.
+fn sync_beside_a_writer(size: u64) {
     // The kernel hands pages over one by one, at less than this speed on most machines.
     const LEN_MAX: u64 = 3 << 30;
     const PAUSE: Duration = Duration::from_millis(2);
     let Some(mount) = TestMount::with(setup()) else { return };
-    let file = make(&mount.path().join("grows"));
+    let file = make(&mount.path().join("written"));
+    file.set_len(size).unwrap();
     let (ends, piece) = (AtomicBool::new(false), vec![1; 1 << 20]);
     std::thread::scope(|scope| {
         let written = scope.spawn(|| {
@@ -237,10 +237,17 @@ fn a_sync_of_everything_follows_no_file_that_grows() {
         control::sync(&mount.path()).unwrap();
         ends.store(true, Ordering::Relaxed);
         let written = written.join().unwrap();
-        assert!(written < LEN_MAX, "it ended with the writer");
+        assert!(written < LEN_MAX, "it ended with the writer, to a file of size {size}");
     });
     drop(file);
     mount.unmount();
+}
+
+/// The kernel looks at a file's pages in their order, as many as it has by then.
+#[test]
+fn a_sync_of_everything_follows_no_file_that_is_written() {
+    // The second one is as large as it is to be before it is filled.
+    [0, 8 << 30].into_iter().for_each(sync_beside_a_writer);
 }
 
 #[test]
