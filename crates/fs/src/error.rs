@@ -136,6 +136,9 @@ pub enum FsError {
     /// EBUSY
     #[error("an atomic write of this file is open: try again when its program has committed or aborted it")]
     AtomicWriteOpen,
+    /// EIO
+    #[error("the atomic write that this was a part of was taken back meanwhile: begin another one")]
+    AtomicWriteTakenBack,
     /// EFBIG
     #[error(
         "an atomic write takes at most 65,536 extents of the file beside 64 MiB in memory, and all that are open together half of the mount's option 'dirty' there: abort it, and write with a journal"
@@ -199,7 +202,11 @@ impl FsError {
                 SnapshotError::Name { .. } | SnapshotError::OtherSize { .. } => 22,
                 SnapshotError::TooMany => 31,
             },
-            Self::Store(_) | Self::Corrupt { .. } | Self::CorruptCount { .. } | Self::Undecodable { .. } => 5,
+            Self::Store(_)
+            | Self::Corrupt { .. }
+            | Self::CorruptCount { .. }
+            | Self::Undecodable { .. }
+            | Self::AtomicWriteTakenBack => 5,
         }
     }
 }

@@ -55,7 +55,9 @@ mod xattr_place;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
-pub use data::{Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage, is_hole};
+pub use data::{
+    Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Through, Usage, is_hole,
+};
 pub use durability::Durability;
 pub use enlarge::Enlarged;
 pub use error::FsError;

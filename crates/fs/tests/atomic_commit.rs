@@ -85,7 +85,7 @@ fn a_commit_is_bounded_by_its_extents() {
     block_on(fs.start_atomic_write(file, HANDLE)).unwrap();
     for extent in 0..extents {
         let offset = (extent * EXTENT + 7) * BLOCK;
-        block_on(fs.write_through(file, HANDLE, offset, block.clone(), false)).unwrap();
+        block_on(fs.write_through(file, fs.through(file, HANDLE), offset, block.clone(), false)).unwrap();
     }
     let spilled = fs.counters().atomic_spilled_bytes / BLOCK;
     assert!(spilled >= extents - IN_MEMORY, "{spilled} of {extents}");
@@ -109,7 +109,8 @@ fn a_commit_is_bounded_by_the_extents_that_it_replaces() {
         block_on(fs.syncfs()).unwrap();
     }
     block_on(fs.start_atomic_write(file, HANDLE)).unwrap();
-    let write = |at: &u64| block_on(fs.write_through(file, HANDLE, at << 20, whole.clone(), false));
+    let write =
+        |at: &u64| block_on(fs.write_through(file, fs.through(file, HANDLE), at << 20, whole.clone(), false));
     let written = (0..mib).take_while(|at| write(at).is_ok()).count() as u64;
     println!("{written} of {mib} MiB are accepted");
     assert!(fs.counters().atomic_spilled_bytes > (written - 2) << 20);

@@ -26,6 +26,7 @@ mod memory;
 mod tests;
 
 pub use calls::allocate::Allocation;
+pub use calls::atomic::Through;
 pub use calls::defragment::{Defragmented, Fragments};
 pub use calls::read::is_hole;
 pub(crate) use calls::read::{ends_in_zeros, probe};

@@ -11,8 +11,8 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use std::time::Duration;
-use syncline_fs::FsError;
 use syncline_fs::types::Ino;
+use syncline_fs::{FsError, Through};
 
 /// `F2FS_IOC_START_ATOMIC_WRITE` and its kin: `_IO(0xf5, 1)`, `_IO(0xf5, 2)`, `_IO(0xf5, 5)`,
 /// `_IOR(0xf5, 12, __u32)`.
@@ -79,9 +79,20 @@ async fn answer(session: &Session, request: &Request, input: &IoctlIn) -> Answer
     Ok(done)
 }
 
+/// What a write that comes now is written through, before it waits for anything: a close that takes
+/// back what it is a part of comes later, or has told of itself already.
+pub(super) fn through(session: &Session, ino: Ino, handle: u64) -> Result<Through, Refusal> {
+    if !AtomicWriters::may_begin(handle) {
+        return Ok(Through::handle_only(handle));
+    }
+    let through = session.fs().through(ino, handle);
+    require_not_lost(session, ino, handle)?;
+    Ok(through)
+}
+
 /// Refuses with EIO to go on with an atomic write that a close has taken back, until the program
 /// aborts it or begins another: part of it would be missing.
-pub(super) fn require_not_lost(session: &Session, ino: Ino, handle: u64) -> Result<(), Refusal> {
+fn require_not_lost(session: &Session, ino: Ino, handle: u64) -> Result<(), Refusal> {
     if session.atomic_writers().has_lost(ino, handle) { Err(Refusal::Errno(libc::EIO)) } else { Ok(()) }
 }
 

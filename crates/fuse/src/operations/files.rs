@@ -278,7 +278,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
         session.fs().write_mapped(ino, input.offset, data).await?;
         return Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }));
     }
-    atomic::require_not_lost(session, ino, input.handle)?;
+    let through = atomic::through(session, ino, input.handle)?;
     let kill_privileges = input.write_flags & write_flags::KILL_SUIDGID != 0;
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let range = input.offset..input.offset + u64::from(input.size);
@@ -286,7 +286,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     if input.handle & HANDLE_DIRECT != 0 {
         write_cache::before_write_past(session, ino).await?;
     }
-    session.fs().write_through(ino, input.handle, input.offset, data, kill_privileges).await?;
+    session.fs().write_through(ino, through, input.offset, data, kill_privileges).await?;
     session.write_cache().written(ino, &range);
     if goes_beside(&input) {
         let synced = async {

@@ -41,7 +41,7 @@ impl Task {
             let (offset, len) = self.random_range_of(size);
             let data = contents_of(self.history.new_tag(), len);
             let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
-            self.fs.write_through(ino, HANDLE, offset, payload, false).await?;
+            self.fs.write_through(ino, self.fs.through(ino, HANDLE), offset, payload, false).await?;
             size = size.max(offset + len as u64);
             seen.resize(size as usize, 0);
             seen[offset as usize..][..len].copy_from_slice(&data);

@@ -563,9 +563,10 @@ async fn write_atomically(
     let whole = payload(tag, offset, len);
     let half = len / 2;
     let written = async {
-        fs.write_through(ino, HANDLE, offset, whole.slice(..half), false).await?;
+        fs.write_through(ino, fs.through(ino, HANDLE), offset, whole.slice(..half), false).await?;
         fs.syncfs().await?;
-        fs.write_through(ino, HANDLE, offset + half as u64, whole.slice(half..), false).await?;
+        fs.write_through(ino, fs.through(ino, HANDLE), offset + half as u64, whole.slice(half..), false)
+            .await?;
         fs.commit_atomic_write(ino, HANDLE).await
     };
     let written = written.await;

@@ -1,6 +1,7 @@
 //! The filesystem's methods for file data.
 
-use super::write::{self, NO_HANDLE, Writer};
+use super::atomic::Through;
+use super::write::{self, Writer};
 use super::{atomic, read, seek, sync};
 use crate::FsError;
 use crate::filesystem::Filesystem;
@@ -51,14 +52,15 @@ impl Filesystem {
         kill_privileges: bool,
     ) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        write::write(self, &inode, offset, data, Writer::calling(kill_privileges), NO_HANDLE).await
+        write::write(self, &inode, offset, data, Writer::calling(kill_privileges), &Through::NOTHING).await
     }
 
     /// Writes data that was stored through a mapping of the file and arrives only now. The file
     /// keeps its privileges (setuid, setgid, capabilities), whoever stored the data.
     pub async fn write_mapped(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        let written = write::write(self, &inode, offset, data, Writer::Mapping, NO_HANDLE).await;
+        let through = Through::mapping(&inode);
+        let written = write::write(self, &inode, offset, data, Writer::Mapping, &through).await;
         if let Err(error) = &written {
             // The program that stored it has long moved on, and the kernel forgets that the page is
             // dirty: the next fsync reports the error.

@@ -1,8 +1,9 @@
 //! What a kernel hands over that keeps writes in its cache: contents in whole pages, and the times
 //! of writes, which are its own.
 
+use super::atomic::Through;
 use super::read;
-use super::write::{self, NO_HANDLE, Writer};
+use super::write::{self, Writer};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -52,7 +53,7 @@ impl Filesystem {
             Some(end) => Box::pin(self.behind_the_end(&inode, end, offset, data)).await?,
             None => (offset, data),
         };
-        write::write(self, &inode, offset, data, Writer::Keeping, NO_HANDLE).await
+        write::write(self, &inode, offset, data, Writer::Keeping, &Through::NOTHING).await
     }
 
     /// The part of `data` that lies behind the `end` of an append-only file, and where it begins. A

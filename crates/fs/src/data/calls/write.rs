@@ -1,6 +1,7 @@
 //! Writing into memory: a write is applied wholly or not at all.
 
-use super::{atomic, overwrite, read, truncate};
+use super::atomic::{self, Through};
+use super::{overwrite, read, truncate};
 use crate::FsError;
 use crate::data::extents::quota;
 use crate::data::extents::quota::Accepted;
@@ -48,24 +49,21 @@ impl Writer {
     }
 }
 
-/// The handle of writers that have none, and so no atomic write.
-pub(in crate::data) const NO_HANDLE: u64 = 0;
-
-/// Writes `data` at `offset`, through a handle.
+/// Writes `data` at `offset`.
 pub(crate) async fn write(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     offset: u64,
     data: Bytes,
     writer: Writer,
-    handle: u64,
+    through: &Through,
 ) -> Result<(), FsError> {
     let (mut restored, mut synced) = (false, false);
     loop {
         let room = prepare(fs, inode, data.len(), writer).await?;
         let written = {
             let _lease = inode.lease.write().await;
-            write_leased(fs, inode, offset, &data, writer, handle).await
+            write_leased(fs, inode, offset, &data, writer, through).await
         };
         let end = offset.saturating_add(data.len() as u64);
         if !overwrite::is_full(&written) {
@@ -106,7 +104,7 @@ async fn append_now(
     let _room = prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
     let offset = inode.state.lock().attr.size;
-    write_leased(fs, inode, offset, data, writer, NO_HANDLE).await?;
+    write_leased(fs, inode, offset, data, writer, &Through::NOTHING).await?;
     Ok(offset)
 }
 
@@ -119,7 +117,7 @@ pub(crate) async fn write_in_transaction(
     writer: Writer,
 ) -> Result<(), FsError> {
     let _lease = inode.lease.write().await;
-    write_leased(fs, inode, offset, data, writer, NO_HANDLE).await
+    write_leased(fs, inode, offset, data, writer, &Through::NOTHING).await
 }
 
 /// Does the waiting that is not allowed under the lease.
@@ -152,12 +150,13 @@ async fn write_leased(
     offset: u64,
     data: &Bytes,
     writer: Writer,
-    handle: u64,
+    through: &Through,
 ) -> Result<(), FsError> {
     if data.is_empty() {
         return Ok(());
     }
     fs.require_present(inode)?;
+    through.require_not_taken_back()?;
     match writer {
         Writer::Keeping => require_growable(inode)?,
         _ => require_writable(inode, offset)?,
@@ -165,7 +164,7 @@ async fn write_leased(
     let end =
         offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
     if atomic::is_open(inode) {
-        return Box::pin(atomic::write_leased(fs, inode, offset..end, data, writer, handle)).await;
+        return Box::pin(atomic::write_leased(fs, inode, offset..end, data, writer, through.handle())).await;
     }
     if end > inode.state.lock().attr.size {
         truncate::forget_stale_extents(fs, inode).await?;

@@ -14,12 +14,14 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_store::{Reservation, Store};
-use syncline_sync::atomic::{AtomicU64, Ordering};
+use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// An open atomic write.
 pub(crate) struct Atomic {
     /// The handle that began it.
     pub(in crate::data) handle: u64,
+    /// Tells writes that came before its end, and wait for their turn, that it was taken back.
+    pub(in crate::data) taken_back: Arc<AtomicBool>,
     /// The blocks in memory. None of them is in `spilled` too.
     pub(in crate::data) blocks: BlockMap,
     /// The blocks that are on the device.
@@ -48,6 +50,7 @@ impl Atomic {
     pub(in crate::data) fn new(handle: u64, size: u64, store: &Arc<Store>) -> Self {
         Self {
             handle,
+            taken_back: Arc::new(AtomicBool::new(false)),
             blocks: BlockMap::default(),
             spilled: Spilled::new(store.clone()),
             spill_from: 0,

@@ -28,7 +28,8 @@ impl Mount {
     }
 
     fn try_write_by(&self, ino: Ino, handle: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        block_on(self.fs.write_through(ino, handle, offset, Bytes::copy_from_slice(data), false))
+        let through = self.fs.through(ino, handle);
+        block_on(self.fs.write_through(ino, through, offset, Bytes::copy_from_slice(data), false))
     }
 
     fn write_by(&self, ino: Ino, offset: u64, data: &[u8]) {

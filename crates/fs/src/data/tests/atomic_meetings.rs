@@ -10,7 +10,7 @@ const SECOND: u64 = 8;
 impl Mount {
     fn write_through(&self, ino: Ino, handle: u64, offset: u64, data: &[u8]) {
         let data = Bytes::copy_from_slice(data);
-        block_on(self.fs.write_through(ino, handle, offset, data, false)).unwrap();
+        block_on(self.fs.write_through(ino, self.fs.through(ino, handle), offset, data, false)).unwrap();
     }
 }
 
@@ -41,6 +41,47 @@ fn a_commit_that_comes_late_takes_nothing_of_another_handle() {
     block_on(mount.fs.commit_atomic_write(ino, SECOND)).unwrap();
     let after = mount.crash();
     assert!(after.read(after.find("file"), 0, 30_000) == [3; 20_000]);
+}
+
+/// One thread closes the file while another one waits with its write, which was a part of what is taken
+/// back. It stays one if the same handle begins again before it gets its turn.
+#[test]
+fn a_write_that_waits_is_taken_back_with_what_it_is_a_part_of() {
+    let old = [1; 20_000];
+    for (is_mapped, begins_again) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mount = Mount::new();
+        let ino = mount.create("file");
+        mount.write(ino, 0, &old);
+        mount.fsync(ino);
+        let inode = block_on(mount.fs.inode(ino)).unwrap();
+        block_on(mount.fs.start_atomic_write(ino, FIRST)).unwrap();
+        mount.write_through(ino, FIRST, 0, &[2; 8192]);
+        let busy = block_on(inode.lease.read());
+        let mut end = pin!(mount.fs.abort_atomic_write(ino, FIRST));
+        assert!(block_on(poll_once(end.as_mut())).is_none());
+        let (through, data) = (mount.fs.through(ino, FIRST), Bytes::from_static(&[2; 4096]));
+        let late = async {
+            match is_mapped {
+                false => mount.fs.write_through(ino, through, 8192, data, false).await,
+                true => mount.fs.write_mapped(ino, 8192, data).await,
+            }
+        };
+        let mut late = pin!(late);
+        let mut again = pin!(mount.fs.start_atomic_write(ino, FIRST));
+        if begins_again {
+            assert!(block_on(poll_once(again.as_mut())).is_none());
+        }
+        assert!(block_on(poll_once(late.as_mut())).is_none());
+        drop(busy);
+        assert!(block_on(end).unwrap());
+        if begins_again {
+            block_on(again).unwrap();
+        }
+        assert_eq!(block_on(late).unwrap_err().errno(), 5);
+        assert!(mount.read(ino, 0, 30_000) == old);
+        let after = mount.crash();
+        assert!(after.read(after.find("file"), 0, 30_000) == old);
+    }
 }
 
 /// Room that was preallocated is there for an atomic write too, and comes back with an abort.

@@ -33,7 +33,8 @@ impl Mount {
     }
 
     fn try_put(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        block_on(self.fs.write_through(ino, MINE, offset, Bytes::copy_from_slice(data), false))
+        let through = self.fs.through(ino, MINE);
+        block_on(self.fs.write_through(ino, through, offset, Bytes::copy_from_slice(data), false))
     }
 
     fn put(&self, ino: Ino, offset: u64, data: &[u8]) {
@@ -328,7 +329,8 @@ fn a_caller_that_gives_up_while_spilling() {
     device.hold();
     {
         let data = Bytes::from(pattern(3, 250_000));
-        let mut write = Box::pin(mount.fs.write_through(ino, MINE, 250_000, data, false));
+        let through = mount.fs.through(ino, MINE);
+        let mut write = Box::pin(mount.fs.write_through(ino, through, 250_000, data, false));
         assert!(block_on(poll_once(write.as_mut())).is_none());
     }
     device.release();

@@ -8,9 +8,11 @@
 mod commit;
 mod read;
 mod spill;
+mod through;
 mod write;
 
 pub(in crate::data) use read::read;
+pub use through::Through;
 pub(in crate::data) use write::write_leased;
 
 use super::sync;
@@ -25,6 +27,7 @@ use crate::types::Ino;
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_store::OpSeq;
+use syncline_sync::atomic::Ordering;
 
 /// True when an atomic write of the file is open.
 pub(in crate::data) fn is_open(inode: &Inode) -> bool {
@@ -97,6 +100,7 @@ impl Filesystem {
                 return Ok(false);
             };
             atomic.taken.iter().for_each(|range| state.data.preallocated.give_back(&range));
+            atomic.taken_back.store(true, Ordering::Release);
             atomic
         };
         // The lease keeps others from writing to preallocated blocks before their room is back.
@@ -123,19 +127,29 @@ impl Filesystem {
         self.inodes.peek(ino).map(|inode| inode.state.lock().data.data_op)
     }
 
+    /// What a write that comes now through a handle is written through. If the handle has an atomic
+    /// write open, the write is a part of that, however long it waits: if that is taken back
+    /// meanwhile, so is this part, and the write fails.
+    pub fn through(&self, ino: Ino, handle: u64) -> Through {
+        match self.inodes.peek(ino) {
+            Some(inode) => Through::handle_of(&inode, handle),
+            None => Through::handle_only(handle),
+        }
+    }
+
     /// Writes as [`write`](Self::write) does, through a handle. If that has an atomic write open,
     /// the data is part of it.
     pub async fn write_through(
         &self,
         ino: Ino,
-        handle: u64,
+        through: Through,
         offset: u64,
         data: Bytes,
         kill_privileges: bool,
     ) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
         let writer = Writer::calling(kill_privileges);
-        super::write::write(self, &inode, offset, data, writer, handle).await
+        super::write::write(self, &inode, offset, data, writer, &through).await
     }
 }
 

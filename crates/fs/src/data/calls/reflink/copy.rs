@@ -2,8 +2,9 @@
 
 use super::take_over::Span;
 use crate::FsError;
+use crate::data::calls::atomic::Through;
 use crate::data::calls::read;
-use crate::data::calls::write::{self, NO_HANDLE, Writer};
+use crate::data::calls::write::{self, Writer};
 use crate::data::memory::{BLOCK, unplaced};
 use crate::filesystem::Filesystem;
 use crate::types::{FileType, Ino};
@@ -88,7 +89,8 @@ impl Filesystem {
         for piece in pieces {
             let len = piece.len() as u64;
             let writer = Writer::calling(kill_privileges);
-            match write::write(self, span.to, span.to_offset + bytes, piece, writer, NO_HANDLE).await {
+            let at = span.to_offset + bytes;
+            match write::write(self, span.to, at, piece, writer, &Through::NOTHING).await {
                 Ok(()) => {
                     bytes += len;
                     self.counters.copied_bytes.add(len);
