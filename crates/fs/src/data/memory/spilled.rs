@@ -36,6 +36,8 @@ pub(in crate::data) struct Spilled {
     pub(in crate::data) room: Reservation,
     /// The size of the change that the room is for.
     pub(in crate::data) room_for: ChangeSize,
+    /// Ranges that the atomic write has, at most, in memory and here.
+    pub(in crate::data) runs: u64,
 }
 
 struct Written {
@@ -165,6 +167,7 @@ impl Spilled {
             writes_bytes: 0,
             room: Reservation::default(),
             room_for: ChangeSize::default(),
+            runs: 0,
         }
     }
 
@@ -330,7 +333,7 @@ impl Spilled {
         self.pieces.clear();
         self.writes.clear();
         (self.extents, self.replaced, self.saved, self.writes_bytes) = (0, 0, 0, 0);
-        (self.room, self.room_for) = (Reservation::default(), ChangeSize::default());
+        (self.room, self.room_for, self.runs) = (Reservation::default(), ChangeSize::default(), 0);
     }
 
     /// Frees everything, and reserves `blocks` of what becomes free, or all if there are fewer.

@@ -110,16 +110,20 @@ impl Old {
     }
 }
 
-/// Room that comes to what is there, and the size of the change for which it is enough then.
-type Names = (Reservation, ChangeSize);
+/// Room for names that comes to what is there, and for what it is enough then.
+pub(super) struct Names {
+    room: Reservation,
+    size: ChangeSize,
+    /// Ranges that the atomic write has then, at most.
+    runs: u64,
+}
 
 /// Reserves room for the nodes in which the commit names these blocks, beside those for which there is
 /// room. Refuses more than one transaction may change.
 async fn hold_room(fs: &Filesystem, inode: Open<'_>, numbers: &[u64], old: &Old) -> Result<Names, FsError> {
     let ranges = number_ranges(numbers.iter().copied());
-    let (names, wanted) = {
+    let (extents, runs) = {
         let state = inode.state.lock();
-        let nodes = nodes_of(fs, &state.data);
         let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
         let spilled = &atomic.spilled;
         let extents = spilled.extents() + ranges.iter().map(extents_of).sum::<u64>();
@@ -127,14 +131,44 @@ async fn hold_room(fs: &Filesystem, inode: Open<'_>, numbers: &[u64], old: &Old)
         if weight(extents, replaced) > fs.options.atomic_extents_max {
             return Err(FsError::AtomicWriteTooLarge);
         }
-        let (names, before) = (names_of(extents, atomic.runs().min(nodes)), spilled.room_for);
-        if names.items <= before.items && names.bytes <= before.bytes {
-            // What is written again needs no more, though the tree has grown: the filesystem may be full.
-            return Ok((Reservation::default(), before));
-        }
-        (names, fs.store.blocks_to_name(names).saturating_sub(spilled.room.blocks()))
+        (extents, atomic.runs())
     };
-    Ok((reserve(fs, wanted).await?.unwrap_or_default(), names))
+    hold_names(fs, inode, extents, runs).await
+}
+
+/// The same for blocks that stay in memory, in so many ranges that the atomic write did not have: the
+/// transaction that names what has spilled names them too, perhaps in nodes of their own.
+pub(super) async fn hold_room_beside(
+    fs: &Filesystem,
+    inode: Open<'_>,
+    runs: u64,
+) -> Result<Option<Names>, FsError> {
+    let (extents, runs) = {
+        let state = inode.state.lock();
+        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+        if runs == 0 || atomic.spilled.is_empty() {
+            return Ok(None);
+        }
+        (atomic.spilled.extents(), atomic.spilled.runs + runs)
+    };
+    hold_names(fs, inode, extents, runs).await.map(Some)
+}
+
+async fn hold_names(fs: &Filesystem, inode: Open<'_>, extents: u64, runs: u64) -> Result<Names, FsError> {
+    let (size, wanted) = {
+        let state = inode.state.lock();
+        let nodes = nodes_of(fs, &state.data);
+        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+        let (size, before) = (names_of(extents, runs.min(nodes)), atomic.spilled.room_for);
+        let size = ChangeSize { items: size.items.max(before.items), bytes: size.bytes.max(before.bytes) };
+        // What is written again needs no more: the filesystem may be full.
+        let wanted = match size == before {
+            true => 0,
+            false => fs.store.blocks_to_name(size).saturating_sub(atomic.spilled.room.blocks()),
+        };
+        (size, wanted)
+    };
+    Ok(Names { room: reserve(fs, wanted).await?.unwrap_or_default(), size, runs })
 }
 
 /// The size of a change that names so many extents, some of them in so many nodes of the file: those
@@ -144,16 +178,25 @@ fn names_of(extents: u64, nodes: u64) -> ChangeSize {
     ChangeSize { items: near.items + nodes, ..near }
 }
 
-/// The number of nodes that name the file's blocks now, at most.
+/// The number of nodes that name the file's blocks when its atomic write is committed, at most. What
+/// was dirty before that began is named by then.
 pub(super) fn nodes_of(fs: &Filesystem, data: &DataState) -> u64 {
     let node_bytes = u64::from(fs.store.geometry().node_bytes);
-    data.disk_blocks.saturating_mul(4 * ITEM_BYTES) / node_bytes + 1
+    let blocks = data.disk_blocks + data.dirty.len() + data.in_flight.len();
+    blocks.saturating_mul(4 * ITEM_BYTES) / node_bytes + 1
 }
 
-fn keep_room(inode: Open<'_>, (room, names): Names) {
+fn keep_room(inode: Open<'_>, names: Names) {
     if let Some(atomic) = &mut inode.state.lock().data.atomic {
-        atomic.spilled.room.merge(room);
-        atomic.spilled.room_for = names;
+        names.keep(&mut atomic.spilled);
+    }
+}
+
+impl Names {
+    /// The blocks are where they are to be named from.
+    pub(super) fn keep(self, spilled: &mut Spilled) {
+        spilled.room.merge(self.room);
+        (spilled.room_for, spilled.runs) = (self.size, self.runs);
     }
 }
 

@@ -110,6 +110,10 @@ pub(in crate::data) async fn write_leased(
     if plan.begins {
         reservation.merge(Reservation::of_names(&fs.store));
     }
+    let mut names = None;
+    if plan.has_spilled || plan.spills {
+        names = spill::hold_room_beside(fs, inode, plan.missing.len() as u64).await?;
+    }
     let mut bases = read_bases(fs, inode, &bytes).await?;
     bases.append(&mut spilled.bases);
     if !writer.clears_nothing() {
@@ -133,6 +137,7 @@ pub(in crate::data) async fn write_leased(
         reservation.merge(fs.store.abandon_for(&write, run));
     }
     atomic.reservation.merge(reservation);
+    names.into_iter().for_each(|names| names.keep(&mut atomic.spilled));
     if let (Some(mut held), Some(number)) = (held, charged) {
         atomic.quota = number;
         atomic.units += held.take();

@@ -93,6 +93,43 @@ fn the_room_for_names_is_enough_for_blocks_that_are_far_apart() {
     assert!(taken <= room + 64, "the checkpoint wrote {taken} blocks, room was for {room}");
 }
 
+/// Room for names is reserved with the write, so that a commit does not fail on a full filesystem.
+#[test]
+fn a_commit_finds_its_room_whatever_was_named_since_its_blocks_spilled() {
+    const BLOCKS: u64 = 9000;
+    const RUNS: u64 = 400;
+    // Blocks of the file that were dirty at the start, and blocks of the atomic write that stay in memory.
+    for was_dirty in [true, false] {
+        let kept = if was_dirty { 4 } else { 2048 };
+        let mount = Mount::formatted(64 << 20, 4096, keeping(kept));
+        // The tree has many nodes.
+        (0..6000).for_each(|index| _ = mount.create(&format!("{index:0200}")));
+        block_on(mount.fs.syncfs()).unwrap();
+        let ino = mount.create("database");
+        (0..BLOCKS).for_each(|block| mount.write(ino, 2 * block * BLOCK, &[1; 4096]));
+        if !was_dirty {
+            block_on(mount.fs.syncfs()).unwrap();
+        }
+        mount.begin(ino);
+        if !was_dirty {
+            let pieces = (0..).take_while(|at| {
+                mount.put(ino, at << 16, &[3; 1 << 16]);
+                mount.spilled_blocks(ino) == 0
+            });
+            assert!(pieces.count() < 200);
+        }
+        let first = 4000;
+        for run in 0..RUNS {
+            mount.put(ino, (first + run * ((2 * BLOCKS - first) / RUNS)) * BLOCK, &[2; 4096]);
+        }
+        let now = mount.whole(ino);
+        fill(&mount, mount.create("filler"));
+        let committed = block_on(mount.fs.commit_atomic_write(ino, MINE));
+        assert!(committed.is_ok(), "{was_dirty}: {committed:?}");
+        assert!(mount.whole_after_crash("database") == now, "{was_dirty}");
+    }
+}
+
 /// Small extents that are replaced by large ones take memory and log as well.
 #[test]
 fn extents_that_are_replaced_count_too() {
