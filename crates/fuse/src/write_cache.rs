@@ -166,6 +166,11 @@ impl WriteCache {
         self.change_losses(|losses| losses.of(ino)).flatten()
     }
 
+    /// The same, as long as the kernel has not forgotten the file.
+    pub fn missing_of_known(&self, ino: Ino) -> Option<i32> {
+        self.change_losses(|losses| losses.of_known(ino)).flatten()
+    }
+
     /// True if something is missing of some file.
     pub fn has_losses(&self) -> bool {
         self.losses.load(Ordering::Acquire) > 0
@@ -259,11 +264,11 @@ impl WriteCache {
         Some(BecomingStrict { cache: self, ino })
     }
 
-    /// Called when the kernel has forgotten the file.
-    pub fn forget(&self, ino: Ino) {
+    /// Called when the kernel has forgotten the file; `is_gone` if it has no name either.
+    pub fn forget(&self, ino: Ino, is_gone: bool) {
         if self.is_on {
             self.files.lock().known_mtimes.remove(&ino);
-            self.change_losses(|losses| losses.forget(ino));
+            self.change_losses(|losses| if is_gone { losses.remove(ino) } else { losses.forget(ino) });
         }
     }
 
@@ -336,7 +341,9 @@ mod tests {
         assert_eq!((cache.untold(7), cache.untold(7)), (Some(libc::EIO), None));
         cache.closed(7);
         assert_eq!((cache.lost(7), cache.missing(7)), (None, Some(libc::EIO)), "its programs were told");
-        cache.forget(7);
+        cache.forget(7, false);
+        assert_eq!((cache.missing(7), cache.missing_of_known(7)), (Some(libc::EIO), None));
+        cache.forget(7, true);
         assert_eq!(cache.missing(7), None);
     }
 
@@ -385,7 +392,7 @@ mod tests {
         assert_eq!(cache.handed_over(7, times(9), at(6)), times(9), "a store into a mapping moved it");
         assert!(!cache.is_known_to_be_stale(7));
         cache.written_past(7, at(9));
-        cache.forget(7);
+        cache.forget(7, false);
         assert!(!cache.is_known_to_be_stale(7));
     }
 

@@ -41,10 +41,12 @@ pub(super) fn batch_forget(session: &Session, request: &Request) -> Answer {
 }
 
 fn forget_one(session: &Session, ino: Ino, lookups: u64) {
+    // Afterwards, it may be removed at once.
+    let is_gone = session.write_cache().has_losses() && session.fs().has_no_name(ino);
     session.fs().forget(ino, lookups);
     if !session.fs().is_referred_to(ino) {
         session.page_cache().forget(ino);
-        session.write_cache().forget(ino);
+        session.write_cache().forget(ino, is_gone);
     }
 }
 
@@ -120,8 +122,9 @@ pub(super) async fn rename(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: RenameIn = arguments.take()?;
     let (old, new) = (arguments.name()?, arguments.name()?);
-    write_cache::before_naming(session, request.ino(), old).await?;
-    session.fs().rename(request.ino(), old, input.new_dir, new, RenameFlags::default()).await?;
+    let flags = RenameFlags::default();
+    write_cache::before_rename(session, (request.ino(), old), (input.new_dir, new), flags).await?;
+    session.fs().rename(request.ino(), old, input.new_dir, new, flags).await?;
     Ok(Reply::empty())
 }
 
@@ -143,10 +146,7 @@ pub(super) async fn rename2(session: &Session, request: &Request) -> Answer {
     let input: Rename2In = arguments.take()?;
     let (old, new) = (arguments.name()?, arguments.name()?);
     let flags = rename_flags(input.flags, request.caller())?;
-    write_cache::before_naming(session, request.ino(), old).await?;
-    if flags.exchange {
-        write_cache::before_naming(session, input.new_dir, new).await?;
-    }
+    write_cache::before_rename(session, (request.ino(), old), (input.new_dir, new), flags).await?;
     session.fs().rename(request.ino(), old, input.new_dir, new, flags).await?;
     Ok(Reply::empty())
 }

@@ -12,7 +12,7 @@ use crate::write_cache::{BecomingStrict, HANDLE_WRITES};
 use bytes::Bytes;
 use std::time::Duration;
 use syncline_device::Worker;
-use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes, SetTime, WrittenTimes};
+use syncline_fs::types::{Attributes, FileType, Ino, RenameFlags, SetAttributes, SetTime, WrittenTimes};
 use syncline_fs::{Durability, FsError};
 
 /// How long a request waits for the kernel while that hands nothing over, of any file.
@@ -173,32 +173,42 @@ pub(super) async fn hand_over_everything(session: &Session) -> Result<(), Refusa
 }
 
 /// Has the kernel hand over a file before it gets another name, so that the name never comes back
-/// without the contents (P3). What the name leads to can't change meanwhile: the kernel holds the
-/// directory.
-pub(super) async fn before_naming(session: &Session, dir: Ino, name: &[u8]) -> Result<(), Refusal> {
+/// without the contents (P3); both files before an exchange. What the names lead to can't change
+/// meanwhile: the kernel holds the directories.
+pub(super) async fn before_rename(
+    session: &Session,
+    (dir, old): (Ino, &[u8]),
+    (new_dir, new): (Ino, &[u8]),
+    flags: RenameFlags,
+) -> Result<(), Refusal> {
     let cache = session.write_cache();
     if cache.is_empty() && !cache.has_losses() {
         return Ok(());
     }
-    match session.fs().number_of(dir, name).await? {
-        Some(ino) => hand_over_for_name(session, ino).await,
-        None => Ok(()),
+    let Some(ino) = session.fs().number_of(dir, old).await? else { return Ok(()) };
+    let replaced = session.fs().number_of(new_dir, new).await?;
+    hand_over_for_name(session, ino, replaced.is_some()).await?;
+    match replaced {
+        Some(other) if flags.exchange => hand_over_for_name(session, other, true).await,
+        _ => Ok(()),
     }
 }
 
 /// The same for a file that gets a name. Half a file gets none, even if its programs have closed it:
-/// few look at what close(2) returns.
-async fn hand_over_for_name(session: &Session, ino: Ino) -> Result<(), Refusal> {
+/// few look at what close(2) returns. It replaces no other file even if the kernel has forgotten it.
+async fn hand_over_for_name(session: &Session, ino: Ino, replaces: bool) -> Result<(), Refusal> {
     fetch(session, ino).await?;
-    session.write_cache().missing(ino).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
+    let cache = session.write_cache();
+    let missing = if replaces { cache.missing(ino) } else { cache.missing_of_known(ino) };
+    missing.map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
 }
 
 /// The same before a link, if it gives a file its first name.
 pub(super) async fn before_first_name(session: &Session, ino: Ino) -> Result<(), Refusal> {
     let is_nameless = async { Ok::<_, FsError>(session.fs().getattr(ino).await?.nlink == 0) };
     let cache = session.write_cache();
-    if (cache.is_open(ino) || cache.missing(ino).is_some()) && is_nameless.await? {
-        hand_over_for_name(session, ino).await?;
+    if (cache.is_open(ino) || cache.missing_of_known(ino).is_some()) && is_nameless.await? {
+        hand_over_for_name(session, ino, false).await?;
     }
     Ok(())
 }

@@ -1,16 +1,24 @@
 //! What was handed over and could not be taken: it exists nowhere any more.
 //!
 //! A loss outlives the last close of its file: a program that does not look at what close(2) returns
-//! may give half a file the name of a whole one.
+//! may give half a file the name of a whole one. It also outlives the kernel's inode, which goes when
+//! memory is short, as where writes are lost.
 
 use crate::page_cache::joined;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use syncline_fs::types::Ino;
 
+/// Most files that the kernel has forgotten of which is known that something is missing: the last ones.
+const FORGOTTEN_MAX: usize = 4096;
+
 /// The files of which something is missing.
 #[derive(Default)]
-pub struct Losses(HashMap<Ino, Loss>);
+pub struct Losses {
+    files: HashMap<Ino, Loss>,
+    /// Those that the kernel has forgotten, oldest first, and some that are whole by now.
+    forgotten: VecDeque<Ino>,
+}
 
 /// What is missing of a file.
 #[derive(Default)]
@@ -26,28 +34,31 @@ struct Loss {
     is_untold: bool,
     /// Everybody who had the file open then has closed it.
     is_closed: bool,
+    /// The kernel has forgotten the file since.
+    is_forgotten: bool,
 }
 
 impl Losses {
     /// The number of files.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.files.len()
     }
 
     /// Records a loss; `is_open` tells whether somebody has the file open for writing. True if nothing
     /// of the file was missing before.
     pub fn add(&mut self, ino: Ino, range: Range<u64>, errno: i32, is_open: bool) -> bool {
-        let is_first = !self.0.contains_key(&ino);
-        let loss = self.0.entry(ino).or_default();
+        let is_first = !self.files.contains_key(&ino);
+        let loss = self.files.entry(ino).or_default();
         loss.missing.push(range);
         loss.missing = joined(std::mem::take(&mut loss.missing));
         (loss.errno, loss.is_untold, loss.is_closed) = (errno, is_open, !is_open);
+        loss.is_forgotten = false;
         is_first
     }
 
     /// Called for a read that fills pages of the cache.
     pub fn read(&mut self, ino: Ino, range: &Range<u64>) {
-        let Some(loss) = self.0.get_mut(&ino) else { return };
+        let Some(loss) = self.files.get_mut(&ino) else { return };
         let within = |part: &Range<u64>| part.start.max(range.start)..part.end.min(range.end);
         let read: Vec<_> = loss.missing.iter().map(within).filter(|part| !part.is_empty()).collect();
         if !read.is_empty() {
@@ -77,35 +88,55 @@ impl Losses {
 
     /// Called when the kernel has forgotten the file.
     pub fn forget(&mut self, ino: Ino) {
-        self.0.remove(&ino);
+        let Some(loss) = self.files.get_mut(&ino) else { return };
+        if std::mem::replace(&mut loss.is_forgotten, true) {
+            return;
+        }
+        self.forgotten.push_back(ino);
+        if self.forgotten.len() > FORGOTTEN_MAX
+            && let Some(oldest) = self.forgotten.pop_front()
+            && self.files.get(&oldest).is_some_and(|loss| loss.is_forgotten)
+        {
+            self.files.remove(&oldest);
+        }
+    }
+
+    /// Called when the file has no name left, and nobody uses it.
+    pub fn remove(&mut self, ino: Ino) {
+        self.files.remove(&ino);
     }
 
     /// Why something is missing that a program lost which may have the file open still.
     pub fn of_open(&self, ino: Ino) -> Option<i32> {
-        self.0.get(&ino).filter(|loss| !loss.is_closed).map(|loss| loss.errno)
+        self.files.get(&ino).filter(|loss| !loss.is_closed).map(|loss| loss.errno)
     }
 
     /// Why something is missing of the file.
     pub fn of(&self, ino: Ino) -> Option<i32> {
-        self.0.get(&ino).map(|loss| loss.errno)
+        self.files.get(&ino).map(|loss| loss.errno)
+    }
+
+    /// The same, as long as the kernel knows the file.
+    pub fn of_known(&self, ino: Ino) -> Option<i32> {
+        self.files.get(&ino).filter(|loss| !loss.is_forgotten).map(|loss| loss.errno)
     }
 
     /// True if the next write(2) to the file has to fail.
     pub fn is_untold(&self, ino: Ino) -> bool {
-        self.0.get(&ino).is_some_and(|loss| loss.is_untold)
+        self.files.get(&ino).is_some_and(|loss| loss.is_untold)
     }
 
     /// Why the next write(2) to the file has to fail: none has since the loss. Asked for that write.
     pub fn tell(&mut self, ino: Ino) -> Option<i32> {
-        let loss = self.0.get_mut(&ino)?;
+        let loss = self.files.get_mut(&ino)?;
         std::mem::take(&mut loss.is_untold).then_some(loss.errno)
     }
 
     fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Loss)) {
-        let Some(loss) = self.0.get_mut(&ino) else { return };
+        let Some(loss) = self.files.get_mut(&ino) else { return };
         change(loss);
         if loss.missing.is_empty() && loss.read.is_empty() {
-            self.0.remove(&ino);
+            self.files.remove(&ino);
         }
     }
 }
@@ -149,6 +180,28 @@ mod tests {
             (Some(libc::EIO), Some(libc::EIO), None)
         );
         losses.forget(7);
-        assert_eq!(losses.of(7), None);
+        assert_eq!((losses.of(7), losses.of_known(7)), (Some(libc::EIO), None));
+        losses.remove(7);
+        assert_eq!((losses.of(7), losses.len()), (None, 0));
+    }
+
+    #[test]
+    fn the_last_that_were_forgotten_are_kept() {
+        let mut losses = Losses::default();
+        let lose = |losses: &mut Losses, ino| _ = losses.add(ino, 0..4096, libc::ENOSPC, false);
+        for ino in 0..FORGOTTEN_MAX as u64 + 10 {
+            lose(&mut losses, ino);
+            losses.forget(ino);
+            losses.forget(ino);
+        }
+        assert_eq!((losses.len(), losses.of(9), losses.of(10)), (FORGOTTEN_MAX, None, Some(libc::ENOSPC)));
+        // What the kernel knows again stays.
+        lose(&mut losses, 10);
+        for ino in 1 << 20..(1 << 20) + 2 * FORGOTTEN_MAX as u64 {
+            lose(&mut losses, ino);
+            losses.forget(ino);
+        }
+        assert_eq!((losses.len(), losses.of_known(10)), (FORGOTTEN_MAX + 1, Some(libc::ENOSPC)));
+        assert_eq!(losses.forgotten.len(), FORGOTTEN_MAX);
     }
 }

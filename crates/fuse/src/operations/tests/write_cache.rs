@@ -133,6 +133,48 @@ fn half_a_file_takes_no_name_when_its_programs_have_closed_it() {
     bench.release(ino, opened.handle);
 }
 
+/// Where writes are lost, memory may be short, and the kernel forgets files that nobody has open.
+#[test]
+fn half_a_file_replaces_no_whole_one_when_the_kernel_has_forgotten_it() {
+    let bench = bench();
+    let whole = bench.create(ROOT_NODE, b"whole", libc::O_RDWR);
+    bench.release(whole.entry.node, whole.open.handle);
+    let lose = |name: &[u8]| {
+        let made = bench.create(ROOT_NODE, name, libc::O_RDWR);
+        let ino = made.entry.node;
+        bench.flag(ino, FileFlags { immutable: true, ..FileFlags::default() });
+        assert_eq!(bench.hand_over(ino, 0, &[2; PAGE]), libc::EPERM);
+        bench.flag(ino, FileFlags::default());
+        bench.release(ino, made.open.handle);
+        ino
+    };
+    let forget = |ino| drop(bench.send(Opcode::Forget, ino, &[ForgetIn { lookups: 1 }.as_bytes()]));
+    let rename = |old: &[u8], new: &[u8], flags: u32| {
+        let input = Rename2In { new_dir: ROOT_NODE, flags, padding: 0 };
+        bench.errno(Opcode::Rename2, ROOT_NODE, &[input.as_bytes(), old, b"\0", new, b"\0"])
+    };
+    let ino = lose(b"half");
+    assert_eq!(rename(b"half", b"another", 0), libc::EPERM);
+    forget(ino);
+    assert_eq!(rename(b"half", b"whole", 0), libc::EPERM);
+    assert_eq!(rename(b"whole", b"half", libc::RENAME_EXCHANGE), libc::EPERM);
+    // A log in which something is missing can be put aside.
+    assert_eq!(rename(b"half", b"another", 0), 0);
+    assert_eq!(rename(b"another", b"whole", 0), libc::EPERM);
+    assert_eq!(bench.ask::<EntryOut>(Opcode::Lookup, ROOT_NODE, &[b"another\0"]).0.node, ino);
+    let input = OpenIn { flags: libc::O_RDWR as u32, open_flags: 0 };
+    let opened = bench.ask::<OpenOut>(Opcode::Open, ino, &[input.as_bytes()]).0;
+    assert_eq!(bench.hand_over(ino, 0, &[2; PAGE]), 0);
+    assert_eq!(rename(b"another", b"whole", 0), 0);
+    bench.release(ino, opened.handle);
+    // Nothing is kept of what was removed.
+    let ino = lose(b"removed");
+    assert_eq!(bench.errno(Opcode::Unlink, ROOT_NODE, &[b"removed\0"]), 0);
+    assert!(bench.session.write_cache().has_losses());
+    forget(ino);
+    assert!(!bench.session.write_cache().has_losses());
+}
+
 /// The kernel reads a page of which a part is written, if it does not have it, and hands over all
 /// of it.
 #[test]
