@@ -73,10 +73,12 @@ pub(crate) struct UnderWay {
     ended: Event,
     /// How many changes have ended.
     ends: AtomicU64,
+    /// How many have begun, without those that were withdrawn.
+    begins: AtomicU64,
     /// Held by the caller that is next to get room. Its value is the number of `ends` when an
     /// earlier caller waited in vain.
     turn: syncline_sync::asynchronous::Mutex<Option<u64>>,
-    /// One more than the number of `ends` when a caller that may hold leases waited in vain.
+    /// One more than the [`moves`](Self::moves) when a caller that may hold leases waited in vain.
     soon_in_vain: AtomicU64,
 }
 
@@ -85,6 +87,11 @@ impl UnderWay {
     fn tell_end(&self) {
         self.ends.fetch_add(1, Ordering::AcqRel);
         self.ended.notify(usize::MAX);
+    }
+
+    /// How many changes have begun or ended. As long as it stays the same, so do those under way.
+    fn moves(&self) -> u64 {
+        self.begins.load(Ordering::Acquire) + self.ends.load(Ordering::Acquire)
     }
 
     /// Changes that wait for a write-back.
@@ -110,12 +117,14 @@ impl Admitted {
     fn begin(store: &Arc<Store>, size: ChangeSize) -> Self {
         store.under_way.items.fetch_add(size.items, Ordering::AcqRel);
         store.under_way.bytes.fetch_add(size.bytes, Ordering::AcqRel);
+        store.under_way.begins.fetch_add(1, Ordering::AcqRel);
         Self { store: store.clone(), size: Some(size) }
     }
 
     /// Gives the room back before the change has begun. Waiters for ended changes need not hear of
     /// it, least of all the caller.
     fn withdraw(mut self) {
+        self.store.under_way.begins.fetch_sub(1, Ordering::AcqRel);
         self.give_back();
     }
 
@@ -499,11 +508,11 @@ impl Store {
         }
         self.wait_for_readers(|room| room.holds(blocks)).await;
         // Changes under way may take less than they were promised, or nothing. The wait is short:
-        // such a change may need a lease that the caller holds. If none has ended since somebody
-        // waited in vain, nobody waits again: on a full image hundreds of writes to one file may
-        // come one after the other.
-        let ends = || self.under_way.ends.load(Ordering::Acquire) + 1;
-        let others = match self.under_way.soon_in_vain.load(Ordering::Acquire) == ends() {
+        // such a change may need a lease that the caller holds. If they are the same for which
+        // somebody waited in vain, nobody waits again: on a full image hundreds of writes to one
+        // file may come one after the other.
+        let moves = || self.under_way.moves() + 1;
+        let others = match self.under_way.soon_in_vain.load(Ordering::Acquire) == moves() {
             true => Others::AreNotAwaited,
             false => others,
         };
@@ -518,7 +527,7 @@ impl Store {
                 break;
             }
             if !self.before(&mut over, ended, OTHERS_END_SOON_PAUSE).await {
-                self.under_way.soon_in_vain.store(ends(), Ordering::Release);
+                self.under_way.soon_in_vain.store(moves(), Ordering::Release);
                 break;
             }
         }

@@ -250,6 +250,27 @@ fn what_is_available_can_be_had_by_one() {
     assert!(wrong.is_empty(), "(statfs says, one can have): {wrong:?}");
 }
 
+/// Somebody waited in vain for a change that does not end. One that has begun since ends soon.
+#[test]
+fn a_change_that_began_later_is_waited_for() {
+    const CHANGE: ChangeSize = ChangeSize { items: 2, bytes: 100_000 };
+    let (_spawn, _device, store) = bench(quiet());
+    fill(&store, 300);
+    let _lasting = store.promise(CHANGE);
+    let most = || (0..400).rev().find(|blocks| store.try_reserve(*blocks).is_some()).unwrap();
+    // A checkpoint may yield some.
+    let most = (0..10).map(|_| most()).find(|most| block_on(store.reserve(most + 1)).is_err()).unwrap();
+    let later = store.promise(CHANGE);
+    assert!(store.try_reserve(most).is_none());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(30));
+            drop(later);
+        });
+        block_on(store.reserve(most)).expect("there is room when it has ended");
+    });
+}
+
 /// Changes of others do not end: a write, which may be in their way, fails soon, and many callers
 /// do not each wait the full time for them.
 #[test]
