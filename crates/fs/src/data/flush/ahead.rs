@@ -10,6 +10,7 @@
 //! again, cut off, or placed otherwise meanwhile, its newest contents are elsewhere, and the place
 //! is given back.
 
+use super::choose::UNPLACED_MAX;
 use super::transact::{self, FileChange, SizeChange};
 use super::writeback;
 use crate::FsError;
@@ -34,7 +35,8 @@ use syncline_sync::atomic::{AtomicU64, Ordering};
 const FILES_AT_ONCE: u64 = 16;
 
 /// Free blocks that must remain: more than all tasks together can take.
-const ROOM: u64 = 2048;
+const ROOM: u64 = 4096;
+const _: () = assert!(FILES_AT_ONCE * UNPLACED_MAX < ROOM);
 
 /// Number of tasks that are running.
 #[derive(Default)]

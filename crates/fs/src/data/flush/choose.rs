@@ -20,7 +20,7 @@ const LOGGED_MAX_ALONE: u64 = 8;
 const LOGGED_MAX_AMONG_MANY: u64 = 4;
 /// Most blocks of a file without a place. The sync that would exceed this places them all, in one
 /// write: with more than `parallel_blocks` of them it would do so in two steps.
-const UNPLACED_MAX: u64 = 192;
+pub(super) const UNPLACED_MAX: u64 = 192;
 /// Most syncs under way that are few. Among more, a file's first sync logs nothing: for most
 /// files it is the only one, their blocks would be written twice, if they live. With many syncs
 /// that saves little: a device write that is joined with the writes of the others, and a wait that
