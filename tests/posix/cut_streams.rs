@@ -248,7 +248,7 @@ fn a_full_mount_refuses_a_stream_and_goes_on() {
     let mount = mounted(&place, &target);
     fs::write(mount.path.join("own"), vec![7; 17 << 20]).unwrap();
     fs::File::open(mount.path.join("own")).unwrap().sync_all().unwrap();
-    call(&[&"receive", &mount.path, &"-i", &stream]).fails(10, &["no space"]);
+    call(&[&"receive", &mount.path, &"-i", &stream]).fails(10, &["no space", "'syncline resize'"]);
     assert!(snapshot_names(&target).is_empty());
     fs::remove_file(mount.path.join("own")).unwrap();
     call(&[&"sync", &"--all", &mount.path]).ok();
@@ -256,6 +256,97 @@ fn a_full_mount_refuses_a_stream_and_goes_on() {
     require_same_trees(&place, &target);
     mount.unmount().ok();
     call(&[&"check", &target]).ok();
+}
+
+#[test]
+fn a_stream_that_found_no_room_goes_on_in_a_larger_image() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("192MiB");
+    let path = |name: &str| place.path().join(name);
+    let (stream, target) = (path("stream"), path("target"));
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
+    let mount = place.mount("tree");
+    for number in 0..15 {
+        let data: Vec<u8> = (0..2_000_000).flat_map(|_| rng.random::<u32>().to_le_bytes()).collect();
+        fs::write(mount.path.join(format!("file-{number}")), data).unwrap();
+    }
+    mount.unmount().ok();
+    call(&[&"snapshot", &"create", &place.image(), &"s"]).ok();
+    call(&[&"send", &place.image(), &"s", &"-o", &stream]).ok();
+    call(&[&"mkfs", &target, &"--size", &"96MiB"]).ok();
+    let enlarge = "enlarge the image with 'syncline resize', or delete snapshots there";
+    call(&[&"receive", &target, &"-i", &stream]).fails(10, &["no space", enlarge]);
+    let next = format!("is kept; {enlarge}, then send the rest with 'syncline send");
+    let refused = call(&[&"receive", &target, &"--resume", &"-i", &stream]).fails(10, &["no space", &next]);
+    assert!(refused.err.contains(&token_of(&target)), "{refused:?}");
+    call(&[&"resize", &target, &"192MiB"]).ok();
+    let rest = path("rest");
+    call(&[&"send", &place.image(), &"s", &"--resume", &token_of(&target), &"-o", &rest]).ok();
+    call(&[&"receive", &target, &"--resume", &"-i", &rest]).ok();
+    require_same_trees(&place, &target);
+    call(&[&"check", &target]).ok();
+}
+
+/// The daemon's log and the answer say the same: nothing has to be sent twice.
+#[test]
+fn the_log_of_a_mount_says_how_a_stream_goes_on() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let (stream, target) = sent(&place);
+    let bytes = fs::read(&stream).unwrap();
+    let log = place.path().join("log");
+    let option = format!("log={}", log.display());
+    let mount = Mount::new(&target, &place.directory("logged"), &["-o", &option]);
+    receive_bytes(&mount.path, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["send the rest"]);
+    let told = fs::read_to_string(&log).unwrap();
+    let token = token_of(&mount.path);
+    assert!(told.contains(&format!("send the rest with 'syncline send … --resume {token}'")), "{told}");
+    assert!(!told.contains("send it again"), "{told}");
+    receive_bytes(&mount.path, &bytes[..bytes.len() / 2], &[]).fails(11, &["send it again"]);
+    let told = fs::read_to_string(&log).unwrap();
+    assert!(told.lines().next_back().unwrap().contains("send it again"), "{told}");
+    mount.unmount().ok();
+}
+
+/// What a backup takes shows without mounting it; its files take nothing.
+#[test]
+fn info_tells_what_snapshots_take() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("64MiB");
+    let (stream, target) = sent(&place);
+    let bytes = fs::read(&stream).unwrap();
+    let info = |source: &Path| {
+        let text = call(&[&"info", &source, &"--json"]).ok().out;
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    let shown = |source: &Path| {
+        let text = call(&[&"info", &source]).ok().out;
+        text.lines().find_map(|line| line.strip_prefix("snapshots     ").map(str::to_owned))
+    };
+    assert_eq!((&info(&target)["kept_bytes"], &info(&target)["snapshots"]), (&0.into(), &0.into()));
+    assert_eq!(shown(&target), None);
+    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
+    let part = info(&target)["kept_bytes"].as_u64().unwrap();
+    assert!(part > bytes.len() as u64 / 3, "{part} of {}", bytes.len());
+    assert!(shown(&target).unwrap().starts_with("0, and part of a stream; beside what is in use they take"));
+    call(&[&"receive", &target, &"--resume", &"-i", &stream]).ok();
+    let unmounted = info(&target);
+    assert_eq!(unmounted["snapshots"], 1);
+    let kept = unmounted["kept_bytes"].as_u64().unwrap();
+    assert!(kept > part && kept < bytes.len() as u64 * 2, "{kept} of {}", bytes.len());
+    assert!(shown(&target).unwrap().starts_with("1; beside what is in use they take "));
+    // What the files use as well is not counted twice.
+    assert!(info(&place.image())["kept_bytes"].as_u64().unwrap() < 1 << 20);
+    let mount = mounted(&place, &target);
+    let here = info(&mount.path);
+    assert_eq!(
+        (&here["snapshots"], &here["kept_bytes"]),
+        (&unmounted["snapshots"], &unmounted["kept_bytes"])
+    );
+    let free = rustix::fs::statvfs(&mount.path).unwrap().f_bfree * 4096;
+    assert!(here["free_bytes"].as_u64().unwrap() >= free);
+    assert!(shown(&mount.path).unwrap().contains("take"));
+    mount.unmount().ok();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use syncline_device::Device;
 use syncline_format::superblock::FEATURE_LEASE;
 use syncline_format::{BLOCK_BYTES, FORMAT_VERSION};
-use syncline_store::{Snapshot, read_snapshots, read_superblocks};
+use syncline_store::{Snapshot, kept_besides, read_snapshots, read_superblocks};
 
 /// An image's own description.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -24,8 +24,12 @@ pub struct Info {
     pub node_bytes: u32,
     /// Size of a block in bytes.
     pub block_bytes: u32,
-    /// Bytes in use at the last checkpoint.
+    /// Bytes in use at the last checkpoint, without what only snapshots use.
     pub used_bytes: u64,
+    /// Snapshots, if their table can be read.
+    pub snapshots: Option<u64>,
+    /// Bytes that only snapshots use, and what is kept of a stream, if their space maps can be read.
+    pub kept_bytes: Option<u64>,
     /// Files, directories and other objects at the last checkpoint.
     pub objects: u64,
     /// Nodes of the item tree.
@@ -70,9 +74,10 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
     let log_damaged = scan
         .contradiction
         .map(|later| format!("batch {} is missing, and batch {} was there", scan.end.seq, later.seq));
-    // A damaged table is a matter of `check`.
-    let snapshots = read_snapshots(device).await;
-    let part_of_stream = snapshots.is_ok_and(|(_, all)| all.iter().any(Snapshot::is_receiving));
+    // Damaged ones are a matter of `check`.
+    let snapshots = read_snapshots(device).await.map(|(_, all)| all).ok();
+    let kept_blocks = kept_besides(device).await.ok();
+    let part_of_stream = snapshots.iter().flatten().any(Snapshot::is_receiving);
     Ok(Info {
         format_version: FORMAT_VERSION,
         uuid: uuid::Uuid::from_bytes(superblock.uuid).to_string(),
@@ -82,6 +87,8 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
         node_bytes: superblock.geometry.node_bytes,
         block_bytes: BLOCK_BYTES as u32,
         used_bytes: superblock.used_blocks * BLOCK_BYTES as u64,
+        snapshots: snapshots.map(|all| all.iter().filter(|it| !it.is_receiving()).count() as u64),
+        kept_bytes: kept_blocks.map(|blocks| blocks * BLOCK_BYTES as u64),
         objects: superblock.objects,
         tree_nodes: superblock.tree_nodes,
         tree_level: superblock.tree.level,

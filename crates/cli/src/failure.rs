@@ -206,6 +206,9 @@ const DEVICE_FAILED: &str = "the device failed: see the kernel's log ('dmesg'), 
 const DAEMON_TELLS: &str = "the device failed, the host of the image file is full, or something is damaged: \
      the daemon's messages tell which ('-o log=FILE')";
 
+/// The next step for an image without room for a stream.
+const MAKE_ROOM: &str = "enlarge the image with 'syncline resize', or delete snapshots there";
+
 /// True for the errors of a device that is there and fails, or has just gone.
 fn is_failing(error: &io::Error) -> bool {
     use rustix::io::Errno;
@@ -299,7 +302,7 @@ impl From<StoreError> for Failure {
                 "'syncline check' tells all that is damaged; mount with -o ro to save what can be read",
             ),
             StoreError::NoSpace => {
-                Self::of(Cause::NoSpace, error).next("delete something, or use a larger image")
+                Self::of(Cause::NoSpace, error).next("delete something, or enlarge it with 'syncline resize'")
             }
             StoreError::ReadOnly { .. } => Self::of(Cause::Other, error),
             StoreError::KeepsRoom => Self::of(Cause::Other, error)
@@ -332,6 +335,9 @@ impl From<FsError> for Failure {
 impl From<StreamError> for Failure {
     fn from(error: StreamError) -> Self {
         match error {
+            StreamError::Filesystem(FsError::Store(StoreError::NoSpace)) => {
+                Self::of(Cause::NoSpace, StoreError::NoSpace).next(MAKE_ROOM)
+            }
             StreamError::Filesystem(error) => error.into(),
             StreamError::Io(error) => {
                 let error = std::io::Error::new(error.kind(), format!("the stream: {error}"));
@@ -356,9 +362,13 @@ impl From<Cut> for Failure {
         let Some(token) = kept else { return error.into() };
         let records = token.position.records;
         let is_kept = format!("what came up to record {records} is kept");
+        let rest = format!("send the rest with 'syncline send … --resume {token}'");
         if matches!(error, StreamError::Filesystem(_)) {
+            let lacks_room = matches!(error, StreamError::Filesystem(FsError::Store(StoreError::NoSpace)));
             let failure = Self::from(error);
-            return Self { text: format!("{}; {is_kept}", failure.text), ..failure };
+            let next =
+                if lacks_room { Some(format!("{MAKE_ROOM}, then {rest}").into()) } else { failure.next };
+            return Self { text: format!("{}; {is_kept}", failure.text), next, ..failure };
         }
         if !error.is_cut() {
             return error.into();
@@ -374,8 +384,7 @@ impl From<Cut> for Failure {
             }
             error => format!("the stream: {error}"),
         };
-        Self::of(cause, format!("{what}; {is_kept}"))
-            .next(format!("send the rest with 'syncline send … --resume {token}'"))
+        Self::of(cause, format!("{what}; {is_kept}")).next(rest)
     }
 }
 

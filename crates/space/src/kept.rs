@@ -9,7 +9,7 @@ use crate::SpaceError;
 use crate::bits::{blocks_of, clip, push_bits, split_by, words_of};
 use crate::named::{BitPage, Change, change_page, pages_of};
 use crate::space::Space;
-use crate::walk::{Side, Visitor, walk};
+use crate::walk::{Pages, Side, Visitor, walk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use syncline_device::FlushTracker;
@@ -136,6 +136,17 @@ impl KeptMap {
         Ok(exclusive.counts)
     }
 
+    /// The number of blocks that these maps have together, each map with the geometry that the image
+    /// had at its time. Pages that all maps share at a place are not read.
+    pub async fn together(
+        tracker: &Arc<FlushTracker>,
+        maps: &[(Geometry, SpaceRoot)],
+    ) -> Result<u64, SpaceError> {
+        let mut together = Together { blocks: 0 };
+        walk(tracker, maps, &mut together).await?;
+        Ok(together.blocks)
+    }
+
     /// One word of the bitmap.
     pub(crate) fn word(&self, word: u64) -> u64 {
         let page = self.pages.get(&(word / WORDS as u64));
@@ -191,7 +202,7 @@ struct Union {
 }
 
 impl Visitor for Union {
-    fn wants(&self, _: usize, _: usize) -> bool {
+    fn wants(&mut self, _: Pages) -> bool {
         true
     }
 
@@ -233,8 +244,8 @@ struct Exclusive<'a> {
 
 impl Visitor for Exclusive<'_> {
     /// If no map has a page of its own here, no map has a block of its own.
-    fn wants(&self, _: usize, fewest_maps: usize) -> bool {
-        fewest_maps == 1
+    fn wants(&mut self, place: Pages) -> bool {
+        place.fewest_maps == 1
     }
 
     fn visit(&mut self, index: u64, sides: &[Side<'_>]) {
@@ -255,6 +266,27 @@ impl Visitor for Exclusive<'_> {
             });
             self.counts[*map as usize] += own.sum::<u64>();
         }
+    }
+
+    fn found(&mut self, _: PageId, _: BlockAddr) {}
+}
+
+/// Counts the blocks that any map has.
+struct Together {
+    blocks: u64,
+}
+
+impl Visitor for Together {
+    fn wants(&mut self, place: Pages) -> bool {
+        // The pointer to a single page tells enough.
+        let is_told = place.count == 1 && place.used > 0;
+        self.blocks += if is_told { u64::from(place.used) } else { 0 };
+        !is_told
+    }
+
+    fn visit(&mut self, _: u64, sides: &[Side<'_>]) {
+        let any = |slot| sides.iter().fold(0, |bits, side| bits | side.words[slot]);
+        self.blocks += (0..WORDS).map(|slot| u64::from(any(slot).count_ones())).sum::<u64>();
     }
 
     fn found(&mut self, _: PageId, _: BlockAddr) {}

@@ -33,6 +33,17 @@ type Place = (PageId, Vec<Group>);
 /// Identifies a page at a place.
 type GroupKey = (BlockAddr, u32, u32, u64);
 
+/// What the pointers to the bitmap pages of a place say of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Pages {
+    /// How many different ones there are.
+    pub(crate) count: usize,
+    /// The number of maps that have the rarest of them.
+    pub(crate) fewest_maps: usize,
+    /// The blocks that the first of them names. A superblock's pointer says nothing: 0.
+    pub(crate) used: u32,
+}
+
 /// One of the bitmap pages at a place: the maps that have it, and its bits.
 pub(crate) struct Side<'a> {
     pub(crate) maps: &'a [u32],
@@ -41,9 +52,8 @@ pub(crate) struct Side<'a> {
 
 /// Called during a walk through maps.
 pub(crate) trait Visitor {
-    /// Whether the bitmap pages of a place must be read, given their number and the number of maps
-    /// that have the rarest of them.
-    fn wants(&self, pages: usize, fewest_maps: usize) -> bool;
+    /// Whether the bitmap pages of a place must be read.
+    fn wants(&mut self, place: Pages) -> bool;
     /// Called with the bitmap pages of a place.
     fn visit(&mut self, index: u64, sides: &[Side<'_>]);
     /// Called for each page that was read, with its block.
@@ -170,7 +180,8 @@ async fn visit(
 ) -> Result<(), SpaceError> {
     places.retain(|(_, groups)| {
         let fewest = groups.iter().map(|group| group.maps.len()).min();
-        fewest.is_some_and(|fewest| visitor.wants(groups.len(), fewest))
+        let used = groups.first().map_or(0, |group| group.entry.used);
+        fewest.is_some_and(|fewest_maps| visitor.wants(Pages { count: groups.len(), fewest_maps, used }))
     });
     let mut read: Vec<Vec<Option<Box<Words>>>> =
         places.iter().map(|(_, groups)| groups.iter().map(|_| None).collect()).collect();

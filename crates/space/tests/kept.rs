@@ -115,6 +115,8 @@ fn unions_and_what_each_has_alone_are_those_of_sets() {
         let expected: BTreeSet<u64> = image.maps.iter().flat_map(|map| map.blocks.iter().copied()).collect();
         assert_eq!(blocks_of(&union), expected, "seed {seed}");
         assert_eq!(union.blocks(), expected.len() as u64);
+        let together = block_on(KeptMap::together(&image.tracker, &roots)).unwrap();
+        assert_eq!(together, expected.len() as u64, "seed {seed}");
         assert_eq!(blocks_of(&image.space.kept()), expected, "seed {seed}: what is kept in use");
 
         let live = image.space.named_map();

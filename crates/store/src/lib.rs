@@ -85,4 +85,4 @@ pub use syncline_space::{Pin, SpaceCounters};
 pub use syncline_tree::Difference;
 pub use trace::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage, StageTimes, SyncTrace};
 pub use transaction::{OpSeq, Transaction};
-pub use view::{read_snapshots, snapshot_usage};
+pub use view::{kept_besides, read_snapshots, snapshot_usage};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use syncline_device::{Claim, Device, FlushTracker, Spawn};
 use syncline_format::Geometry;
 use syncline_format::space::MAX_BLOCKS;
-use syncline_format::superblock::Superblock;
+use syncline_format::superblock::{SpaceRoot, Superblock};
 use syncline_space::{KeptMap, Space};
 use syncline_tree::Difference;
 
@@ -119,11 +119,8 @@ pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsag
     loop {
         tries += 1;
         let (superblock, entries) = read_snapshots(device).await?;
-        let now = (superblock.geometry, superblock.space);
-        let maps = entries.iter().map(|entry| (entry.geometry(superblock.geometry), entry.space));
-        let maps: Vec<_> = maps.chain([now]).collect();
-        // The present state counts as one more map: blocks that it uses as well are exclusive to no
-        // snapshot.
+        // Blocks that the present state uses as well are exclusive to no snapshot.
+        let maps = maps(&superblock, &entries);
         let nothing = KeptMap::empty(superblock.geometry);
         match KeptMap::exclusive(&tracker, &maps, &nothing).await.map_err(StoreError::from) {
             Ok(exclusive) => return Ok(usage(entries, exclusive)),
@@ -132,6 +129,33 @@ pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsag
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The number of blocks that only snapshots have, and what is kept of a stream, as of the last
+/// checkpoint. Somebody else may be writing to the image.
+pub async fn kept_besides(device: &Arc<dyn Device>) -> Result<u64, StoreError> {
+    let tracker = FlushTracker::new(device.clone());
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let (superblock, entries) = read_snapshots(device).await?;
+        if entries.is_empty() {
+            return Ok(0);
+        }
+        match KeptMap::together(&tracker, &maps(&superblock, &entries)).await.map_err(StoreError::from) {
+            Ok(blocks) => return Ok(blocks.saturating_sub(superblock.used_blocks)),
+            // As in `snapshot_usage`.
+            Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The space maps of the snapshots, and as one more that of the present state.
+fn maps(superblock: &Superblock, entries: &[Snapshot]) -> Vec<(Geometry, SpaceRoot)> {
+    let now = (superblock.geometry, superblock.space);
+    let maps = entries.iter().map(|entry| (entry.geometry(superblock.geometry), entry.space));
+    maps.chain([now]).collect()
 }
 
 /// Finds a snapshot and claims it, so that nobody can delete it.

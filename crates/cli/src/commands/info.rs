@@ -8,11 +8,12 @@ use crate::live::Sample;
 use crate::printed::several;
 use crate::size;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_check::Info;
-use syncline_device::block_on;
+use syncline_device::{OpenOptions, block_on};
 use syncline_format::BLOCK_BYTES;
+use syncline_image::How;
 
 /// Arguments of `info`.
 #[derive(clap::Args)]
@@ -55,10 +56,12 @@ fn of_mount(args: &Args) -> Outcome {
     let read_only = sample.stats["read_only"].as_str();
     // An older daemon tells only of the room that it can hand out.
     let size_bytes = identity.size_bytes.unwrap_or(bytes("total"));
+    let (snapshots, kept_bytes) = beside_daemon(Path::new(sample.text("/daemon/image"))).unzip();
     let (image, label, uuid) = (sample.text("/daemon/image"), identity.label, identity.uuid.to_string());
     if args.json {
         let answer = json!({ "image": image, "uuid": uuid, "label": label, "size_bytes": size_bytes,
-            "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "clean": false, "mounted": true,
+            "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "snapshots": snapshots, "kept_bytes": kept_bytes,
+            "free_bytes": bytes("free") + bytes("pending_free"), "clean": false, "mounted": true,
             "read_only": read_only, "writeback_cache": sample.stats["daemon"]["writeback_cache"], "network": sample.stats["network"], "lease": sample.stats["lease"],
             "lost": sample.stats["lost"], "part_of_stream": identity.part_of_stream });
         say_text!("{answer:#}\n");
@@ -69,6 +72,10 @@ fn of_mount(args: &Args) -> Outcome {
     say!("label         {label}");
     say!("size          {}", size::show(size_bytes));
     say!("in use        {}", size::show(bytes("named")));
+    if let Some(line) = kept(snapshots, identity.part_of_stream, kept_bytes) {
+        say!("snapshots     {line} (as of the last checkpoint)");
+    }
+    say!("free          {}", size::show(bytes("free") + bytes("pending_free")));
     for (name, what) in network::lines(&sample) {
         say!("{name:14}{what}");
     }
@@ -88,12 +95,41 @@ fn of_mount(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The number of snapshots, and the bytes that only they use: read from the image beside its daemon,
+/// where that can be done.
+fn beside_daemon(image: &Path) -> Option<(u64, u64)> {
+    // An NBD export is read by nobody beside the holder of its lease.
+    if syncline_image::is_remote(image) {
+        return None;
+    }
+    let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
+    let device = image::open(image, &How::new(options)).ok()?.device();
+    block_on(async {
+        let (_, snapshots) = syncline_store::read_snapshots(&device).await.ok()?;
+        let kept_blocks = syncline_store::kept_besides(&device).await.ok()?;
+        let visible = snapshots.iter().filter(|snapshot| !snapshot.is_receiving()).count();
+        Some((visible as u64, kept_blocks * BLOCK_BYTES as u64))
+    })
+}
+
+/// How many snapshots there are, and the room that they take besides the files.
+fn kept(snapshots: Option<u64>, part_of_stream: bool, kept_bytes: Option<u64>) -> Option<String> {
+    let snapshots = snapshots.filter(|number| *number > 0 || part_of_stream)?;
+    let what =
+        if part_of_stream { format!("{snapshots}, and part of a stream") } else { snapshots.to_string() };
+    let room = kept_bytes.map(|bytes| format!("; beside what is in use they take {}", size::show(bytes)));
+    Some(what + &room.unwrap_or_default())
+}
+
 fn print(info: &Info) {
     say!("format        version {}", info.format_version);
     say!("uuid          {}", info.uuid);
     say!("label         {}", info.label);
     say!("size          {}", size::show(info.size_bytes));
     say!("in use        {} (as of the last checkpoint)", size::show(info.used_bytes));
+    if let Some(line) = kept(info.snapshots, info.part_of_stream, info.kept_bytes) {
+        say!("snapshots     {line}");
+    }
     say!("objects       {}", info.objects);
     let nodes = several(info.tree_nodes, "node", "nodes");
     say!("tree          {nodes} of {}", size::show(u64::from(info.node_bytes)));

@@ -133,8 +133,9 @@ fn receive(fs: &Arc<Filesystem>, request: &Value, input: Input) -> String {
     match block_on(receive_with(fs, input, options)) {
         Ok(received) => json!({ "snapshot": received.snapshot.name }).to_string(),
         Err(cut) => {
-            tracing::warn!("a stream was not received: {}", cut.error);
-            failure(&Failure::from(cut))
+            let why = Failure::from(cut);
+            tracing::warn!("a stream was not received: {why}");
+            failure(&why)
         }
     }
 }
