@@ -68,6 +68,38 @@ fn a_snapshot_keeps_everything_as_it_was() {
 }
 
 #[test]
+fn a_snapshot_of_a_mount_is_looked_at_by_its_directory() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    let root = ground.path("");
+    fs::create_dir(ground.path("dir")).unwrap();
+    fs::write(ground.path("dir/file"), "before").unwrap();
+    snapshot(&[&"create", &root, &"monday"]).ok();
+    fs::write(ground.path("dir/file"), "after").unwrap();
+    let place = |path: &str| format!("{}@monday:{path}", root.to_str().unwrap().trim_end_matches('/'));
+    assert_eq!(syncline(["ls", &place("/dir")]).ok().out, "file\n");
+    assert_eq!(syncline(["cat", &place("/dir/file")]).ok().out, "before");
+    let copy = ground.place.path().join("copy");
+    syncline(["cp", "-a", &place("/dir"), copy.to_str().unwrap()]).ok();
+    assert_eq!(fs::read(copy.join("file")).unwrap(), b"before");
+    let inside = format!("{}@monday:/dir", ground.path("dir").display());
+    assert_eq!(syncline(["ls", &inside]).ok().out, "file\n", "any directory of the mount will do");
+    syncline(["ls", &place("/dir").replace("monday", "none")]).fails(1, &["no snapshot", "snapshot list"]);
+    syncline(["ls", root.to_str().unwrap()]).fails(5, &["is a directory", "DIRECTORY@SNAPSHOT"]);
+    syncline(["ls", "/@monday:/"]).fails(6, &["image is mounted"]);
+    // Who reads the list on a terminal is told; a script is not.
+    assert_eq!(snapshot(&[&"list", &root]).ok().err, "");
+    if support::missing_of(&["script"]).is_none() {
+        let mut command = std::process::Command::new("script");
+        let program = support::program().get_program().to_str().unwrap().to_owned();
+        command.args(["-qec", &format!("{program} snapshot list '{}'", root.display()), "/dev/null"]);
+        let told = support::run(command).ok().out;
+        assert!(told.contains("syncline ls") && told.contains("syncline snapshot mount"), "{told}");
+    }
+    ground.end();
+}
+
+#[test]
 fn what_only_a_snapshot_used_comes_back_when_it_goes() {
     skip_if!(no_fuse());
     let ground = Ground::new();

@@ -47,6 +47,7 @@ Examples:
   syncline ls disk.img
   syncline ls -l disk.img:/home/alice
   syncline ls disk.img@monday:/home              a snapshot, also while the image is mounted
+  syncline ls /mnt/data@monday:/home             the same, by the directory where it is mounted
 Whole trees: 'syncline cp -a'.";
 
 pub const CAT: &str = "\
@@ -158,7 +159,8 @@ Examples:
 pub const SNAPSHOT_LIST: &str = "\
 Examples:
   syncline snapshot list /mnt/data
-  syncline snapshot list disk.img --json";
+  syncline snapshot list disk.img --json
+'syncline ls DIR@NAME:/' lists what is in one, 'syncline snapshot mount DIR NAME DIRECTORY' mounts it.";
 
 pub const SNAPSHOT_DELETE: &str = "\
 Examples:

@@ -1,6 +1,7 @@
 //! `IMAGE[@SNAPSHOT]:PATH`: a file in an image that is not mounted, or in a snapshot of it.
 
 use super::recovered;
+use super::snapshot::image_of;
 use crate::failure::{Cause, Failure, Outcome};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Filesystem, ImageOptions};
 
-/// An image, perhaps a snapshot of it, and a path in it.
+/// An image or a mounted filesystem, perhaps a snapshot of it, and a path in it.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Place {
     pub image: PathBuf,
@@ -70,12 +71,13 @@ impl Place {
     /// Opens it for reading, and tells what is damaged: then older contents, or none, may be all that is
     /// left of a file.
     pub fn open(&self) -> Result<Filesystem, Failure> {
+        let image = self.image_file()?;
         let opened = match &self.snapshot {
-            Some(name) => Filesystem::open_snapshot(&self.image, name, ImageOptions::read_only()),
-            None => Filesystem::open(&self.image, ImageOptions::read_only()),
+            Some(name) => Filesystem::open_snapshot(&image, name, ImageOptions::read_only()),
+            None => Filesystem::open(&image, ImageOptions::read_only()),
         };
         let opened = opened.map_err(|error| {
-            let failure = Failure::from(error).about(&self.image).of_reading_only();
+            let failure = Failure::from(error).about(&image).of_reading_only();
             // Of an NBD export even a reader of snapshots needs the lease.
             let beside = self.snapshot.is_none() && !syncline_image::is_remote(&self.image);
             match failure.code() == Cause::InUse as u8 && beside {
@@ -83,8 +85,22 @@ impl Place {
                 false => failure,
             }
         })?;
-        recovered::tell(&self.image, opened.recovery());
+        recovered::tell(&image, opened.recovery());
         Ok(opened)
+    }
+
+    /// The image itself. A directory stands for the image that is mounted there, for its snapshots only:
+    /// the present state is in the directory.
+    fn image_file(&self) -> Result<PathBuf, Failure> {
+        if !self.image.is_dir() {
+            return Ok(self.image.clone());
+        }
+        if self.snapshot.is_some() {
+            return image_of(&self.image);
+        }
+        let text = format!("{} is a directory, and no image", self.image.display());
+        Err(Failure::of(Cause::NotAnImage, text)
+            .next("look into it as into any other, or name a snapshot of a mount: DIRECTORY@SNAPSHOT:PATH"))
     }
 
     /// The path in the image, starting at its root.

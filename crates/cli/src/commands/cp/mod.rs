@@ -26,7 +26,8 @@ use tree::Copier;
 /// Arguments of `cp`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Image, perhaps a snapshot of it, and the path in it of what is copied
+    /// Image, perhaps a snapshot of it, and the path in it of what is copied. For a snapshot of a
+    /// mounted filesystem, any directory of it does
     #[arg(required = true, value_name = "IMAGE[@SNAPSHOT]:PATH")]
     sources: Vec<OsString>,
     /// Directory to copy into, or what the copy of one source is called

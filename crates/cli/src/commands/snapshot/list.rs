@@ -5,6 +5,7 @@ use crate::commands::image;
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use serde_json::json;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Filesystem, Snapshot};
@@ -45,6 +46,13 @@ pub fn run(args: &Args) -> Outcome {
     for snapshot in snapshots {
         let (used, exclusive) = (size::show(snapshot.used_bytes), size::show(snapshot.exclusive_bytes));
         say!("{used:>10} {exclusive:>10}  {:<20} {}", created(&snapshot), snapshot.name);
+    }
+    // For people: a script knows.
+    if std::io::stdout().is_terminal() {
+        let source = args.source.display();
+        note!(
+            "'syncline ls {source}@NAME:/' lists what is in one, 'syncline snapshot mount {source} NAME DIRECTORY' mounts it"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
