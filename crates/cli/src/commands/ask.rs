@@ -96,12 +96,12 @@ fn silent(directory: &Path, patience: Duration) -> Failure {
     let process = mount_of(directory, &mounts).and_then(process_behind);
     let process = process.map(|pid| format!(" (process {pid})")).unwrap_or_default();
     let text = format!(
-        "the daemon behind {}{process} has not answered for {} s: it is stopped, or hangs",
+        "the daemon behind {}{process} has not answered for {} s: it is busy, stopped, or hangs",
         directory.display(),
         patience.as_secs()
     );
     Failure::new(text).next(
-        "'kill -CONT' lets one go on that was stopped; 'syncline umount -l' takes the mount away and 'kill -9' ends the daemon, then what was not synced is lost",
+        "ask again, if it may be busy; 'kill -CONT' lets one go on that was stopped; 'syncline umount -l' takes the mount away and 'kill -9' ends the daemon, then what was not synced is lost",
     )
 }
 
