@@ -4,6 +4,7 @@
 use crate::skip_if;
 use crate::support::{Place, eventually, no_fuse, program, run, syncline, wait};
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
 use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
@@ -62,6 +63,24 @@ fn a_signal_reaches_the_command_and_the_image_is_left_clean() {
     command.arg("cat").arg(format!("{}:file", image.display()));
     assert_eq!(run(command).ok().out, "whole\n");
     place.check_clean();
+}
+
+/// A full filesystem has room that is only for removing files: `df` does not count it, so `stats` says so.
+#[test]
+fn what_is_reserved_is_not_called_free_for_files() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mount = place.mount("mount");
+    let space = || {
+        let answer = syncline([OsStr::new("stats"), mount.path.as_os_str()]).ok();
+        answer.out.lines().find(|line| line.starts_with("space")).unwrap().to_owned()
+    };
+    assert!(!space().contains("reserved"), "{}", space());
+    let mut file = fs::File::create(mount.path.join("file")).unwrap();
+    while std::io::Write::write_all(&mut file, &[1; 65_536]).is_ok() {}
+    assert!(space().contains(" of it for files; the rest is reserved"), "{}", space());
+    drop(file);
+    mount.unmount().ok();
 }
 
 #[test]

@@ -112,7 +112,8 @@ fn of(fs: &Filesystem, scrub: &Scrub, report: &RecoveryReport, started: Instant)
 fn space(store: &Store) -> Value {
     let space = store.space();
     json!({ "total_blocks": space.total, "free_blocks": space.free,
-        "pending_free_blocks": space.pending_free, "named_blocks": space.named })
+        "pending_free_blocks": space.pending_free, "named_blocks": space.named,
+        "available_blocks": store.available_data_blocks() })
 }
 
 /// The resources that the daemon uses.

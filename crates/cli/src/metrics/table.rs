@@ -337,6 +337,11 @@ pub const METRICS: &[Metric] = &[
     // Space.
     blocks(now("space_size", "/space/total_blocks", "Space that can be allocated at all")),
     blocks(now("space_free", "/space/free_blocks", "Space that can be allocated now")),
+    blocks(now(
+        "space_available",
+        "/space/available_blocks",
+        "Space that files can get: not what is reserved",
+    )),
     blocks(now("space_pending_free", "/space/pending_free_blocks", "Space freed or held, not reusable yet")),
     blocks(now("space_named", "/space/named_blocks", "Space that something committed uses")),
 ];

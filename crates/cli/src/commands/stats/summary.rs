@@ -52,7 +52,8 @@ pub fn text(directory: &Path, sample: &Sample) -> String {
             "{} issued, {} joined, {} elided, {}",
             count("/store/flushes_issued"),
             count("/store/flushes_joined"),
-            count("/store/flushes_elided"),
+            // Those of syncs that found nothing to do, too: they asked for no flush.
+            HumanCount(number("/store/flushes_elided") + number("/store/syncs_elided")),
             latency(sample, "flush_ns")
         ),
     );
@@ -127,7 +128,13 @@ pub fn space(sample: &Sample) -> String {
     let (total, free) = (sample.number("/space/total_blocks"), sample.number("/space/free_blocks"));
     let free = free + sample.number("/space/pending_free_blocks");
     let used = total.saturating_sub(free) * 100 / total.max(1);
-    format!("{}, {used} % used, {} free", HumanBytes(total * BLOCK), HumanBytes(free * BLOCK))
+    let mut text = format!("{}, {used} % used, {} free", HumanBytes(total * BLOCK), HumanBytes(free * BLOCK));
+    // An older daemon does not tell it.
+    let available = sample.stats.pointer("/space/available_blocks").and_then(Value::as_u64);
+    if let Some(available) = available.filter(|available| *available < free / 2) {
+        let _ = write!(text, ", {} of it for files; the rest is reserved", HumanBytes(available * BLOCK));
+    }
+    text
 }
 
 pub fn latency(sample: &Sample, name: &str) -> String {
