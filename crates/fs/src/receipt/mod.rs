@@ -86,7 +86,7 @@ pub struct Submitted {
     /// Device writes that carried them.
     pub device_writes: u64,
     /// Blocks among these that had to be written before the log might name them: all but the last
-    /// 256 of a large file.
+    /// 256 of a large file, and what an atomic write put onto the device before its commit.
     pub blocks_before_log: u64,
     /// Bytes of small files that went into the inode item instead.
     pub inline_bytes: u64,

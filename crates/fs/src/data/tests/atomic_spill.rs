@@ -119,6 +119,9 @@ fn a_sequential_one_of_any_size_is_one_transaction_and_one_flush() {
     let after = (store.last_op().0, store.counters().batches, store.device_counters().flushes_issued);
     assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
     assert_eq!(after.2 - before.2, 1, "flushes");
+    let told = mount.fs.receipts().last().unwrap().submitted;
+    assert_eq!(told.blocks, MIB << 8, "all of it, though most lay on the device before");
+    assert_eq!(told.blocks_before_log * BLOCK, mount.fs.counters().atomic_spilled_bytes);
     mount.check_blocks();
     mount.check_items(ino);
     assert_eq!(mount.fs.data.atomic.bytes(), 0);

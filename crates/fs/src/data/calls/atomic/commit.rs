@@ -67,7 +67,12 @@ async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitte
         };
         // A few blocks go into the log with their contents, unless the batch names others anyway.
         let aim = if spilled.extents.is_empty() { Aim::Log } else { Aim::Place };
+        let before_log = spilled.named.iter().map(|(_, run)| run.blocks).sum::<u64>();
+        let writes = spilled.named.len() as u64;
         start::submit_beside(fs, &[Submission { inode, blocks: 0..u64::MAX, aim }], spilled, note).await?;
+        note.blocks += before_log;
+        note.blocks_before_log += before_log;
+        note.device_writes += writes;
         merged.keep();
         ended::require_size(fs, inode);
         return Ok(());
