@@ -115,7 +115,10 @@ fn classes_are_shown_listed_and_refused() {
     for directory in ["a/b/c", "d"] {
         fs::create_dir_all(ground.path(directory)).unwrap();
     }
-    durability(&["set"], &ground.path("a"), &["ordered"]).ok();
+    let told = durability(&["set"], &ground.path("a"), &["ordered"]).ok().out;
+    assert!(told.contains("what is in it already keeps its own (--recursive includes it)"), "{told}");
+    let told = durability(&["set"], &ground.path("d"), &["inherit"]).ok().out;
+    assert!(!told.contains("already"), "nothing is in it: {told}");
     fs::create_dir(ground.path("a/new")).unwrap();
     fs::write(ground.path("a/new/file"), "x").unwrap();
     durability(&["set"], &ground.path("a/new/file"), &["strict"]).ok();
@@ -134,7 +137,8 @@ fn classes_are_shown_listed_and_refused() {
     let expected =
         [(name("mount"), "fsync"), (name("a"), "ordered"), (name("b"), "fsync"), (name("file"), "strict")];
     assert_eq!(listed, expected.map(|(name, class)| (name, class.to_owned())));
-    durability(&["set", "--recursive"], &ground.path("a"), &["inherit"]).ok();
+    let told = durability(&["set", "--recursive"], &ground.path("a"), &["inherit"]).ok().out;
+    assert!(!told.contains("already"), "{told}");
     let all = durability(&["list"], &top, &[]).ok().out;
     assert_eq!(all.lines().count(), 1, "{all}");
     durability(&["set"], &ground.path("a"), &["strict", "--within", "5"]).fails(2, &["class ordered"]);

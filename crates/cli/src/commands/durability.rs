@@ -146,14 +146,23 @@ fn set(args: &SetArgs) -> Outcome {
         if entry.file_type().is_dir() { directories += 1 } else { files += 1 }
     }
     let changed = printed::files_and_directories(files, directories);
+    let there = match !args.recursive && has_entries(&args.path) {
+        true => "; what is in it already keeps its own (--recursive includes it)",
+        false => "",
+    };
     match class {
-        None => say!("{changed}: the class of the mount, from now on"),
+        None => say!("{changed}: the class of the mount, from now on{there}"),
         Some(Durability::Ordered(seconds)) => {
-            say!("{changed}: class ordered, within {seconds} s, from now on");
+            say!("{changed}: class ordered, within {seconds} s, from now on{there}");
         }
-        Some(class) => say!("{changed}: class {class}, from now on"),
+        Some(class) => say!("{changed}: class {class}, from now on{there}"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// True for a directory with something in it.
+fn has_entries(path: &Path) -> bool {
+    std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Why a class can't be set.
