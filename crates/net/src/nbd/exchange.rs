@@ -32,6 +32,8 @@ struct Sent {
     cookie: u64,
     offset: u64,
     end: u64,
+    /// A discard, which the server may do without.
+    is_hint: bool,
     error: Option<u32>,
 }
 
@@ -107,7 +109,8 @@ impl<'a> Exchange<'a> {
                 }
                 may_go_on().map_err(Stop::Fenced)?;
                 let cookie = self.send(&piece)?;
-                self.in_flight.push(Sent { cookie, offset: piece.offset, end, error: None });
+                let (offset, is_hint) = (piece.offset, matches!(change, Change::Discard));
+                self.in_flight.push(Sent { cookie, offset, end, is_hint, error: None });
             }
         }
         while !self.in_flight.is_empty() {
@@ -139,8 +142,8 @@ impl<'a> Exchange<'a> {
         let sent = self.in_flight.swap_remove(index);
         match sent.error {
             None => Ok(()),
-            // Zeros that would not be faster than a write: a discard is a hint.
-            Some(super::protocol::error::NOT_SUPPORTED) => Ok(()),
+            // Zeros that would not be faster than a write.
+            Some(super::protocol::error::NOT_SUPPORTED) if sent.is_hint => Ok(()),
             Some(number) => {
                 let (offset, len_bytes) = (sent.offset, sent.end - sent.offset);
                 let error = io_error(number);
