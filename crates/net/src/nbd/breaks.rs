@@ -85,6 +85,7 @@ impl State {
 
     /// A new link is in use: everything that waits is sent. Unless the device was given up meanwhile.
     pub(super) fn link_stands(&mut self, link: Arc<Link>, outbox: &mut Outbox) {
+        self.replays_on = None;
         if let Phase::Broken { old, .. } = &mut self.phase {
             *old = Some(link.clone());
             (outbox.ended, outbox.wake_manager) = (Some(link), true);
@@ -130,6 +131,7 @@ impl State {
             Phase::Down { old, .. } | Phase::Broken { old, .. } => old.clone(),
         };
         outbox.ended = old.clone();
+        outbox.ended_early = self.replays_on.take();
         self.phase = Phase::Broken { error, old };
         outbox.wake_manager = true;
     }

@@ -1,6 +1,7 @@
 //! Requests on a connection that nobody else uses yet: reads for the fence, and the replay.
 
 use super::ReadBlock;
+use super::channel::Room;
 use super::handshake::Export;
 use super::link::Fresh;
 use super::operation::{Arrived, Change, Piece, pieces};
@@ -47,7 +48,8 @@ impl<'a> Exchange<'a> {
     pub(super) fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let len_bytes = u32::try_from(into.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let command = Command::Read;
-        let cookie = self.send(&Piece { command, flags: 0, offset, len_bytes, data: Default::default() })?;
+        let piece = Piece { command, flags: 0, offset, len_bytes, data: Default::default() };
+        let cookie = self.send::<io::Error>(&piece, || Ok(()))?;
         let mut arrived = Arrived::default();
         let mut error = None;
         loop {
@@ -90,7 +92,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Makes changes once more, in this order wherever they overlap. `may_go_on` is asked before
-    /// each is sent.
+    /// each part of one that the socket takes.
     pub(super) fn replay(
         &mut self,
         changes: Vec<(u64, u64, Change)>,
@@ -107,8 +109,7 @@ impl<'a> Exchange<'a> {
                 {
                     self.answer()?;
                 }
-                may_go_on().map_err(Stop::Fenced)?;
-                let cookie = self.send(&piece)?;
+                let cookie = self.send(&piece, || may_go_on().map_err(Stop::Fenced))?;
                 let (offset, is_hint) = (piece.offset, matches!(change, Change::Discard));
                 self.in_flight.push(Sent { cookie, offset, end, is_hint, error: None });
             }
@@ -153,7 +154,13 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn send(&mut self, piece: &Piece) -> io::Result<u64> {
+    /// Sends a request; `may_send` is asked before each part that the socket takes, since the room for
+    /// it may come late.
+    fn send<E: From<io::Error>>(
+        &mut self,
+        piece: &Piece,
+        may_send: impl Fn() -> Result<(), E>,
+    ) -> Result<u64, E> {
         self.be_patient();
         self.cookie += 1;
         let Piece { command, flags, offset, len_bytes, data } = piece;
@@ -162,8 +169,20 @@ impl<'a> Exchange<'a> {
             Request { command, flags, cookie: self.cookie, offset, len_bytes }.encode();
         let parts = std::iter::once(&header[..]).chain(data.iter().map(|part: &Bytes| &part[..]));
         let mut slices: Vec<IoSlice<'_>> = parts.map(IoSlice::new).collect();
-        self.fresh.channel.send_all(&mut slices)?;
-        Ok(self.cookie)
+        let mut left = &mut slices[..];
+        loop {
+            may_send()?;
+            let sent = self.fresh.channel.send(left, Room::Take)?;
+            IoSlice::advance_slices(&mut left, sent.bytes);
+            match (sent.pending, left.is_empty()) {
+                (true, _) => self.fresh.channel.wait_for_room()?,
+                (false, true) => return Ok(self.cookie),
+                (false, false) if sent.bytes == 0 => {
+                    return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+                }
+                (false, false) => {}
+            }
+        }
     }
 
     fn reply(&mut self) -> io::Result<Reply> {

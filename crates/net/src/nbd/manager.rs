@@ -252,12 +252,30 @@ fn answer_growing(
 
 /// Connects and makes everything ready: the fence has agreed, and what was kept is written.
 pub(super) fn attempt(shared: &Arc<Shared>, limit: Duration) -> Result<(Arc<Link>, u64), Failure> {
+    let mut fresh = Vec::new();
+    let made = make_link(shared, limit, &mut fresh);
+    if made.is_err() {
+        // What a socket still holds would come after the next attempt has written it again, or after
+        // another host has taken the image.
+        fresh.iter().for_each(|fresh| fresh.channel.abort());
+        shared.state.lock().replays_on = None;
+    }
+    made
+}
+
+/// Leaves the connections in `fresh` if it fails.
+fn make_link(
+    shared: &Arc<Shared>,
+    limit: Duration,
+    fresh: &mut Vec<Fresh>,
+) -> Result<(Arc<Link>, u64), Failure> {
     let (channel, export) = handshake::connect(&shared.location, &shared.options, limit, None)?;
     check(shared, &export)?;
-    let mut fresh = vec![Fresh::new(channel)];
-    add_connections(shared, &export, &mut fresh)?;
+    fresh.push(Fresh::new(channel));
+    add_connections(shared, &export, fresh)?;
     let (fence, epoch) = (shared.guard.get(), shared.state.lock().next_epoch());
     if !shared.options.read_only {
+        shared.state.lock().replays_on = Some(fresh[0].channel.clone());
         let mut exchange = Exchange::new(&mut fresh[0], export, shared.wait.or(Some(REPLAY_MAX)));
         if let Some(fence) = &fence
             && let Err(error) = fence.may_write(&mut exchange)
@@ -285,7 +303,7 @@ pub(super) fn attempt(shared: &Arc<Shared>, limit: Duration) -> Result<(Arc<Link
         shared.counters.replayed.add(count);
         shared.counters.replayed_bytes.add(bytes);
     }
-    Ok((Link::start(epoch, export, fresh, shared)?, export.size_bytes))
+    Ok((Link::start(epoch, export, std::mem::take(fresh), shared)?, export.size_bytes))
 }
 
 /// Refuses an export that can't be this device any more.

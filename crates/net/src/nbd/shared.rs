@@ -45,8 +45,11 @@ impl Shared {
     }
 
     fn deliver(&self, outbox: Outbox) {
-        let Outbox { link, mut messages, listeners, answers, wake_manager, ended } = outbox;
+        let Outbox { link, mut messages, listeners, answers, wake_manager, ended, ended_early } = outbox;
         if let Some(ended) = ended {
+            ended.abort();
+        }
+        if let Some(ended) = ended_early {
             ended.abort();
         }
         if wake_manager {

@@ -2,6 +2,7 @@
 //! no I/O and call nobody; what is to be sent and to be answered goes to an [`Outbox`].
 
 use super::NbdOptions;
+use super::channel::Channel;
 use super::fence::Guard;
 use super::flushes::{Flushes, Waiter};
 use super::kept::{Kept, weight};
@@ -33,6 +34,8 @@ pub(super) struct Outbox {
     pub(super) wake_manager: bool,
     /// A link that ends at once, with everything in it.
     pub(super) ended: Option<Arc<Link>>,
+    /// The same for a connection that is no link yet.
+    pub(super) ended_early: Option<Arc<Channel>>,
 }
 
 /// Called when the device breaks for good.
@@ -58,6 +61,8 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// The manager makes a new link, which may take its time.
     pub(super) connecting: bool,
+    /// The connection over which what is kept is written again. No link has it yet.
+    pub(super) replays_on: Option<Arc<Channel>>,
     /// The device was dropped: what is left is done, then the connection ends.
     pub(super) closing: bool,
     /// Nothing is sent until a new link stands, for which the present one ends when all of its
@@ -96,6 +101,7 @@ impl State {
         Self {
             phase: Phase::Down { since: Instant::now(), why, old: None },
             connecting: false,
+            replays_on: None,
             closing: false,
             reopen: false,
             growing: Vec::new(),

@@ -72,18 +72,93 @@ fn a_connection_that_was_given_up_delivers_nothing_more() {
     first.shutdown(Shutdown::Both).unwrap();
     // The next one comes when the client is done with those before.
     let _third = accept();
-    let mut arrived = vec![0; 1 << 20];
-    let end = loop {
-        match (&second).read(&mut arrived) {
-            Ok(0) => break None,
-            Ok(_) => {}
-            Err(error) => break Some(error.kind()),
-        }
-    };
-    assert_eq!(end, Some(ErrorKind::ConnectionReset), "all that the socket held has arrived");
+    assert_eq!(end_of(&second), Some(ErrorKind::ConnectionReset), "all that the socket held has arrived");
     for write in writes {
         write.wait().unwrap_err();
     }
+}
+
+/// A connection of a server that carries nothing out: it takes so many writes and answers each, and no
+/// flush.
+fn take_writes(mut stream: &TcpStream, count: usize) {
+    for _ in 0..count {
+        let cookie = take_write(stream);
+        stream.write_all(&[&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0][..], &cookie].concat()).unwrap();
+    }
+}
+
+/// Takes a write, and returns its cookie.
+fn take_write(mut stream: &TcpStream) -> [u8; 8] {
+    loop {
+        let mut request = [0; 28];
+        stream.read_exact(&mut request).unwrap();
+        let cookie = request[8..16].try_into().unwrap();
+        let len = u32::from_be_bytes(request[24..28].try_into().unwrap());
+        match request[6..8] {
+            [0, 1] => {
+                stream.read_exact(&mut vec![0; len as usize]).unwrap();
+                return cookie;
+            }
+            _ => assert_eq!(request[6..8], [0, 3], "neither a write nor a flush"),
+        }
+    }
+}
+
+/// A device with writes that no flush covers, whose connection has broken; and the next one, over
+/// which it writes them again.
+fn write_again(count: usize, len: usize) -> (TcpListener, Arc<NbdDevice>, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = NbdAddress::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port());
+    let wait = Some(Wait::Seconds(20));
+    let location = NbdLocation { address, export: "disk".into(), tls: None, wait };
+    let options = NbdOptions { connections: 1, ..NbdOptions::default() };
+    let opening = std::thread::spawn(move || NbdDevice::open(&location, options).unwrap());
+    let first = listener.accept().unwrap().0;
+    greet(&first);
+    let device = opening.join().unwrap();
+    let writes: Vec<_> = (0..count).map(|index| write(&device, (index * len) as u64, 1, len)).collect();
+    take_writes(&first, count);
+    writes.into_iter().for_each(|write| write.wait().unwrap());
+    drop(first);
+    let second = listener.accept().unwrap().0;
+    greet(&second);
+    second.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    (listener, device, second)
+}
+
+/// How a connection ends of which the rest is read.
+fn end_of(mut stream: &TcpStream) -> Option<ErrorKind> {
+    let mut arrived = vec![0; 1 << 20];
+    loop {
+        match stream.read(&mut arrived) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(error) => return Some(error.kind()),
+        }
+    }
+}
+
+/// The lease is lost while what no flush covered is written again, to a server that takes nothing more:
+/// another host may have the image by then, so nothing more may leave this one.
+#[test]
+fn writing_again_ends_with_the_device() {
+    // More than the server's side of a connection takes, in one piece.
+    let (_listener, device, second) = write_again(1, 16 << 20);
+    std::thread::sleep(Duration::from_millis(300));
+    device.end(io::Error::other("another host has it"));
+    assert_eq!(end_of(&second), Some(ErrorKind::ConnectionReset), "the rest has arrived");
+}
+
+/// The server refuses one of the writes that it is told again. The others that are under way on that
+/// connection must not come behind those of the next attempt.
+#[test]
+fn an_attempt_that_failed_delivers_nothing_more() {
+    let (listener, _device, second) = write_again(16, 16 << 10);
+    let cookie = take_write(&second);
+    (&second).write_all(&[&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 28][..], &cookie].concat()).unwrap();
+    // The client is done with the second when this one comes.
+    let _third = listener.accept().unwrap();
+    assert_eq!(end_of(&second), Some(ErrorKind::ConnectionReset), "the others have arrived");
 }
 
 /// A name may have several addresses, and behind each another server, though its export looks alike.
