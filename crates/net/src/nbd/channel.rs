@@ -212,10 +212,14 @@ impl Channel {
             match connection.read_tls(&mut Immediate(&self.socket)) {
                 Ok(0) => return Ok(0),
                 Ok(_) => {
+                    let others_wait = connection.wants_write();
                     let fed = connection.process_new_packets();
                     // The peer may have asked for new keys, or must be told what is wrong with it.
-                    // Bytes that do not fit now go with the next send.
-                    write_out(&mut connection, &self.socket)?;
+                    // Bytes that do not fit now go with the next send. So do all if some of a change wait
+                    // for room: who sends these asks before whether they may still be sent.
+                    if !others_wait {
+                        write_out(&mut connection, &self.socket)?;
+                    }
                     fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -314,3 +318,6 @@ impl Read for Incoming {
         self.0.receive(into)
     }
 }
+
+#[cfg(test)]
+mod tests;
