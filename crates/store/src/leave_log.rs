@@ -141,11 +141,15 @@ impl Store {
 
     /// Leaves the log for a caller that met the error `first`. If that fails, returns `first`,
     /// which says more; but a lack of room for another log is returned as it is, since room can
-    /// still be made.
+    /// still be made. Where everything ends there is no other place.
     pub(crate) async fn leave_log_after(&self, first: DeviceError) -> Result<(), StoreError> {
+        let first = StoreError::from(first);
+        if self.is_end(&first) {
+            return Err(first);
+        }
         self.leave_log().await.map_err(|error| match error {
             StoreError::NoSpace => error,
-            _ => first.into(),
+            _ => first,
         })
     }
 

@@ -36,6 +36,22 @@ fn a_sync_survives_a_bad_log_sector_on_a_disk_that_writes_through() {
     sync_meets_a_bad_log(true);
 }
 
+/// Nothing more is sent to a device that another host has, and nothing is tried again: who told that
+/// has told all.
+#[test]
+fn nothing_is_placed_anew_on_a_device_that_another_host_has() {
+    let (_spawn, device, store) = bench(quiet());
+    let (begun, go) = place_elsewhere(&store);
+    drop(go);
+    let run = allocate(&store, 1);
+    device.lost.store(true, Ordering::SeqCst);
+    let data = write(&store, run, 1);
+    let op = name(&store, 100, run, &data);
+    block_on(store.sync(op)).unwrap_err();
+    block_on(store.checkpoint()).unwrap_err();
+    assert!(begun.try_recv().is_err(), "its data was to be placed anew");
+}
+
 /// There is no room for a log segment (free space is scattered), and one sector of the data is bad.
 #[test]
 fn data_that_found_no_room_in_the_log_is_placed_anew_too() {

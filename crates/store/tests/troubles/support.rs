@@ -1,6 +1,7 @@
 //! Shared by these tests: stores in memory, and devices that fail or are slow.
 
 use bytes::Bytes;
+use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -134,6 +135,8 @@ pub struct Unruly {
     pub unreadable: parking_lot::Mutex<Range<u64>>,
     /// Nothing works.
     pub gone: AtomicBool,
+    /// Another host has it: no write and no flush works any more.
+    pub lost: AtomicBool,
 }
 
 impl Unruly {
@@ -149,6 +152,7 @@ impl Unruly {
             bad: Default::default(),
             unreadable: Default::default(),
             gone: false.into(),
+            lost: false.into(),
         })
     }
 
@@ -177,6 +181,11 @@ fn failed(operation: Operation) -> DeviceError {
     DeviceError::Abandoned { operation }
 }
 
+fn taken(operation: Operation) -> DeviceError {
+    let source = io::Error::new(io::ErrorKind::StaleNetworkFileHandle, "another host has it");
+    DeviceError::io(operation, 0, 0, source)
+}
+
 impl Device for Unruly {
     fn size_bytes(&self) -> u64 {
         self.inner.size_bytes()
@@ -188,6 +197,9 @@ impl Device for Unruly {
         self.inner.read(offset, buf, done);
     }
     fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        if self.lost.load(Ordering::SeqCst) {
+            return done(Err(taken(Operation::Write)));
+        }
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
         let once = self.fail_once_at.compare_exchange(offset, 0, Ordering::SeqCst, Ordering::SeqCst);
         let gone = self.gone.load(Ordering::SeqCst);
@@ -215,6 +227,9 @@ impl Device for Unruly {
         );
     }
     fn flush(&self, done: Completion<()>) {
+        if self.lost.load(Ordering::SeqCst) {
+            return done(Err(taken(Operation::Flush)));
+        }
         if self.gone.load(Ordering::SeqCst) || self.flush_fails.load(Ordering::SeqCst) {
             return done(Err(failed(Operation::Flush)));
         }
