@@ -106,14 +106,15 @@ impl Image {
         self.leased.is_some()
     }
 
-    /// Gives the device lease back, so that the next host need not wait for its end. No operation
-    /// succeeds afterwards. Dropping everything that uses the image does it too.
-    pub fn release(&self) {
-        if let Some(leased) = &self.leased
-            && !leased.release()
-        {
+    /// Gives the device lease back, if it has one, so that the next host need not wait for its end;
+    /// returns whether that worked. No operation succeeds afterwards. Dropping everything that uses the
+    /// image does it too.
+    pub fn release(&self) -> bool {
+        let released = self.leased.as_ref().is_none_or(|leased| leased.release());
+        if !released {
             tracing::info!("the device lease could not be given back, and ends by itself");
         }
+        released
     }
 
     /// Calls `listener` when the image is lost: another host has it, or its storage was away for too

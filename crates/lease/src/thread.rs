@@ -213,12 +213,14 @@ impl Running {
         event
     }
 
-    fn flush(&self) -> Option<Event> {
+    fn flush(&mut self) -> Option<Event> {
         let event = self.answered(|answer| {
             let mut post = Post::new(answer, |lost| Event::Done(Err(lost)), Operation::Flush);
             self.device.flush(Box::new(move |result| post.send(Event::Done(result))));
         });
         self.note_failure(&event);
+        // Without it the block may be an older one again.
+        self.released &= matches!(event, Some(Event::Done(Ok(()))));
         event
     }
 

@@ -64,6 +64,7 @@ enum Mode {
     Hangs,
     /// Writes are never answered; reads are.
     WritesHang,
+    FlushesFail,
 }
 
 /// A device that can be made to fail or to hang.
@@ -86,7 +87,8 @@ impl Switch {
         match self.mode() {
             Mode::Works => Some(done),
             Mode::WritesHang if operation == Operation::Read => Some(done),
-            Mode::Fails => {
+            Mode::FlushesFail if operation != Operation::Flush => Some(done),
+            Mode::Fails | Mode::FlushesFail => {
                 done(Err(DeviceError::io(operation, 0, 0, std::io::Error::from_raw_os_error(5))));
                 None
             }
@@ -198,6 +200,16 @@ fn a_lease_is_not_released_while_a_write_may_be_under_way() {
     assert_eq!(seen.state, LeaseState::Held);
     // Nobody renews it, so the next one waits and takes it.
     assert_eq!(acquire(&device, "beta").unwrap().term(), 2);
+}
+
+/// The block is an older one again if the server ends now: nobody is told that the next one need not
+/// wait.
+#[test]
+fn a_lease_is_not_called_released_before_that_is_durable() {
+    let device = device();
+    let alpha = acquire(&device, "alpha").unwrap();
+    device.set(Mode::FlushesFail);
+    assert!(!alpha.release());
 }
 
 #[test]

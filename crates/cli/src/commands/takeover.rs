@@ -27,9 +27,15 @@ pub fn run(args: Args) -> Outcome {
             "on this host 'syncline umount' ends its mount; if several hosts reach this device, 'syncline label --shared on' makes them take turns",
         ));
     }
-    taken.release();
+    let released = taken.release();
     drop(taken);
-    let seconds = began.elapsed().as_secs_f64();
-    say!("{}: free after {seconds:.1} s; whoever had it can't write to it any more", args.image.display());
+    let (image, seconds) = (args.image.display(), began.elapsed().as_secs_f64());
+    let now = match released {
+        true => format!("free after {seconds:.1} s"),
+        false => format!(
+            "taken after {seconds:.1} s, and the next host waits for up to 15 s, since it could not be given back"
+        ),
+    };
+    say!("{image}: {now}; whoever had it can't write to it any more");
     Ok(ExitCode::SUCCESS)
 }
