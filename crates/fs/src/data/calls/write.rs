@@ -224,7 +224,7 @@ impl WritePlan {
         let preallocated = [&first, &blocks].map(|range| count(&data.preallocated.untaken(range)));
         let mut to_read = Vec::new();
         for block in [blocks.start, blocks.end - 1] {
-            let whole = span(block, offset, end).len() == BLOCK_BYTES;
+            let whole = replaces(block, &(offset..end), state.attr.size);
             let past_end = block * BLOCK >= state.attr.size;
             let hole = data.extent_end.is_some_and(|extent_end| block >= extent_end);
             let known = whole || past_end || hole || data.block_in_memory(block).is_some();
@@ -257,6 +257,13 @@ pub(super) fn span(block: u64, offset: u64, end: u64) -> Range<usize> {
     let from = offset.max(block * BLOCK) - block * BLOCK;
     let until = end.min((block + 1) * BLOCK) - block * BLOCK;
     from as usize..until as usize
+}
+
+/// True if a write of these bytes leaves nothing of what a file of `size` bytes has in `block`: behind
+/// its end there are zeros only.
+pub(super) fn replaces(block: u64, bytes: &Range<u64>, size: u64) -> bool {
+    let part = span(block, bytes.start, bytes.end);
+    part.start == 0 && (part.end == BLOCK_BYTES || bytes.end >= size)
 }
 
 /// Puts the data into the dirty map and updates size and times. It can neither fail nor wait.

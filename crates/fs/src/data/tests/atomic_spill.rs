@@ -395,6 +395,25 @@ fn rot_in_what_is_on_the_device_is_found() {
     }
 }
 
+/// What is behind the end of the file needs no reading.
+#[test]
+fn all_bytes_of_a_last_block_replace_what_is_on_the_device() {
+    const LAST: u64 = 7 * 32 - 1;
+    let mount = Mount::sized(64 << 20, keeping(64));
+    let ino = mount.synced("database", &pattern(1, 100_000));
+    mount.begin(ino);
+    (0..6).for_each(|index| mount.put(ino, index << 17, &[1; 1 << 17]));
+    mount.put(ino, 6 << 17, &[2; (31 << 12) + 100]);
+    (0..4).for_each(|index| mount.put(ino, index << 17, &[3; 1 << 17]));
+    let stored = mount.spilled_at(ino, LAST).unwrap();
+    let rot = vec![Bytes::from(vec![0xa5; 4096])];
+    block_on(mount.device.write_at(stored.run.offset_bytes(), rot)).unwrap();
+    assert_eq!(errno(mount.try_put(ino, LAST * BLOCK, &[9; 99])), 5);
+    mount.put(ino, LAST * BLOCK, &[9; 100]);
+    mount.end(ino);
+    assert_eq!(mount.whole_after_crash("database")[(LAST * BLOCK) as usize..], [9; 100]);
+}
+
 #[test]
 fn too_many_extents_are_refused() {
     let mount = Mount::sized(64 << 20, Options { atomic_extents_max: 20, ..keeping(16) });

@@ -441,6 +441,32 @@ fn a_rotten_block_is_an_error_for_its_readers_only() {
     assert_eq!(mount.read(ino, 5 * 4096, 4096), [7; 4096]);
 }
 
+/// Nor does a write of all bytes that the file has in its last block keep any of that.
+#[test]
+fn a_rotten_last_block_is_replaced_by_all_of_its_bytes() {
+    let mount = Mount::new();
+    let ino = mount.create("rotten");
+    let size = 5 * 4096 + 100;
+    mount.write(ino, 0, &pattern(5, size));
+    block_on(mount.fs.syncfs()).unwrap();
+    mount.fsync_placed(ino);
+    let mount = mount.reopen();
+    let ino = mount.find("rotten");
+    let extents = block_on(crate::data::extents::lookup::all(mount.fs.store(), ino, 0, 6)).unwrap();
+    let victim = extents.iter().find_map(|extent| extent.slice(5, 6)).unwrap();
+    let device: &dyn syncline_device::Device = &*mount.device;
+    let rot = vec![Bytes::from(vec![0xa5; 4096])];
+    block_on(syncline_device::DeviceExt::write_at(device, victim.addr * 4096, rot)).unwrap();
+    assert_eq!(mount.try_write(ino, 5 * 4096, &[7; 99]).unwrap_err().errno(), 5);
+    assert_eq!(mount.try_write(ino, 5 * 4096 + 1, &[7; 99]).unwrap_err().errno(), 5);
+    mount.write(ino, 4096, &pattern(6, size - 4096));
+    mount.write(ino, size as u64 + 10, b"x");
+    mount.fsync(ino);
+    let mount = mount.crash();
+    let found = mount.read(mount.find("rotten"), 4096, size);
+    assert_eq!(found, [pattern(6, size - 4096), vec![0; 10], b"x".to_vec()].concat());
+}
+
 #[test]
 fn a_write_clears_set_user_id_if_asked() {
     let mount = Mount::new();

@@ -2,7 +2,7 @@
 
 use super::{Open, commit, spill};
 use crate::FsError;
-use crate::data::calls::write::{Writer, span};
+use crate::data::calls::write::{Writer, replaces, span};
 use crate::data::calls::{overwrite, read, truncate};
 use crate::data::extents::quota;
 use crate::data::extents::room::reserve;
@@ -174,7 +174,7 @@ impl Replaced {
         let (parts, units) = {
             let state = inode.state.lock();
             let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
-            let in_part = |block: &u64| span(*block, bytes.start, bytes.end).len() < BLOCK_BYTES;
+            let in_part = |block: &u64| !replaces(*block, bytes, atomic.size.max(state.attr.size));
             let ends = [blocks.start, blocks.end - 1].into_iter().filter(in_part);
             let parts = ends.filter_map(|block| atomic.spilled.stored(block, block + 1));
             let parts: Vec<Stored> = parts.filter(|stored| stored.packed.is_none()).collect();
@@ -235,7 +235,7 @@ async fn read_bases(fs: &Filesystem, inode: Open<'_>, bytes: &Range<u64>) -> Res
             let data = &state.data;
             let has = |atomic: &Atomic| atomic.blocks.contains(block) || atomic.spilled.contains(block);
             let here = data.atomic.as_deref().is_some_and(has);
-            let whole = span(block, bytes.start, bytes.end).len() == BLOCK_BYTES;
+            let whole = replaces(block, bytes, state.attr.size);
             let past_end = block * BLOCK >= state.attr.size;
             if here || whole || past_end || bases.iter().any(|(read, _)| *read == block) {
                 continue;
