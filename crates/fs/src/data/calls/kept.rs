@@ -5,12 +5,20 @@ use super::atomic::Through;
 use super::read;
 use super::write::{self, Writer};
 use crate::FsError;
+use crate::data::flush::throttle;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::{Attributes, Ino, WrittenTimes};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_format::items::inode::FLAG_APPEND;
+use syncline_store::StoreError;
+
+/// How often and with which pauses a write is tried that would be lost. As long as a device may take
+/// to recover that the filesystem has not given up.
+const TRIES: usize = 60;
+const PAUSE: Duration = Duration::from_secs(1);
 
 impl Filesystem {
     /// Writes all of `data` at `offset`, or nothing: what programs wrote or stored some time ago.
@@ -53,7 +61,35 @@ impl Filesystem {
             Some(end) => Box::pin(self.behind_the_end(&inode, end, offset, data)).await?,
             None => (offset, data),
         };
-        write::write(self, &inode, offset, data, Writer::Keeping, &Through::NOTHING).await
+        self.write_patiently(&inode, offset, data).await
+    }
+
+    /// Writes data that nobody has any more if it is refused: while the device fails, it is tried
+    /// again.
+    async fn write_patiently(&self, inode: &Arc<Inode>, offset: u64, data: Bytes) -> Result<(), FsError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let may_pass = tries < TRIES;
+            match throttle::wait_for_room(self, data.len() as u64).await {
+                // What is dirty of some file can't be written; next time it may be another one.
+                Err(FsError::Store(StoreError::Device(_) | StoreError::Corrupt { .. })) if may_pass => {}
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    let written =
+                        write::write(self, inode, offset, data.clone(), Writer::Keeping, &Through::NOTHING)
+                            .await;
+                    match written {
+                        // A checkpoint that was to make room has failed.
+                        Err(FsError::Store(StoreError::Device(error)))
+                            if may_pass && !error.is_of_reading() => {}
+                        written => return written,
+                    }
+                }
+            }
+            self.store.writable()?;
+            self.spawn.sleep(PAUSE).await;
+        }
     }
 
     /// The part of `data` that lies behind the `end` of an append-only file, and where it begins. A

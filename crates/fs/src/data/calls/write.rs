@@ -28,8 +28,8 @@ pub(crate) enum Writer {
     /// A store through a mapping. It clears nothing, whoever stored, as on the kernel's own
     /// filesystems.
     Mapping,
-    /// A kernel that kept what was written. It clears nothing either. Of an append-only file, the
-    /// caller has seen to it that nothing changes.
+    /// A kernel that kept what was written. It clears nothing either. The caller has waited for room
+    /// in memory, and seen to it that nothing changes of an append-only file.
     Keeping,
     /// A writer that may keep setuid and setgid. Capabilities are cleared.
     Privileged,
@@ -128,9 +128,8 @@ async fn prepare(
     writer: Writer,
 ) -> Result<Option<Admitted>, FsError> {
     fs.store.writable()?;
-    match writer {
-        Writer::Keeping => Box::pin(throttle::wait_patiently(fs, len as u64)).await?,
-        _ => throttle::wait_for_room(fs, len as u64).await?,
+    if writer != Writer::Keeping {
+        throttle::wait_for_room(fs, len as u64).await?;
     }
     let (loses_privileges, may_have_stale) = {
         let state = inode.state.lock();

@@ -3,13 +3,6 @@
 use super::background;
 use crate::FsError;
 use crate::filesystem::Filesystem;
-use std::time::Duration;
-use syncline_store::StoreError;
-
-/// How often and with which pauses a write is tried that would be lost. As long as a device may take
-/// to recover that the filesystem has not given up.
-const TRIES: usize = 60;
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Waits until `len` more dirty bytes fit below the limit. A writer that finds no room writes back
 /// the oldest inode itself, so that it makes progress even without background tasks. Called without
@@ -32,20 +25,6 @@ pub(crate) async fn wait_for_room(fs: &Filesystem, len: u64) -> Result<(), FsErr
             None => progress.await,
         }
     }
-}
-
-/// Like `wait_for_room`, for data that nobody has any more if it is refused: if what is dirty of some
-/// file can't be written, it is tried again, and so are other files.
-pub(crate) async fn wait_patiently(fs: &Filesystem, len: u64) -> Result<(), FsError> {
-    for _ in 0..TRIES {
-        match wait_for_room(fs, len).await {
-            Err(FsError::Store(StoreError::Device(_) | StoreError::Corrupt { .. })) => {}
-            room => return room,
-        }
-        fs.store.writable()?;
-        fs.spawn.sleep(PAUSE).await;
-    }
-    wait_for_room(fs, len).await
 }
 
 /// A single write may be larger than the limit; it must then wait until nothing is dirty.

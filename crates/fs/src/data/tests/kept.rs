@@ -4,7 +4,7 @@ use super::faults::moody;
 use super::*;
 use crate::types::{Attributes, FileFlags, WrittenTimes};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: 7 }
@@ -143,4 +143,33 @@ fn a_device_that_fails_for_a_moment_costs_nothing_that_was_kept() {
     assert_eq!(mount.fs.counters().writes_lost, 0);
     mount.fsync(ino);
     assert_eq!(mount.crash().read(ino, 0, 1 << 20), data);
+}
+
+/// A write takes room that only a checkpoint gives back.
+#[test]
+fn a_checkpoint_that_fails_for_a_moment_costs_nothing_that_was_kept() {
+    let (device, mount) = moody(options());
+    let (other, ino) = (mount.create("other"), mount.create("file"));
+    let full = (0..).find(|mebibyte| mount.try_write(other, mebibyte << 20, &[7; 1 << 20]).is_err());
+    mount.fsync_placed(other);
+    block_on(mount.fs.store().checkpoint()).unwrap();
+    assert!(full.unwrap() > 10);
+    mount.truncate(other, 0).unwrap();
+    device.fail.store(true, Ordering::SeqCst);
+    let data = pattern(2, 8 << 20);
+    let failed = || mount.fs.store().counters().checkpoints_failed;
+    std::thread::scope(|scope| {
+        let came = scope.spawn(|| mount.hand_over(ino, 0, &data));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while failed() == 0 && !came.is_finished() {
+            assert!(Instant::now() < deadline, "it needs no checkpoint");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        device.fail.store(false, Ordering::SeqCst);
+        came.join().unwrap().unwrap();
+    });
+    assert!(failed() > 0);
+    assert_eq!(mount.fs.counters().writes_lost, 0);
+    mount.fsync(ino);
+    assert!(mount.crash().read(ino, 0, 9 << 20) == data);
 }
