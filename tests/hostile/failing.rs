@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -175,4 +176,36 @@ fn a_command_whose_mount_does_not_end_well_has_failed() {
     // A daemon that is asked to end writes everything.
     let (code, text) = run_in("cd /", &mut || wait_for_end(kill(Signal::TERM)));
     assert_eq!(code, Some(0), "{text}");
+}
+
+/// The leaf that names what a file had there is damaged, so nothing can be put in its place. The rest of
+/// the checkpoint ends well.
+#[test]
+fn an_unmount_tells_of_data_that_could_not_be_written() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("128MiB");
+    let mount = place.mount("first");
+    let file = File::create(mount.path.join("file")).unwrap();
+    (0..4000).for_each(|block| file.write_all_at(&[1; 4096], block * 8192).unwrap());
+    drop(file);
+    mount.unmount().ok();
+    let tree =
+        syncline([OsStr::new("inspect"), place.image().as_ref(), OsStr::new("-c"), OsStr::new("tree 1000")]);
+    let tree = tree.ok().out;
+    let leaf =
+        tree.lines().filter(|line| line.contains(" extent ") && line.ends_with("level 0")).nth(1).unwrap();
+    let block: u64 = leaf.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let image = File::options().write(true).open(place.image()).unwrap();
+    image.write_all_at(&[0xa5; 4096], block * 4096).unwrap();
+    drop(image);
+    let mount = place.mount("second");
+    let file = File::options().write(true).open(mount.path.join("file")).unwrap();
+    (0..4000).for_each(|block| file.write_all_at(&[2; 4096], block * 8192).unwrap());
+    drop(file);
+    fs::write(mount.path.join("other"), "whole").unwrap();
+    mount.unmount().fails(8, &["had to leave out data that could not be written", "may be lost"]);
+    let mount = place.mount("third");
+    assert_eq!(fs::read(mount.path.join("other")).unwrap(), b"whole");
+    // Nothing is left to be lost.
+    mount.unmount().ok();
 }

@@ -20,7 +20,7 @@ Examples:
 If it is busy, 'fuser -vm /mnt/data' shows who uses it. Where another mount namespace (a container, a service, 'unshare') has the \
 mount too, the filesystem goes on living there: umount says so, and of which process.
 
-The exit code is 8 if the last checkpoint did not end well, or if the mount had lost its image (to another host, or because its \
+The exit code is 8 if the last checkpoint did not end well or had to leave out data that could not be written, or if the mount had lost its image (to another host, or because its \
 storage was away for too long): then what was not synced by then is gone, and the image is not looked at.";
 
 pub const TAKEOVER: &str = "\

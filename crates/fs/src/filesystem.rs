@@ -182,6 +182,15 @@ impl Filesystem {
         data::stop(self).await.and(accessed)
     }
 
+    /// True if file data that was accepted is in memory only. After [`close`](Self::close), it is lost.
+    pub fn has_unwritten(&self) -> bool {
+        let unwritten = |inode: &Inode| {
+            let state = inode.state.lock();
+            state.attr.nlink > 0 && state.data.has_unlogged()
+        };
+        !self.inodes.matching(unwritten).is_empty()
+    }
+
     /// The `Arc` of this filesystem, for a background task.
     pub(crate) fn arc(&self) -> Arc<Filesystem> {
         self.me.upgrade().expect("a filesystem lives in the Arc that calls its methods")

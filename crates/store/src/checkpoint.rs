@@ -537,6 +537,16 @@ impl Store {
     /// The last checkpoint, at unmount: afterwards there is nothing to replay, and nothing can be
     /// changed. Once it has succeeded, further calls do nothing.
     pub async fn close(&self) -> Result<(), StoreError> {
+        self.close_as(true).await
+    }
+
+    /// The same for a filesystem that could not write all that it had accepted: its image is not marked
+    /// as unmounted, so that whoever unmounts it learns that.
+    pub async fn close_incomplete(&self) -> Result<(), StoreError> {
+        self.close_as(false).await
+    }
+
+    async fn close_as(&self, clean: bool) -> Result<(), StoreError> {
         if self.health.writable().is_ok() && self.begun.load(Ordering::Acquire) {
             self.discard_at_the_end().await;
         }
@@ -559,7 +569,7 @@ impl Store {
             self.health.end_writing("it was closed before it had begun");
             return Ok(());
         }
-        let mut result = self.run_checkpoint(&mut state, true).await;
+        let mut result = self.run_checkpoint(&mut state, clean).await;
         if self.has_hole() && self.health.writable().is_ok() {
             drop(state);
             let left = self.leave_log().await;
@@ -569,7 +579,7 @@ impl Store {
                 return Ok(());
             }
             left?;
-            result = self.run_checkpoint(&mut state, true).await;
+            result = self.run_checkpoint(&mut state, clean).await;
         }
         if result.is_ok() {
             state.is_closed = true;

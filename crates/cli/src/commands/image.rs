@@ -87,7 +87,10 @@ pub fn whole_name(path: &Path) -> Result<PathBuf, Failure> {
 pub fn close(fs: &Arc<Filesystem>) -> Result<(), Failure> {
     let closed = block_on(fs.close());
     // Even if some data could not be written, the rest is worth a checkpoint.
-    let checkpointed = block_on(fs.store().close());
+    let checkpointed = match fs.has_unwritten() {
+        true => block_on(fs.store().close_incomplete()),
+        false => block_on(fs.store().close()),
+    };
     closed?;
     checkpointed.map_err(|error| {
         let failure = Failure::from(error);

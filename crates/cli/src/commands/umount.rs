@@ -425,8 +425,7 @@ fn require_clean(image: &Path, superblock: &Superblock, uuid: Option<Uuid>) -> R
     if superblock.clean {
         return Ok(());
     }
-    let text =
-        "it is unmounted, but the last checkpoint did not end well, so what was not synced may be lost";
+    let text = "it is unmounted, but the last checkpoint did not end well, or had to leave out data that could not be written, so what was not synced may be lost";
     Err(Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced"))
 }
 
