@@ -242,6 +242,24 @@ fn a_daemon_logs_as_its_mount_was_told() {
 }
 
 #[test]
+fn a_mount_in_the_foreground_logs_to_its_file() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let (directory, log) = (place.directory("mount"), place.path().join("log"));
+    let mut command = program();
+    command.arg("mount").arg(place.image()).arg(&directory).args(["-v", "--foreground", "--log"]).arg(&log);
+    let serving = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let is_mounted =
+        || fs::read_to_string("/proc/self/mounts").unwrap().contains(&*directory.to_string_lossy());
+    support::eventually("it is mounted", is_mounted);
+    support::Mount::of(&directory).unmount().ok();
+    let said = String::from_utf8(serving.wait_with_output().unwrap().stderr).unwrap();
+    assert!(!said.contains("serving") && !said.contains("unmounted"), "{said}");
+    let logged = fs::read_to_string(log).unwrap();
+    assert!(logged.contains("serving") && logged.contains("unmounted"), "{logged}");
+}
+
+#[test]
 fn shells_learn_every_command() {
     for (shell, words) in [
         ("bash", ["complete -F _syncline", "--prometheus", "crashlab"]),

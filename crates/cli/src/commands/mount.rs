@@ -189,6 +189,8 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     let line = utab::Line::enter(&args.image, &args.directory, &args.options);
     if args.daemon {
         detach_from_terminal(&log)?;
+    } else if args.log.is_some() {
+        rustix::stdio::dup2_stderr(&log)?;
     }
     systemd::tell("READY=1");
     crate::logging::serve();
