@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod atomic;
 mod counts;
 mod failover;
 mod lost;

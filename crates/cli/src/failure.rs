@@ -515,18 +515,21 @@ impl From<ControlError> for Failure {
             {
                 Self::of(Cause::MountPoint, error).next(DAEMON_HAS_GONE)
             }
-            ControlError::Open { .. } | ControlError::NotSyncline { .. } => {
-                Self::of(Cause::MountPoint, error).next(next)
-            }
             ControlError::Failed { ref source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                 Self::of(Cause::Permission, error)
                     .next("mount it for writing; if it was, 'syncline stats' says why it turned read-only")
             }
-            ControlError::Failed { ref source, ref path } if source.raw_os_error() == Some(EIO) => {
+            // Where opening a file is a request, that fails already.
+            ControlError::Open { ref source, ref path } | ControlError::Failed { ref source, ref path }
+                if source.raw_os_error() == Some(EIO) =>
+            {
                 match crate::commands::remote::lost_by(path) {
                     Some(lost) => lost,
                     None => Self::of(Cause::Device, error).next(DAEMON_TELLS),
                 }
+            }
+            ControlError::Open { .. } | ControlError::NotSyncline { .. } => {
+                Self::of(Cause::MountPoint, error).next(next)
             }
             ControlError::Unknown { .. } => {
                 Self::new(error).next("unmount, and mount again with this version of the program")

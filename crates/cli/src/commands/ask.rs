@@ -105,6 +105,11 @@ fn silent(directory: &Path, patience: Duration) -> Failure {
     )
 }
 
+/// The mount point of our mount that a path leads to.
+pub fn mount_point(path: &Path) -> Option<PathBuf> {
+    Some(mount_of(path, &mounts().ok()?)?.mount_point.clone())
+}
+
 /// Our mount that a path leads to, found by names, and by links outside of our mounts: looking at
 /// anything on a mount would mean waiting for its daemon.
 fn mount_of<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {

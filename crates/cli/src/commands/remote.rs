@@ -122,7 +122,9 @@ pub fn in_words(lost: &Value) -> Option<String> {
 
 /// The failure of asking a mount for something when it has lost its image.
 pub fn lost_by(path: &Path) -> Option<Failure> {
-    let lost = serde_json::from_str(&control::text(path, LOST).ok()?).ok()?;
+    // The file itself may not open any more.
+    let asked = super::ask::mount_point(path);
+    let lost = serde_json::from_str(&control::text(asked.as_deref().unwrap_or(path), LOST).ok()?).ok()?;
     let text = format!("{}: it {}", path.display(), in_words(&lost)?);
     Some(Failure::of(Cause::Device, text).next("unmount it, and mount it again"))
 }
