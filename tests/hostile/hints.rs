@@ -192,6 +192,21 @@ fn who_only_stands_in_a_mount_is_meant_too() {
     mount.unmount().ok();
 }
 
+/// There is nobody left to tell fuser(1) of.
+#[test]
+fn who_has_files_open_where_the_daemon_has_died_is_let_be() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mut mount = place.mount("mount");
+    let open = fs::File::create(mount.path.join("file")).unwrap();
+    mount.kill();
+    let step = format!("its daemon has gone: 'syncline umount -l {}'", mount.path.display());
+    refused(&["umount", "mount"], place.path()).fails(3, &["in use", &step]);
+    syncline([OsStr::new("umount"), OsStr::new("-l"), mount.path.as_ref()]).ok();
+    drop(open);
+    place.check_clean();
+}
+
 /// The message names the directory, not the first file below it that the user may not read.
 #[test]
 fn a_directory_of_another_filesystem_is_called_by_its_own_name() {

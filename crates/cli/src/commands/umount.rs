@@ -281,11 +281,20 @@ fn unmount(directory: &Path, patience: Duration, when: Detach) -> Result<(), Fai
         }
         if started.elapsed() > BUSY_PATIENCE {
             let text = format!("{} is in use", directory.display());
-            return Err(Failure::of(Cause::InUse, text)
-                .next(format!(
+            // fuser(1) can't look there any more.
+            let is_dead = directory.metadata().is_err_and(|error| daemon_has_gone(&error));
+            let next = if is_dead {
+                format!(
+                    "its daemon has gone: 'syncline umount -l {}' removes the mount all the same",
+                    directory.display()
+                )
+            } else {
+                format!(
                     "close the files that are open there and leave its directories ('fuser -vm {}' lists who has them)",
                     directory.display()
-                )));
+                )
+            };
+            return Err(Failure::of(Cause::InUse, text).next(next));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
