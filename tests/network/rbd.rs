@@ -49,8 +49,8 @@ fn an_image_in_a_cluster_has_one_writer() {
     fs::File::open(second.path.join("after")).unwrap().sync_all().unwrap();
 
     kill_process(stopped, Signal::CONT).unwrap();
-    before.write_all(b" too late").unwrap();
-    assert_eq!(before.sync_all().unwrap_err().raw_os_error(), Some(5), "the cluster lets it write no more");
+    let late = before.write_all(b" too late").and_then(|()| before.sync_all());
+    assert_eq!(late.unwrap_err().raw_os_error(), Some(5), "the cluster lets it write no more");
     drop(before);
     let holder = format!("process {}) has its lock now", second.pid().as_raw_nonzero());
     assert_lost(first, "lost its image to client.", &log, &["this host was fenced", &holder]);

@@ -58,8 +58,9 @@ fn an_image_is_taken_without_mounting_it() {
     let taken = syncline([OsStr::new("takeover"), image.as_os_str()]).ok().out;
     assert!(taken.contains("free after"), "{taken}");
     kill_process(daemon, Signal::CONT).unwrap();
-    file.write_all(b" too late").unwrap();
-    file.sync_all().expect_err("another host may have it by now");
+    // The write is refused when the daemon has noticed by then, and the sync otherwise.
+    let late = file.write_all(b" too late").and_then(|()| file.sync_all());
+    assert_eq!(late.expect_err("another host may have it by now").raw_os_error(), Some(5));
     drop(file);
     mount.kill();
     // Nobody has it, so nothing is waited for; and nothing was recovered before.

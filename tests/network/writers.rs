@@ -80,8 +80,8 @@ fn a_host_that_was_stopped_and_followed_acknowledges_nothing_more() {
     fs::File::open(second.path.join("after")).unwrap().sync_all().unwrap();
 
     kill_process(stopped, Signal::CONT).unwrap();
-    before.write_all(b" too late").unwrap();
-    before.sync_all().expect_err("it has no lease any more");
+    let late = before.write_all(b" too late").and_then(|()| before.sync_all());
+    late.expect_err("it has no lease any more");
     eventually("the log tells of the lease", || {
         let told = fs::read_to_string(&log).unwrap();
         told.contains("lost the lease") || told.contains("could not renew the lease")
