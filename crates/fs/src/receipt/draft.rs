@@ -21,6 +21,12 @@ impl Draft {
         Self { begun: Instant::now(), receipt: Receipt::new(call, inodes), failed_in: Some(Stage::Submit) }
     }
 
+    /// Notes the files of a call that did not know them when it began.
+    pub(crate) fn of_files(&mut self, inodes: Inodes) {
+        self.receipt.files = inodes.count();
+        self.receipt.inodes = inodes;
+    }
+
     /// Notes the durability class of the call.
     pub(crate) fn of_class(&mut self, class: Durability) {
         self.receipt.durability = class;

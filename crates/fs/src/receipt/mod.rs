@@ -36,6 +36,8 @@ pub enum Call {
     SyncMany,
     /// The commit of an atomic write of a file.
     AtomicCommit,
+    /// The commit of a transaction of the library: its files and directories.
+    Transaction,
     /// The whole filesystem.
     Syncfs,
 }

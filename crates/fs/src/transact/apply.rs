@@ -7,6 +7,7 @@ use crate::FsError;
 use crate::data::{self, Writer};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::receipt::Submitted;
 use crate::types::{Caller, FileType, Ino, RenameFlags, SetAttributes};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ struct Applying<'a> {
     made: HashMap<usize, Ino>,
     /// All inodes touched so far.
     touched: BTreeMap<Ino, Arc<Inode>>,
+    /// What is written and logged of their data, for the receipt.
+    note: &'a mut Submitted,
 }
 
 /// The inodes that a transaction touched and that still exist; the inodes that it made, with their
@@ -34,8 +37,10 @@ impl Filesystem {
         caller: Caller,
         planned: &Planned<'_>,
         bracket: &Bracket<'_>,
+        note: &mut Submitted,
     ) -> Result<Applied, (usize, FsError)> {
-        let mut applying = Applying { fs: self, caller, made: HashMap::new(), touched: BTreeMap::new() };
+        let mut applying =
+            Applying { fs: self, caller, made: HashMap::new(), touched: BTreeMap::new(), note };
         for (index, (step, deed)) in planned.deeds.iter().enumerate() {
             if index > 0 {
                 bracket.lab_between();
@@ -149,19 +154,20 @@ impl Applying<'_> {
     }
 
     /// Submits the data of all files that still exist.
-    async fn submit(&self) -> Result<(), FsError> {
-        self.submit_these(&self.touched.values().collect::<Vec<_>>()).await
+    async fn submit(&mut self) -> Result<(), FsError> {
+        let touched: Vec<_> = self.touched.values().cloned().collect();
+        self.submit_these(&touched.iter().collect::<Vec<_>>()).await
     }
 
     /// Submits the data of those of the inodes, given in the order of their numbers, that are
     /// regular files and exist.
-    async fn submit_these(&self, inodes: &[&Arc<Inode>]) -> Result<(), FsError> {
+    async fn submit_these(&mut self, inodes: &[&Arc<Inode>]) -> Result<(), FsError> {
         let has_data = |inode: &&&Arc<Inode>| {
             let state = inode.state.lock();
             inode.file_type == FileType::Regular && (state.attr.nlink > 0 || state.linkable)
         };
         let files: Vec<&Arc<Inode>> = inodes.iter().filter(has_data).copied().collect();
-        data::submit_in_transaction(self.fs, &files).await
+        data::submit_in_transaction(self.fs, &files, self.note).await
     }
 }
 

@@ -27,6 +27,7 @@ pub use room::{STEPS_MAX, TRANSACTION_BYTES_MAX};
 pub use step::{Action, NotCommitted, Step};
 
 use crate::filesystem::Filesystem;
+use crate::receipt::{Call, Draft, Inodes};
 use crate::types::{Caller, Ino};
 use crate::{FsError, data};
 use plan::{Plan, Planned};
@@ -73,6 +74,7 @@ impl Filesystem {
             return Ok(());
         }
         let needs = room::Needs::of(steps)?;
+        let mut draft = Draft::begin(Call::Transaction, Inodes::default());
         self.submit_nameless(steps).await.map_err(NotCommitted::unchanged)?;
         let room = self.find_room_beside(&needs).await.map_err(NotCommitted::unchanged)?;
         let (alone, quiet) = self.alone().await;
@@ -80,7 +82,7 @@ impl Filesystem {
         self.submit_before(&planned).await.map_err(NotCommitted::unchanged)?;
         let bracket = quiet.open().await.map_err(|error| NotCommitted::unchanged(error.into()))?;
         let first = self.store.last_op().0 + 1;
-        let (touched, made) = match self.apply(caller, &planned, &bracket).await {
+        let (touched, made) = match self.apply(caller, &planned, &bracket, draft.submitted()).await {
             Ok(applied) => applied,
             Err((step, error)) => {
                 tracing::error!("a transaction broke off at its step {step}: {error}");
@@ -93,7 +95,7 @@ impl Filesystem {
         bracket.close();
         drop((alone, room));
         self.counters.transactions.add(1);
-        data::sync_submitted(self, &touched, caller.uid).await.map_err(NotCommitted::NotDurable)
+        data::sync_submitted(self, &touched, caller.uid, draft).await.map_err(NotCommitted::NotDurable)
     }
 
     /// Finds the room at a time when no other transaction is applied: then everybody is admitted,

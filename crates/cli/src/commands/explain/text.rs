@@ -131,8 +131,8 @@ fn head(receipt: &Receipt<'_>, names: &Names, now_ns: i64) -> String {
     let (files, first) = (receipt.number("/files"), receipt.number("/inodes/0"));
     let what = match (receipt.text("/call"), names.one()) {
         ("syncfs", _) => format!("the filesystem, {} with unwritten data", count(files, "file")),
-        ("sync_many", Some(name)) => format!("{}, among them {name}", count(files, "file")),
-        ("sync_many", None) => {
+        ("sync_many" | "transaction", Some(name)) => format!("{}, among them {name}", count(files, "file")),
+        ("sync_many" | "transaction", None) => {
             format!("{}, the first of them {}", count(files, "file"), names.of(first))
         }
         ("fsyncdir", _) => format!("directory {}", names.of(first)),

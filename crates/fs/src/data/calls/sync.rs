@@ -205,10 +205,15 @@ pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) 
     result
 }
 
-/// The same for a transaction of the library, whose data is submitted. What others write to these
-/// files meanwhile is theirs to sync, and may be more than one batch takes.
-pub(crate) async fn sync_submitted(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) -> Result<(), FsError> {
-    let mut draft = Draft::begin(Call::SyncMany, Inodes::of(inodes.iter().map(|inode| inode.ino)));
+/// The same for a transaction of the library that has begun its receipt and submitted its data. What
+/// others write to these files meanwhile is theirs to sync, and may be more than one batch takes.
+pub(crate) async fn sync_submitted(
+    fs: &Filesystem,
+    inodes: &[Arc<Inode>],
+    uid: u32,
+    mut draft: Draft,
+) -> Result<(), FsError> {
+    draft.of_files(Inodes::of(inodes.iter().map(|inode| inode.ino)));
     let result = sync_many_noting(fs, inodes, uid, Data::IsSubmitted, &mut draft).await;
     draft.end(fs, &result);
     result

@@ -34,7 +34,11 @@ pub(crate) async fn submit_many(
 
 /// Submits the files, which are in the order of their numbers, for a transaction of the library,
 /// which has found the room before: it waits for none, and for no data to be written.
-pub(crate) async fn submit_in_transaction(fs: &Filesystem, files: &[&Arc<Inode>]) -> Result<(), FsError> {
+pub(crate) async fn submit_in_transaction(
+    fs: &Filesystem,
+    files: &[&Arc<Inode>],
+    note: &mut Submitted,
+) -> Result<(), FsError> {
     let _writebacks = submit::hold_writebacks(files).await;
     let _leases = lease_all(files).await;
     // Beside what it writes, blocks may wait that are in the log already, or that leave an inode
@@ -43,7 +47,7 @@ pub(crate) async fn submit_in_transaction(fs: &Filesystem, files: &[&Arc<Inode>]
     if dirty.is_empty() {
         return Ok(());
     }
-    start::submit(fs, &dirty, &mut Submitted::default()).await?;
+    start::submit(fs, &dirty, note).await?;
     require_sizes(fs, &dirty);
     Ok(())
 }

@@ -3,6 +3,7 @@
 use super::super::plan::Plan;
 use super::*;
 use crate::quota::QuotaLimits;
+use crate::receipt::{Call, Draft, Inodes, Submitted};
 use crate::tests::Setup;
 use std::thread;
 use std::time::Duration;
@@ -131,7 +132,7 @@ fn a_file_without_a_name_that_is_closed_meanwhile_gets_it() {
     mount.fs.forget(file, 1);
     mount.settle();
     let bracket = block_on(quiet.open()).unwrap();
-    block_on(mount.fs.apply(CALLER, &planned, &bracket)).map(drop).unwrap();
+    block_on(mount.fs.apply(CALLER, &planned, &bracket, &mut Submitted::default())).map(drop).unwrap();
     bracket.close();
     drop((planned, alone));
     assert_eq!(mount.names(ROOT), ["file", "other"]);
@@ -168,5 +169,24 @@ fn a_commit_is_durable_whatever_others_write_then() {
     for piece in 0..17 {
         block_on(mount.fs.write(file, piece << 22, Bytes::from(vec![8; 4 << 20]), false)).unwrap();
     }
-    block_on(crate::data::sync_submitted(&mount.fs, &[inode], 0)).unwrap();
+    let draft = Draft::begin(Call::Transaction, Inodes::default());
+    block_on(crate::data::sync_submitted(&mount.fs, &[inode], 0, draft)).unwrap();
+}
+
+#[test]
+fn a_receipt_tells_what_the_transaction_wrote() {
+    let mount = Mount::new();
+    let steps =
+        [create("/small"), write("/small", 0, b"small"), create("/large"), write("/large", 0, &[7; 300_000])];
+    mount.transact(&steps).unwrap();
+    let receipt = mount.fs.last_receipt().unwrap();
+    assert_eq!((receipt.call, receipt.files), (Call::Transaction, 3));
+    assert_eq!(receipt.inodes.listed()[0], ROOT);
+    let submitted = receipt.submitted;
+    assert_eq!((submitted.blocks, submitted.inline_bytes, submitted.extents), (74, 5, 3));
+    assert!(submitted.log_bytes > 0);
+    assert_eq!(receipt.target_op, mount.fs.store().last_op().0);
+    // Nothing was made durable.
+    refused(mount.transact(&[create("/small")]));
+    assert_eq!(mount.fs.last_receipt().unwrap().serial, receipt.serial);
 }
