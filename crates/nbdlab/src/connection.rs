@@ -360,6 +360,13 @@ impl Connection<'_> {
             Hostile::OtherConnection => simple(cookie ^ 1, 0).to_vec(),
             Hostile::UnknownChunk => chunk(cookie, true, 77, &[]),
             Hostile::EmptyChunk => chunk(cookie, false, 0, &[]),
+            Hostile::Crumbs => {
+                let order = (0..len).step_by(2).chain((1..len).step_by(2)).enumerate();
+                let crumb = |(count, at): (usize, usize)| {
+                    chunk(cookie, count + 1 == len, 1, &data(request.offset + at as u64, 1))
+                };
+                order.flat_map(crumb).collect()
+            }
         };
         self.stream.send(&bytes)
     }

@@ -85,6 +85,7 @@ pub enum Hostile {
     OtherConnection,
     UnknownChunk,
     EmptyChunk,
+    Crumbs,
 }
 
 /// Faults of the server, from now on.

@@ -224,6 +224,11 @@ impl Arrived {
         true
     }
 
+    /// Number of ranges that lie apart.
+    pub(super) fn parts(&self) -> usize {
+        self.0.len()
+    }
+
     /// True if exactly this range has arrived.
     pub(super) fn is_all_of(&self, offset: u64, len_bytes: u64) -> bool {
         self.0[..] == [(offset, offset + len_bytes)]

@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::time::Instant;
 use syncline_device::AlignedBuf;
 
+const SECTOR_BYTES: u32 = 512;
+
 /// A request on its way, or at the server.
 pub(super) struct Wire {
     pub(super) target: Target,
@@ -137,6 +139,10 @@ impl State {
             return Err(violation(format!("{len_bytes} bytes at {offset} are not what was asked for")));
         }
         let is_new = wire.arrived.add(offset, len);
+        // Servers send extents, of which the smallest is a sector. Memory is bounded for all others.
+        if wire.arrived.parts() > 1 + (wire.len_bytes / SECTOR_BYTES) as usize {
+            return Err(violation("a read was answered in crumbs"));
+        }
         let Some(Op { offset: start, work: Work::Read { buf, .. }, .. }) = self.op_of(cookie) else {
             return Err(violation("data as a reply to something else than a read"));
         };

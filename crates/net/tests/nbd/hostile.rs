@@ -4,7 +4,7 @@ use super::*;
 use server::command::{READ, WRITE};
 use server::{Handshake, Hostile};
 
-const OF_READS: [Hostile; 12] = [
+const OF_READS: [Hostile; 13] = [
     Hostile::Magic,
     Hostile::UnknownCookie,
     Hostile::HugeChunk,
@@ -17,6 +17,7 @@ const OF_READS: [Hostile; 12] = [
     Hostile::UnknownChunk,
     Hostile::EmptyChunk,
     Hostile::Twice,
+    Hostile::Crumbs,
 ];
 const OF_WRITES: [Hostile; 7] = [
     Hostile::Magic,
