@@ -89,7 +89,7 @@ impl Store {
     /// changes have, where they replaced pending ones.
     pub fn commit_measured(&self, transaction: Transaction) -> Result<(OpSeq, u64), StoreError> {
         let transaction = self.lab_split(transaction)?;
-        let Transaction { changes, named, freed, objects_delta } = transaction;
+        let Transaction { changes, named, freed, objects_delta, only_places } = transaction;
         self.give_way();
         let mut state = self.commit.lock();
         // Checked under the lock, so that nothing is committed after the store turned read-only and
@@ -126,6 +126,9 @@ impl Store {
         let memtable_full = layers.active.bytes() >= self.options.memtable_bytes;
         drop(layers);
         let op = self.last_op.fetch_add(1, Ordering::AcqRel) + 1;
+        if !only_places {
+            self.last_change.store(op, Ordering::Release);
+        }
         let pending_full = state.is_full(&self.options);
         let log_bytes = (state.pending.payload_bytes() - pending_before) as u64;
         drop(state);

@@ -571,6 +571,7 @@ pub(crate) fn assemble(
         health: Default::default(),
         counters: Counters::default(),
         last_op: AtomicU64::new(replayed.op_seq),
+        last_change: AtomicU64::new(replayed.op_seq),
         durable_op: AtomicU64::new(replayed.op_seq),
         durable_mark: Mutex::new(mark),
         next_object: AtomicU64::new(replayed.next_object),

@@ -46,6 +46,7 @@ pub struct Store {
     pub(crate) health: Health,
     pub(crate) counters: Counters,
     pub(crate) last_op: AtomicU64,
+    pub(crate) last_change: AtomicU64,
     pub(crate) durable_op: AtomicU64,
     /// The flush or superblock that made `durable_op` durable; advanced before `durable_op` is.
     pub(crate) durable_mark: Mutex<DurableMark>,
@@ -124,6 +125,12 @@ impl Store {
     /// Position of the newest committed transaction.
     pub fn last_op(&self) -> OpSeq {
         OpSeq(self.last_op.load(Ordering::Acquire))
+    }
+
+    /// Position of the newest committed transaction that changed more than the place of contents: when
+    /// it is durable, a crash takes nothing of what was done up to now.
+    pub fn last_change(&self) -> OpSeq {
+        OpSeq(self.last_change.load(Ordering::Acquire))
     }
 
     /// True when everything up to `op` survives any crash.

@@ -24,6 +24,7 @@ pub struct Transaction {
     pub(crate) named: SmallVec<[(DataWrite, BlockRun); 2]>,
     pub(crate) freed: Vec<BlockRun>,
     pub(crate) objects_delta: i64,
+    pub(crate) only_places: bool,
 }
 
 impl Transaction {
@@ -54,6 +55,11 @@ impl Transaction {
     /// Counts an object created (+1) or removed (-1), for statfs.
     pub fn count_objects(&mut self, delta: i64) {
         self.objects_delta += delta;
+    }
+    /// Says that contents which the log has get a place of their own, and that nothing else changes:
+    /// no sync need wait for this. See [`crate::Store::last_change`].
+    pub fn only_places(&mut self) {
+        self.only_places = true;
     }
     /// True when committing would change nothing.
     pub fn is_empty(&self) -> bool {

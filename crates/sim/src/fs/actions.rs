@@ -386,7 +386,7 @@ impl Task {
 
     async fn fsync_file(&mut self, ino: Ino) -> Done {
         let data_only = self.rng.random_range(0..3) == 0;
-        let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
+        let (started, everything) = (self.history.now(), self.fs.store().last_change().0);
         let before = self.is_ordered(ino).await?;
         finds_room(self.fs.fsync(ino, data_only).await)?;
         // Another task may have changed the class meanwhile.
@@ -422,7 +422,7 @@ impl Task {
 
     pub(super) async fn fsync_directory(&mut self) -> Done {
         let at = self.existing_place()?;
-        let everything = self.fs.store().last_op().0;
+        let everything = self.fs.store().last_change().0;
         let before = self.is_ordered(at.parent).await?;
         finds_room(self.fs.fsync(at.parent, false).await)?;
         if !before && !self.is_ordered(at.parent).await? {
@@ -435,7 +435,7 @@ impl Task {
         let files = self.tree()?.files();
         let count = self.rng.random_range(1..5);
         let inos: Vec<Ino> = files.choose_multiple(&mut self.rng, count).copied().collect();
-        let (started, everything) = (self.history.now(), self.fs.store().last_op().0);
+        let (started, everything) = (self.history.now(), self.fs.store().last_change().0);
         let (fs, many) = (self.fs.clone(), inos.clone());
         let before = self.are_ordered(&inos).await?;
         let ((), op) = self.tracked(async move { fs.sync_many(&many, 0).await }).await?;

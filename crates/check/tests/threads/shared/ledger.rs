@@ -31,7 +31,7 @@ impl Ledger {
             position: usize::MAX,
             files: owned.map(|(index, file)| (index, file.history.returned())).collect(),
             directories: directories.map(|directory| directory.history.returned()).collect(),
-            op: if data_only { 0 } else { world.mount.fs.store().last_op().0 },
+            op: if data_only { 0 } else { world.mount.fs.store().last_change().0 },
         }
     }
 

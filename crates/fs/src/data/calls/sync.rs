@@ -54,7 +54,7 @@ pub(super) async fn fsync_noting(
     if fs.store.ablates(Ablation::XattrSkip) {
         fs.log_xattrs_again(inode).await?;
     }
-    let entry = fs.store.last_op();
+    let entry = fs.store.last_change();
     note_why(fs, [inode], entry, data_only && inode.file_type == FileType::Regular, draft);
     if inode.file_type == FileType::Regular {
         let counters = &fs.counters;
@@ -236,7 +236,7 @@ async fn sync_many_noting(
     for inode in inodes {
         fs.log_access_time(inode).await?;
     }
-    let entry = fs.store.last_op();
+    let entry = fs.store.last_change();
     let files: BTreeMap<_, _> = inodes
         .iter()
         .filter(|inode| inode.file_type == FileType::Regular)

@@ -108,6 +108,7 @@ pub(crate) fn commit_noting(
     shares.put_marks(&mut transaction);
     let mut saved: SmallVec<[Saved; 1]> = SmallVec::with_capacity(changes.len());
     let mut counted: SmallVec<[Delta; 1]> = SmallVec::new();
+    let mut only_places = true;
     for change in &changes {
         if change.extents.put(change.inode.ino, &mut shares, &mut transaction).is_err() {
             restore(&changes, saved);
@@ -141,10 +142,14 @@ pub(crate) fn commit_noting(
         {
             state.data.disk_size -= crate::data::memory::BLOCK;
         }
+        only_places &= matches!(change.size, SizeChange::Placed) && !state.access_unlogged;
         state.access_unlogged = false;
         state.put(&mut transaction);
     }
     shares.put_counts(&mut transaction);
+    if only_places {
+        transaction.only_places();
+    }
     match fs.quotas.commit(&fs.store, transaction, &counted) {
         Ok((op, log_bytes)) => {
             note.log_bytes += log_bytes;

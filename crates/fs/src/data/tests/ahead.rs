@@ -24,7 +24,11 @@ impl Mount {
 /// A file with so many logged blocks that a task is writing them to a place, and waits for its
 /// writes.
 fn on_its_way() -> (Arc<Moody>, Mount, Ino, Vec<u8>) {
-    let (device, mount) = moody(options());
+    on_its_way_with(options())
+}
+
+fn on_its_way_with(options: Options) -> (Arc<Moody>, Mount, Ino, Vec<u8>) {
+    let (device, mount) = moody(options);
     let (ino, mut contents) = mount.file("file", 100);
     device.hold_from(LARGE);
     for block in 0..PLACE_AHEAD as usize {
@@ -77,25 +81,45 @@ fn no_sync_has_to_place_what_a_task_can() {
     assert_eq!(left, Mount::new().reopen().fs.store().space().named, "each block had one place");
 }
 
-/// SQLite calls fdatasync after it has committed an atomic write.
+/// SQLite syncs the file once more after it has committed an atomic write.
 #[test]
-fn an_fdatasync_of_durable_blocks_waits_for_no_place() {
-    let (device, mount, ino, contents) = on_its_way();
+fn a_sync_of_durable_blocks_waits_for_no_place() {
+    for data_only in [true, false] {
+        let (device, mount, ino, contents) = on_its_way();
+        device.release();
+        mount.wait_for_placing();
+        assert_eq!(mount.unplaced(ino), []);
+        let flushes = || mount.fs.store().device_counters().flushes_issued;
+        let before = flushes();
+        let sync = || block_on(mount.fs.fsync(ino, data_only)).unwrap();
+        sync();
+        block_on(mount.fs.sync_many(&[ino], 0)).unwrap();
+        assert_eq!(flushes(), before, "the log has them");
+        let crashed = mount.crash();
+        assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
+        // Whatever else has changed is waited for.
+        mount.truncate(ino, 90 * BLOCK).unwrap();
+        sync();
+        assert_eq!(flushes(), before + 1);
+        let crashed = mount.crash();
+        assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents[..90 * BLOCK_BYTES]);
+    }
+}
+
+/// The task logs the whole inode item, and with it an access time that nothing else has logged.
+#[test]
+fn a_sync_waits_for_times_that_came_with_a_place() {
+    let clock = Arc::new(ManualClock::at(10_000_000_000));
+    let (device, mount, ino, _) = on_its_way_with(Options { clock: clock.clone(), ..options() });
+    clock.advance(1_000_000_000);
+    mount.read(ino, 0, 1);
+    let atime = |mount: &Mount| block_on(mount.fs.getattr(mount.find("file"))).unwrap().atime;
+    let read_at = atime(&mount);
     device.release();
     mount.wait_for_placing();
-    assert_eq!(mount.unplaced(ino), []);
-    let flushes = || mount.fs.store().device_counters().flushes_issued;
-    let before = flushes();
-    block_on(mount.fs.fsync(ino, true)).unwrap();
-    assert_eq!(flushes(), before, "the log has them");
-    let crashed = mount.crash();
-    assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
-    // Whatever else has changed is waited for.
-    mount.truncate(ino, 90 * BLOCK).unwrap();
-    block_on(mount.fs.fsync(ino, true)).unwrap();
-    assert_eq!(flushes(), before + 1);
-    let crashed = mount.crash();
-    assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents[..90 * BLOCK_BYTES]);
+    assert_ne!(atime(&mount.crash()), read_at, "it is durable already");
+    block_on(mount.fs.fsync(ino, false)).unwrap();
+    assert_eq!(atime(&mount.crash()), read_at);
 }
 
 #[test]
