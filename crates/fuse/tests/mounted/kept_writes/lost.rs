@@ -5,6 +5,7 @@ use crate::files::Mapping;
 use crate::pattern;
 use crate::support::{TestFilesystem, TestMount, errno};
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
