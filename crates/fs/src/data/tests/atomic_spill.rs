@@ -320,6 +320,116 @@ fn what_the_device_does_not_take_goes_elsewhere() {
     assert!(mount.whole_after_crash("database") == now);
 }
 
+/// Of many writes to a device that fails now and then some fail each time.
+#[test]
+fn what_the_device_has_taken_is_not_written_again() {
+    const WRITES: u64 = 4;
+    let (device, mount) = moody(keeping(1024));
+    let ino = mount.synced("database", &pattern(1, 100_000));
+    mount.begin(ino);
+    let large = pattern(2, (WRITES as usize) << 20);
+    mount.put(ino, 0, &large);
+    device.hold_from(500_000);
+    std::thread::scope(|scope| {
+        // Makes room for itself: all but the first block go to the device, in writes of a mebibyte.
+        let put = scope.spawn(|| mount.try_put(ino, 8 << 20, &pattern(3, 4 << 20)));
+        for left in (1..=WRITES).rev() {
+            device.wait_for_held(left as usize);
+            device.release_one();
+        }
+        put.join().unwrap().unwrap();
+    });
+    device.release();
+    assert!(mount.spilled_blocks(ino) > 1000);
+    mount.check_blocks();
+    let now = mount.whole(ino);
+    assert!(now[..4 << 20] == large && now[8 << 20..] == pattern(3, 4 << 20));
+    mount.end(ino);
+    mount.check_items(ino);
+    mount.check_blocks();
+    assert!(mount.whole_after_crash("database") == now);
+}
+
+/// With compressed units among them, over blocks that the file has.
+#[test]
+fn random_writes_to_a_device_that_fails_one_in_three() {
+    for (seed, algorithm) in [(1, None), (2, Some(Algorithm::Lz4)), (3, Some(Algorithm::Zstd))] {
+        let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+        let (device, mount) = moody(keeping(200));
+        let ino = mount.create("database");
+        mount.compress(ino, algorithm);
+        let old = pattern(seed, 2 << 20);
+        mount.write(ino, 0, &old);
+        mount.fsync_placed(ino);
+        block_on(mount.fs.store().checkpoint()).unwrap();
+        let available = mount.fs.statfs().available;
+        for commits in [false, true] {
+            let mut now = old.clone();
+            mount.begin(ino);
+            device.fail_every.store(3, Ordering::SeqCst);
+            for round in 0..200 {
+                let at = random.random_range(0..4_usize << 20);
+                let len = random.random_range(1..if round % 4 == 0 { 900_000 } else { 9_000 });
+                let data = match random.random() {
+                    true => vec![round as u8; len],
+                    false => pattern(round, len),
+                };
+                patch(&mut now, at, &data);
+                mount.put(ino, at as u64, &data);
+            }
+            device.fail_every.store(0, Ordering::SeqCst);
+            assert!(mount.whole(ino) == now, "seed {seed}");
+            mount.check_blocks();
+            if commits {
+                mount.end(ino);
+                mount.check_blocks();
+                mount.check_items(ino);
+                mount.check_counts(&[ino]);
+                assert!(mount.whole_after_crash("database") == now);
+            } else {
+                mount.take_back(ino);
+                assert!(mount.whole(ino) == old);
+                assert_eq!(mount.fs.statfs().available, available);
+            }
+        }
+    }
+}
+
+/// Those that came to the device stay there, and an abort frees them.
+#[test]
+fn a_device_that_takes_only_a_part_of_a_spill() {
+    let (device, mount) = moody(keeping(1024));
+    let old = pattern(1, 100_000);
+    let ino = mount.synced("database", &old);
+    block_on(mount.fs.store().checkpoint()).unwrap();
+    let available = mount.fs.statfs().available;
+    mount.begin(ino);
+    mount.put(ino, 0, &pattern(2, 4 << 20));
+    let before = mount.whole(ino);
+    device.hold_from(500_000);
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| mount.try_put(ino, 8 << 20, &pattern(3, 4 << 20)));
+        device.wait_for_held(4);
+        device.release_one();
+        for _ in 0..3 {
+            device.wait_for_held(3);
+            device.fail_held();
+        }
+        assert_eq!(errno(put.join().unwrap()), 5);
+    });
+    device.release();
+    assert_eq!(mount.spilled_blocks(ino), 256);
+    assert!(mount.whole(ino) == before);
+    mount.check_blocks();
+    mount.put(ino, 8 << 20, &pattern(3, 4 << 20));
+    let now = mount.whole(ino);
+    assert!(mount.whole_after_crash("database") == old);
+    mount.take_back(ino);
+    assert!(mount.whole(ino) == old && now[..4 << 20] == before);
+    assert_eq!(mount.fs.statfs().available, available);
+    mount.check_blocks();
+}
+
 /// A write is given up while its spill is under way: nothing is lost and nothing stays behind.
 #[test]
 fn a_caller_that_gives_up_while_spilling() {

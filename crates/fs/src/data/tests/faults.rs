@@ -13,6 +13,9 @@ pub(super) struct Moody {
     below: Arc<MemoryDevice>,
     pub(super) fail: AtomicBool,
     pub(super) fail_reads: AtomicBool,
+    /// Every so many of the writes of at least 16 KiB fail; 0: none.
+    pub(super) fail_every: AtomicUsize,
+    large_writes: AtomicUsize,
     /// Writes of at least this many bytes wait.
     hold_bytes_min: AtomicUsize,
     held: Mutex<Vec<Held>>,
@@ -43,6 +46,18 @@ impl Moody {
     pub(super) fn release_and_hold(&self) {
         let held = std::mem::take(&mut *self.held.lock());
         held.into_iter().for_each(|(offset, bufs, done)| self.below.write(offset, bufs, done));
+    }
+
+    /// Carries out the first of the writes that wait and fails the others; later ones wait as before.
+    pub(super) fn release_one(&self) {
+        let mut held = std::mem::take(&mut *self.held.lock());
+        held.sort_by_key(|(offset, _, _)| *offset);
+        for (index, (offset, bufs, done)) in held.into_iter().enumerate() {
+            match index {
+                0 => self.below.write(offset, bufs, done),
+                _ => done(Err(DeviceError::Abandoned { operation: Operation::Write })),
+            }
+        }
     }
 
     /// Fails the writes that wait; later ones do not wait any more.
@@ -92,6 +107,13 @@ impl Device for Moody {
             return done(Err(DeviceError::Abandoned { operation: Operation::Write }));
         }
         let bytes: usize = bufs.iter().map(Bytes::len).sum();
+        let every = self.fail_every.load(Ordering::SeqCst);
+        if every > 0
+            && bytes >= 16 << 10
+            && self.large_writes.fetch_add(1, Ordering::SeqCst).is_multiple_of(every)
+        {
+            return done(Err(DeviceError::Abandoned { operation: Operation::Write }));
+        }
         if bytes >= self.hold_bytes_min.load(Ordering::SeqCst) {
             self.held.lock().push((offset, bufs, done));
             return;
@@ -120,6 +142,8 @@ pub(super) fn moody_breaking(canary: Option<Canary>, options: Options) -> (Arc<M
         below: device.clone(),
         fail: AtomicBool::new(false),
         fail_reads: AtomicBool::new(false),
+        fail_every: AtomicUsize::new(0),
+        large_writes: AtomicUsize::new(0),
         hold_bytes_min: AtomicUsize::new(usize::MAX),
         held: Mutex::default(),
     });

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent};
-use syncline_store::{ChangeSize, DataWrite, Reservation, StoreError};
+use syncline_store::{Canary, ChangeSize, DataWrite, Reservation, StoreError};
 
 /// Most blocks that are written, and made durable, at a time: 16 MiB.
 const ROUND_BLOCKS: u64 = 4096;
@@ -65,27 +65,22 @@ pub(super) async fn make_room(
     }
 }
 
-/// Puts blocks onto the device. If it fails, they are in memory as before.
+/// Puts blocks onto the device. If it fails, those that have not come there are in memory as before.
 ///
-/// Blocks that the device does not take are written to another place, as in write-back.
+/// Blocks that the device does not take are written to another place, as in write-back: only those,
+/// since of many writes to a device that fails now and then some always fail.
 async fn spill(fs: &Filesystem, inode: Open<'_>, numbers: &[u64]) -> Result<(), FsError> {
     let old = Old::find(fs, inode, numbers).await?;
-    let room = hold_room(fs, inode, numbers, &old).await?;
+    let mut names = Some(hold_room(fs, inode, numbers, &old).await?);
     for _ in 1..PLACES_MAX {
-        match spill_once(fs, inode, numbers, &old).await {
+        match spill_once(fs, inode, numbers, &old, &mut names).await {
             Err(FsError::Store(ref whole @ StoreError::Device(ref error))) if !fs.store.is_end(whole) => {
                 tracing::warn!(ino = inode.ino, "{error}; writing this part of an atomic write elsewhere");
             }
-            Err(error) => return Err(error),
-            Ok(()) => {
-                keep_room(inode, room);
-                return Ok(());
-            }
+            ended => return ended,
         }
     }
-    spill_once(fs, inode, numbers, &old).await?;
-    keep_room(inode, room);
-    Ok(())
+    spill_once(fs, inode, numbers, &old, &mut names).await
 }
 
 /// The extents of the file that blocks are to replace.
@@ -200,13 +195,31 @@ impl Names {
     }
 }
 
-async fn spill_once(fs: &Filesystem, inode: Open<'_>, numbers: &[u64], old: &Old) -> Result<(), FsError> {
+/// Puts those of these blocks onto the device that are in memory, as far as it takes them. The first
+/// that come there take the room for all `names` along.
+async fn spill_once(
+    fs: &Filesystem,
+    inode: Open<'_>,
+    numbers: &[u64],
+    old: &Old,
+    names: &mut Option<Names>,
+) -> Result<(), FsError> {
     let mut flight = Flight::take(fs, inode, numbers);
     flight.place(pack::algorithm(inode)).await?;
+    let written = match fs.store.breaks(Canary::SpillUncovered) {
+        true => Ok(()),
+        false => flight.wait().await,
+    };
+    if flight.placements.is_empty() {
+        return written;
+    }
     let writes: Vec<DataWrite> = flight.placements.iter().map(|placement| placement.write.clone()).collect();
     let covered = fs.store.cover_unnamed(&writes).await?;
     flight.land(covered, old);
-    Ok(())
+    if let Some(names) = names.take() {
+        keep_room(inode, names);
+    }
+    written
 }
 
 /// Blocks on their way to the device. When dropped, it puts those back into memory that have not come
@@ -248,7 +261,24 @@ impl<'a> Flight<'a> {
         Ok(())
     }
 
-    /// The blocks are on the device, and a flush covers them: `covered` stands for their writes.
+    /// Waits for all writes. Those that fail are given up; the first failure is returned.
+    async fn wait(&mut self) -> Result<(), FsError> {
+        let (mut result, mut failed) = (Ok(()), Vec::new());
+        for index in 0..self.placements.len() {
+            // By index: if this wait is given up, `drop` must find the placements in their list.
+            if let Err(error) = self.placements[index].write.wait().await {
+                failed.push(index);
+                result = result.and(Err(error.into()));
+            }
+        }
+        for index in failed.into_iter().rev() {
+            let write = self.placements.remove(index).write;
+            self.reservation.merge(self.fs.store.abandon_for(&write, write.run()));
+        }
+        result
+    }
+
+    /// What is placed is on the device, and a flush covers it: `covered` stands for the writes.
     fn land(&mut self, covered: Vec<DataWrite>, old: &Old) {
         let mut state = self.inode.state.lock();
         let outgrows = state.data.has_inline();
@@ -262,7 +292,9 @@ impl<'a> Flight<'a> {
             });
             atomic.spilled.add(write, landed);
         }
-        self.blocks.clear();
+        // Both are in the order of the file.
+        let mut landed = placements.iter().flat_map(Placement::numbers).peekable();
+        self.blocks.retain(|(number, _)| landed.next_if_eq(number).is_none());
         let kept = atomic.owed(0).saturating_sub(atomic.spare(outgrows));
         atomic.reservation.merge(self.reservation.split(kept));
         self.fs.data.atomic.account(atomic);
@@ -283,8 +315,9 @@ impl Drop for Flight<'_> {
         self.reservation.merge(self.fs.store.reserve_again(lost));
         let mut state = self.inode.state.lock();
         let Some(atomic) = &mut state.data.atomic else { return };
-        atomic.blocks.restore(std::mem::take(&mut self.blocks));
-        atomic.reservation.merge(std::mem::take(&mut self.reservation));
+        let blocks = std::mem::take(&mut self.blocks);
+        atomic.reservation.merge(self.reservation.split(blocks.len() as u64));
+        atomic.blocks.restore(blocks);
         self.fs.data.atomic.account(atomic);
     }
 }
