@@ -18,6 +18,9 @@ use syncline_store::StoreError;
 /// How often and with which pauses a write is tried that would be lost. As long as a device may take
 /// to recover that the filesystem has not given up.
 const TRIES: usize = 60;
+/// The same for one that needs what can't be read. A bad sector stays bad, and whoever waits for the
+/// kernel to hand over the file waits with it.
+const READ_TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Filesystem {
@@ -67,7 +70,7 @@ impl Filesystem {
     /// Writes data that nobody has any more if it is refused: while the device fails, it is tried
     /// again.
     async fn write_patiently(&self, inode: &Arc<Inode>, offset: u64, data: Bytes) -> Result<(), FsError> {
-        let mut tries = 0;
+        let (mut tries, mut unread) = (0, 0);
         loop {
             tries += 1;
             let may_pass = tries < TRIES;
@@ -80,9 +83,15 @@ impl Filesystem {
                         write::write(self, inode, offset, data.clone(), Writer::Keeping, &Through::NOTHING)
                             .await;
                     match written {
+                        // The rest of its block, or the tree.
+                        Err(FsError::Store(StoreError::Device(error))) if error.is_of_reading() => {
+                            unread += 1;
+                            if unread == READ_TRIES {
+                                return Err(StoreError::Device(error).into());
+                            }
+                        }
                         // A checkpoint that was to make room has failed.
-                        Err(FsError::Store(StoreError::Device(error)))
-                            if may_pass && !error.is_of_reading() => {}
+                        Err(FsError::Store(StoreError::Device(_))) if may_pass => {}
                         written => return written,
                     }
                 }
@@ -105,7 +114,14 @@ impl Filesystem {
         if known == 0 {
             return Ok((offset, data));
         }
-        let pieces = read::read(self, inode, offset, known, None).await?;
+        let mut unread = 0;
+        let pieces = loop {
+            match read::read(self, inode, offset, known, None).await {
+                Err(FsError::Store(StoreError::Device(_))) if unread + 1 < READ_TRIES => unread += 1,
+                pieces => break pieces?,
+            }
+            self.spawn.sleep(PAUSE).await;
+        };
         if pieces.concat() != data[..known] {
             return Err(FsError::NotPermitted);
         }

@@ -145,6 +145,52 @@ fn a_device_that_fails_for_a_moment_costs_nothing_that_was_kept() {
     assert_eq!(mount.crash().read(ino, 0, 1 << 20), data);
 }
 
+/// A write needs the rest of its block, or of an append-only file what was there.
+#[test]
+fn a_read_that_fails_for_a_moment_costs_nothing_that_was_kept() {
+    for append_only in [false, true] {
+        let (device, mount) = moody(options());
+        let ino = mount.create("file");
+        let mut data = pattern(1, 12_000);
+        mount.write(ino, 0, &data);
+        mount.fsync_placed(ino);
+        let flags = FileFlags { append_only, ..FileFlags::default() };
+        block_on(mount.fs.set_file_flags(ino, flags)).unwrap();
+        let came = match append_only {
+            true => [&data[..], b"appended"].concat(),
+            false => pattern(2, 100),
+        };
+        data.resize(data.len().max(came.len()), 0);
+        data[..came.len()].copy_from_slice(&came);
+        device.fail_reads.store(true, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let came = scope.spawn(|| mount.hand_over(ino, 0, &came));
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!came.is_finished(), "{:?}", came.join());
+            device.fail_reads.store(false, Ordering::SeqCst);
+            came.join().unwrap().unwrap();
+        });
+        assert_eq!(mount.fs.counters().writes_lost, 0);
+        mount.fsync(ino);
+        assert_eq!(mount.crash().read(ino, 0, 1 << 20), data);
+    }
+}
+
+/// What stays unreadable keeps nobody waiting for as long as a device may take to recover.
+#[test]
+fn a_block_that_stays_unreadable_costs_what_was_kept_of_it() {
+    let (device, mount) = moody(options());
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 12_000));
+    mount.fsync_placed(ino);
+    device.fail_reads.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    assert_eq!(mount.hand_over(ino, 0, &pattern(2, 100)).unwrap_err().errno(), 5);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(mount.fs.counters().writes_lost, 1);
+    mount.hand_over(ino, 0, &pattern(3, 4096)).unwrap();
+}
+
 /// A write takes room that only a checkpoint gives back.
 #[test]
 fn a_checkpoint_that_fails_for_a_moment_costs_nothing_that_was_kept() {
