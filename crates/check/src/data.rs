@@ -1,33 +1,34 @@
 //! Verifies the checksums of file data and decodes compressed units, with many reads in flight.
 
+use crate::damaged_run::DamagedRun;
 use crate::finding::{FindingKind, Report};
+use crate::superseded::{are_superseded, readers_of};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, Device, DeviceExt, DeviceFuture};
-use syncline_format::items::extent::{Extent, Packed};
+use syncline_device::{AlignedBuf, DeviceExt, DeviceFuture};
+use syncline_format::items::extent::Extent;
 use syncline_format::{BlockRun, Crc, block_checksums};
+use syncline_store::Store;
 
 /// Reads in flight; each is at most an extent, 128 KiB.
 const READS_IN_FLIGHT: usize = 64;
 
 /// Reads extents in order, with a window of reads in flight.
 pub(crate) struct DataReader {
-    device: Arc<dyn Device>,
+    store: Arc<Store>,
     window: VecDeque<Pending>,
+    damaged: DamagedRun,
 }
 
 struct Pending {
     read: DeviceFuture<AlignedBuf>,
     object: u64,
-    file_block: u64,
-    run: BlockRun,
-    checksums: Vec<Crc>,
-    packed: Option<Packed>,
+    extent: Extent,
 }
 
 impl DataReader {
-    pub(crate) fn new(device: Arc<dyn Device>) -> Self {
-        Self { device, window: VecDeque::new() }
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Self { store, window: VecDeque::new(), damaged: DamagedRun::default() }
     }
 
     /// Starts to verify an extent, which must lie inside the image.
@@ -36,9 +37,8 @@ impl DataReader {
             self.pop(report).await;
         }
         let run = extent.run();
-        let read = self.device.read_at(run.offset_bytes(), run.len_bytes() as usize);
-        let Extent { file_block, checksums, packed, .. } = extent;
-        self.window.push_back(Pending { read, object, file_block, run, checksums, packed });
+        let read = self.store.device().read_at(run.offset_bytes(), run.len_bytes() as usize);
+        self.window.push_back(Pending { read, object, extent });
     }
 
     /// Waits for all reads in flight.
@@ -46,73 +46,73 @@ impl DataReader {
         while !self.window.is_empty() {
             self.pop(report).await;
         }
+        self.damaged.end().into_iter().for_each(|finding| report.push(finding));
     }
 
     async fn pop(&mut self, report: &mut Report) {
-        let Some(Pending { read, object, file_block, run, checksums, packed }) = self.window.pop_front()
-        else {
-            return;
-        };
-        match read.await {
-            Ok(bytes) => {
-                report.data_blocks += run.blocks;
-                let right = compare(report, object, file_block, run, block_checksums(&bytes).zip(checksums));
-                if let Some(packed) = packed.filter(|_| right)
-                    && let Err(error) = syncline_codec::unpack(&packed, &bytes)
-                {
-                    let text = format!("blocks from {file_block} on of the file: {error}");
-                    report.add(FindingKind::DataDamaged, Some(object), Some(run.start), text);
-                }
-            }
+        let Some(Pending { read, object, extent }) = self.window.pop_front() else { return };
+        let Ok(bytes) = read.await else {
             // One bad sector must not hide the neighbours.
-            Err(_) => self.block_by_block(report, object, file_block, run, &checksums).await,
+            return self.block_by_block(report, object, &extent).await;
+        };
+        report.data_blocks += extent.run().blocks;
+        let wrong = wrong(&bytes, &extent.checksums);
+        if wrong.is_empty()
+            && let Some(packed) = &extent.packed
+            && let Err(error) = syncline_codec::unpack(packed, &bytes)
+            && !self.is_superseded(object, &extent, 0).await
+        {
+            let text = format!("blocks from {} on of the file: {error}", extent.file_block);
+            report.add(FindingKind::DataDamaged, Some(object), Some(extent.addr), text);
+        }
+        for (index, checksums) in wrong {
+            self.tell_wrong(report, object, (&extent, index), checksums).await;
         }
     }
 
-    async fn block_by_block(
-        &self,
-        report: &mut Report,
-        object: u64,
-        file_block: u64,
-        run: BlockRun,
-        checksums: &[Crc],
-    ) {
-        for (index, &checksum) in (0..run.blocks).zip(checksums) {
-            let block = BlockRun::new(run.start + index, 1);
-            match self.device.read_at(block.offset_bytes(), block.len_bytes() as usize).await {
+    async fn block_by_block(&mut self, report: &mut Report, object: u64, extent: &Extent) {
+        for (index, &checksum) in (0..).zip(&extent.checksums) {
+            let block = BlockRun::new(extent.addr + index, 1);
+            match self.store.device().read_at(block.offset_bytes(), block.len_bytes() as usize).await {
                 Ok(bytes) => {
                     report.data_blocks += 1;
-                    let found = block_checksums(&bytes).zip([checksum]);
-                    compare(report, object, file_block + index, block, found);
+                    for (_, checksums) in wrong(&bytes, &[checksum]) {
+                        self.tell_wrong(report, object, (extent, index), checksums).await;
+                    }
                 }
+                Err(_) if self.is_superseded(object, extent, index).await => {}
                 Err(error) => {
-                    let text = format!("block {} of the file: {error}", file_block + index);
+                    let text = format!("block {} of the file: {error}", extent.file_block + index);
                     report.add(FindingKind::DataUnreadable, Some(object), Some(block.start), text);
                 }
             }
         }
     }
+
+    /// Tells of a block that has another checksum, unless nobody would read it.
+    async fn tell_wrong(
+        &mut self,
+        report: &mut Report,
+        object: u64,
+        (extent, index): (&Extent, u64),
+        (found, expected): (Crc, Crc),
+    ) {
+        if self.is_superseded(object, extent, index).await {
+            return;
+        }
+        let one = format!(" has checksum {found:08x} instead of {expected:08x}");
+        let place = (extent.file_block + index, extent.addr + index);
+        let ended = self.damaged.add(object, place, (one, " have other checksums".to_owned()));
+        ended.into_iter().for_each(|finding| report.push(finding));
+    }
+
+    async fn is_superseded(&self, object: u64, extent: &Extent, index: u64) -> bool {
+        are_superseded(&self.store, object, readers_of(extent, index)).await
+    }
 }
 
-/// Reports wrong checksums; returns true if there are none.
-fn compare(
-    report: &mut Report,
-    object: u64,
-    file_block: u64,
-    run: BlockRun,
-    checksums: impl Iterator<Item = (Crc, Crc)>,
-) -> bool {
-    let wrong: Vec<_> = (0_u64..).zip(checksums).filter(|(_, (found, expected))| found != expected).collect();
-    // One finding for each run of adjacent blocks, so that a long range of lost data does not fill
-    // the report.
-    for pieces in wrong.chunk_by(|(index, _), (next, _)| index + 1 == *next) {
-        let (index, (found, expected)) = pieces[0];
-        let first = file_block + index;
-        let text = match pieces.len() as u64 {
-            1 => format!("block {first} of the file has checksum {found:08x} instead of {expected:08x}"),
-            more => format!("blocks {first} to {} of the file have other checksums", first + more - 1),
-        };
-        report.add(FindingKind::DataDamaged, Some(object), Some(run.start + index), text);
-    }
-    wrong.is_empty()
+/// The blocks with other checksums: number, and the checksums found and expected.
+fn wrong(bytes: &[u8], checksums: &[Crc]) -> Vec<(u64, (Crc, Crc))> {
+    let compared = (0..).zip(block_checksums(bytes).zip(checksums.iter().copied()));
+    compared.filter(|(_, (found, expected))| found != expected).collect()
 }

@@ -270,11 +270,15 @@ impl Report {
         block: Option<u64>,
         text: impl Into<String>,
     ) {
+        self.push(Finding { kind, object, block, text: text.into() });
+    }
+
+    pub(crate) fn push(&mut self, finding: Finding) {
         if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(Finding { kind, object, block, text: text.into() });
+            self.findings.push(finding);
         } else {
             self.findings_dropped += 1;
-            self.to_mend_dropped += u64::from(!kind.is_left_alone());
+            self.to_mend_dropped += u64::from(!finding.kind.is_left_alone());
         }
     }
 

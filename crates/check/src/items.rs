@@ -71,7 +71,7 @@ impl<'a> ItemCheck<'a> {
             hasher: SipHasher24::new_with_key(&store.hash_seed()),
             reachable,
             report,
-            data: DataReader::new(store.device().clone()),
+            data: DataReader::new(store.clone()),
             facts: Facts::default(),
             references: References::default(),
             sums: Sums::default(),

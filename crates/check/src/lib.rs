@@ -14,6 +14,7 @@
 
 mod blocks;
 mod checker;
+mod damaged_run;
 mod data;
 mod error;
 mod finding;
@@ -31,6 +32,7 @@ mod scrub;
 mod snapshots;
 mod space;
 mod start;
+mod superseded;
 mod unplaced;
 mod verified;
 mod xattrs;

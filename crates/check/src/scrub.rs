@@ -7,8 +7,10 @@
 //! from memory, so it needs no verifying. Damage is reported for every file that has the damaged
 //! block. The log is not read: recovery verifies it before using it.
 
+use crate::damaged_run::DamagedRun;
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::printable;
+use crate::superseded::{are_superseded, readers_of};
 use crate::verified::Verified;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -17,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use syncline_device::{DeviceExt, FlushTracker, Spawn};
 use syncline_format::items::dirent::Dirent;
-use syncline_format::items::extent::Extent;
+use syncline_format::items::extent::{Extent, piece_start};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
 use syncline_space::{Space, SpaceError};
@@ -103,11 +105,23 @@ struct Part {
     /// Tree nodes already reported.
     bad: HashSet<u64>,
     found: Vec<Finding>,
+    damaged: DamagedRun,
 }
 
 impl Part {
     fn found(&mut self, kind: FindingKind, object: Option<u64>, block: Option<u64>, text: String) {
         self.found.push(Finding { kind, object, block, text });
+    }
+
+    fn damaged(&mut self, object: u64, (file_block, addr): (u64, BlockAddr), error: &StoreError) {
+        if let StoreError::Corrupt { .. } = error {
+            let texts = (format!(": {error}"), format!("; the first of them: {error}"));
+            let ended = self.damaged.add(object, (file_block, addr), texts);
+            self.found.extend(ended);
+        } else {
+            let text = format!("block {file_block} of the file: {error}");
+            self.found(FindingKind::DataUnreadable, Some(object), Some(addr), text);
+        }
     }
 }
 
@@ -215,6 +229,8 @@ impl Scrub {
         let mut from = Some(Key::MIN);
         while let Some(start) = from {
             from = self.piece(start, &mut part, verified).await?;
+            let ended = part.damaged.end();
+            part.found.extend(ended);
             if !self.tell(&mut part).await? {
                 return Ok(());
             }
@@ -355,8 +371,10 @@ impl Scrub {
             if let Some(packed) = &extent.packed
                 && let Err(error) = syncline_codec::unpack(packed, &bytes)
             {
-                let text = format!("blocks from {} on of the file: {error}", extent.file_block);
-                part.found(FindingKind::DataDamaged, Some(object), Some(extent.addr), text);
+                if is_read(store, object, extent, 0).await {
+                    let text = format!("blocks from {} on of the file: {error}", extent.file_block);
+                    part.found(FindingKind::DataDamaged, Some(object), Some(extent.addr), text);
+                }
                 return vec![extent.addr];
             }
             return Vec::new();
@@ -365,13 +383,10 @@ impl Scrub {
         for (index, checksum) in (0..).zip(&extent.checksums) {
             let block = BlockRun::new(extent.addr + index, 1);
             let Err(error) = store.read_data(object, block, &[*checksum]).await else { continue };
-            let kind = match error {
-                StoreError::Corrupt { .. } => FindingKind::DataDamaged,
-                _ => FindingKind::DataUnreadable,
-            };
-            let text = format!("block {} of the file: {error}", extent.file_block + index);
-            part.found(kind, Some(object), Some(block.start), text);
             damaged.push(block.start);
+            if is_read(store, object, extent, index).await {
+                part.damaged(object, (extent.file_block + index, block.start), &error);
+            }
         }
         damaged
     }
@@ -450,6 +465,25 @@ impl State {
     fn elapsed(&self) -> u64 {
         self.started.map_or(0, |started| started.elapsed().as_millis() as u64)
     }
+}
+
+/// True if reads of the file still come to block `index` of an extent that was read: neither are
+/// there newer contents in the log, nor was it replaced since.
+async fn is_read(store: &Arc<Store>, object: u64, extent: &Extent, index: u64) -> bool {
+    let blocks = readers_of(extent, index);
+    if are_superseded(store, object, blocks.clone()).await {
+        return false;
+    }
+    // Looked up after the log, from which contents go to another place, never back here: a pin keeps
+    // these blocks from being used anew.
+    let (from, to) = (piece_start(blocks.start), blocks.end - 1);
+    let keys = (Key::new(object, Kind::Extent, from), Key::new(object, Kind::Extent, to));
+    let Ok(found) = store.scan(keys.0, keys.1, ITEMS_EACH).await else { return true };
+    let names = |(key, value): &(Key, bytes::Bytes)| {
+        let Ok(named) = Extent::decode(key.offset, value) else { return true };
+        (named.addr..named.run().end()).contains(&(extent.addr + index))
+    };
+    !found.complete || found.items.iter().any(names)
 }
 
 /// The parts of an extent not yet verified; a compressed extent is returned whole if any of it is

@@ -1,12 +1,96 @@
 //! A scrub beside programs that use the filesystem.
 
-use crate::common::spawn;
+use crate::common::{empty, examine, extents, items, rot, spawn};
 use std::time::{Duration, Instant};
-use syncline::Filesystem;
-use syncline_check::Scrub;
+use syncline::{Filesystem, ImageOptions};
+use syncline_check::{Finding, FindingKind, Scrub};
 use syncline_device::block_on;
+use syncline_format::items::extent::Algorithm;
+use syncline_format::{BLOCK_BYTES, Kind};
 
 const MIB: usize = 1 << 20;
+
+/// What a scrub without a rate finds.
+fn scrub(fs: &Filesystem) -> Vec<Finding> {
+    let scrub = Scrub::new(fs.engine().store(), spawn());
+    assert!(scrub.start(0));
+    let begun = Instant::now();
+    while scrub.report().running {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", scrub.report());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(scrub.report().finished);
+    scrub.report().findings
+}
+
+/// The places of blocks whose newer contents are in the log: nobody reads what is there, and they are
+/// free once those have a place.
+#[test]
+fn damage_that_nobody_reads_is_no_finding() {
+    let device = empty();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    let file = fs.create_file("file").unwrap();
+    file.write_all_at(&[1; 100 * BLOCK_BYTES], 0).unwrap();
+    file.sync_all().unwrap();
+    fs.sync().unwrap();
+    file.write_all_at(&[2; BLOCK_BYTES], 5 * BLOCK_BYTES as u64).unwrap();
+    file.sync_all().unwrap();
+    let (store, ino) = (fs.engine().store(), fs.metadata("file").unwrap().ino());
+    assert_eq!(items(store, ino, Kind::Unplaced).len(), 2, "block 5 is in the log");
+    let first = extents(store, ino)[0].addr;
+    for (block, is_read) in [(5, false), (6, true)] {
+        let found = |findings: &[Finding]| -> Vec<_> {
+            findings.iter().map(|finding| (finding.kind, finding.block, finding.text.clone())).collect()
+        };
+        let there = |findings: &[Finding], how: &str| {
+            let found = found(findings);
+            match is_read {
+                false => assert_eq!(found, [], "{how}"),
+                true => {
+                    let [(FindingKind::DataDamaged, Some(at), text)] = &found[..] else {
+                        panic!("{how}: {found:?}")
+                    };
+                    assert_eq!(*at, first + block);
+                    assert!(text.starts_with(&format!("block {block} of the file")), "{how}: {text}");
+                }
+            }
+        };
+        rot(&device, first + block);
+        let crashed = device.snapshot();
+        there(&scrub(&fs), "a scrub of the mount");
+        there(&examine(crashed.clone()).findings, "a check after a crash");
+        let mounted = Filesystem::open_device(crashed, ImageOptions::default()).unwrap();
+        there(&scrub(&mounted), "a scrub after a crash");
+        let mut bytes = vec![0; BLOCK_BYTES];
+        let read = mounted.open_file("file").unwrap().read_at(&mut bytes, block * BLOCK_BYTES as u64);
+        assert_eq!(read.is_err(), is_read);
+        assert!(is_read || bytes == [2; BLOCK_BYTES]);
+        mounted.close().unwrap();
+    }
+    assert_eq!(items(store, ino, Kind::Unplaced).len(), 2, "it is still there");
+}
+
+/// A compressed unit is needed for its other blocks.
+#[test]
+fn damage_of_a_unit_of_which_a_block_is_in_the_log_is_found() {
+    let device = empty();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    let file = fs.create_file("file").unwrap();
+    let (store, ino) = (fs.engine().store(), fs.metadata("file").unwrap().ino());
+    block_on(fs.engine().set_compression(ino, Some(Algorithm::Lz4))).unwrap();
+    file.write_all_at(&[1; 64 * BLOCK_BYTES], 0).unwrap();
+    file.sync_all().unwrap();
+    fs.sync().unwrap();
+    let unit = extents(store, ino).into_iter().find(|extent| extent.packed.is_some()).unwrap();
+    file.write_all_at(&[2; BLOCK_BYTES], unit.file_block * BLOCK_BYTES as u64).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(items(store, ino, Kind::Unplaced).len(), 2, "its first block is in the log");
+    rot(&device, unit.addr);
+    for findings in [scrub(&fs), examine(device.snapshot()).findings] {
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!((finding.kind, finding.block), (FindingKind::DataDamaged, Some(unit.addr)));
+    }
+}
 
 /// Otherwise freed blocks could not be reused, and a full filesystem would have no room, for as
 /// long as a piece takes.
