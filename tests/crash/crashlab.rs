@@ -275,15 +275,18 @@ fn a_recording_that_can_not_begin_says_why() {
     mount.kill();
     drop(mount);
     lab.record(&["true".as_ref()]).fails(1, &["not unmounted cleanly", "mount and unmount it"]);
-    let missing = lab.place.path().join("missing/rec");
     let (image, directory) = (lab.place.image(), lab.place.path().join("recorded"));
-    let mut command = program();
-    command
-        .args(["crashlab", "record"])
-        .arg(&image)
-        .arg(&directory)
-        .arg("-o")
-        .arg(&missing)
-        .args(["--", "true"]);
-    run(command).fails(1, &["cannot write", "--output"]);
+    let record_to = |output: &OsStr| {
+        let mut command = program();
+        command.args(["crashlab", "record"]).arg(&image).arg(&directory).arg("-o").arg(output);
+        command.args(["--", "true"]).current_dir(lab.place.path());
+        run(command)
+    };
+    record_to(lab.place.path().join("missing/rec").as_os_str()).fails(1, &["cannot write", "--output"]);
+    // 'mount' and 'run' take options with -o.
+    for option in ["atomic_writes", "noatime,durability=ordered", "commit=x"] {
+        record_to(option.as_ref()).fails(2, &["an option of a mount", "--mount-options", option]);
+        assert!(!lab.place.path().join(option).exists());
+    }
+    record_to("./ro".as_ref()).fails(1, &["not unmounted cleanly"]);
 }

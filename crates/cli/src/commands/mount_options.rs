@@ -135,6 +135,12 @@ impl MountChoices {
         Ok(choices)
     }
 
+    /// True if this is an option, perhaps with a wrong value.
+    pub fn is_option(option: &str) -> bool {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        Self::default().apply(name, value).err().is_none_or(|text| text != UNKNOWN)
+    }
+
     /// Reads the options of a remount. mount(8) also passes on what the kernel reports for the
     /// mount, including FUSE's own options.
     pub fn parse_remount(options: &[String]) -> Result<Self, Failure> {

@@ -122,7 +122,7 @@ fn choices(options: &[String]) -> Result<MountChoices, Failure> {
 /// Where the recording goes.
 fn output(args: &Args) -> Result<PathBuf, Failure> {
     match &args.output {
-        Some(path) => Ok(path.clone()),
+        Some(path) => refuse_option(path).map(|()| path.clone()),
         None if syncline_image::is_remote(&args.image) => {
             Err(Failure::usage("the recording of an image on a network needs a name of its own")
                 .next("add --output FILE"))
@@ -132,6 +132,18 @@ fn output(args: &Args) -> Result<PathBuf, Failure> {
             path.push(".crashlab");
             Ok(path.into())
         }
+    }
+}
+
+/// Refuses a recording that has the name of a mount option, since `mount` and `run` take those with
+/// `-o`.
+fn refuse_option(output: &Path) -> Result<(), Failure> {
+    match output.to_str() {
+        Some(text) if text.split(',').all(MountChoices::is_option) => Err(Failure::usage(format!(
+            "-o {text}: that is an option of a mount, and -o names the recording"
+        ))
+        .next(format!("use --mount-options {text}; for a file of that name write ./{text}"))),
+        _ => Ok(()),
     }
 }
 
