@@ -62,12 +62,16 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
     if first.is_some() {
         fs.counters.writeback_errors.add(1);
     }
-    // It is tried again for as long as the device fails, which is told once.
     if let Some(error) = first.filter(|error| !is_end(fs, error)) {
+        // It is tried again for as long as the device fails, which is told once.
+        let fate = match fs.store.writable() {
+            Ok(()) => "is tried again",
+            Err(_) => "what was not synced of it is lost",
+        };
         tracing::error!(
             ino = inode.ino,
             %error,
-            "a file could not be written back, and is tried again; 'syncline path DIR INODE' names it"
+            "a file could not be written back, and {fate}; 'syncline path DIR INODE' names it"
         );
     }
     result.map(|_| ())

@@ -319,3 +319,55 @@ fn a_truncation_of_very_many_extents() {
     let mount = mount.reopen();
     assert_eq!(mount.read(mount.find("fragments"), 0, 10_000), [1; 4096]);
 }
+
+/// The messages of a thread.
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut each = |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            if field.name() == "message" {
+                self.0.lock().push(format!("{value:?}"));
+            }
+        };
+        event.record(&mut each);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// The log must not promise what a filesystem that gave up writing does not do.
+#[test]
+fn what_is_not_written_back_is_told_of_as_what_becomes_of_it() {
+    let (device, mount) = moody(options());
+    let told = |gives_up: bool| {
+        let ino = mount.create(if gives_up { "one" } else { "other" });
+        mount.write(ino, 0, &pattern(1, 100_000));
+        let inode = block_on(mount.fs.inode(ino)).unwrap();
+        if gives_up {
+            mount.fs.store().shut_down("of a test");
+        } else {
+            device.fail.store(true, Ordering::SeqCst);
+        }
+        let log = Arc::new(Mutex::default());
+        let written =
+            tracing::subscriber::with_default(Log(log.clone()), || block_on(write_back(&mount.fs, &inode)));
+        written.unwrap_err();
+        device.fail.store(false, Ordering::SeqCst);
+        let told =
+            log.lock().iter().filter(|line| line.contains("could not be written back")).cloned().collect();
+        let told: Vec<String> = told;
+        let [line] = &told[..] else { panic!("{told:?}") };
+        line.clone()
+    };
+    assert!(told(false).contains("is tried again"));
+    assert!(told(true).contains("what was not synced of it is lost"));
+}
