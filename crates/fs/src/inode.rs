@@ -43,8 +43,8 @@ pub(crate) struct InodeState {
     pub opens: u32,
     /// Newest operation that touched this inode's existence or names; fdatasync needs it durable.
     pub name_op: OpSeq,
-    /// Newest operation that changed attributes, extended attributes or entries; used for receipts
-    /// only.
+    /// Newest operation that changed attributes, extended attributes or entries; fsync needs it
+    /// durable, which may have found that it has logged the access time.
     pub changed_op: OpSeq,
     /// The value that `name_op` and `data.data_op` had when the inode was read into memory; zero
     /// if it was created. A mark that still has this value does not tell which change it stands
@@ -147,6 +147,16 @@ impl InodeState {
     pub(crate) fn is_logged(&self) -> bool {
         self.attr.file_type != FileType::Regular
             || (self.data.disk_size == self.attr.size && self.data.disk_mtime == self.attr.mtime)
+    }
+
+    /// An item with this access time was committed. The time counts as logged only from now on, so
+    /// that a sync which finds nothing to log knows the operation that it has to wait for. A read may
+    /// have moved it meanwhile.
+    pub(crate) fn note_access_logged(&mut self, op: OpSeq, atime: Timestamp) {
+        if self.access_unlogged && self.attr.atime == atime {
+            self.access_unlogged = false;
+            self.changed_op = op;
+        }
     }
 
     /// A new inode's state.

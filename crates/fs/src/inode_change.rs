@@ -86,7 +86,6 @@ impl<'a> InodeChange<'a> {
             // Reads move the access time without a lease.
             self.attr.atime = state.attr.atime;
         }
-        state.access_unlogged = false;
         if self.mtime_set {
             // Set before the commit, which can fail only in a way that ends all commits.
             state.data.set_disk_mtime(self.attr.mtime);
@@ -97,6 +96,11 @@ impl<'a> InodeChange<'a> {
     fn apply(self, op: OpSeq) {
         let mut state = self.inode.state.lock();
         let atime = state.attr.atime;
+        if self.atime_set {
+            state.access_unlogged = false;
+        } else {
+            state.note_access_logged(op, self.attr.atime);
+        }
         state.attr = self.attr;
         if !self.atime_set {
             // Reads move the access time without a lease.

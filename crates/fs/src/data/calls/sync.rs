@@ -189,7 +189,8 @@ fn note_why<'a>(
 fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
     let state = inode.state.lock();
     let own = state.data.data_op.max(state.name_op);
-    if data_only { own } else { own.max(entry) }
+    // Whatever has logged an access time since the entry, this has nothing left to log.
+    if data_only { own } else { own.max(state.changed_op).max(entry) }
 }
 
 /// Makes several files durable with one batch and one flush, or promises that if all of them are of

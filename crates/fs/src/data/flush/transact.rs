@@ -46,8 +46,8 @@ pub(crate) enum InlineChange {
 /// The change to the sizes.
 pub(crate) enum SizeChange {
     Keep,
-    /// Blocks whose contents are in the log got a place, and nothing that a sync of the file waits
-    /// for has changed.
+    /// Blocks whose contents are in the log got a place, and nothing that a sync of the file's data
+    /// waits for has changed.
     Placed,
     /// Dirty data was submitted: the logged size advances as far as it may. With `all`, everything
     /// that was dirty when the submission began is named by this transaction or an earlier one, and
@@ -143,7 +143,6 @@ pub(crate) fn commit_noting(
             state.data.disk_size -= crate::data::memory::BLOCK;
         }
         only_places &= matches!(change.size, SizeChange::Placed) && !state.access_unlogged;
-        state.access_unlogged = false;
         state.put(&mut transaction);
     }
     shares.put_counts(&mut transaction);
@@ -155,7 +154,7 @@ pub(crate) fn commit_noting(
             note.log_bytes += log_bytes;
             changes.iter().for_each(|change| change.note(note));
             changes.iter().zip(saved).for_each(|(change, saved)| {
-                change.committed(op);
+                change.committed(op, saved.attr.atime);
                 if !saved.preallocated.is_empty() {
                     let state = change.inode.state.lock();
                     fs.data.room.committed(change.inode.ino, &state.data.preallocated, &saved.preallocated);
@@ -281,8 +280,10 @@ impl<'a> FileChange<'a> {
         note.blocks_in_log += self.logged.len() as u64;
     }
 
-    fn committed(&self, op: OpSeq) {
+    /// The transaction is committed; its inode item has this access time.
+    fn committed(&self, op: OpSeq, atime: Timestamp) {
         let mut state = self.inode.state.lock();
+        state.note_access_logged(op, atime);
         let data = &mut state.data;
         if !matches!(self.size, SizeChange::Placed) {
             data.data_op = op;

@@ -3,6 +3,8 @@
 use super::faults::{Moody, moody};
 use super::*;
 use crate::data::memory::BLOCK;
+use futures_lite::future::poll_once;
+use std::pin::pin;
 use syncline_format::BLOCK_BYTES;
 
 /// `Options::place_ahead_blocks`.
@@ -119,6 +121,30 @@ fn a_sync_waits_for_times_that_came_with_a_place() {
     mount.wait_for_placing();
     assert_ne!(atime(&mount.crash()), read_at, "it is durable already");
     block_on(mount.fs.fsync(ino, false)).unwrap();
+    assert_eq!(atime(&mount.crash()), read_at);
+}
+
+/// The sync has begun before the task logs the time, and waits for its turn behind it.
+#[test]
+fn a_sync_that_waits_for_a_place_has_the_times_that_came_with_it() {
+    let clock = Arc::new(ManualClock::at(10_000_000_000));
+    let (device, mount, ino, _) = on_its_way_with(Options { clock: clock.clone(), ..options() });
+    clock.advance(1_000_000_000);
+    mount.read(ino, 0, 1);
+    let atime = |mount: &Mount| block_on(mount.fs.getattr(mount.find("file"))).unwrap().atime;
+    let read_at = atime(&mount);
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    let busy = block_on(inode.lease.read());
+    device.release();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while inode.state.lock().data.writeback.try_lock().is_some() {
+        assert!(std::time::Instant::now() < deadline, "the task does not come so far");
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    let mut sync = pin!(mount.fs.fsync(ino, false));
+    assert!(block_on(poll_once(sync.as_mut())).is_none());
+    drop(busy);
+    block_on(sync).unwrap();
     assert_eq!(atime(&mount.crash()), read_at);
 }
 
