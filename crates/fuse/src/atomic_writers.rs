@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use syncline_fs::Through;
 use syncline_fs::types::Ino;
 
 /// Handles are multiples of this: the lowest bit has a meaning of its own.
@@ -27,6 +28,8 @@ pub struct AtomicWriters {
     /// The thread that last began an atomic write by a handle, and its process: looked up once, and
     /// while the thread lives.
     beginners: Mutex<BTreeMap<u64, (u32, Option<u64>)>>,
+    /// What each handle began last, until it is closed or aborts that.
+    begun: Mutex<BTreeMap<u64, Through>>,
     /// Files and handles whose atomic write was taken back by a close, and that go on without
     /// knowing it.
     lost: Mutex<BTreeSet<(Ino, u64)>>,
@@ -81,10 +84,30 @@ impl AtomicWriters {
         process
     }
 
+    /// Notes what a handle has begun: what is written and committed by it from now on is that, or
+    /// fails with it.
+    pub fn keep(&self, handle: u64, begun: Through) {
+        self.begun.lock().insert(handle, begun);
+    }
+
+    /// What the handle began last.
+    pub fn kept(&self, handle: u64) -> Option<Through> {
+        self.begun.lock().get(&handle).cloned()
+    }
+
+    /// Notes that a handle has aborted this: what it writes from now on is not a part of it.
+    pub fn abandon(&self, handle: u64, aborted: &Through) {
+        let mut begun = self.begun.lock();
+        if begun.get(&handle).is_some_and(|kept| kept.is_beside(aborted) || kept.was_taken_back()) {
+            begun.remove(&handle);
+        }
+    }
+
     /// Notes that nobody has the open file of a handle any more.
     pub fn closed(&self, ino: Ino, handle: u64) {
         self.forget_loss(ino, handle);
         self.beginners.lock().remove(&handle);
+        self.begun.lock().remove(&handle);
     }
 
     /// Notes that an atomic write has ended.

@@ -56,22 +56,27 @@ async fn answer(session: &Session, request: &Request, input: &IoctlIn) -> Answer
     }
     match input.command {
         START => {
-            session.fs().start_atomic_write(ino, handle).await?;
-            session.atomic_writers().forget_loss(ino, handle);
-            session.atomic_writers().begun(ino, handle, request.pid());
+            let writers = session.atomic_writers();
+            if writers.has_lost(ino, handle) {
+                // A close may still be about to take it back. What begins now is another one.
+                take_back(session, ino, handle).await?;
+            }
+            writers.keep(handle, session.fs().start_atomic_write(ino, handle).await?);
+            writers.forget_loss(ino, handle);
+            writers.begun(ino, handle, request.pid());
         }
         COMMIT => {
-            require_not_lost(session, ino, handle)?;
-            let committed = session.fs().commit_atomic_write(ino, handle).await;
-            if session.fs().atomic_writer(ino) != Some(handle) {
-                // Also when only the flush behind it has failed: a close has nothing to take back.
-                session.atomic_writers().ended(ino, handle);
-            }
+            let through = through(session, ino, handle)?;
+            let committed = session.fs().commit_begun(ino, &through).await;
+            // Also when only the flush behind it has failed: a close has nothing to take back.
+            note_end(session, ino, handle);
             committed?;
             tell(session, &[ino], Synced::Fdatasync).await?;
         }
         _ => {
-            take_back(session, ino, handle).await?;
+            let through = session.fs().through(ino, handle);
+            take_back_begun(session, ino, &through, handle).await?;
+            session.atomic_writers().abandon(handle, &through);
             session.atomic_writers().forget_loss(ino, handle);
             return Ok(done.with_stale_attributes(ino));
         }
@@ -85,7 +90,9 @@ pub(super) fn through(session: &Session, ino: Ino, handle: u64) -> Result<Throug
     if !AtomicWriters::may_begin(handle) {
         return Ok(Through::handle_only(handle));
     }
-    let through = session.fs().through(ino, handle);
+    // What the handle began last: a close may have taken that back already.
+    let begun = session.atomic_writers().kept(handle);
+    let through = begun.unwrap_or_else(|| session.fs().through(ino, handle));
     require_not_lost(session, ino, handle)?;
     Ok(through)
 }
@@ -99,16 +106,34 @@ fn require_not_lost(session: &Session, ino: Ino, handle: u64) -> Result<(), Refu
 /// Takes the handle's atomic write back, if it has one open, and what the kernel's page cache has of
 /// it. When this is over, no program sees any of it. False if it has none open.
 pub(super) async fn take_back(session: &Session, ino: Ino, handle: u64) -> Result<bool, FsError> {
-    if session.fs().atomic_writer(ino) != Some(handle) {
-        session.atomic_writers().ended(ino, handle);
+    take_back_begun(session, ino, &session.fs().through(ino, handle), handle).await
+}
+
+/// The same for the atomic write of the handle that `through` is a part of: while this waits, the
+/// handle may begin another one.
+async fn take_back_begun(
+    session: &Session,
+    ino: Ino,
+    through: &Through,
+    handle: u64,
+) -> Result<bool, FsError> {
+    if !through.is_part() {
+        note_end(session, ino, handle);
         return Ok(false);
     }
     // What was stored through a mapping comes back first, while it is still a part of the write.
     drop_pages(session, ino).await;
-    let was_open = session.fs().abort_atomic_write(ino, handle).await?;
-    session.atomic_writers().ended(ino, handle);
+    let was_open = session.fs().abort_begun(ino, through).await?;
+    note_end(session, ino, handle);
     drop_pages(session, ino).await;
     Ok(was_open)
+}
+
+/// Notes that the handle has no atomic write open, if that is so.
+fn note_end(session: &Session, ino: Ino, handle: u64) {
+    if session.fs().atomic_writer(ino) != Some(handle) {
+        session.atomic_writers().ended(ino, handle);
+    }
 }
 
 /// Has the kernel drop all pages of a file. Never called for a request that holds one.
@@ -128,11 +153,14 @@ pub(super) async fn flush(session: &Session, request: &Request) -> Answer {
         return Err(Refusal::Errno(libc::ENOSYS));
     }
     if let Some(handle) = writers.left_by(request.ino(), input.handle, request.pid()) {
+        let (ino, through) = (request.ino(), session.fs().through(request.ino(), handle));
         // Told before it is true: from here on, nobody who has a copy of the descriptor may write as
         // if it were still open.
-        writers.lose(request.ino(), handle);
-        if !Box::pin(take_back(session, request.ino(), handle)).await? {
-            writers.forget_loss(request.ino(), handle);
+        writers.lose(ino, handle);
+        let was_open = Box::pin(take_back_begun(session, ino, &through, handle)).await?;
+        if !was_open && !through.was_taken_back() {
+            // It was committed meanwhile.
+            writers.forget_loss(ino, handle);
         }
     }
     Ok(Reply::empty())

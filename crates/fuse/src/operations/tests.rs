@@ -1,5 +1,6 @@
 //! Tests the table against a real filesystem, request by request, without a kernel between.
 
+mod atomic;
 mod durability;
 mod write_cache;
 

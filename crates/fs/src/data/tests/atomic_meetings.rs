@@ -15,32 +15,71 @@ impl Mount {
 }
 
 /// A commit waits for the write-back of what came before. When it goes on, the atomic write that it
-/// meant has ended, and that of another handle is half done.
+/// meant has ended, and the next one is half done, by another handle or by the same one.
 #[test]
-fn a_commit_that_comes_late_takes_nothing_of_another_handle() {
+fn a_commit_that_comes_late_takes_nothing_of_the_next_one() {
+    for next in [SECOND, FIRST] {
+        let mount = Mount::new();
+        let ino = mount.create("file");
+        mount.write(ino, 0, &[1; 20_000]);
+        mount.fsync(ino);
+        let inode = block_on(mount.fs.inode(ino)).unwrap();
+        let writeback = inode.state.lock().data.writeback.clone();
+        block_on(mount.fs.start_atomic_write(ino, FIRST)).unwrap();
+        mount.write_through(ino, FIRST, 0, &[2; 100]);
+        let busy = block_on(writeback.lock());
+        let mut late = pin!(mount.fs.commit_atomic_write(ino, FIRST));
+        assert!(block_on(poll_once(late.as_mut())).is_none());
+        assert!(block_on(mount.fs.abort_atomic_write(ino, FIRST)).unwrap());
+        block_on(mount.fs.start_atomic_write(ino, next)).unwrap();
+        mount.write_through(ino, next, 0, &[3; 8000]);
+        drop(busy);
+        assert_eq!(block_on(late).unwrap_err().errno(), 22);
+        assert_eq!(mount.fs.atomic_writer(ino), Some(next));
+        let after = mount.crash();
+        assert!(after.read(after.find("file"), 0, 30_000) == [1; 20_000], "half of it came back");
+        mount.write_through(ino, next, 8000, &[3; 12_000]);
+        block_on(mount.fs.commit_atomic_write(ino, next)).unwrap();
+        let after = mount.crash();
+        assert!(after.read(after.find("file"), 0, 30_000) == [3; 20_000]);
+    }
+}
+
+/// An abort waits for its turn behind the commit of what it meant, and behind the next start.
+#[test]
+fn an_abort_that_comes_late_takes_nothing_of_the_next_one_back() {
     let mount = Mount::new();
     let ino = mount.create("file");
-    mount.write(ino, 0, &[1; 20_000]);
-    mount.fsync(ino);
     let inode = block_on(mount.fs.inode(ino)).unwrap();
-    let writeback = inode.state.lock().data.writeback.clone();
-    block_on(mount.fs.start_atomic_write(ino, FIRST)).unwrap();
+    let first = block_on(mount.fs.start_atomic_write(ino, FIRST)).unwrap();
     mount.write_through(ino, FIRST, 0, &[2; 100]);
-    let busy = block_on(writeback.lock());
-    let mut late = pin!(mount.fs.commit_atomic_write(ino, FIRST));
+    let busy = block_on(inode.lease.read());
+    let mut late = pin!(mount.fs.abort_atomic_write(ino, FIRST));
+    let mut commit = pin!(mount.fs.commit_atomic_write(ino, FIRST));
+    let mut again = pin!(mount.fs.start_atomic_write(ino, FIRST));
+    assert!(block_on(poll_once(commit.as_mut())).is_none());
+    assert!(block_on(poll_once(again.as_mut())).is_none());
     assert!(block_on(poll_once(late.as_mut())).is_none());
-    assert!(block_on(mount.fs.abort_atomic_write(ino, FIRST)).unwrap());
-    block_on(mount.fs.start_atomic_write(ino, SECOND)).unwrap();
-    mount.write_through(ino, SECOND, 0, &[3; 8000]);
     drop(busy);
-    assert_eq!(block_on(late).unwrap_err().errno(), 22);
-    assert_eq!(mount.fs.atomic_writer(ino), Some(SECOND));
-    let after = mount.crash();
-    assert!(after.read(after.find("file"), 0, 30_000) == [1; 20_000], "half of it came back");
-    mount.write_through(ino, SECOND, 8000, &[3; 12_000]);
-    block_on(mount.fs.commit_atomic_write(ino, SECOND)).unwrap();
-    let after = mount.crash();
-    assert!(after.read(after.find("file"), 0, 30_000) == [3; 20_000]);
+    block_on(commit).unwrap();
+    let second = block_on(again).unwrap();
+    assert!(!first.is_beside(&second) && !first.was_taken_back());
+    mount.write_through(ino, FIRST, 0, &[3; 8000]);
+    assert!(!block_on(late).unwrap(), "what it meant was committed");
+    block_on(mount.fs.commit_atomic_write(ino, FIRST)).unwrap();
+    assert!(mount.crash().read(ino, 0, 30_000) == [3; 8000]);
+}
+
+/// It finds none open, as an fdatasync would, but something is missing.
+#[test]
+fn a_commit_of_what_was_taken_back_fails() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    let begun = block_on(mount.fs.start_atomic_write(ino, FIRST)).unwrap();
+    mount.write_through(ino, FIRST, 0, &[2; 100]);
+    assert!(block_on(mount.fs.abort_atomic_write(ino, FIRST)).unwrap());
+    assert_eq!(block_on(mount.fs.commit_begun(ino, &begun)).unwrap_err().errno(), 5);
+    block_on(mount.fs.commit_atomic_write(ino, FIRST)).unwrap();
 }
 
 /// One thread closes the file while another one waits with its write, which was a part of what is taken

@@ -1,7 +1,7 @@
 //! Committing an atomic write: its blocks in memory become dirty, and one transaction names all of
 //! them, with those that lie on the device already.
 
-use super::{Open, spill};
+use super::{Open, Through, spill};
 use crate::FsError;
 use crate::data::calls::sync;
 use crate::data::extents::quota;
@@ -19,11 +19,11 @@ use syncline_store::{Admitted, ChangeSize, Reservation};
 
 /// Names everything that was written since the start, and makes it durable as a sync of the file's
 /// class does.
-pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>, handle: u64) -> Result<(), FsError> {
+pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>, through: &Through) -> Result<(), FsError> {
     let class = class_of(fs, inode);
     let mut draft = Draft::begin(Call::AtomicCommit, Inodes::of([inode.ino]));
     draft.of_class(class);
-    let result = match name(fs, inode, handle, draft.submitted()).await {
+    let result = match name(fs, inode, through, draft.submitted()).await {
         Ok(()) => {
             fs.counters.atomic_commits.add(1);
             sync::fsync_noting(fs, inode, class, true, &mut draft).await
@@ -35,7 +35,12 @@ pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>, handle: u64) -> Res
 }
 
 /// Commits the transaction. If it fails, the atomic write is open as before.
-async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitted) -> Result<(), FsError> {
+async fn name(
+    fs: &Filesystem,
+    inode: Open<'_>,
+    through: &Through,
+    note: &mut Submitted,
+) -> Result<(), FsError> {
     let has_spilled = inode.state.lock().data.atomic.as_ref().is_some_and(|open| !open.spilled.is_empty());
     let _naming = if has_spilled { Some(fs.data.atomic.naming.lock().await) } else { None };
     let writeback = inode.state.lock().data.writeback.clone();
@@ -46,7 +51,7 @@ async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitte
         if inode.state.lock().data.has_unlogged() {
             submit::submit_once(fs, inode, Aim::Log, note).await?;
         }
-        let mut aside = Aside::take(fs, inode);
+        let mut aside = Aside::take(fs, inode, through);
         let _room = fs.store.admit_together(aside.size).await?;
         aside.promise = None;
         let _lease = inode.lease.write().await;
@@ -54,9 +59,9 @@ async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitte
         if inode.state.lock().data.has_unlogged() {
             continue;
         }
-        // While this waited, the one that is meant may have ended, and another handle may have begun
-        // one, which is not to be committed half-way.
-        if inode.state.lock().data.atomic.as_ref().is_none_or(|atomic| atomic.handle != handle) {
+        // While this waited, the one that is meant may have ended, and this handle or another one may
+        // have begun the next, which is not to be committed half-way.
+        if inode.state.lock().data.atomic.as_ref().is_none_or(|atomic| !through.is_part_of(atomic)) {
             return Err(FsError::Invalid("the atomic write was committed or aborted meanwhile"));
         }
         let Some(merged) = Merged::merge(fs, inode).await? else { return Ok(()) };
@@ -84,6 +89,7 @@ async fn name(fs: &Filesystem, inode: Open<'_>, handle: u64, note: &mut Submitte
 struct Aside<'a> {
     fs: &'a Filesystem,
     inode: Open<'a>,
+    through: &'a Through,
     blocks: u64,
     size: ChangeSize,
     /// Keeps others from the room until the change is admitted.
@@ -91,17 +97,17 @@ struct Aside<'a> {
 }
 
 impl<'a> Aside<'a> {
-    fn take(fs: &'a Filesystem, inode: Open<'a>) -> Self {
+    fn take(fs: &'a Filesystem, inode: Open<'a>, through: &'a Through) -> Self {
         let mut state = inode.state.lock();
         let nodes = spill::nodes_of(fs, &state.data);
-        let Some(atomic) = &mut state.data.atomic else {
-            return Self { fs, inode, blocks: 0, size: ChangeSize::default(), promise: None };
+        let Some(atomic) = state.data.atomic.as_mut().filter(|open| through.is_part_of(open)) else {
+            return Self { fs, inode, through, blocks: 0, size: ChangeSize::default(), promise: None };
         };
         let size = spill::size_of_names(atomic, nodes);
         let blocks = atomic.spilled.room.blocks();
         let promise = (blocks > 0).then(|| fs.store.promise(size));
         atomic.spilled.room = Reservation::default();
-        Self { fs, inode, blocks, size, promise }
+        Self { fs, inode, through, blocks, size, promise }
     }
 }
 
@@ -109,6 +115,7 @@ impl Drop for Aside<'_> {
     fn drop(&mut self) {
         if self.blocks > 0
             && let Some(atomic) = &mut self.inode.state.lock().data.atomic
+            && self.through.is_part_of(atomic)
         {
             atomic.spilled.room.merge(self.fs.store.reserve_again(self.blocks));
         }

@@ -57,7 +57,7 @@ impl Filesystem {
     /// writes from now on survives a crash before
     /// [`commit_atomic_write`](Self::commit_atomic_write). One that the handle has begun already
     /// goes on; while that of another handle is open, this fails.
-    pub async fn start_atomic_write(&self, ino: Ino, handle: u64) -> Result<(), FsError> {
+    pub async fn start_atomic_write(&self, ino: Ino, handle: u64) -> Result<Through, FsError> {
         let inode = self.regular(ino).await?;
         self.store.writable()?;
         let _lease = inode.lease.write().await;
@@ -67,10 +67,10 @@ impl Filesystem {
         let size = state.attr.size;
         match &state.data.atomic {
             Some(open) if open.handle != handle => Err(FsError::AtomicWriteOpen),
-            Some(_) => Ok(()),
+            Some(open) => Ok(Through::begun(open)),
             None => {
-                state.data.atomic = Some(Box::new(Atomic::new(handle, size, &self.store)));
-                Ok(())
+                let open = Box::new(Atomic::new(handle, size, &self.store));
+                Ok(Through::begun(state.data.atomic.insert(open)))
             }
         }
     }
@@ -80,23 +80,35 @@ impl Filesystem {
     /// contents are those written and it is unknown whether they are durable. Without a start, it is
     /// an fdatasync.
     pub async fn commit_atomic_write(&self, ino: Ino, handle: u64) -> Result<(), FsError> {
+        self.commit_begun(ino, &self.through(ino, handle)).await
+    }
+
+    /// The same for the atomic write that `through` is a part of, which may have ended since: it fails
+    /// if that was taken back, and has nothing to do with another one that the handle has begun.
+    pub async fn commit_begun(&self, ino: Ino, through: &Through) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        let open = inode.state.lock().data.atomic.as_ref().map(|open| open.handle);
+        let open = inode.state.lock().data.atomic.as_deref().map(|open| through.is_part_of(open));
         match open {
+            Some(true) => commit::commit(self, &inode, through).await,
+            _ if through.was_taken_back() => Err(FsError::AtomicWriteTakenBack),
+            Some(false) => Err(FsError::AtomicWriteOpen),
             None => sync::fsync(self, &inode, true).await,
-            Some(by) if by != handle => Err(FsError::AtomicWriteOpen),
-            Some(_) => commit::commit(self, &inode, handle).await,
         }
     }
 
     /// Takes back everything that the handle has written since the start. False if it has no atomic
     /// write open.
     pub async fn abort_atomic_write(&self, ino: Ino, handle: u64) -> Result<bool, FsError> {
+        self.abort_begun(ino, &self.through(ino, handle)).await
+    }
+
+    /// The same for the atomic write that `through` is a part of. False if that has ended.
+    pub async fn abort_begun(&self, ino: Ino, through: &Through) -> Result<bool, FsError> {
         let inode = self.regular(ino).await?;
         let _lease = inode.lease.write().await;
         let mut atomic = {
             let mut state = inode.state.lock();
-            let Some(atomic) = state.data.atomic.take_if(|open| open.handle == handle) else {
+            let Some(atomic) = state.data.atomic.take_if(|open| through.is_part_of(open)) else {
                 return Ok(false);
             };
             atomic.taken.iter().for_each(|range| state.data.preallocated.give_back(&range));

@@ -11,6 +11,7 @@ use syncline_sync::atomic::{AtomicBool, Ordering};
 
 /// What a write comes through: a handle, a mapping, or neither; and the atomic write that it is a part
 /// of.
+#[derive(Clone, Debug)]
 pub struct Through {
     /// 0 for none.
     handle: u64,
@@ -37,16 +38,42 @@ impl Through {
         Self { handle: 0, taken_back: part_of(inode, |_| true) }
     }
 
+    /// The handle that began this atomic write.
+    pub(super) fn begun(open: &Atomic) -> Self {
+        Self { handle: open.handle, taken_back: Some(open.taken_back.clone()) }
+    }
+
     pub(in crate::data) fn handle(&self) -> u64 {
         self.handle
     }
 
+    /// True if this is a part of an atomic write, whatever has become of that.
+    pub fn is_part(&self) -> bool {
+        self.taken_back.is_some()
+    }
+
+    /// True if this is a part of the atomic write that is open, and not of an earlier one of the same
+    /// handle.
+    pub(super) fn is_part_of(&self, open: &Atomic) -> bool {
+        self.taken_back.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, &open.taken_back))
+    }
+
+    /// True if both are parts of the same atomic write.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        match (&self.taken_back, &other.taken_back) {
+            (Some(mine), Some(its)) => Arc::ptr_eq(mine, its),
+            _ => false,
+        }
+    }
+
+    /// True if what this is a part of was taken back.
+    pub fn was_taken_back(&self) -> bool {
+        self.taken_back.as_ref().is_some_and(|taken_back| taken_back.load(Ordering::Acquire))
+    }
+
     /// Fails if what this is a part of was taken back. The inode's lease is held.
     pub(in crate::data) fn require_not_taken_back(&self) -> Result<(), FsError> {
-        match &self.taken_back {
-            Some(taken_back) if taken_back.load(Ordering::Acquire) => Err(FsError::AtomicWriteTakenBack),
-            _ => Ok(()),
-        }
+        if self.was_taken_back() { Err(FsError::AtomicWriteTakenBack) } else { Ok(()) }
     }
 }
 

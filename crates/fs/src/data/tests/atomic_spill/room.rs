@@ -2,6 +2,8 @@
 //! what its commit takes.
 
 use super::*;
+use futures_lite::future::poll_once;
+use std::pin::pin;
 
 /// Fills the filesystem with a file that is made, or goes on at its end.
 fn fill(mount: &Mount, ino: Ino) {
@@ -128,6 +130,30 @@ fn a_commit_finds_its_room_whatever_was_named_since_its_blocks_spilled() {
         assert!(committed.is_ok(), "{was_dirty}: {committed:?}");
         assert!(mount.whole_after_crash("database") == now, "{was_dirty}");
     }
+}
+
+/// A commit that comes late has taken the room of what it meant, and gives it back to nobody else.
+#[test]
+fn the_room_of_what_was_taken_back_is_free() {
+    const OTHER: u64 = 9;
+    let mount = Mount::sized(64 << 20, keeping(16));
+    let ino = mount.synced("file", &pattern(1, 100_000));
+    mount.begin(ino);
+    (0..8).for_each(|at| mount.put(ino, at << 17, &pattern(at, 1 << 17)));
+    assert!(mount.spilled_blocks(ino) > 0);
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    let busy = block_on(inode.lease.read());
+    let mut end = pin!(mount.fs.abort_atomic_write(ino, MINE));
+    let mut next = pin!(mount.fs.start_atomic_write(ino, OTHER));
+    let mut late = pin!(mount.fs.commit_atomic_write(ino, MINE));
+    assert!(block_on(poll_once(end.as_mut())).is_none());
+    assert!(block_on(poll_once(next.as_mut())).is_none());
+    assert!(block_on(poll_once(late.as_mut())).is_none());
+    drop(busy);
+    assert!(block_on(end).unwrap());
+    block_on(next).unwrap();
+    block_on(late).unwrap_err();
+    assert_eq!(inode.state.lock().data.atomic.as_ref().unwrap().spilled.room.blocks(), 0);
 }
 
 /// Small extents that are replaced by large ones take memory and log as well.
