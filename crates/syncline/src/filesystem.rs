@@ -165,7 +165,7 @@ impl Filesystem {
     /// Writes everything back and leaves an image that needs no recovery. Through other handles and
     /// open files, reads may still succeed afterwards but changes fail; the image stays locked
     /// until the last of them is dropped. Dropping the last handle without this call does the same,
-    /// but can only log an error.
+    /// or as much of it as can be done, but can only log an error.
     pub fn close(self) -> Result<()> {
         self.shared.close()
     }
@@ -322,7 +322,12 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Err(error) = self.close() {
+        let Err(error) = self.close() else { return };
+        if self.engine.has_unwritten() {
+            // Nobody can try again. The rest is worth a checkpoint.
+            block_on(self.engine.store().close_incomplete()).ok();
+            tracing::error!("the image was closed without data that could not be written: {error}");
+        } else {
             tracing::error!("the image was not closed cleanly, the next opening recovers it: {error}");
         }
     }

@@ -1,9 +1,11 @@
 //! The library as a program uses it, over memory and over files.
 
+use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
-use syncline::device::MemoryDevice;
+use std::sync::atomic::{AtomicBool, Ordering};
+use syncline::device::{AlignedBuf, Completion, Device, DeviceError, MemoryDevice, Operation};
 use syncline::receipt::{Call, Cover};
 use syncline::{
     Allocation, Deduplicated, Error, File, FileType, Filesystem, FormatOptions, ImageOptions, OpenOptions,
@@ -196,6 +198,51 @@ fn closing_leaves_nothing_to_recover_and_dropping_does_the_same() {
     assert!(fs.recovery().clean);
     assert_eq!(fs.read("kept too").unwrap(), b"by dropping");
     assert_eq!(errno(fs.create_dir("no")), 30);
+}
+
+/// A device that takes no large writes, when it is told so.
+struct Narrow {
+    below: Arc<MemoryDevice>,
+    is_narrow: AtomicBool,
+}
+
+impl Device for Narrow {
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
+        self.below.read(offset, buf, done);
+    }
+    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
+        let len_bytes: usize = bufs.iter().map(Bytes::len).sum();
+        if self.is_narrow.load(Ordering::SeqCst) && len_bytes >= 256 << 10 {
+            return done(Err(DeviceError::Abandoned { operation: Operation::Write }));
+        }
+        self.below.write(offset, bufs, done);
+    }
+    fn flush(&self, done: Completion<()>) {
+        self.below.flush(done);
+    }
+    fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
+        self.below.discard(offset, len_bytes, done);
+    }
+}
+
+/// Whoever drops the last handle can't try again.
+#[test]
+fn dropping_keeps_what_can_be_written() {
+    let below = MemoryDevice::new(SIZE);
+    format_device(below.clone(), &FormatOptions::default()).unwrap();
+    let device = Arc::new(Narrow { below: below.clone(), is_narrow: false.into() });
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    fs.write("lost", vec![1; 1 << 20]).unwrap();
+    fs.write("kept", "by dropping").unwrap();
+    device.is_narrow.store(true, Ordering::SeqCst);
+    drop(fs);
+    let fs = Filesystem::open_device(below, ImageOptions::default()).unwrap();
+    assert!(!fs.recovery().clean, "something is missing");
+    assert_eq!(fs.read("kept").unwrap(), b"by dropping");
+    assert_eq!(fs.read("lost").unwrap(), b"");
 }
 
 #[test]
