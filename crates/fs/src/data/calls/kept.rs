@@ -75,8 +75,9 @@ impl Filesystem {
             tries += 1;
             let may_pass = tries < TRIES;
             match throttle::wait_for_room(self, data.len() as u64).await {
-                // What is dirty of some file can't be written; next time it may be another one.
-                Err(FsError::Store(StoreError::Device(_) | StoreError::Corrupt { .. })) if may_pass => {}
+                // What is dirty of some file can't be written, whatever the reason: that is its loss, and
+                // next time it may be another file's turn.
+                Err(_) if may_pass => {}
                 Err(error) => return Err(error),
                 Ok(()) => {
                     let written =

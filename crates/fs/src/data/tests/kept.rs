@@ -191,6 +191,30 @@ fn a_block_that_stays_unreadable_costs_what_was_kept_of_it() {
     mount.hand_over(ino, 0, &pattern(3, 4096)).unwrap();
 }
 
+/// Another file's data has to make room, and its items are damaged. There are others.
+#[test]
+fn a_damaged_file_costs_nothing_that_was_kept_of_others() {
+    let mount = Mount::sized(64 << 20, Options { dirty_bytes_max: 1 << 20, ..options() });
+    let (damaged, sound, ino) = (mount.create("damaged"), mount.create("sound"), mount.create("file"));
+    mount.write(damaged, 0, &pattern(1, 10 * 4096));
+    mount.fsync_placed(damaged);
+    let key = Key::new(damaged, Kind::Extent, 0);
+    let mut value = block_on(mount.fs.store().get(key)).unwrap().unwrap().to_vec();
+    value[8..10].fill(0);
+    let mut transaction = syncline_store::Transaction::new();
+    transaction.put(key, value);
+    mount.fs.store().commit(transaction).unwrap();
+    mount.write(damaged, 0, &pattern(2, 10 * 4096));
+    mount.write(sound, 0, &pattern(3, 1 << 19));
+    let data = pattern(4, (1 << 19) + 4096);
+    mount.hand_over(ino, 0, &data).unwrap();
+    assert_eq!(mount.fs.counters().writes_lost, 0);
+    assert!(mount.fs.counters().writes_throttled > 0, "it found room at once");
+    mount.fsync(ino);
+    assert_eq!(mount.crash().read(ino, 0, 1 << 20), data);
+    assert!(matches!(block_on(mount.fs.fsync(damaged, false)), Err(FsError::Corrupt { .. })));
+}
+
 /// A write takes room that only a checkpoint gives back.
 #[test]
 fn a_checkpoint_that_fails_for_a_moment_costs_nothing_that_was_kept() {
