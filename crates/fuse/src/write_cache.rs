@@ -38,6 +38,8 @@ pub struct WriteCache {
 struct Files {
     /// Files that are open for writing through the cache.
     open: HashMap<Ino, OpenFile>,
+    /// Files that were closed, with the times that hold since and are yet to be taken.
+    closed: HashMap<Ino, WrittenTimes>,
     /// Files that are about to become of class `strict`: nobody opens them for writing through the
     /// cache any more.
     becoming_strict: HashSet<Ino>,
@@ -82,25 +84,40 @@ impl WriteCache {
         if files.becoming_strict.contains(&ino) {
             return false;
         }
-        files.open.entry(ino).or_default().handles += 1;
+        let times = files.closed.remove(&ino);
+        let file = files.open.entry(ino).or_default();
+        file.handles += 1;
+        if times.is_some() {
+            (file.times, file.is_written_since) = (times, true);
+        }
         self.len.store(files.open.len(), Ordering::Release);
         true
     }
 
     /// Counts a close. The kernel has nothing left of what was written through that handle. After the
-    /// last one it has nothing left at all: returns the times that hold now, if the file has others.
-    pub fn closed(&self, ino: Ino) -> Option<WrittenTimes> {
+    /// last one it has nothing left at all: true if the file has other times than those that hold now,
+    /// which are to be [taken](Self::times_at_close).
+    pub fn closed(&self, ino: Ino) -> bool {
         let mut files = self.files.lock();
-        let file = files.open.get_mut(&ino)?;
+        let Some(file) = files.open.get_mut(&ino) else { return false };
         file.handles -= 1;
         if file.handles > 0 {
-            return None;
+            return false;
         }
-        let times = if file.is_written_since { file.times } else { None };
+        let times = file.times.filter(|_| file.is_written_since);
         files.open.remove(&ino);
         files.losses.closed(ino);
         self.len.store(files.open.len(), Ordering::Release);
-        times
+        let Some(times) = times else { return false };
+        files.closed.insert(ino, times);
+        true
+    }
+
+    /// The times that hold since the last close, unless a program has set others since, or has opened
+    /// the file: it brings its own, or leaves these to its close. Told once. Asked when nothing else
+    /// can change the file's.
+    pub fn times_at_close(&self, ino: Ino) -> Option<WrittenTimes> {
+        self.files.lock().closed.remove(&ino)
     }
 
     /// True if the kernel may have contents of the file that have not come.
@@ -213,6 +230,7 @@ impl WriteCache {
             files.known_mtimes.remove(&ino);
         }
         let taken = if is_stale { WrittenTimes { mtime, ..times } } else { times };
+        files.closed.remove(&ino);
         if let Some(file) = files.open.get_mut(&ino) {
             (file.times, file.is_written_since) = (Some(taken), false);
         }
@@ -226,8 +244,19 @@ impl WriteCache {
         }
         let mut files = self.files.lock();
         files.known_mtimes.remove(&ino);
+        files.closed.remove(&ino);
         if let Some(file) = files.open.get_mut(&ino) {
             (file.times, file.is_written_since) = (None, false);
+        }
+    }
+
+    /// Records that a program is about to change something else, which moves the kernel's ctime.
+    pub fn ctime_moves(&self, ino: Ino, ctime: Timestamp) {
+        let mut files = self.files.lock();
+        let files = &mut *files;
+        let open = files.open.get_mut(&ino).and_then(|file| file.times.as_mut());
+        for times in open.into_iter().chain(files.closed.get_mut(&ino)) {
+            times.ctime = ctime;
         }
     }
 
@@ -377,8 +406,37 @@ mod tests {
         assert_eq!(cache.handed_over(7, times(6), at(9)), times(6));
         cache.opened(7);
         cache.pages_came(7, &(0..1));
-        assert_eq!(cache.closed(7), None, "another one may have more");
-        assert_eq!(cache.closed(7), Some(times(6)));
+        assert!(!cache.closed(7), "another one may have more");
+        assert!(cache.closed(7));
+        assert_eq!((cache.times_at_close(7), cache.times_at_close(7)), (Some(times(6)), None));
+    }
+
+    /// A RELEASE comes when close(2) has long returned. Between the two, programs may do anything.
+    #[test]
+    fn times_at_a_close_give_way_to_later_ones() {
+        let cache = WriteCache::new(true);
+        let close = || {
+            cache.opened(7);
+            cache.handed_over(7, times(5), at(9));
+            cache.pages_came(7, &(0..1));
+            assert!(cache.closed(7));
+        };
+        close();
+        cache.times_are_set(7);
+        assert_eq!(cache.times_at_close(7), None);
+        close();
+        cache.handed_over(7, times(6), at(9));
+        assert_eq!(cache.times_at_close(7), None);
+        close();
+        cache.ctime_moves(7, at(8));
+        assert_eq!(cache.times_at_close(7), Some(WrittenTimes { mtime: at(5), ctime: at(8) }));
+        // Whoever opens it may write nothing.
+        close();
+        cache.opened(7);
+        assert_eq!(cache.times_at_close(7), None);
+        assert!(cache.is_unsettled(7) && cache.closed(7));
+        assert_eq!(cache.times_at_close(7), Some(times(5)));
+        assert!(cache.files.lock().closed.is_empty());
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(super) async fn goes_past(session: &Session, ino: Ino, flags: u32) -> Result
     };
     let is_strict = is_strict.await;
     if !matches!(is_strict, Ok(false)) {
-        cache.closed(ino);
+        Box::pin(released(session, ino)).await;
     }
     is_strict
 }
@@ -56,11 +56,10 @@ pub(super) async fn goes_past(session: &Session, ino: Ino, flags: u32) -> Result
 /// was written through it.
 pub(super) async fn released(session: &Session, ino: Ino) {
     let cache = session.write_cache();
-    let Some(times) = cache.closed(ino) else { return };
-    // Whoever has opened it since brings later ones. A file that was removed, or a filesystem that gave
-    // up writing, has none to keep.
-    let last = |_: &Attributes| (!cache.is_open(ino)).then_some(times);
-    session.fs().take_times(ino, last).await.ok();
+    if cache.closed(ino) && session.fs().take_times(ino, |_| cache.times_at_close(ino)).await.is_err() {
+        // A file that was removed, or a filesystem that gave up writing, has none to keep.
+        cache.times_at_close(ino);
+    }
 }
 
 /// Serves a WRITE of pages that the kernel kept.
@@ -315,6 +314,8 @@ pub(super) async fn sort(
     }
     if changes.mtime.is_some() {
         cache.times_are_set(ino);
+    } else if let Some(ctime) = changes.ctime {
+        cache.ctime_moves(ino, ctime);
     }
     Ok((changes, None))
 }

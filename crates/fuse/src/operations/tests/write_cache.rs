@@ -360,6 +360,27 @@ fn times_that_a_program_sets_stay() {
     assert_eq!(bench.times(ino), (OLD + 7, OLD + 8));
 }
 
+/// Times of writes that came before their contents hold in the end, but for those of later changes.
+#[test]
+fn a_change_of_mode_keeps_its_time() {
+    for is_synced in [true, false] {
+        let bench = bench();
+        let made = bench.create(ROOT_NODE, b"file", libc::O_RDWR);
+        let ino = made.entry.node;
+        assert_eq!(bench.hand_times_over(ino, setattr::HANDLE, OLD, OLD), 0);
+        assert_eq!(bench.hand_over(ino, 0, b"contents"), 0);
+        let (valid, ctime) = (setattr::MODE | setattr::CTIME, OLD + 5);
+        let input = SetAttrIn { valid, mode: 0o600, ctime, ..SetAttrIn::default() };
+        assert_eq!(bench.errno(Opcode::SetAttr, ino, &[input.as_bytes()]), 0);
+        if is_synced {
+            assert_eq!(bench.sync(ino), 0);
+        } else {
+            bench.release(ino, made.open.handle);
+        }
+        assert_eq!(bench.times(ino), (OLD, OLD + 5));
+    }
+}
+
 #[test]
 fn a_truncation_has_the_kernels_times() {
     let bench = bench();
