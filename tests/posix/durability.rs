@@ -72,6 +72,10 @@ fn what_was_promised_is_durable_in_time() {
     write_synced(&mount.path.join("file"), &[7; 50_000]);
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(mount.stats()["files"]["syncs_ordered"], 1);
+    let daemon = mount.stats()["daemon"].clone();
+    assert!(daemon["durability"] == "ordered:1" && daemon["synchronous"] == "async", "{daemon}");
+    let state = syncline(["stats".as_ref(), mount.path.as_os_str()]).ok().out;
+    assert!(state.contains("read-write, durability=ordered:1, over "), "{state}");
     let mount = after_kill(mount, &place);
     assert_eq!(fs::read(mount.path.join("file")).unwrap(), [7; 50_000]);
     mount.unmount().ok();

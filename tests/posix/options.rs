@@ -163,6 +163,8 @@ fn mount_calls_the_program_by_another_name() {
             assert_eq!(told.contains("read-only (remounted read-only)"), refused, "{options}: {told}");
             assert_eq!(told.contains("read-write"), !refused, "{options}: {told}");
         }
+        let json = syncline(["stats".as_ref(), directory.as_os_str(), "--json".as_ref()]).ok().out;
+        assert_eq!(json.contains("\"remounted read-only\""), refused, "{options}: {json}");
     }
     // What a remount can't change is told, also through mount(8).
     for options in ["compress", "cache=64MiB", "log=/tmp/other"] {
@@ -173,7 +175,7 @@ fn mount_calls_the_program_by_another_name() {
         assert!(answer.err.contains(&format!("stay as they were: {options}; ")), "{answer:?}");
     }
     // A mount that answers before data is durable does not claim to be synchronous.
-    for option in ["sync", "dirsync"] {
+    for option in ["sync", "dirsync", "durability=strict"] {
         let mut remount = named(&place, "mount.syncline");
         remount.arg(place.image()).arg(&directory).args(["-o", &format!("remount,rw,{option}")]);
         run(remount).fails(32, &["can't become", &format!("unmount it, and mount it with -o {option}")]);

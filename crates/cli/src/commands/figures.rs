@@ -9,7 +9,7 @@ use std::time::Instant;
 use syncline_check::Scrub;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::superblock::Superblock;
-use syncline_fs::Filesystem;
+use syncline_fs::{Durability, Filesystem};
 use syncline_fuse::Session;
 use syncline_image::Figures;
 use syncline_store::{RecoveryReport, Store};
@@ -38,7 +38,7 @@ pub fn register(
     fs: &Arc<Filesystem>,
     scrub: &Arc<Scrub>,
     (storage, image): (&Figures, &Path),
-    durability: &str,
+    (class, synchronous): (Durability, &str),
     report: RecoveryReport,
 ) {
     let control = session.control();
@@ -51,7 +51,8 @@ pub fn register(
         "version": env!("CARGO_PKG_VERSION"),
         "transport": session.transport(),
         "writeback_cache": session.keeps_writes(),
-        "durability": durability,
+        "durability": class.to_string(),
+        "synchronous": synchronous,
         "read_only": fs.store().read_only_reason().is_some(),
     });
     let daemon_text = daemon.to_string();

@@ -292,7 +292,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         &fs,
         &scrub,
         (&figures, &image),
-        &choices.durability(),
+        (choices.class(), choices.synchronous()),
         report,
     );
     let transfers = Transfers::register(prepared.session().control(), &fs);

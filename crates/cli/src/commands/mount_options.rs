@@ -15,7 +15,7 @@ const RECEIPTS_MAX: usize = 1 << 20;
 const UNKNOWN: &str = "unknown option; 'syncline mount --help' lists them";
 
 /// The names of the `Synchronous` values as options, in order.
-const DURABILITIES: [&str; 3] = ["async", "dirsync", "sync"];
+const SYNCHRONOUS: [&str; 3] = ["async", "dirsync", "sync"];
 
 /// The options that the kernel reports for every FUSE mount.
 pub const KERNEL_WORDS: [&str; 7] =
@@ -295,19 +295,25 @@ impl MountChoices {
         }
     }
 
-    /// When changes become durable, as the name of the option.
-    pub fn durability(&self) -> String {
-        match self.fs.durability {
-            Durability::Strict => DURABILITIES[Synchronous::Everything as usize].to_owned(),
-            Durability::Ordered(_) => self.fs.durability.to_string(),
-            Durability::Fsync => DURABILITIES[self.synchronous as usize].to_owned(),
-        }
+    /// The class of files and directories that have none of their own.
+    pub fn class(&self) -> Durability {
+        self.fs.durability
     }
 
-    /// True if a daemon that was started with the other durability promises at least as much.
-    pub fn is_promised_by(&self, durability: &str) -> bool {
-        let rank = |name: &str| DURABILITIES.iter().position(|known| *known == name).unwrap_or(0);
-        rank(&self.durability()) <= rank(durability)
+    /// The option that makes changes durable before they are answered, or "async".
+    pub fn synchronous(&self) -> &'static str {
+        SYNCHRONOUS[self.synchronous as usize]
+    }
+
+    /// The option that promises more than a mount of this class and synchronous option does.
+    pub fn promised_beyond(&self, class: &str, synchronous: &str) -> Option<String> {
+        let promised = SYNCHRONOUS.iter().position(|known| *known == synchronous).unwrap_or(0);
+        if self.synchronous as usize > promised {
+            return Some(self.synchronous().to_owned());
+        }
+        let is_promised =
+            class == Durability::Strict.to_string() || promised == Synchronous::Everything as usize;
+        (self.fs.durability == Durability::Strict && !is_promised).then(|| "durability=strict".to_owned())
     }
 
     /// True if FUSE over io_uring should be switched on where it is off.
@@ -370,6 +376,23 @@ mod tests {
         );
         assert_eq!(synchronous("sync,async"), Synchronous::Never);
         assert_eq!(parse("strictatime").unwrap().fs.access_time, AccessTime::Always);
+    }
+
+    #[test]
+    fn an_option_that_promises_more_than_the_mount_is_named() {
+        let beyond =
+            |text: &str, class, synchronous| parse(text).unwrap().promised_beyond(class, synchronous);
+        for promised in [("fsync", "async"), ("ordered:5", "async"), ("strict", "dirsync"), ("fsync", "sync")]
+        {
+            assert_eq!(beyond("noatime", promised.0, promised.1), None);
+        }
+        assert_eq!(beyond("sync", "fsync", "dirsync").as_deref(), Some("sync"));
+        assert_eq!(beyond("dirsync", "ordered:5", "async").as_deref(), Some("dirsync"));
+        // A directory may have another class.
+        assert_eq!(beyond("sync", "strict", "async").as_deref(), Some("sync"));
+        assert_eq!(beyond("durability=strict", "fsync", "dirsync").as_deref(), Some("durability=strict"));
+        assert_eq!(beyond("durability=strict", "strict", "async"), None);
+        assert_eq!(beyond("durability=strict,dirsync", "fsync", "sync"), None);
     }
 
     #[test]

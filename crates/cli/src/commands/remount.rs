@@ -54,8 +54,9 @@ pub fn remount(directory: &Path, options: &[String], shown: &[String]) -> Outcom
             let text = format!("{}: its daemon can't write: {reason}", directory.display());
             return Err(Failure::new(text).next("unmount it, and mount it with -o rw"));
         }
-        if !choices.is_promised_by(stats["daemon"]["durability"].as_str().unwrap_or_default()) {
-            let (directory, asked) = (directory.display(), choices.durability());
+        let promised = |name: &str| stats["daemon"][name].as_str().unwrap_or_default();
+        if let Some(asked) = choices.promised_beyond(promised("durability"), promised("synchronous")) {
+            let directory = directory.display();
             let text = format!("{directory}: a mount can't become one with -o {asked}");
             return Err(Failure::new(text).next(format!("unmount it, and mount it with -o {asked}")));
         }

@@ -4,4 +4,4 @@ mod interval;
 mod sample;
 
 pub use interval::{Interval, Spread};
-pub use sample::Sample;
+pub use sample::{Sample, stats};

@@ -24,7 +24,7 @@ pub struct Sample {
 impl Sample {
     /// Asks the daemon behind a path.
     pub fn take(path: &Path) -> Result<Self, Failure> {
-        let stats = with_mode_of_mount(path, parsed(&control::stats(path)?)?);
+        let stats = stats(path)?;
         let distributions = parsed(&control::text(path, DISTRIBUTIONS)?)?;
         Ok(Self { stats, distributions, taken: Instant::now() })
     }
@@ -67,6 +67,11 @@ impl Sample {
     pub fn uptime(&self) -> Duration {
         Duration::from_millis(self.number("/process/uptime_ms"))
     }
+}
+
+/// The counters alone of the daemon behind a path.
+pub fn stats(path: &Path) -> Result<Value, Failure> {
+    Ok(with_mode_of_mount(path, parsed(&control::stats(path)?)?))
 }
 
 /// The daemon's figures, read-only where the kernel has the mount so. The daemon is not told of a

@@ -5,14 +5,13 @@ pub mod summary;
 mod watch;
 
 use super::ask;
-use crate::failure::{Failure, Outcome};
-use crate::live::Sample;
+use crate::failure::Outcome;
+use crate::live::{self, Sample};
 use crate::metrics::{self, Mounted};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use syncline_fuse::control;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,10 +66,7 @@ pub fn run(args: Args) -> Outcome {
         say_text!("{}", summary::text(&args.directory, &Sample::take(&args.directory)?));
         return Ok(ExitCode::SUCCESS);
     }
-    let text = control::stats(&args.directory)?;
-    let stats: Value = serde_json::from_str(&text).map_err(|error| {
-        Failure::new(format!("the daemon's answer makes no sense: {error}; is it an older version?"))
-    })?;
+    let stats = live::stats(&args.directory)?;
     if args.json {
         say_text!("{stats:#}\n");
     } else {

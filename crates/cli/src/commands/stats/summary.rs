@@ -120,7 +120,19 @@ pub fn state(sample: &Sample) -> String {
         Some(Value::Bool(true)) => ", writes kept by the kernel",
         _ => "",
     };
-    format!("{access}, over {transport}{kept}, for {uptime}{recovered}")
+    format!("{access}{}, over {transport}{kept}, for {uptime}{recovered}", promise(sample))
+}
+
+/// How the mount promises durability, as its options say it, where that is not the default.
+fn promise(sample: &Sample) -> String {
+    let class = match sample.text("/daemon/durability") {
+        "" | "fsync" => String::new(),
+        class => format!(", durability={class}"),
+    };
+    match sample.text("/daemon/synchronous") {
+        "" | "async" => class,
+        option => format!("{class}, {option}"),
+    }
 }
 
 pub fn space(sample: &Sample) -> String {
