@@ -10,6 +10,9 @@ use syncline_fuse::control::{self, ControlError};
 use syncline_fuse::mounts;
 use syncline_store::Distribution;
 
+/// Why a mount that its daemon could write to is read-only.
+const REMOUNTED: &str = "remounted read-only";
+
 /// All counters and distributions of a mount.
 #[derive(Clone, Debug)]
 pub struct Sample {
@@ -63,6 +66,13 @@ impl Sample {
         self.number("/daemon/pid") == other.number("/daemon/pid")
     }
 
+    /// True if the daemon can't write any more, although it was mounted for that.
+    pub fn gave_up_writing(&self) -> bool {
+        let reason = self.text("/read_only");
+        let was_writable = self.stats.pointer("/daemon/read_only") == Some(&Value::Bool(false));
+        was_writable && !reason.is_empty() && reason != REMOUNTED
+    }
+
     /// How long the filesystem has been mounted.
     pub fn uptime(&self) -> Duration {
         Duration::from_millis(self.number("/process/uptime_ms"))
@@ -85,7 +95,7 @@ fn with_mode_of_mount(path: &Path, mut stats: Value) -> Value {
         here.is_some_and(|entry| entry.is_read_only())
     });
     if is_read_only && stats["read_only"].is_null() && stats.is_object() {
-        stats["read_only"] = "remounted read-only".into();
+        stats["read_only"] = REMOUNTED.into();
     }
     stats
 }

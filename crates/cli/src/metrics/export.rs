@@ -42,6 +42,7 @@ impl Collector for Mounts {
         self.up(&mut encoder)?;
         self.info(&mut encoder)?;
         self.read_only(&mut encoder)?;
+        self.gave_up_writing(&mut encoder)?;
         self.lost(&mut encoder)?;
         self.requests(&mut encoder)?;
         METRICS.iter().try_for_each(|metric| self.metric(metric, &mut encoder))?;
@@ -88,6 +89,15 @@ impl Mounts {
         for (labels, sample) in self.asked() {
             let read_only = u64::from(!sample.stats["read_only"].is_null());
             metric.encode_family(&labels)?.encode_gauge(&read_only)?;
+        }
+        Ok(())
+    }
+
+    fn gave_up_writing(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "1 if it was mounted for writing and nothing can be written any more, after an error";
+        let mut metric = encoder.encode_descriptor("gave_up_writing", help, None, MetricType::Gauge)?;
+        for (labels, sample) in self.asked() {
+            metric.encode_family(&labels)?.encode_gauge(&u64::from(sample.gave_up_writing()))?;
         }
         Ok(())
     }
@@ -192,8 +202,9 @@ fn buckets(distribution: &Distribution, of: &Distributed) -> Vec<(f64, u64)> {
 mod tests {
     use super::super::table::TOLD_OTHERWISE;
     use super::*;
-    use serde_json::Value;
-    use std::collections::HashSet;
+    use serde_json::{Value, json};
+    use std::collections::{BTreeMap, HashSet};
+    use std::time::Instant;
 
     /// Every number of a daemon's statistics, as a JSON pointer.
     fn numbers(value: &Value, at: String, found: &mut Vec<String>) {
@@ -253,6 +264,21 @@ mod tests {
         assert_eq!(made[1], (8.191e-6, 7));
         assert_eq!(made.last(), Some(&(f64::INFINITY, 1)));
         assert_eq!(made.iter().map(|(_, count)| count).sum::<u64>(), 16);
+    }
+
+    #[test]
+    fn a_mount_that_is_read_only_by_choice_has_not_given_up_writing() {
+        let told = |read_only: Value, mounted_read_only: bool| {
+            let stats = json!({ "read_only": read_only, "daemon": { "read_only": mounted_read_only } });
+            let sample = Sample { stats, distributions: BTreeMap::new(), taken: Instant::now() };
+            let text = text(vec![Mounted { mount: "/mnt".into(), sample: Some(sample) }]);
+            let has = |line: &str| text.contains(&format!("{line}{{mountpoint=\"/mnt\"}} 1"));
+            (has("syncline_read_only"), has("syncline_gave_up_writing"))
+        };
+        assert_eq!(told(Value::Null, false), (false, false));
+        assert_eq!(told("the image was opened read-only".into(), true), (true, false));
+        assert_eq!(told("remounted read-only".into(), false), (true, false));
+        assert_eq!(told("the device can't be written".into(), false), (true, true));
     }
 
     #[test]
