@@ -165,3 +165,35 @@ fn an_image_is_looked_into_without_mounting_it() {
     ask(&["ls"], format!("{image}@tuesday")).fails(1, &["tuesday"]);
     place.check_clean();
 }
+
+/// The daemon goes on with the file that it has open, so nothing else would tell before the unmount.
+#[test]
+fn an_image_file_that_went_or_was_cut_off_is_told_of() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("32MiB");
+    let mount = place.mount("mount");
+    let stats = || syncline(["stats".as_ref(), mount.path.as_os_str()]).ok().out;
+    let metric = || {
+        let words = ["stats".as_ref(), mount.path.as_os_str(), "--prometheus".as_ref()];
+        let text = syncline(words).ok().out;
+        text.lines().any(|line| line.starts_with("syncline_image_changed{") && line.ends_with(" 1"))
+    };
+    assert!(mount.stats()["image_changed"].is_null() && !metric(), "{}", stats());
+    let moved = place.path().join("moved");
+    fs::rename(place.image(), &moved).unwrap();
+    assert!(stats().contains("its image file: it was deleted, moved or replaced"), "{}", stats());
+    assert!(metric() && syncline(["status"]).ok().out.contains("deleted, moved or replaced"));
+    fs::rename(&moved, place.image()).unwrap();
+    let image = fs::File::options().write(true).open(place.image()).unwrap();
+    let len_bytes = image.metadata().unwrap().len();
+    image.set_len(len_bytes - 8192).unwrap();
+    let told = stats();
+    assert!(told.contains(&format!("it was cut off at {} bytes", len_bytes - 8192)), "{told}");
+    assert!(
+        told.contains(&format!("'truncate -s {len_bytes} ")) && told.contains("syncline scrub"),
+        "{told}"
+    );
+    image.set_len(len_bytes).unwrap();
+    assert!(mount.stats()["image_changed"].is_null() && !metric(), "{}", stats());
+    mount.unmount().ok();
+}

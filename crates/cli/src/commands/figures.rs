@@ -1,6 +1,7 @@
 //! The daemon's information about itself: the texts `daemon`, `stats` and `distributions`, and
 //! those of other commands.
 
+use super::image_file::ImageFile;
 use super::remote;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -83,10 +84,13 @@ pub fn register(
     let (fs, session) = (Arc::downgrade(fs), Arc::downgrade(session));
     let scrub = scrub.clone();
     let (started, figures, name) = (Instant::now(), storage.clone(), image.to_owned());
+    let file = ImageFile::of(image);
     control.register("stats", move || {
         let (Some(fs), Some(session)) = (fs.upgrade(), session.upgrade()) else { return "{}".into() };
         let mut stats = of(&fs, &scrub, &report, started);
         remote::add_to(&mut stats, &figures, &name);
+        let size_bytes = fs.store().geometry().total_blocks * BLOCK_BYTES as u64;
+        stats["image_changed"] = file.as_ref().and_then(|file| file.change(size_bytes)).into();
         stats["daemon"] = daemon.clone();
         stats["requests"] = serde_json::from_str(&session.counters().to_json()).unwrap_or_default();
         stats.to_string()

@@ -23,6 +23,7 @@ mod files;
 mod found;
 pub mod identity;
 pub mod image;
+mod image_file;
 pub mod info;
 pub mod inspect;
 mod interrupt;

@@ -98,6 +98,7 @@ fn object(entry: &MountEntry, found: &Found) -> Value {
             "read_only": sample.stats["read_only"],
             "lease": sample.stats["lease"],
             "lost": sample.stats["lost"],
+            "image_changed": sample.stats["image_changed"],
             "fsyncs_per_second": fsyncs,
             "errors": summary::errors(sample),
         }),

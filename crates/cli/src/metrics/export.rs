@@ -44,6 +44,7 @@ impl Collector for Mounts {
         self.read_only(&mut encoder)?;
         self.gave_up_writing(&mut encoder)?;
         self.lost(&mut encoder)?;
+        self.image_changed(&mut encoder)?;
         self.requests(&mut encoder)?;
         METRICS.iter().try_for_each(|metric| self.metric(metric, &mut encoder))?;
         DISTRIBUTIONS.iter().try_for_each(|distributed| self.distributed(distributed, &mut encoder))
@@ -108,6 +109,16 @@ impl Mounts {
         for (labels, sample) in self.asked() {
             let lost = u64::from(sample.stats["lost"].is_object());
             metric.encode_family(&labels)?.encode_gauge(&lost)?;
+        }
+        Ok(())
+    }
+
+    fn image_changed(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let help = "1 if the image file was deleted, moved, replaced or cut off below the mount";
+        let mut metric = encoder.encode_descriptor("image_changed", help, None, MetricType::Gauge)?;
+        for (labels, sample) in self.asked() {
+            let changed = u64::from(sample.stats["image_changed"].is_string());
+            metric.encode_family(&labels)?.encode_gauge(&changed)?;
         }
         Ok(())
     }

@@ -120,7 +120,11 @@ pub fn state(sample: &Sample) -> String {
         Some(Value::Bool(true)) => ", writes kept by the kernel",
         _ => "",
     };
-    format!("{access}{}, over {transport}{kept}, for {uptime}{recovered}", promise(sample))
+    let image = match sample.text("/image_changed") {
+        "" => String::new(),
+        change => format!("; its image file: {change}"),
+    };
+    format!("{access}{}, over {transport}{kept}, for {uptime}{recovered}{image}", promise(sample))
 }
 
 /// How the mount promises durability, as its options say it, where that is not the default.
