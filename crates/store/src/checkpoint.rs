@@ -218,8 +218,8 @@ impl Store {
         // Room can still be made.
         if !matches!(error, StoreError::NoSpace) && state.failures.add(self.options.patience) {
             let next = match error {
-                StoreError::Device(_) => "mend the device and mount again to recover",
-                _ => "run 'syncline check --repair'",
+                StoreError::Device(_) => format!("{} and mount again to recover", error.mending_device()),
+                _ => "run 'syncline check --repair'".to_owned(),
             };
             // Otherwise callers that wait for a checkpoint to make room would wait for ever
             // (promise P5).

@@ -189,7 +189,7 @@ pub struct CountersSnapshot {
     pub flushes_elided: u64,
     /// Flushes that failed.
     pub flushes_failed: u64,
-    /// Device bytes written for each byte of file data.
+    /// Device bytes written for each byte of file data; 0 before there is any.
     pub write_amplification: f64,
     /// From request to durable, nanoseconds.
     pub fsync_ns: LatencySummary,
@@ -261,7 +261,10 @@ impl Counters {
             flushes_joined: device.flushes_joined,
             flushes_elided: device.flushes_elided,
             flushes_failed: device.flushes_failed,
-            write_amplification: device.write_bytes as f64 / data_bytes.max(1) as f64,
+            write_amplification: match data_bytes {
+                0 => 0.0,
+                bytes => device.write_bytes as f64 / bytes as f64,
+            },
             fsync_ns: self.fsync_latency.summary(),
             write_ns: self.write_latency.summary(),
             gather_ns: self.gather_latency.summary(),

@@ -1,7 +1,10 @@
 //! Errors of the store.
 
+use std::io::ErrorKind;
 use syncline_device::DeviceError;
 use syncline_format::{BlockAddr, FormatError};
+
+const MENDING: &str = "mend the device";
 
 /// Why a store operation failed. Cheap to clone: one failure answers many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -41,6 +44,18 @@ pub enum StoreError {
     Unusable(std::sync::Arc<str>),
 }
 
+impl StoreError {
+    /// What makes the device take writes again, if it refuses them.
+    pub(crate) fn mending_device(&self) -> &'static str {
+        let Self::Device(error) = self else { return MENDING };
+        match error.io_error().map(|error| error.kind()) {
+            // An image file with holes, on a host that has no room for them any more.
+            Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => "free space where the image lies",
+            _ => MENDING,
+        }
+    }
+}
+
 impl From<syncline_tree::TreeError> for StoreError {
     fn from(error: syncline_tree::TreeError) -> Self {
         use syncline_tree::TreeError;
@@ -77,5 +92,22 @@ impl From<syncline_log::ReplayError> for StoreError {
             ReplayError::Device(error) => Self::Device(error),
             ReplayError::Corrupt { addr, detail, .. } => Self::Corrupt { addr, detail },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncline_device::Operation;
+
+    #[test]
+    fn a_full_host_is_told_from_a_device_that_fails() {
+        let mending = |kind: ErrorKind| {
+            StoreError::from(DeviceError::io(Operation::Write, 0, 4096, kind.into())).mending_device()
+        };
+        assert_eq!(mending(ErrorKind::StorageFull), "free space where the image lies");
+        assert_eq!(mending(ErrorKind::QuotaExceeded), "free space where the image lies");
+        assert_eq!(mending(ErrorKind::Other), "mend the device");
+        assert_eq!(StoreError::NoSpace.mending_device(), "mend the device");
     }
 }

@@ -465,7 +465,8 @@ impl Store {
         // Room can still be made.
         if !matches!(error, StoreError::NoSpace) && self.group.failures.lock().add(self.options.patience) {
             self.turn_read_only(&format!(
-                "the log could not be written ({error}); unmount, mend the device and mount again to recover"
+                "the log could not be written ({error}); unmount, {} and mount again to recover",
+                error.mending_device()
             ));
         }
     }

@@ -164,3 +164,13 @@ pub fn of_new_filesystem() -> Value {
     });
     stats
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nothing_is_amplified_before_there_is_data() {
+        let store = &super::of_new_filesystem()["store"];
+        assert!(store["device_write_bytes"].as_u64().unwrap() > 0 && store["data_bytes"] == 0, "{store}");
+        assert_eq!(store["write_amplification"], 0.0);
+    }
+}
