@@ -136,6 +136,7 @@ const REFUSED: &str = "
     2  | crashlab record image empty --mount-options ro -- true | is written to; leave out ro
     2  | crashlab record image empty --mount-options atomic -- true | atomic; unknown option
     2  | mount image empty -o nonsense             | nonsense; unknown option; --help
+    2  | mount image empty -o commit=0             | commit=0; seconds, 1 at least
     2  | mount image empty -o noatim               | noatim; unknown option; did you mean noatime?
     2  | inspect image                             | no command came on standard input; -c
 ";
@@ -162,6 +163,7 @@ const REFUSED_MOUNTED: &str = "
     1  | send mount none                           | there is no snapshot; snapshot list
     3  | crashlab record used empty -- true        | used is in use; unmount
     3  | cp -a used: new                           | used is in use; IMAGE@SNAPSHOT:PATH
+    1  | cp used@kept:none new                     | used@kept:/none; no such file
     8  | check mount                               | mount is a mounted filesystem; /used); syncline scrub
     8  | check --repair mount                      | mount is a mounted filesystem; /used); syncline scrub
     3  | inspect mount                             | mount is a mounted filesystem; /used); syncline umount

@@ -196,8 +196,9 @@ impl MountChoices {
             "nodiscard" => (self.store.discard, self.punch_holes) = (false, false),
             "accept-damaged-log" => self.store.accept_damaged_log = true,
             "commit" => {
-                let seconds: u64 = value.parse().map_err(|_| "give a number of seconds".to_owned())?;
-                self.store.checkpoint_interval = Duration::from_secs(seconds.max(1));
+                let seconds = value.parse::<u64>().ok().filter(|seconds| *seconds > 0);
+                let seconds = seconds.ok_or("give a number of seconds, 1 at least")?;
+                self.store.checkpoint_interval = Duration::from_secs(seconds);
             }
             "memtable" => self.store.memtable_bytes = at_least(value, 64 << 10)?,
             "cache" => self.store.node_cache_bytes = at_least(value, 1 << 20)?,
@@ -449,7 +450,7 @@ mod tests {
         );
         assert!(parse("x-systemd.automount,X-mount.mkdir,comment=ours,nofail").is_ok());
         assert!(parse("sloppy,nobarrier").is_ok() && parse("sloppy,commit=soon").is_err());
-        assert!(parse("commit=soon").is_err());
+        assert!(parse("commit=soon").is_err() && parse("commit=0").is_err());
         assert!(parse("memtable=1").is_err());
         assert!(parse("receipts=all").is_err() && parse("receipts=9999999").is_err());
         assert!(parse("ablate=fsync").is_err_and(|failure| failure.to_string().contains("flush-group")));

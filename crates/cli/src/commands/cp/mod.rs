@@ -85,7 +85,8 @@ pub fn run(args: Args) -> Outcome {
     let into = args.destination.is_dir();
     let mut told = Told { bar: spinner("copying"), code: 0, left_out: 0, made: HashMap::new() };
     for source in &sources {
-        let mut copier = Copier::new(&source.fs, &source.image, &images, args.archive, &mut told);
+        let shown = source.shown();
+        let mut copier = Copier::new(&source.fs, &shown, &images, args.archive, &mut told);
         for place in places.iter().filter(|place| source.is_of(place)) {
             if let Err(failure) = copy_one(&args, place, into, &mut copier) {
                 copier.told.failure(&failure);
@@ -108,6 +109,14 @@ pub fn run(args: Args) -> Outcome {
 }
 
 impl Source {
+    /// The image, and the snapshot if it is one, as the command line names them.
+    fn shown(&self) -> String {
+        match &self.snapshot {
+            Some(snapshot) => format!("{}@{snapshot}", self.image.display()),
+            None => self.image.display().to_string(),
+        }
+    }
+
     fn is_of(&self, place: &Place) -> bool {
         (&self.image, &self.snapshot) == (&place.image, &place.snapshot)
     }

@@ -25,7 +25,8 @@ const PIECE: usize = 1 << 20;
 pub(super) struct Copier<'a> {
     pub fs: &'a Filesystem,
     pub told: &'a mut Told,
-    image: &'a Path,
+    /// The image or snapshot, as messages show it.
+    source: &'a str,
     /// Device and inode number of every open image, which no copy may overwrite.
     images: &'a [(u64, u64)],
     archive: bool,
@@ -40,18 +41,18 @@ pub(super) struct Copier<'a> {
 impl<'a> Copier<'a> {
     pub fn new(
         fs: &'a Filesystem,
-        image: &'a Path,
+        source: &'a str,
         images: &'a [(u64, u64)],
         archive: bool,
         told: &'a mut Told,
     ) -> Self {
         let (names, entered, buffer) = (HashMap::new(), HashSet::new(), vec![0; PIECE]);
-        Self { fs, told, image, images, archive, names, entered, buffer }
+        Self { fs, told, source, images, archive, names, entered, buffer }
     }
 
     /// A path in the image, as a message shows it.
     pub fn shown(&self, path: &Path) -> String {
-        format!("{}:{}", self.image.display(), path.display())
+        format!("{}:{}", self.source, path.display())
     }
 
     /// The failure for something that can't be read in the image.
