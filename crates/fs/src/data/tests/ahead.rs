@@ -29,6 +29,20 @@ fn on_its_way() -> (Arc<Moody>, Mount, Ino, Vec<u8>) {
     on_its_way_with(options())
 }
 
+/// The same, with an access time that is not logged.
+fn read_on_its_way() -> (Arc<Moody>, Mount, Ino, Timestamp) {
+    let clock = Arc::new(ManualClock::at(10_000_000_000));
+    let (device, mount, ino, _) = on_its_way_with(Options { clock: clock.clone(), ..options() });
+    clock.advance(1_000_000_000);
+    mount.read(ino, 0, 1);
+    let read_at = atime(&mount);
+    (device, mount, ino, read_at)
+}
+
+fn atime(mount: &Mount) -> Timestamp {
+    block_on(mount.fs.getattr(mount.find("file"))).unwrap().atime
+}
+
 fn on_its_way_with(options: Options) -> (Arc<Moody>, Mount, Ino, Vec<u8>) {
     let (device, mount) = moody(options);
     let (ino, mut contents) = mount.file("file", 100);
@@ -111,12 +125,7 @@ fn a_sync_of_durable_blocks_waits_for_no_place() {
 /// The task logs the whole inode item, and with it an access time that nothing else has logged.
 #[test]
 fn a_sync_waits_for_times_that_came_with_a_place() {
-    let clock = Arc::new(ManualClock::at(10_000_000_000));
-    let (device, mount, ino, _) = on_its_way_with(Options { clock: clock.clone(), ..options() });
-    clock.advance(1_000_000_000);
-    mount.read(ino, 0, 1);
-    let atime = |mount: &Mount| block_on(mount.fs.getattr(mount.find("file"))).unwrap().atime;
-    let read_at = atime(&mount);
+    let (device, mount, ino, read_at) = read_on_its_way();
     device.release();
     mount.wait_for_placing();
     assert_ne!(atime(&mount.crash()), read_at, "it is durable already");
@@ -127,12 +136,7 @@ fn a_sync_waits_for_times_that_came_with_a_place() {
 /// The sync has begun before the task logs the time, and waits for its turn behind it.
 #[test]
 fn a_sync_that_waits_for_a_place_has_the_times_that_came_with_it() {
-    let clock = Arc::new(ManualClock::at(10_000_000_000));
-    let (device, mount, ino, _) = on_its_way_with(Options { clock: clock.clone(), ..options() });
-    clock.advance(1_000_000_000);
-    mount.read(ino, 0, 1);
-    let atime = |mount: &Mount| block_on(mount.fs.getattr(mount.find("file"))).unwrap().atime;
-    let read_at = atime(&mount);
+    let (device, mount, ino, read_at) = read_on_its_way();
     let inode = block_on(mount.fs.inode(ino)).unwrap();
     let busy = block_on(inode.lease.read());
     device.release();
