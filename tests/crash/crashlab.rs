@@ -205,6 +205,44 @@ fn an_atomic_write_is_there_as_a_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_file_under_its_final_name_is_whole_after_a_power_cut() {
+    skip_if!(no_fuse());
+    let lab = Lab { place: Place::with_image("64MiB") };
+    lab.record(&["bash".as_ref(), fixture("names.sh").as_os_str()]).ok();
+    let check = format!("bash {}", fixture("names_check.sh").display());
+    let found = lab.explore(&check, &["--limit", "200"]).ok();
+    assert!(found.out.contains(" 0 failing"), "{found:?}");
+}
+
+/// Records git, and looks at so many states in each of its ways of syncing.
+fn git(commits: &str, states: &str) {
+    for mode in ["defaults", "batch"] {
+        let lab = Lab { place: Place::with_image("128MiB") };
+        let script = fixture("git_commits.sh");
+        lab.record(&["bash".as_ref(), script.as_ref(), mode.as_ref(), commits.as_ref()]).ok();
+        let check = format!("bash {} {mode}", fixture("git_check.sh").display());
+        let found = lab.explore(&check, &["--limit", states, "--torn", "1"]).ok();
+        eprintln!("git, {mode}: {}", found.out);
+        assert!(found.out.contains(" 0 failing"), "{found:?}");
+    }
+}
+
+/// No name outlives its data (promise P3).
+#[test]
+fn a_git_repository_is_whole_after_a_power_cut() {
+    skip_if!(no_fuse());
+    skip_if!(support::missing_of(&["git"]));
+    git("3", "30");
+}
+
+#[test]
+#[ignore = "takes half an hour"]
+fn a_git_repository_is_whole_after_a_thousand_power_cuts() {
+    skip_if!(no_fuse());
+    git("20", "500");
+}
+
+#[test]
 fn a_checker_that_is_wrong_is_told_from_a_program_that_is() {
     skip_if!(no_fuse());
     let lab = Lab::new();

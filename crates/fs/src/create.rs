@@ -144,7 +144,9 @@ impl Filesystem {
             return Err(FsError::NotPermitted);
         }
         let dir = self.directory(new_parent).await?;
-        let _held = self.prepare_first_name(&inode).await?;
+        // This comes before the leases, because the submission takes them itself.
+        let _held = self.hold_for_name(&inode)?;
+        self.submit_before_name(&inode, Canary::LinkWithoutData).await?;
         let _leases = lease_all(&[&inode, &dir]).await;
         require_alive(&dir)?;
         require_growable(&dir)?;

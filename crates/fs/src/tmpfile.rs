@@ -2,7 +2,6 @@
 
 use crate::FsError;
 use crate::create::NewInode;
-use crate::data;
 use crate::filesystem::Filesystem;
 use crate::flags::require_growable;
 use crate::inode::{Inode, Meta};
@@ -72,18 +71,13 @@ impl Filesystem {
         }
     }
 
-    /// Prepares an inode for a new name. An inode without names must be linkable. It is held open,
-    /// so that its removal does not begin, and its data is logged first: like a rename, a first
-    /// name brings the contents along (promise P3).
-    pub(crate) async fn prepare_first_name(&self, inode: &Arc<Inode>) -> Result<Option<HeldOpen>, FsError> {
-        let Some(held) = HeldOpen::of_linkable(self, inode.clone()) else {
-            let has_names = inode.state.lock().attr.nlink > 0;
-            return if has_names { Ok(None) } else { Err(FsError::NotFound) };
-        };
-        if !self.store.breaks(Canary::RenameWithoutData) {
-            data::submit_dirty(self, inode).await?;
+    /// Holds an inode that is about to get a name. One without names must be linkable, and stays
+    /// open until then, so that its removal does not begin.
+    pub(crate) fn hold_for_name(&self, inode: &Arc<Inode>) -> Result<Option<HeldOpen>, FsError> {
+        match HeldOpen::of_linkable(self, inode.clone()) {
+            None if inode.state.lock().attr.nlink == 0 => Err(FsError::NotFound),
+            held => Ok(held),
         }
-        Ok(Some(held))
     }
 }
 

@@ -43,6 +43,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         ReleaseAfterFailure => (Engine::Fs, true, 600),
         UncheckedReads => (Engine::Store, true, 100),
         RenameWithoutData => (Engine::Fs, false, 50),
+        LinkWithoutData => (Engine::Fs, false, 50),
         SizeAhead => (Engine::Fs, false, 50),
         SizeBehind => (Engine::Fs, false, 50),
         OrphanNotListed => (Engine::Fs, false, 50),

@@ -127,6 +127,7 @@ fn rules_broken_on_purpose_are_noticed() {
         println!("{canary:?} was found after {summary}\n{violation}");
     }
 }
+        (Canary::LinkWithoutData, "append A/bar 9000; -; link A/bar"),
 
 /// All workloads of one and two operations, then as many of three as time permits.
 #[test]

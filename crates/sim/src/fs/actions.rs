@@ -178,14 +178,14 @@ impl Task {
         let (fs, place) = (self.fs.clone(), at.clone());
         let linking = async move { fs.link(ino, place.parent, &place.name).await };
         let (_, op) = self.changed(linking).await?;
-        self.history.changed(op, Change::Link { ino, at });
+        self.history.changed(op, Change::Link { ino, at, started });
         self.fs.forget(ino, 1);
         Ok(())
     }
 
     pub(super) async fn unlink(&mut self) -> Done {
         let at = self.existing_place()?;
-        let (fs, place) = (self.fs.clone(), at.clone());
+        let (fs, place, started) = (self.fs.clone(), at.clone(), self.history.now());
         let removing = async move { fs.unlink(place.parent, &place.name).await };
         let ((), op) = self.changed_with_room(removing).await?;
         self.history.changed(op, Change::Remove { at });

@@ -134,9 +134,9 @@ impl FsHistory {
         newest
     }
 
-    /// The data that renames up to `op` carried along (promise P3): for each file the transaction,
+    /// The data that new names up to `op` carried along (promise P3): for each file the transaction,
     /// and the time up to which.
-    pub(crate) fn carried_by_renames(&self, op: u64) -> BTreeMap<Ino, Vec<(u64, u64)>> {
+    pub(crate) fn carried_by_names(&self, op: u64) -> BTreeMap<Ino, Vec<(u64, u64)>> {
         let grown = self.grown.lock();
         let mut carried: BTreeMap<Ino, Vec<(u64, u64)>> = BTreeMap::new();
         let mut tree = self.start.clone();
@@ -150,7 +150,7 @@ impl FsHistory {
     }
 
     /// Compares a file's contents with those that a crash may leave. `carried` is the data that
-    /// renames carried along.
+    /// new names carried along.
     pub(crate) fn check_file(
         &self,
         ino: Ino,

@@ -99,7 +99,7 @@ fn compare(
     if let Some(difference) = difference(&view.tree, expected) {
         return Err(difference);
     }
-    let carried = history.carried_by_renames(op);
+    let carried = history.carried_by_names(op);
     view.contents.iter().try_for_each(|(ino, bytes)| {
         let carried = carried.get(ino).map_or(&[][..], Vec::as_slice);
         let checked = history.check_kept(*ino, bytes, op, moments, carried);

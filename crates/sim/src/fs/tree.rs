@@ -83,9 +83,11 @@ pub(crate) enum Change {
         node: Node,
         started: u64,
     },
+    /// Another name for a file, requested at time `started`.
     Link {
         ino: Ino,
         at: Place,
+        started: u64,
     },
     Remove {
         at: Place,
@@ -126,7 +128,7 @@ impl Change {
     /// Shows each inode number in it to `with`, which may change it.
     pub(crate) fn each_ino(&mut self, with: impl Fn(&mut Ino)) {
         match self {
-            Self::Create { at, ino, .. } | Self::Publish { at, ino, .. } | Self::Link { ino, at } => {
+            Self::Create { at, ino, .. } | Self::Publish { at, ino, .. } | Self::Link { ino, at, .. } => {
                 with(ino);
                 with(&mut at.parent);
             }
@@ -188,7 +190,9 @@ impl Tree {
     pub(crate) fn carried_by(&self, change: &Change) -> Vec<(Ino, u64)> {
         let (from, to, exchange, started) = match change {
             Change::Rename { from, to, exchange, started } => (from, to, exchange, started),
-            Change::Publish { ino, started, .. } => return vec![(*ino, *started)],
+            Change::Publish { ino, started, .. } | Change::Link { ino, started, .. } => {
+                return vec![(*ino, *started)];
+            }
             _ => return Vec::new(),
         };
         let exchanged = if *exchange { self.find(to) } else { None };
@@ -209,7 +213,7 @@ impl Tree {
                 self.nodes.insert(*ino, node);
                 self.count_subdirectory(at.parent, *ino, 1);
             }
-            Change::Link { ino, at } => {
+            Change::Link { ino, at, .. } => {
                 self.put(at, *ino).ok_or_else(impossible)?;
                 self.nodes.get_mut(ino).ok_or_else(impossible)?.nlink += 1;
             }

@@ -28,7 +28,7 @@ pub(super) async fn verify(
     if let Some(difference) = difference(&found, &expected) {
         return Err(format!("after transaction {op}: {difference}"));
     }
-    let carried = history.carried_by_renames(op);
+    let carried = history.carried_by_names(op);
     for (ino, bytes) in &contents {
         let carried = carried.get(ino).map_or(&[][..], Vec::as_slice);
         history

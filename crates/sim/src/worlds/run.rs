@@ -35,7 +35,7 @@ const LONG_IDLE: Duration = Duration::from_secs(7);
 pub(super) struct Ran {
     /// Newest transaction before and after the call.
     pub(super) ops: (u64, u64),
-    /// Files whose data the call carries along: a rename (promise P3), or a copy that shares all
+    /// Files whose data the call carries along: a new name (promise P3), or a copy that shares all
     /// blocks. `written` is the file whose data or size it changed.
     pub(super) carried: Vec<Ino>,
     pub(super) written: Option<Ino>,
@@ -280,6 +280,7 @@ impl Runner {
                     ran.carried.extend(target.filter(|_| *kind == RenameKind::Exchange));
                 }
             }
+            Step::Link(from, _) => ran.carried.extend(self.now().find(from).ok()),
             Step::Write(at, ..) | Step::Append(at, _) => ran.written = self.now().find(at).ok(),
             Step::Atomic(at, ..) => {
                 ran.written = self.now().find(at).ok();

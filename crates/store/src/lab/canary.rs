@@ -50,6 +50,8 @@ pub enum Canary {
     UncheckedReads,
     /// Rename a file without submitting its data first (breaks P3).
     RenameWithoutData,
+    /// Give a file a name by link(2) without submitting its data first (breaks P3).
+    LinkWithoutData,
     /// Log the size in memory even if data below it is still dirty.
     SizeAhead,
     /// Log a size that lags one block behind what a submission has named.
@@ -117,7 +119,7 @@ pub enum Canary {
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 49] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -139,6 +141,7 @@ impl Canary {
         Self::RenameWithoutData,
         Self::SizeAhead,
         Self::SizeBehind,
+        Self::LinkWithoutData,
         Self::OrphanNotListed,
         Self::LinkedOrphanStays,
         Self::OverlookWriteback,

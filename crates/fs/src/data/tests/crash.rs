@@ -136,3 +136,48 @@ fn a_replaced_file_is_old_or_new_without_any_fsync() {
     let after = mount.crash();
     assert_eq!(after.read(after.find("target"), 0, 100_000), pattern(6, 30_000));
 }
+
+/// Ways of giving a file that was `made`, and written to, the name "final".
+type Naming = fn(&Mount, Ino);
+
+fn rename(mount: &Mount, flags: crate::types::RenameFlags) {
+    block_on(mount.fs.rename(ROOT, b"temporary", ROOT, b"final", flags)).unwrap();
+}
+
+/// git writes each object under a temporary name, links it to its own, removes the temporary name,
+/// and syncs another file, if any.
+#[test]
+fn a_name_never_comes_back_without_what_was_written_before() {
+    let named = |mount: &Mount| mount.create("temporary");
+    let nameless = |mount: &Mount| block_on(mount.fs.tmpfile(CALLER, ROOT, 0o644, true)).unwrap().ino;
+    let ways: [(&str, fn(&Mount) -> Ino, Naming); 5] = [
+        ("link", named, |mount, ino| {
+            block_on(mount.fs.link(ino, ROOT, b"final")).unwrap();
+            mount.unlink("temporary");
+        }),
+        ("first name", nameless, |mount, ino| {
+            block_on(mount.fs.link(ino, ROOT, b"final")).unwrap();
+        }),
+        ("rename", named, |mount, _| rename(mount, crate::types::RenameFlags::default())),
+        ("rename over another", named, |mount, _| {
+            mount.create("final");
+            rename(mount, crate::types::RenameFlags::default());
+        }),
+        ("exchange", named, |mount, _| {
+            mount.create("final");
+            rename(mount, crate::types::RenameFlags { exchange: true, ..Default::default() });
+        }),
+    ];
+    // In the inode item, in the log, beside the batch, and partly before it.
+    for len in [300, 9_000, 200_000, 3 << 20] {
+        for (way, made, name) in &ways {
+            let mount = Mount::new();
+            let (other, ino) = (mount.create("other"), made(&mount));
+            mount.write(ino, 0, &pattern(7, len));
+            name(&mount, ino);
+            mount.fsync(other);
+            let after = mount.crash();
+            assert!(after.read(after.find("final"), 0, 4 << 20) == pattern(7, len), "{way}, {len} bytes");
+        }
+    }
+}
