@@ -64,6 +64,11 @@ impl Reply {
         self
     }
 
+    /// The structure with which it answers, if any.
+    pub fn fixed_part(&self) -> &[u8] {
+        &self.fixed
+    }
+
     /// True if nothing is to be sent.
     pub fn is_silent(&self) -> bool {
         self.silent

@@ -4,6 +4,7 @@
 mod allocate;
 mod atomic;
 mod attributes;
+mod counted;
 mod directories;
 mod durability;
 mod files;
@@ -78,7 +79,13 @@ pub async fn serve(session: &Session, request: &Request) -> Reply {
         return Reply::error(libc::EIO);
     }
     let answer = match dispatch(session, request, opcode).await {
-        Ok(reply) => synchronous::settle(session, request, opcode).await.map(|()| reply),
+        Ok(reply) => match synchronous::settle(session, request, opcode, &reply).await {
+            Ok(()) => Ok(reply),
+            Err(refusal) => {
+                counted::take_back(session, request, opcode, &reply).await;
+                Err(refusal)
+            }
+        },
         refused => refused,
     };
     match answer {

@@ -40,7 +40,7 @@ pub(super) fn batch_forget(session: &Session, request: &Request) -> Answer {
     Ok(Reply::none())
 }
 
-fn forget_one(session: &Session, ino: Ino, lookups: u64) {
+pub(super) fn forget_one(session: &Session, ino: Ino, lookups: u64) {
     // Afterwards, it may be removed at once.
     let is_gone = session.write_cache().has_losses() && session.fs().has_no_name(ino);
     session.fs().forget(ino, lookups);

@@ -4,9 +4,10 @@
 //! The kernel supports such flags only for its own filesystems. Here an fsync of one inode follows
 //! the change; by promise P1 it covers every earlier change of names, by any caller.
 
-use super::{Refusal, ioctl};
-use crate::abi::{CopyFileRangeIn, IoctlIn, LinkIn, Opcode, OpenIn, Rename2In, RenameIn};
+use super::{Refusal, counted, ioctl};
+use crate::abi::{CopyFileRangeIn, CreateIn, IoctlIn, LinkIn, Opcode, OpenIn, Rename2In, RenameIn};
 use crate::options::Synchronous;
+use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::types::Ino;
@@ -52,9 +53,13 @@ fn changed(request: &Request, opcode: Opcode, synchronous: Synchronous) -> Resul
 }
 
 /// The other inode that a successful request has changed, whose class may be a stronger one.
-fn changed_too(request: &Request, opcode: Opcode) -> Result<Option<Ino>, Refusal> {
+fn changed_too(request: &Request, opcode: Opcode, reply: &Reply) -> Result<Option<Ino>, Refusal> {
     let mut arguments = request.arguments();
     Ok(match opcode {
+        // The file may have been there, and has been truncated.
+        Opcode::Create if arguments.take::<CreateIn>()?.flags & libc::O_TRUNC as u32 != 0 => {
+            counted::by(opcode, request, reply).map(|counted| counted.ino)
+        }
         Opcode::Rename => Some(arguments.take::<RenameIn>()?.new_dir),
         Opcode::Rename2 => Some(arguments.take::<Rename2In>()?.new_dir),
         Opcode::Link => Some(arguments.take::<LinkIn>()?.old_node),
@@ -64,7 +69,12 @@ fn changed_too(request: &Request, opcode: Opcode) -> Result<Option<Ino>, Refusal
 
 /// Makes the changes of a successful request durable, if the mount is synchronous or their class
 /// demands it. The future of a request that needs nothing of this has no room for it.
-pub(super) async fn settle(session: &Session, request: &Request, opcode: Opcode) -> Result<(), Refusal> {
+pub(super) async fn settle(
+    session: &Session,
+    request: &Request,
+    opcode: Opcode,
+    reply: &Reply,
+) -> Result<(), Refusal> {
     let fs = session.fs();
     if let Some(ino) = changed(request, opcode, session.synchronous())? {
         // The mount's demand holds in trees of class `ordered` too.
@@ -73,7 +83,7 @@ pub(super) async fn settle(session: &Session, request: &Request, opcode: Opcode)
         && let Some(ino) = changed(request, opcode, Synchronous::Everything)?
     {
         Box::pin(fs.settle(ino)).await?;
-        if let Some(ino) = changed_too(request, opcode)? {
+        if let Some(ino) = changed_too(request, opcode, reply)? {
             Box::pin(fs.settle(ino)).await?;
         }
     }

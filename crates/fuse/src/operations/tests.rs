@@ -1,6 +1,7 @@
 //! Tests the table against a real filesystem, request by request, without a kernel between.
 
 mod atomic;
+mod counted;
 mod durability;
 mod write_cache;
 
@@ -35,7 +36,10 @@ impl Bench {
     }
 
     fn of(options: MountOptions) -> Self {
-        let filesystem = TestFilesystem::new(256 << 20);
+        Self::over(TestFilesystem::new(256 << 20), options)
+    }
+
+    fn over(filesystem: TestFilesystem, options: MountOptions) -> Self {
         let negotiated = Negotiated {
             minor: MINOR_MAX,
             flags: if options.writeback_cache { init::WRITEBACK_CACHE } else { 0 },

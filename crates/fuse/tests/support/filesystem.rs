@@ -33,7 +33,8 @@ impl TestFilesystem {
         Self::on(FileDevice::open(path, OpenOptions::default()).unwrap(), false)
     }
 
-    fn on(device: Arc<dyn Device>, fresh: bool) -> Self {
+    /// A filesystem on this device, made first if it is to be a fresh one.
+    pub fn on(device: Arc<dyn Device>, fresh: bool) -> Self {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
         // SAFETY: both take nothing and cannot fail.
         let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };

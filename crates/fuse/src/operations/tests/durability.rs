@@ -46,6 +46,21 @@ fn only_syncs_that_made_something_durable_are_observed() {
     assert_eq!(*seen.lock(), [Synced::Fsync(plain)]);
 }
 
+/// Another open may have made the file in between, and given it its class.
+#[test]
+fn a_create_that_truncates_a_strict_file_settles_that() {
+    let bench = Bench::new();
+    let ino = bench.create(ROOT_NODE, b"file", libc::O_RDWR).entry.node;
+    assert_eq!(bench.write(ino, 0, b"contents").errno(), 0);
+    set(&bench, ino, Durability::Strict);
+    assert_eq!(bench.errno(Opcode::FSync, ino, &[FSyncIn::default().as_bytes()]), 0);
+    bench.create(ROOT_NODE, b"file", libc::O_RDWR);
+    bench.create(ROOT_NODE, b"file", libc::O_RDWR | libc::O_TRUNC);
+    assert!(is_durable(&bench), "its size");
+    bench.create(ROOT_NODE, b"another", libc::O_RDWR | libc::O_TRUNC);
+    assert!(!is_durable(&bench), "the directory is not strict");
+}
+
 /// Why nothing can be written is asked over the control channel.
 #[test]
 fn a_strict_filesystem_that_gave_up_writing_still_answers() {
