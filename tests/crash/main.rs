@@ -7,4 +7,5 @@ mod support;
 mod crashlab;
 mod killed;
 mod signals;
+mod synchronous;
 mod writers;

@@ -343,7 +343,7 @@ pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
     Ok(Reply::empty())
 }
 
-async fn sync(session: &Session, ino: Ino, data_only: bool) -> Result<(), FsError> {
+pub(super) async fn sync(session: &Session, ino: Ino, data_only: bool) -> Result<(), FsError> {
     session.fs().fsync(ino, data_only).await?;
     tell(session, &[ino], if data_only { Synced::Fdatasync } else { Synced::Fsync }).await
 }

@@ -5,6 +5,7 @@ mod allocate;
 mod atomic;
 mod attributes;
 mod counted;
+mod descriptors;
 mod directories;
 mod durability;
 mod files;

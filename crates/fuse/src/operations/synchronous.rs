@@ -1,10 +1,12 @@
-//! Changes that are durable before they are answered: on mounts with `-o sync` or `-o dirsync`, and
-//! of files and directories of class `strict`.
+//! Changes that are durable before they are answered: on mounts with `-o sync` or `-o dirsync`, of
+//! files and directories of class `strict`, and through descriptors with O_SYNC or O_DSYNC where
+//! neither the kernel sends an FSYNC nor the request has these flags.
 //!
 //! The kernel supports such flags only for its own filesystems. Here an fsync of one inode follows
 //! the change; by promise P1 it covers every earlier change of names, by any caller.
 
-use super::{Refusal, counted, ioctl};
+use super::descriptors::{self, Asked};
+use super::{Refusal, counted, files, ioctl};
 use crate::abi::{CopyFileRangeIn, CreateIn, IoctlIn, LinkIn, Opcode, OpenIn, Rename2In, RenameIn};
 use crate::options::Synchronous;
 use crate::reply::Reply;
@@ -22,6 +24,12 @@ fn changes_names(opcode: Opcode) -> bool {
 fn changes_a_file(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, Write | SetAttr | SetXattr | RemoveXattr | FAllocate | CopyFileRange | CopyFileRange64)
+}
+
+/// True for requests that change a file through a descriptor whose flags they do not tell.
+fn says_nothing_of_its_descriptor(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(opcode, FAllocate | CopyFileRange | CopyFileRange64)
 }
 
 /// True for requests that change a file depending on their arguments.
@@ -76,6 +84,18 @@ pub(super) async fn settle(
     reply: &Reply,
 ) -> Result<(), Refusal> {
     let fs = session.fs();
+    if says_nothing_of_its_descriptor(opcode)
+        && let Some(ino) = changed(request, opcode, Synchronous::Everything)?
+    {
+        let data_only = match descriptors::asked(request, ino) {
+            Asked::Everything => Some(false),
+            Asked::Data => Some(true),
+            Asked::Nothing => None,
+        };
+        if let Some(data_only) = data_only {
+            Box::pin(files::sync(session, ino, data_only)).await?;
+        }
+    }
     if let Some(ino) = changed(request, opcode, session.synchronous())? {
         // The mount's demand holds in trees of class `ordered` too.
         Box::pin(fs.make_durable(ino)).await?;
