@@ -1,34 +1,64 @@
 //! Snapshots of the whole filesystem.
 
 use crate::FsError;
+use crate::data;
 use crate::filesystem::Filesystem;
+use std::pin::Pin;
 use syncline_store::{Canary, Snapshot, SnapshotUsage, StoreError};
 
 /// How often to try to make a snapshot while writes fill the filesystem.
 const TRIES_MAX: u32 = 3;
+/// How often what is dirty is written back before everybody stands still, while more than so much
+/// of it is left: writers may fill memory as fast as the device empties it.
+const ROUNDS_MAX: u32 = 4;
+const LITTLE_BYTES: u64 = 4 << 20;
 
 impl Filesystem {
-    /// Makes a snapshot. Everything written before this call is in it, and it is durable when this
-    /// returns. Writers continue meanwhile.
+    /// Makes a snapshot of one moment (promise P10): everything written or changed before this call
+    /// is in it, and nothing is without all that was done before it. It is durable when this
+    /// returns. Writers stand still only while the little that is dirty then is submitted.
     pub async fn create_snapshot(&self, name: &str) -> Result<Snapshot, FsError> {
         let mut tries = 1;
         loop {
-            if !self.store.breaks(Canary::SnapshotWithoutData) {
-                self.log_access_times().await?;
-                self.write_back().await?;
-            }
-            self.store.give_way();
+            self.write_most_back().await?;
             let now = self.now();
             let seconds = u64::try_from(now.seconds).unwrap_or(0);
             let created_ns = seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(now.nanoseconds));
-            match self.store.create_snapshot(name, created_ns).await {
+            let submit =
+                || -> Pin<Box<dyn Future<Output = _> + Send + '_>> { Box::pin(self.submit_for_snapshot()) };
+            match self.store.create_snapshot_with(name, created_ns, &submit).await {
                 // Data that others have written meanwhile needs room beside the snapshot: write it
                 // back and try again.
-                Err(StoreError::NoSpace) if tries < TRIES_MAX && self.data.queue.dirty_bytes() > 0 => {
+                Err(FsError::Store(StoreError::NoSpace))
+                    if tries < TRIES_MAX && self.data.queue.dirty_bytes() > 0 =>
+                {
                     tries += 1
                 }
-                made => return Ok(made?),
+                made => return made,
             }
+        }
+    }
+
+    /// Leaves little to do while everybody stands still.
+    async fn write_most_back(&self) -> Result<(), FsError> {
+        if self.store.breaks(Canary::SnapshotWithoutData) {
+            return Ok(());
+        }
+        self.log_access_times().await?;
+        for _ in 0..ROUNDS_MAX {
+            self.write_back().await?;
+            if self.data.queue.dirty_bytes() <= LITTLE_BYTES {
+                break;
+            }
+        }
+        self.store.give_way();
+        Ok(())
+    }
+
+    async fn submit_for_snapshot(&self) -> Result<(), FsError> {
+        match self.store.breaks(Canary::SnapshotWithoutData) {
+            true => Ok(()),
+            false => data::submit_everything(self).await,
         }
     }
 

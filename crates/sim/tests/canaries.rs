@@ -56,6 +56,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         DropSnapshotEarly => (Engine::Store, false, 600),
         DiscardEarly => (Engine::Store, false, 50),
         SnapshotWithoutData => (Engine::Everything, false, 100),
+        SnapshotOfTwoMoments => (Engine::Everything, false, 200),
         OverlookUsage => (Engine::Everything, false, 50),
         GrowEarly => (Engine::Growing, false, 100),
         LeadOnce => (Engine::Rot, false, 10),

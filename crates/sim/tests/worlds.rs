@@ -82,6 +82,27 @@ fn some_operations_after_an_ordered_sync() {
     assert!(summary.figures.distinct > 1_000, "{summary}");
 }
 
+/// A snapshot shows both changes before it, exactly, and neither is durable before it is.
+#[test]
+fn two_changes_before_a_snapshot() {
+    let changes = [
+        "append A/bar 9000",
+        "write A/bar 4000 200",
+        "write B/foo 0 300",
+        "link A/bar bar",
+        "rename A/foo B/bar",
+        "replace A/bar 9000",
+        "punch A/bar 1000 8000",
+    ];
+    let pairs = changes.iter().flat_map(|one| changes.iter().map(move |other| (one, other)));
+    let workloads: Vec<Workload> = pairs
+        .map(|(one, other)| format!("{one}; -; {other}; -; snapshot one; -").parse().expect("a workload"))
+        .collect();
+    let summary = search(seeded(Plan::BROAD), &workloads);
+    assert_sound(&summary);
+    assert!(summary.figures.distinct > 500, "{summary}");
+}
+
 /// The workload in `SYNCLINE_WORLD`, or one that does several things.
 #[test]
 fn one_world() {
@@ -106,6 +127,7 @@ fn rules_broken_on_purpose_are_noticed() {
         (Canary::SplitTransaction, ""),
         (Canary::SuperblockEarly, ""),
         (Canary::RenameWithoutData, ""),
+        (Canary::LinkWithoutData, "append A/bar 9000; -; link A/bar"),
         (Canary::OrphanNotListed, ""),
         (Canary::LinkedOrphanStays, ""),
         (Canary::OverlookName, ""),
@@ -127,7 +149,6 @@ fn rules_broken_on_purpose_are_noticed() {
         println!("{canary:?} was found after {summary}\n{violation}");
     }
 }
-        (Canary::LinkWithoutData, "append A/bar 9000; -; link A/bar"),
 
 /// All workloads of one and two operations, then as many of three as time permits.
 #[test]

@@ -225,6 +225,9 @@ impl Store {
         size: ChangeSize,
     ) -> Result<Admitted, StoreError> {
         self.health.writable()?;
+        if admission != Admission::Finish {
+            self.pass_gate().await;
+        }
         self.throttle(admission).await?;
         match admission {
             Admission::Grow => self.admit_growth(size, Others::AreAwaited).await,

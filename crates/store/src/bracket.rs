@@ -85,13 +85,27 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Holds checkpoints off from now on.
+    pub(crate) fn hold_off(&self) {
+        self.brackets.held_off.fetch_add(1, Ordering::AcqRel);
+        // Whoever waits for a checkpoint, or for memory that one frees, goes on without.
+        self.brackets.begun.notify(usize::MAX);
+        self.checkpoint_ended.notify(usize::MAX);
+        self.drained.notify(usize::MAX);
+    }
+
+    /// Ends that.
+    pub(crate) fn hold_off_no_more(&self) {
+        self.brackets.held_off.fetch_add(1, Ordering::AcqRel);
+        // What became due meanwhile was put off.
+        self.wake.notify(usize::MAX);
+    }
+}
+
 impl<'a> Quiet<'a> {
     fn begin(store: &'a Store, checkpoint: MutexGuard<'a, CheckpointState>) -> Self {
-        store.brackets.held_off.fetch_add(1, Ordering::AcqRel);
-        // Whoever waits for a checkpoint, or for memory that one frees, goes on without.
-        store.brackets.begun.notify(usize::MAX);
-        store.checkpoint_ended.notify(usize::MAX);
-        store.drained.notify(usize::MAX);
+        store.hold_off();
         Self { store, _checkpoint: checkpoint }
     }
 
@@ -105,9 +119,7 @@ impl<'a> Quiet<'a> {
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        self.store.brackets.held_off.fetch_add(1, Ordering::AcqRel);
-        // What became due meanwhile was put off.
-        self.store.wake.notify(usize::MAX);
+        self.store.hold_off_no_more();
     }
 }
 

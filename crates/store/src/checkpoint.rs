@@ -177,10 +177,13 @@ impl Store {
         self.health.writable()?;
         let started = Instant::now();
         let leaves_log = sort.leaves_log;
+        // A snapshot is cut at one moment only, which its maker has prepared.
+        let may_repeat = !matches!(sort.change, Some(TableChange::Create { .. }));
         // Boxed: nearly every operation may have to wait for a checkpoint, and hardly any ever
         // does.
         let mut result = Box::pin(self.freeze_and_write(state, sort.clone())).await;
-        if matches!(&result, Err(error @ StoreError::Device(_)) if !self.is_end(error))
+        if may_repeat
+            && matches!(&result, Err(error @ StoreError::Device(_)) if !self.is_end(error))
             && self.health.writable().is_ok()
         {
             // The retry writes to other blocks: those of the first attempt are not released before
@@ -231,6 +234,7 @@ impl Store {
         let Sort { clean, change, leaves_log } = sort;
         let new_log = leaves_log.then(|| self.new_log()).transpose()?;
         let mut frozen = self.freeze(new_log);
+        self.move_on();
         self.give_way();
         let (mut started, mut table) = (Vec::new(), change.map(NewTable::new));
         let written = match self.write_out(state, &mut frozen, &mut started, clean, &mut table).await {

@@ -44,6 +44,7 @@ mod shown;
 mod shrink;
 mod slots;
 mod snapshots;
+mod standstill;
 mod store;
 mod tickets;
 mod trace;
@@ -77,7 +78,7 @@ pub use salvage::{Salvaged, Unreadable};
 pub use shrink::require_shrinkable;
 pub use slots::{ReadSlots, WIPED, read_superblocks};
 pub use snapshots::{
-    RECEIVING, Snapshot, SnapshotError, SnapshotUsage, first_kept_by_snapshots, kept_by_snapshots,
+    RECEIVING, Snapshot, SnapshotError, SnapshotUsage, Submit, first_kept_by_snapshots, kept_by_snapshots,
     require_rollback, require_visible, roll_back, table_in_what_is_kept, table_of_snapshots,
 };
 pub use store::Store;

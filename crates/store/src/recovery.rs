@@ -592,6 +592,7 @@ pub(crate) fn assemble(
         part_of_stream: AtomicBool::new(false),
         growing: Default::default(),
         brackets: Default::default(),
+        gate: Default::default(),
         options,
     }
 }

@@ -12,6 +12,7 @@
 use crate::checkpoint::CheckpointState;
 use crate::slots::{read_superblocks, write_slot};
 use crate::{RecoveryReport, Store, StoreError, StoreOptions};
+use std::pin::Pin;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Claim, Device, DeviceExt, FlushTracker, WriteHandle};
 use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, decode_block, encode_block};
@@ -82,6 +83,11 @@ pub struct SnapshotUsage {
     /// Blocks that nothing else uses.
     pub exclusive_blocks: u64,
 }
+
+/// Commits what a snapshot must show beside what is committed already. Boxed, because hardly any
+/// checkpoint does it.
+pub type Submit<'a, E> =
+    &'a (dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), E>> + Send + 'a>> + Sync + 'a);
 
 /// The snapshots, each with the number of blocks that only it uses.
 pub(crate) fn usage(entries: Vec<Snapshot>, exclusive: Vec<u64>) -> Vec<SnapshotUsage> {
@@ -322,22 +328,52 @@ impl Store {
     /// Makes a snapshot of everything committed so far. It and all that it contains are durable
     /// when this returns.
     pub async fn create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
+        self.create_snapshot_with(name, created_ns, &|| Box::pin(async { Ok(()) })).await
+    }
+
+    /// Makes a snapshot of one moment (promise P10): of everything committed so far, and of what
+    /// `submit` commits. From before that call to the cut no change begins (`standstill`). It is
+    /// called again if the device refuses the first attempt.
+    pub async fn create_snapshot_with<'a, E: From<StoreError>>(
+        &self,
+        name: &str,
+        created_ns: u64,
+        submit: Submit<'a, E>,
+    ) -> Result<Snapshot, E> {
         if !Snapshot::is_free_name(name) {
-            return Err(SnapshotError::Name { name: name.to_owned() }.into());
+            return Err(StoreError::from(SnapshotError::Name { name: name.to_owned() }).into());
         }
-        match self.unless_log_left(self.try_create_snapshot(name, created_ns).await).await? {
+        let mut made = self.try_create_snapshot(name, created_ns, submit).await?;
+        if matches!(&made, Err(error @ StoreError::Device(_)) if !self.is_end(error))
+            && self.health.writable().is_ok()
+        {
+            tracing::warn!("a snapshot could not be made, and is tried again elsewhere");
+            made = self.try_create_snapshot(name, created_ns, submit).await?;
+        }
+        match self.unless_log_left(made).await? {
             Some(done) => Ok(done),
-            None => self.try_create_snapshot(name, created_ns).await,
+            None => Ok(self.try_create_snapshot(name, created_ns, submit).await??),
         }
     }
 
-    async fn try_create_snapshot(&self, name: &str, created_ns: u64) -> Result<Snapshot, StoreError> {
-        let mut state = self.checkpoint.lock().await;
-        state.table.require_new(name, None)?;
+    /// The outer error is that of `submit`.
+    async fn try_create_snapshot<E>(
+        &self,
+        name: &str,
+        created_ns: u64,
+        submit: Submit<'_, E>,
+    ) -> Result<Result<Snapshot, StoreError>, E> {
+        let state = self.checkpoint.lock().await;
+        if let Err(error) = state.table.require_new(name, None) {
+            return Ok(Err(error.into()));
+        }
         let created_ns = state.table.free_time(created_ns);
+        let mut still = self.stand_still(state);
+        submit().await?;
+        self.give_way();
         let change = TableChange::Create { name: name.to_owned(), created_ns };
-        self.run_checkpoint_with(&mut state, false, Some(change)).await?;
-        Ok(state.table.find(name)?.clone())
+        let made = self.run_checkpoint_with(&mut still.checkpoint, false, Some(change)).await;
+        Ok(made.and_then(|()| Ok(still.checkpoint.table.find(name)?.clone())))
     }
 
     /// Deletes a snapshot that nobody has open. Blocks that only it kept are free when this

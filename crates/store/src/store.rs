@@ -11,6 +11,7 @@ use crate::leave_log::Relocate;
 use crate::memtable::Layers;
 use crate::seal::LogState;
 use crate::shown::Shown;
+use crate::standstill::Gate;
 use crate::trace::DurableMark;
 use crate::trim::Discarding;
 use crate::{Counters, CountersSnapshot, OpSeq, StoreError, StoreOptions};
@@ -84,6 +85,8 @@ pub struct Store {
     pub(crate) growing: syncline_sync::asynchronous::Mutex<()>,
     /// Commits that are to come back together.
     pub(crate) brackets: Brackets,
+    /// Closed during a standstill.
+    pub(crate) gate: Gate,
 }
 
 impl Store {

@@ -42,6 +42,7 @@ pub(crate) use flush::background::{start, stop};
 pub(crate) use flush::many::{
     MANY_BLOCKS_MAX, size_of_names, submit_held, submit_in_transaction, submit_leased_of as submit_leased,
 };
+pub(crate) use flush::standstill::submit_everything;
 pub(crate) use flush::submit::submit_dirty;
 pub(crate) use flush::throttle::wait_for_room;
 pub(crate) use flush::writeback::write_back;

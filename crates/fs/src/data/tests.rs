@@ -20,6 +20,7 @@ mod quota;
 mod quota_xattrs;
 mod reflink;
 mod shift;
+mod snapshot;
 mod sync;
 mod tail;
 mod threads;

@@ -65,9 +65,13 @@ impl Task {
         &self,
         operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
     ) -> Result<(T, u64), Failure> {
+        let begun = self.history.now();
         let (answer, op) = self.tracked(operation).await?;
         match op {
-            Some(op) => Ok((answer, op)),
+            Some(op) => {
+                self.history.begun(op, begun);
+                Ok((answer, op))
+            }
             None => {
                 Err(Failure::Wrong("an operation said that it was done and committed nothing".to_owned()))
             }
@@ -79,9 +83,11 @@ impl Task {
         &self,
         operation: impl Future<Output = Result<T, FsError>> + Send + 'static,
     ) -> Result<(T, u64), Failure> {
+        let begun = self.history.now();
         let (answer, did) = tracked(&self.fs, operation).await;
         let answer = finds_room(answer)?;
         let op = did.committed.last().copied();
+        op.iter().for_each(|op| self.history.begun(*op, begun));
         op.map(|op| (answer, op)).ok_or_else(|| Failure::Wrong("a removal committed nothing".to_owned()))
     }
 
@@ -175,7 +181,7 @@ impl Task {
 
     pub(super) async fn link(&mut self) -> Done {
         let (ino, at) = (self.random_file()?, self.random_place()?);
-        let (fs, place) = (self.fs.clone(), at.clone());
+        let (fs, place, started) = (self.fs.clone(), at.clone(), self.history.now());
         let linking = async move { fs.link(ino, place.parent, &place.name).await };
         let (_, op) = self.changed(linking).await?;
         self.history.changed(op, Change::Link { ino, at, started });
@@ -185,7 +191,7 @@ impl Task {
 
     pub(super) async fn unlink(&mut self) -> Done {
         let at = self.existing_place()?;
-        let (fs, place, started) = (self.fs.clone(), at.clone(), self.history.now());
+        let (fs, place) = (self.fs.clone(), at.clone());
         let removing = async move { fs.unlink(place.parent, &place.name).await };
         let ((), op) = self.changed_with_room(removing).await?;
         self.history.changed(op, Change::Remove { at });
@@ -218,6 +224,7 @@ impl Task {
         answer?;
         // Both names are of one inode: nothing happened, though its data may have been submitted.
         if let Some(op) = did.committed.last().filter(|_| did.renamed > 0) {
+            self.history.begun(*op, started);
             self.history.changed(*op, Change::Rename { from, to, exchange, started });
         }
         Ok(())
@@ -315,6 +322,7 @@ impl Task {
         // Always aligned, so that runs are repeatable: the filesystem copies an unaligned payload,
         // and memory addresses are random.
         let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
+        let begun = self.history.now();
         let written = match offset {
             None => self.fs.append(ino, payload, false).await,
             Some(offset) => self.fs.write(ino, offset, payload, false).await.map(|()| offset),
@@ -322,7 +330,7 @@ impl Task {
         tracing::trace!(ino, offset, len, ?written, "write");
         let offset = written?;
         let time = self.history.tick();
-        self.history.with_file(ino, |file| file.write(time, offset, &data));
+        self.history.with_file(ino, |file| file.write_begun(begun, time, offset, &data));
         Ok(())
     }
 

@@ -12,6 +12,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 struct Version {
     /// The time it was written, in the order of the whole history.
     time: u64,
+    /// The time at which that write was asked for, or 0 if it is not known.
+    begun: u64,
     /// The bytes written; zeros follow.
     bytes: Arc<Vec<u8>>,
     /// How many bytes of the block were inside the file at that time.
@@ -63,6 +65,8 @@ pub(crate) struct FileHistory {
     clearings: Vec<(Range<u64>, u64, u64)>,
     /// If this transaction survives, so does all data up to this time.
     carried: Vec<(u64, u64)>,
+    /// The time at which the write that is being recorded was asked for, or 0.
+    begun: u64,
 }
 
 /// The part of a file's history that the recovered file may show.
@@ -83,7 +87,7 @@ impl FileHistory {
         let blocks = (0..).zip(contents.chunks(BLOCK_BYTES));
         let blocks = blocks.map(|(block, bytes)| {
             let bytes = Arc::new(bytes.to_vec());
-            (block, vec![Version { time: 0, filled: bytes.len(), bytes, perhaps: false }])
+            (block, vec![Version { time: 0, begun: 0, filled: bytes.len(), bytes, perhaps: false }])
         });
         let size = contents.len() as u64;
         Self { start_size: size, size, blocks: blocks.collect(), ..Self::default() }
@@ -116,13 +120,31 @@ impl FileHistory {
 
     fn push(&mut self, block: u64, time: u64, bytes: Vec<u8>) {
         let filled = self.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
-        let version = Version { time, bytes: Arc::new(bytes), filled, perhaps: false };
+        let version = Version { time, begun: self.begun, bytes: Arc::new(bytes), filled, perhaps: false };
         self.blocks.entry(block).or_default().push(version);
     }
 
     /// A write took place at `time`.
     pub(crate) fn write(&mut self, time: u64, offset: u64, data: &[u8]) {
         self.written(time, offset, data, None);
+    }
+
+    /// A write that was asked for at time `begun` took place at `time`.
+    pub(crate) fn write_begun(&mut self, begun: u64, time: u64, offset: u64, data: &[u8]) {
+        self.begun = begun;
+        self.written(time, offset, data, None);
+        self.begun = 0;
+    }
+
+    /// The latest time at which anything was asked for that these contents certainly show.
+    pub(crate) fn begun_of(&self, found: &[u8]) -> u64 {
+        let begun = |(block, bytes): (u64, &[u8])| {
+            let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
+            versions.iter().filter(|version| version.shows(bytes)).map(|version| version.begun).min()
+        };
+        let shown = (0..).zip(found.chunks(BLOCK_BYTES));
+        // Before its first version a block was empty.
+        shown.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0)).filter_map(begun).max().unwrap_or(0)
     }
 
     /// Transaction `op` took over these contents at `time`, with everything the file held: they are
@@ -160,7 +182,13 @@ impl FileHistory {
         }
         for (block, bytes) in blocks {
             let versions = self.blocks.entry(block).or_default();
-            versions.push(Version { time, filled: BLOCK_BYTES, bytes: Arc::new(bytes), perhaps: true });
+            versions.push(Version {
+                time,
+                begun: 0,
+                filled: BLOCK_BYTES,
+                bytes: Arc::new(bytes),
+                perhaps: true,
+            });
         }
     }
 
@@ -310,7 +338,7 @@ impl FileHistory {
         let least = cleared.map(|(_, time)| *time).fold(window.least, u64::max);
         let first = versions.iter().rposition(|version| version.time <= least && !version.perhaps);
         // Before its first version a block was empty.
-        let nothing = Version { time: 0, bytes: Arc::default(), filled: 0, perhaps: false };
+        let nothing = Version { time: 0, begun: 0, bytes: Arc::default(), filled: 0, perhaps: false };
         let nothing = first.is_none().then_some(&nothing).into_iter();
         let legal: Vec<Version> = nothing
             .chain(&versions[first.unwrap_or(0)..])

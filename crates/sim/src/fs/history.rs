@@ -34,6 +34,8 @@ struct Grown {
     /// The change that each transaction made to names and attributes; transactions without such a
     /// change are absent.
     changes: BTreeMap<u64, Change>,
+    /// When the operations began that committed these transactions.
+    begun: BTreeMap<u64, u64>,
     files: BTreeMap<Ino, FileHistory>,
     promises: Vec<Promise>,
     /// Transactions of the store that come back all or none.
@@ -163,6 +165,21 @@ impl FsHistory {
         };
         carried.iter().for_each(|(by, until)| file.carried_by(*by, *until));
         file.check(found, op, position).map_err(|what| format!("{what} ({})", file.story()))
+    }
+
+    /// Records that an operation which began at `time` committed transaction `op` at its end.
+    pub(super) fn begun(&self, op: u64, time: u64) {
+        self.grown.lock().begun.insert(op, time);
+    }
+
+    /// The latest time at which anything was asked for that a snapshot shows which ends with
+    /// transaction `op` and has these contents: all that was done before then must be in it, too
+    /// (promise P10).
+    pub(super) fn begun_in(&self, op: u64, contents: &BTreeMap<Ino, Vec<u8>>) -> u64 {
+        let grown = self.grown.lock();
+        let names = grown.begun.range(..=op).map(|(_, time)| *time);
+        let data = contents.iter().filter_map(|(ino, found)| Some(grown.files.get(ino)?.begun_of(found)));
+        names.chain(data).max().unwrap_or(0)
     }
 
     /// Compares a file's contents in a snapshot that ends with transaction `op` and was made

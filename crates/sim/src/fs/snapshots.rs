@@ -100,6 +100,7 @@ fn compare(
         return Err(difference);
     }
     let carried = history.carried_by_names(op);
+    let moments = (moments.0.max(history.begun_in(op, &view.contents)), moments.1);
     view.contents.iter().try_for_each(|(ino, bytes)| {
         let carried = carried.get(ino).map_or(&[][..], Vec::as_slice);
         let checked = history.check_kept(*ino, bytes, op, moments, carried);

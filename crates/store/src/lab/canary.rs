@@ -78,6 +78,8 @@ pub enum Canary {
     DiscardEarly,
     /// Make a snapshot without writing back the data written before it.
     SnapshotWithoutData,
+    /// Let changes begin between committing what a snapshot shows and its cut (breaks P10).
+    SnapshotOfTwoMoments,
     /// Leave the change of a quota's usage out of the transaction that causes it.
     OverlookUsage,
     /// Hand out the new blocks of a growing image before a superblock tells of them.
@@ -119,7 +121,7 @@ pub enum Canary {
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 50] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -139,9 +141,9 @@ impl Canary {
         Self::ReleaseAfterFailure,
         Self::UncheckedReads,
         Self::RenameWithoutData,
+        Self::LinkWithoutData,
         Self::SizeAhead,
         Self::SizeBehind,
-        Self::LinkWithoutData,
         Self::OrphanNotListed,
         Self::LinkedOrphanStays,
         Self::OverlookWriteback,
@@ -152,6 +154,7 @@ impl Canary {
         Self::DropSnapshotEarly,
         Self::DiscardEarly,
         Self::SnapshotWithoutData,
+        Self::SnapshotOfTwoMoments,
         Self::OverlookUsage,
         Self::GrowEarly,
         Self::IdleSegment,

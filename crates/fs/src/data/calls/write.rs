@@ -120,7 +120,7 @@ pub(crate) async fn write_in_transaction(
     write_leased(fs, inode, offset, data, writer, &Through::NOTHING).await
 }
 
-/// Does the waiting that is not allowed under the lease.
+/// Does the waiting that is not allowed under the lease. A write begins here.
 async fn prepare(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -128,6 +128,7 @@ async fn prepare(
     writer: Writer,
 ) -> Result<Option<Admitted>, FsError> {
     fs.store.writable()?;
+    fs.store.pass_gate().await;
     if writer != Writer::Keeping {
         throttle::wait_for_room(fs, len as u64).await?;
     }

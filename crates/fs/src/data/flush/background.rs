@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Inodes written back at the same time.
-const INODES_AT_ONCE: usize = 16;
+pub(super) const INODES_AT_ONCE: usize = 16;
 /// How often the background task looks for data that is old enough.
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time for which a failing device is left alone.

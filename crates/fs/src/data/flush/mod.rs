@@ -2,8 +2,8 @@
 //!
 //! A sync submits. Read it in this order: `submit`, `choose` (the way of each block), `start` (the
 //! writes), `finish` (the commit), `transact` (the one transaction that every change of a file's
-//! data ends with) and `ended` (the check). `many` submits several files at once, and `along` small
-//! files with somebody else's sync. `writeback` is the background way: `background` is the task,
+//! data ends with) and `ended` (the check). `many` submits several files at once, `along` small
+//! files with somebody else's sync, and `standstill` all there are, for a snapshot. `writeback` is the background way: `background` is the task,
 //! and `throttle` makes a writer help. `ahead` gives logged blocks their places. `promises` keeps account of the flushes that
 //! syncs of class `ordered` owe.
 
@@ -15,6 +15,7 @@ pub(in crate::data) mod ended;
 pub(in crate::data) mod finish;
 pub(in crate::data) mod many;
 pub(in crate::data) mod promises;
+pub(in crate::data) mod standstill;
 pub(in crate::data) mod start;
 pub(in crate::data) mod submit;
 pub(in crate::data) mod throttle;

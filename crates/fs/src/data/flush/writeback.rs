@@ -92,8 +92,8 @@ pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>
     }
     let mut wrote = false;
     let writeback = inode.state.lock().data.writeback.clone();
-    let _writeback = writeback.lock().await;
-    loop {
+    let mut held = writeback.lock().await;
+    'submission: loop {
         let (mut first, end, small) = {
             let mut state = inode.state.lock();
             let small = state.attr.size <= fs.limits.inline_bytes as u64;
@@ -108,6 +108,13 @@ pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>
         wrote = true;
         while first < end {
             first = round(fs, inode, first..end, Way::WriteBack, &mut Submitted::default()).await?;
+            if first < end && fs.store.is_standing_still() {
+                // Whoever stands still submits the rest, and need not wait for all rounds.
+                drop(held);
+                fs.store.pass_gate().await;
+                held = writeback.lock().await;
+                continue 'submission;
+            }
         }
         if ended::has_ended(fs, inode) {
             return Ok(wrote);
