@@ -97,6 +97,12 @@ impl Clock for Spawner {
             nanoseconds: (now_ns % 1_000_000_000) as u32,
         }
     }
+
+    fn uptime(&self) -> Duration {
+        let mut state = self.0.state();
+        state.now_ns += 1000;
+        Duration::from_nanos(state.now_ns)
+    }
 }
 
 /// Ends after this much time.

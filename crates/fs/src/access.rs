@@ -6,14 +6,14 @@
 //! memory, since otherwise its access time would be lost without a crash.
 
 use crate::FsError;
-use crate::clock::age;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::inode_change::InodeChanges;
 use crate::options::AccessTime;
-use crate::types::{FileType, Timestamp};
+use crate::types::FileType;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_format::items::inode::FLAG_NO_ACCESS_TIME;
 use syncline_store::{Admission, OpSeq, Transaction};
 use syncline_sync::Mutex;
@@ -30,7 +30,7 @@ const WAITING_MAX: usize = 4096;
 /// another change.
 #[derive(Default)]
 pub(crate) struct Accessed {
-    waiting: Mutex<VecDeque<(Timestamp, Arc<Inode>)>>,
+    waiting: Mutex<VecDeque<(Duration, Arc<Inode>)>>,
     /// Number of waiting inodes, readable without the lock.
     len: AtomicUsize,
 }
@@ -48,7 +48,7 @@ impl Accessed {
 
     /// Adds an inode: at the end or, after a failed attempt (`again`), at the front. Returns the
     /// new length.
-    fn add(&self, since: Timestamp, inode: Arc<Inode>, again: bool) -> usize {
+    fn add(&self, since: Duration, inode: Arc<Inode>, again: bool) -> usize {
         let mut waiting = self.waiting.lock();
         if again {
             waiting.push_front((since, inode))
@@ -60,7 +60,7 @@ impl Accessed {
     }
 
     /// The inode that has waited longest, if `wanted` accepts the time since which it waits.
-    fn take(&self, wanted: impl Fn(Timestamp) -> bool) -> Option<Arc<Inode>> {
+    fn take(&self, wanted: impl Fn(Duration) -> bool) -> Option<Arc<Inode>> {
         let mut waiting = self.waiting.lock();
         let (since, _) = waiting.front()?;
         if !wanted(*since) {
@@ -105,7 +105,7 @@ impl Filesystem {
 
     /// Has the times of an inode logged later that was just marked `access_unlogged`.
     pub(crate) fn note_unlogged(&self, inode: &Arc<Inode>) {
-        let len = self.accessed.add(self.now(), inode.clone(), false);
+        let len = self.accessed.add(self.uptime(), inode.clone(), false);
         if len == 1 || len == WAITING_MANY {
             self.data.queue.wake();
         }
@@ -137,8 +137,8 @@ impl Filesystem {
     /// many.
     pub(crate) async fn log_access_due(&self) -> Result<(), FsError> {
         let many = self.accessed.len() >= WAITING_MANY;
-        let now = self.now();
-        let due = |since| many || age(since, now) >= self.options.writeback_age;
+        let now = self.uptime();
+        let due = |since| many || now.saturating_sub(since) >= self.options.writeback_age;
         while self.store.has_room_to_spare()
             && let Some(inode) = self.accessed.take(due)
         {
@@ -171,7 +171,7 @@ impl Filesystem {
             state.access_unlogged && !state.removing && state.attr.nlink > 0
         };
         if waits && self.store.writable().is_ok() {
-            self.accessed.add(self.now(), inode.clone(), true);
+            self.accessed.add(self.uptime(), inode.clone(), true);
         }
         result.map(drop)
     }

@@ -1,22 +1,21 @@
-//! The source of the current time.
+//! The sources of time: the time of day for timestamps, and time that only passes for ages.
 
 use crate::types::Timestamp;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Tells the time.
 pub trait Clock: Send + Sync + 'static {
-    /// The current time.
+    /// The time of day, for timestamps only: an administrator or NTP may set it, forward and back.
     fn now(&self) -> Timestamp;
+
+    /// The time since some fixed moment, for ages and due times: nobody can set it, and it never goes
+    /// back.
+    fn uptime(&self) -> Duration;
 }
 
-/// Time from `since` to `now`; zero if the clock was set back.
-pub(crate) fn age(since: Timestamp, now: Timestamp) -> Duration {
-    let ns = |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
-    Duration::from_nanos(u64::try_from((ns(now) - ns(since)).max(0)).unwrap_or(u64::MAX))
-}
-
-/// The system's clock.
+/// The system's clocks.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct SystemClock;
 
@@ -31,22 +30,35 @@ impl Clock for SystemClock {
             Err(_) => Timestamp::default(),
         }
     }
+
+    fn uptime(&self) -> Duration {
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        BEGAN.elapsed()
+    }
 }
 
 /// A clock that stands still until it is moved, so that a seeded run is reproducible.
 #[derive(Default, Debug)]
 pub struct ManualClock {
     now_ns: AtomicU64,
+    uptime_ns: AtomicU64,
 }
 
 impl ManualClock {
     /// A clock that shows `now_ns` nanoseconds since 1970.
     pub fn at(now_ns: u64) -> Self {
-        Self { now_ns: AtomicU64::new(now_ns) }
+        Self { now_ns: AtomicU64::new(now_ns), uptime_ns: AtomicU64::new(0) }
     }
-    /// Moves the clock forward.
+
+    /// Lets time pass.
     pub fn advance(&self, by_ns: u64) {
         self.now_ns.fetch_add(by_ns, Ordering::Relaxed);
+        self.uptime_ns.fetch_add(by_ns, Ordering::Relaxed);
+    }
+
+    /// Sets the time of day, as an administrator does. No time passes.
+    pub fn set(&self, now_ns: u64) {
+        self.now_ns.store(now_ns, Ordering::Relaxed);
     }
 }
 
@@ -54,5 +66,9 @@ impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         Timestamp { seconds: (now_ns / 1_000_000_000) as i64, nanoseconds: (now_ns % 1_000_000_000) as u32 }
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_nanos(self.uptime_ns.load(Ordering::Relaxed))
     }
 }

@@ -14,6 +14,7 @@ use crate::transact::Together;
 use crate::types::{FileType, Ino, ROOT, Timestamp};
 use crate::{FsError, Options};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use syncline_device::Spawn;
 use syncline_format::items::inode::{inline_bytes_max, xattr_bytes_max};
 use syncline_format::items::parent::parent_bytes_max;
@@ -201,9 +202,14 @@ impl Filesystem {
         &self.store
     }
 
-    /// The current time.
+    /// The time of day, for timestamps.
     pub(crate) fn now(&self) -> Timestamp {
         self.options.clock.now()
+    }
+
+    /// The time by which ages are measured.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.options.clock.uptime()
     }
 
     /// An inode, from memory or from the store; `Stale` if it does not exist.

@@ -4,6 +4,8 @@
 //! Ready tasks and due device operations are picked at random, one at a time. Every pick advances
 //! the clock a little; when no task can run, the clock jumps to the next timer or operation. So a
 //! seed determines the run, and different seeds give different interleavings.
+//!
+//! While every task waits, somebody may set the time of day, by seconds or years, forward or back.
 
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
@@ -29,6 +31,12 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The time at which something is due, and a number that orders entries due at the same time.
 type Due = (u64, u64);
 
+/// By how much somebody sets the time of day, in nanoseconds: a second to ten years.
+const SET_BY_NS: (u64, u64) = (1_000_000_000, 315_360_000_000_000_000);
+/// The shortest wait of all tasks in which somebody sets the time of day, every second time. No call
+/// of a run on an ordinary device waits so long: each sees one clock from its begin to its end.
+const SET_WITHIN_NS: u64 = 100_000_000;
+
 /// One simulated run. Dropping it drops its tasks and its device operations in whatever state they
 /// are, as if the process were killed.
 pub struct Simulation {
@@ -43,6 +51,7 @@ pub(crate) struct Shared {
 struct State {
     rng: ChaCha8Rng,
     now_ns: u64,
+    time_of_day: TimeOfDay,
     next_id: u64,
     tasks: BTreeMap<u64, Task>,
     ready: Vec<u64>,
@@ -53,6 +62,33 @@ struct State {
     /// Tasks started since the last `take_wakes`.
     started: u64,
     closed: bool,
+}
+
+/// The time of day, which somebody sets now and then.
+struct TimeOfDay {
+    /// What it is ahead of the run's own time.
+    ahead_ns: i64,
+    /// Setting it takes no numbers from the run: a seed is the same run whether or not somebody does.
+    rng: ChaCha8Rng,
+    /// It is set within waits of this length, each so many times.
+    within_ns: u64,
+    one_in: u32,
+}
+
+impl TimeOfDay {
+    fn new(seed: u64) -> Self {
+        let rng = ChaCha8Rng::seed_from_u64(seed ^ 0x000c_10c4);
+        Self { ahead_ns: 0, rng, within_ns: SET_WITHIN_NS, one_in: 2 }
+    }
+
+    /// All tasks wait for so long.
+    fn pass(&mut self, wait_ns: u64) {
+        if wait_ns < self.within_ns || !self.rng.random_ratio(1, self.one_in) {
+            return;
+        }
+        let by = spread(&mut self.rng, SET_BY_NS.0, SET_BY_NS.1) as i64;
+        self.ahead_ns = if self.rng.random() { by } else { -by };
+    }
 }
 
 struct Task {
@@ -104,6 +140,7 @@ impl Simulation {
         let state = State {
             rng: ChaCha8Rng::seed_from_u64(seed),
             now_ns: 0,
+            time_of_day: TimeOfDay::new(seed),
             next_id: 0,
             tasks: BTreeMap::new(),
             ready: Vec::new(),
@@ -121,7 +158,7 @@ impl Simulation {
         Arc::new(Spawner(self.shared.clone()))
     }
 
-    /// A clock for the filesystem that shows virtual time, some years after 1970.
+    /// A clock for the filesystem that shows virtual time. Its time of day is some years after 1970.
     pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(VirtualClock(self.shared.clone()))
     }
@@ -134,6 +171,12 @@ impl Simulation {
     /// Virtual nanoseconds since the start.
     pub fn now_ns(&self) -> u64 {
         self.shared.state.lock().now_ns
+    }
+
+    /// From now on somebody sets the time of day within any wait, also in the middle of a call.
+    pub(crate) fn set_clock_often(&self) {
+        let time_of_day = &mut self.shared.state.lock().time_of_day;
+        (time_of_day.within_ns, time_of_day.one_in) = (1, 32);
     }
 
     /// From now on one task at a time, a different one from time to time, may run up to ten seconds
@@ -342,7 +385,9 @@ impl State {
             [self.timers.keys().next(), self.jobs.keys().next()].into_iter().flatten().min().copied();
         if self.ready.is_empty() {
             // Nothing can run before then.
-            self.now_ns = self.now_ns.max(next_due?.0);
+            let wait_ns = next_due?.0.saturating_sub(self.now_ns);
+            self.now_ns += wait_ns;
+            self.time_of_day.pass(wait_ns);
         }
         let later = self.timers.split_off(&(self.now_ns + 1, 0));
         let due_timers = std::mem::replace(&mut self.timers, later);
@@ -399,11 +444,16 @@ struct VirtualClock(Arc<Shared>);
 
 impl Clock for VirtualClock {
     fn now(&self) -> Timestamp {
-        let now_ns = self.0.state.lock().now_ns;
+        let state = self.0.state.lock();
+        let now_ns = 1_700_000_000_000_000_000 + state.now_ns as i64 + state.time_of_day.ahead_ns;
         Timestamp {
-            seconds: 1_700_000_000 + (now_ns / 1_000_000_000) as i64,
-            nanoseconds: (now_ns % 1_000_000_000) as u32,
+            seconds: now_ns.div_euclid(1_000_000_000),
+            nanoseconds: now_ns.rem_euclid(1_000_000_000) as u32,
         }
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_nanos(self.0.state.lock().now_ns)
     }
 }
 
@@ -489,6 +539,24 @@ mod tests {
         assert_eq!(order(1), order(1));
         assert_eq!(order(1).len(), 20);
         assert!((2..10).any(|seed| order(seed) != order(1)));
+    }
+
+    #[test]
+    fn the_time_of_day_is_set_both_ways_and_uptime_is_not() {
+        let (mut forward, mut back) = (0, 0);
+        for seed in 0..20 {
+            let simulation = Simulation::new(seed);
+            let clock = simulation.clock();
+            for second in 1..=20 {
+                let before = clock.now();
+                simulation.run(simulation.spawner().sleep(Duration::from_secs(1))).unwrap();
+                forward += u32::from(clock.now().seconds > before.seconds + 2);
+                back += u32::from(clock.now() < before);
+                assert!(clock.uptime() >= Duration::from_secs(second));
+                assert!(clock.uptime() < Duration::from_secs(second) + Duration::from_millis(1));
+            }
+        }
+        assert!(forward > 50 && back > 50, "{forward} and {back} times");
     }
 
     #[test]

@@ -307,6 +307,7 @@ fn run_cycle<S: Subject>(
     for life in 0..rng.random_range(1..=plan.lives.max(1)) {
         let context = Context { plan, script: cycle.script.clone(), life: cycle.life + life };
         let simulation = Simulation::new(rng.random());
+        simulation.set_clock_often();
         let pace = if plan.slow { Pace::slow(rng, plan.faults) } else { Pace::usual(plan.load.pressure) };
         let (device, faults) = stack(&simulation, &log, &memory, rng.random(), plan, &pace);
         let world = World::new(device, &log, &memory, &simulation, rng.random(), &context);

@@ -4,7 +4,8 @@
 //! At a moment of rest no task can run before a timer ends: every task sleeps or waits, and no
 //! device operation is in flight. Then every block that is not free has exactly one owner, and the
 //! memory in use is what the counters say. After an hour without requests all of that is unchanged,
-//! nothing was written, and no task ran more often than the limits here allow.
+//! nothing was written, and no task ran more often than the limits here allow. Before it, everything
+//! that was dirty has been written back, if the device is sound.
 
 use crate::lab::Work;
 use crate::{Latency, RecordingDevice, Simulation, Stalled, Wakes};
@@ -57,6 +58,8 @@ pub trait Watched: Send + Sync {
     /// Checks that named data is on the device, unless it is in memory. To be called only at a
     /// moment of rest.
     fn contents(&self) -> Result<(), String>;
+    /// Checks that nothing waits for write-back, after more time than dirty data may wait.
+    fn written_back(&self) -> Result<(), String>;
     /// The state that an hour of rest must not change.
     fn held(&self) -> Result<String, String>;
     /// Checks that everything can be read and is correct.
@@ -108,6 +111,7 @@ pub(crate) fn rest(
     sleep(simulation, SETTLE)?;
     simulation.run(watched.verify()).map_err(|stalled| format!("at rest: {stalled:?}"))??;
     rested.look(watched)?;
+    watched.written_back()?;
     let (before, events) = (watched.held()?, log.position());
     simulation.take_wakes();
     for second in 1..=REST_SECONDS {
@@ -184,6 +188,10 @@ impl Watched for WatchedStore {
         self.store.audit_blocks().transpose().map(|compared| compared.is_some())
     }
 
+    fn written_back(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     fn held(&self) -> Result<String, String> {
         Ok(format!("{:?}", self.store.held()?))
     }
@@ -217,6 +225,14 @@ impl Watched for WatchedFs {
     fn owners(&self) -> Result<bool, String> {
         self.fs.dirty_held()?;
         self.store.owners()
+    }
+
+    fn written_back(&self) -> Result<(), String> {
+        match self.fs.counters().dirty_bytes {
+            0 => Ok(()),
+            _ if self.store.faulty => Ok(()),
+            dirty => Err(format!("{dirty} bytes are still dirty, however old they are")),
+        }
     }
 
     fn held(&self) -> Result<String, String> {

@@ -118,4 +118,9 @@ impl Clock for CountingClock {
         let now = self.0.fetch_add(1, Ordering::Relaxed);
         Timestamp { seconds: (now / 1_000_000) as i64, nanoseconds: (now % 1_000_000) as u32 * 1000 }
     }
+
+    fn uptime(&self) -> Duration {
+        syncline_sync::yield_point();
+        Duration::from_micros(self.0.fetch_add(1, Ordering::Relaxed))
+    }
 }

@@ -70,6 +70,10 @@ impl Clock for PausingClock {
         let now = self.now_us.fetch_add(1, Ordering::Relaxed);
         Timestamp { seconds: (now / 1_000_000) as i64, nanoseconds: (now % 1_000_000) as u32 * 1000 }
     }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_micros(self.now_us.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 /// Ends some operations on the calling thread, and others on its own threads when those get to

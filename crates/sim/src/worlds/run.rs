@@ -348,11 +348,12 @@ impl Runner {
 
     /// Handles persistence points that may make things durable but promise nothing. Returns false
     /// for all others.
-    async fn unpromised(&mut self, persist: &Persist) -> bool {
+    async fn unpromised(&mut self, persist: &Persist) -> Result<bool, String> {
         match persist {
             Persist::Idle => {
                 self.idles.push((self.ran.len(), self.syncs.len()));
                 self.spawn.sleep(LONG_IDLE).await;
+                self.require_written_back()?;
                 self.keep_promises();
             }
             Persist::CheckpointBegun => {
@@ -361,9 +362,17 @@ impl Runner {
                 self.spawn.spawn(Box::pin(async move { drop(store.checkpoint().await) }));
                 yield_now().await;
             }
-            _ => return false,
+            _ => return Ok(false),
         }
-        true
+        Ok(true)
+    }
+
+    /// After an idle time, nothing is dirty, whatever the time of day does.
+    fn require_written_back(&self) -> Result<(), String> {
+        match self.fs.counters().dirty_bytes {
+            0 => Ok(()),
+            dirty => Err(format!("{dirty} bytes are still dirty after an idle time")),
+        }
     }
 
     /// After an idle time, what ordered syncs promised for earlier is durable.
@@ -378,7 +387,7 @@ impl Runner {
 
     async fn persist(&mut self, persist: &Persist) -> Result<(), String> {
         let steps = self.ran.len();
-        if self.unpromised(persist).await {
+        if self.unpromised(persist).await? {
             return Ok(());
         }
         let ino = |path: &Path| self.now().find(path).ok();

@@ -4,12 +4,12 @@
 use super::gauge::Gauge;
 use super::submission::Aim;
 use super::{BLOCK, DataState};
-use crate::clock::age;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::types::{Ino, Timestamp};
+use crate::types::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use syncline_sync::atomic::{AtomicBool, Ordering};
 use syncline_sync::{Event, EventListener, Mutex};
 
@@ -32,9 +32,9 @@ pub(crate) struct DirtyQueue {
 
 #[derive(Default)]
 struct Queue {
-    /// Dirty inodes, each with the time since when, oldest first. An fsync may have cleaned some of
+    /// Dirty inodes, each with the uptime since when, oldest first. An fsync may have cleaned some of
     /// them meanwhile.
-    waiting: VecDeque<(Timestamp, Arc<Inode>)>,
+    waiting: VecDeque<(Duration, Arc<Inode>)>,
     /// Inodes that are being written back now.
     active: BTreeMap<Ino, Arc<Inode>>,
 }
@@ -50,7 +50,7 @@ impl DirtyQueue {
             data.queued = true;
             let mut queue = self.queue.lock();
             first = queue.waiting.is_empty();
-            queue.waiting.push_back((fs.now(), inode.clone()));
+            queue.waiting.push_back((fs.uptime(), inode.clone()));
             drop(queue);
             // A writer that waits for room, and had nothing to write back, has something now.
             self.progress.notify(usize::MAX);
@@ -133,7 +133,7 @@ impl DirtyQueue {
 
     /// Takes at most `max` inodes from the front of the list, up to the first whose time does not
     /// satisfy `wanted`.
-    fn take(&self, wanted: impl Fn(Timestamp) -> bool, max: usize) -> Vec<Arc<Inode>> {
+    fn take(&self, wanted: impl Fn(Duration) -> bool, max: usize) -> Vec<Arc<Inode>> {
         let mut queue = self.queue.lock();
         let mut taken = Vec::new();
         while taken.len() < max
@@ -162,7 +162,7 @@ impl DirtyQueue {
         let settled = state.is_settled(Aim::Place);
         if !settled && !state.removing {
             first = queue.waiting.is_empty();
-            queue.waiting.push_back((fs.now(), inode.clone()));
+            queue.waiting.push_back((fs.uptime(), inode.clone()));
         } else {
             state.data.queued = false;
             state.data.small_noted = false;
@@ -185,8 +185,8 @@ impl DirtyQueue {
     /// Takes at most `max` inodes that are due for write-back.
     pub(in crate::data) fn due(&self, fs: &Filesystem, max: usize) -> Vec<Arc<Inode>> {
         let pressed = self.dirty_bytes.get() >= fs.options.writeback_start_bytes;
-        let now = fs.now();
-        self.take(|since| pressed || age(since, now) >= fs.options.writeback_age, max)
+        let now = fs.uptime();
+        self.take(|since| pressed || now.saturating_sub(since) >= fs.options.writeback_age, max)
     }
 }
 

@@ -91,18 +91,33 @@ fn dirty_data_stays_below_its_limit() {
 
 #[test]
 fn old_dirty_data_is_written_back_by_itself() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    for now_ns in [10 * HOUR_NS, 9 * HOUR_NS, 11 * HOUR_NS, 0] {
+        let clock = Arc::new(ManualClock::at(10 * HOUR_NS));
+        let mount = Mount::sized(64 << 20, Options { clock: clock.clone(), ..options() });
+        let ino = mount.create("old");
+        mount.write(ino, 0, &pattern(7, 100_000));
+        clock.set(now_ns);
+        clock.advance(6_000_000_000);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while mount.fs.data.queue.dirty_bytes() > 0 {
+            assert!(std::time::Instant::now() < deadline, "nobody wrote it back with the clock at {now_ns}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_eq!(mount.fs.counters().writeback_bytes, 25 * 4096);
+        mount.check_items(ino);
+    }
+}
+
+#[test]
+fn dirty_data_is_not_old_because_the_clock_was_set_forward() {
     let clock = Arc::new(ManualClock::at(10_000_000_000));
     let mount = Mount::sized(64 << 20, Options { clock: clock.clone(), ..options() });
-    let ino = mount.create("old");
+    let ino = mount.create("young");
     mount.write(ino, 0, &pattern(7, 100_000));
-    clock.advance(6_000_000_000);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while mount.fs.data.queue.dirty_bytes() > 0 {
-        assert!(std::time::Instant::now() < deadline, "nobody wrote it back");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    assert_eq!(mount.fs.counters().writeback_bytes, 25 * 4096);
-    mount.check_items(ino);
+    clock.set(7_200_000_000_000);
+    assert!(mount.fs.data.queue.due(&mount.fs, 1).is_empty());
+    assert_eq!(mount.fs.data.queue.dirty_bytes(), 25 * 4096, "nobody else took it");
 }
 
 #[test]

@@ -36,6 +36,10 @@ impl Clock for Interrupting {
         }
         Timestamp { seconds: 10, nanoseconds: 0 }
     }
+
+    fn uptime(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 #[test]
