@@ -6,6 +6,7 @@
 //! memory, since otherwise its access time would be lost without a crash.
 
 use crate::FsError;
+use crate::data::FAILURES_MAX;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::inode_change::InodeChanges;
@@ -46,15 +47,10 @@ impl Accessed {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Adds an inode: at the end or, after a failed attempt (`again`), at the front. Returns the
-    /// new length.
-    fn add(&self, since: Duration, inode: Arc<Inode>, again: bool) -> usize {
+    /// Adds an inode at the end, and returns the new length.
+    fn add(&self, since: Duration, inode: Arc<Inode>) -> usize {
         let mut waiting = self.waiting.lock();
-        if again {
-            waiting.push_front((since, inode))
-        } else {
-            waiting.push_back((since, inode))
-        }
+        waiting.push_back((since, inode));
         self.len.store(waiting.len(), Ordering::Relaxed);
         waiting.len()
     }
@@ -105,7 +101,7 @@ impl Filesystem {
 
     /// Has the times of an inode logged later that was just marked `access_unlogged`.
     pub(crate) fn note_unlogged(&self, inode: &Arc<Inode>) {
-        let len = self.accessed.add(self.uptime(), inode.clone(), false);
+        let len = self.accessed.add(self.uptime(), inode.clone());
         if len == 1 || len == WAITING_MANY {
             self.data.queue.wake();
         }
@@ -134,33 +130,42 @@ impl Filesystem {
     }
 
     /// Logs access times that have waited as long as dirty data may, or all of them if there are
-    /// many.
-    pub(crate) async fn log_access_due(&self) -> Result<(), FsError> {
+    /// many. True if so many failed in a row that the device must be failing; the rest waits.
+    pub(crate) async fn log_access_due(&self) -> bool {
         let many = self.accessed.len() >= WAITING_MANY;
         let now = self.uptime();
         let due = |since| many || now.saturating_sub(since) >= self.options.writeback_age;
-        while self.store.has_room_to_spare()
-            && let Some(inode) = self.accessed.take(due)
-        {
-            self.log_taken(&inode).await?;
+        let mut failed = 0;
+        // Only as many as there are now: what fails waits again.
+        for _ in 0..self.accessed.len() {
+            if !self.store.has_room_to_spare() {
+                break;
+            }
+            let Some(inode) = self.accessed.take(due) else { break };
+            failed = if self.log_taken(&inode).await.is_ok() { 0 } else { failed + 1 };
+            if failed == FAILURES_MAX {
+                return true;
+            }
         }
-        Ok(())
+        false
     }
 
-    /// Logs every access time that is not logged now.
+    /// Logs every access time that is not logged now. The first error is returned after all were
+    /// tried.
     pub(crate) async fn log_access_times(&self) -> Result<(), FsError> {
         if self.store.writable().is_err() {
             return Ok(());
         }
+        let mut logged = Ok(());
         // Only as many as there are now: reads may continue meanwhile.
         for _ in 0..self.accessed.len() {
             if !self.store.has_room_to_spare() {
                 break;
             }
             let Some(inode) = self.accessed.take(|_| true) else { break };
-            self.log_taken(&inode).await?;
+            logged = logged.and(self.log_taken(&inode).await);
         }
-        Ok(())
+        logged
     }
 
     /// Logs the access time of an inode taken from the list; if that fails, the inode waits again.
@@ -171,7 +176,7 @@ impl Filesystem {
             state.access_unlogged && !state.removing && state.attr.nlink > 0
         };
         if waits && self.store.writable().is_ok() {
-            self.accessed.add(self.uptime(), inode.clone(), true);
+            self.accessed.add(self.uptime(), inode.clone());
         }
         result.map(drop)
     }

@@ -7,6 +7,7 @@ mod barrier;
 mod canaries;
 mod crash;
 mod crowded;
+mod damaged;
 mod faults;
 mod full;
 mod kept_room;

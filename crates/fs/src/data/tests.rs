@@ -21,6 +21,7 @@ mod quota_xattrs;
 mod reflink;
 mod shift;
 mod snapshot;
+mod stuck;
 mod sync;
 mod tail;
 mod threads;

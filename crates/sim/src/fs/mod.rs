@@ -169,17 +169,20 @@ fn check_image(world: &World) -> Result<(), String> {
     }
 }
 
-/// Memory in use by syncs and write-back comes on top of the limits: twice the dirty data.
+/// Memory in use by syncs and write-back comes on top of the limits: twice the dirty data. Where writes
+/// fail, data may be stuck in memory; half of the limit is for others then.
 fn watch(world: &World, fs: &Arc<Filesystem>) -> Arc<dyn Watched> {
     let (store_options, options) = options(world);
     let mut limits = limits(&store_options);
-    limits.unflushed_bytes += 2 * options.dirty_bytes_max;
+    let stuck = if world.faulty { options.dirty_bytes_max / 2 } else { 0 };
+    let dirty_bytes_max = options.dirty_bytes_max + stuck;
+    limits.unflushed_bytes += 2 * dirty_bytes_max;
     // File contents are compared after each power cut.
     let verify: Box<dyn Fn() -> Work<()> + Send + Sync> = Box::new(|| Box::pin(async { Ok(()) }));
     let contents: Box<dyn Fn() -> Result<(), String> + Send + Sync> = Box::new(|| Ok(()));
     let store = WatchedStore { store: fs.store().clone(), limits, faulty: world.faulty, verify, contents };
     // A single write may exceed the remaining limit if nothing else is dirty.
-    Arc::new(WatchedFs { fs: fs.clone(), store, dirty_bytes_max: options.dirty_bytes_max + (1 << 20) })
+    Arc::new(WatchedFs { fs: fs.clone(), store, dirty_bytes_max: dirty_bytes_max + (1 << 20) })
 }
 
 /// Limits so low that seals, flushes, write-back and checkpoints are frequent.

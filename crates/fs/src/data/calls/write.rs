@@ -132,12 +132,15 @@ async fn prepare(
     if writer != Writer::Keeping {
         throttle::wait_for_room(fs, len as u64).await?;
     }
-    let (loses_privileges, may_have_stale) = {
+    let (loses_privileges, may_have_stale, is_unwritten) = {
         let state = inode.state.lock();
         let setid = writer == Writer::Ordinary && state.attr.permissions & SETID != 0;
         let capability = !writer.clears_nothing() && state.meta.flags & FLAG_CAPABILITY != 0;
-        (setid || capability, state.data.extent_end.is_none())
+        (setid || capability, state.data.extent_end.is_none(), state.data.failures.is_unwritten())
     };
+    if is_unwritten {
+        throttle::require_unstuck(fs, inode, len as u64).await?;
+    }
     if !loses_privileges && !may_have_stale {
         return Ok(None);
     }

@@ -14,6 +14,9 @@ pub(super) const INODES_AT_ONCE: usize = 16;
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time for which a failing device is left alone.
 const PAUSE_MAX: Duration = Duration::from_secs(8);
+/// Failures in a row by which a failing device is known. Fewer may be damaged files, which keep nobody
+/// waiting.
+pub(crate) const FAILURES_MAX: usize = INODES_AT_ONCE;
 
 /// Starts the background task. Called once by `Filesystem::open`.
 pub(crate) fn start(fs: &Arc<Filesystem>) {
@@ -32,7 +35,7 @@ async fn run(fs: Weak<Filesystem>) {
             if fs.data.queue.is_stopping() {
                 return;
             }
-            let broken = write_back_due(&fs).await.and(fs.log_access_due().await).is_err();
+            let broken = write_back_due(&fs).await | fs.log_access_due().await;
             let idle = fs.data.queue.is_empty() && fs.accessed.is_empty();
             failures = if broken { failures + 1 } else { 0 };
             (woken, (!idle || broken).then(|| fs.spawn.sleep(pause(failures))), broken)
@@ -47,29 +50,27 @@ async fn run(fs: Weak<Filesystem>) {
     }
 }
 
-/// Time until the next look, after this many failures in a row. Each look writes everything that is
-/// due, in vain as long as the device does not recover; a program that cannot wait for it calls
-/// fsync.
+/// Time until the next look, after this many in a row that met a failing device. Each look writes some
+/// of what is due, in vain as long as the device does not recover; a program that cannot wait for it
+/// calls fsync.
 fn pause(failures: u32) -> Duration {
     TICK.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(PAUSE_MAX)
 }
 
-/// Writes back all that is due, up to the first error.
-async fn write_back_due(fs: &Filesystem) -> Result<(), FsError> {
-    loop {
+/// Writes back all that is due. True if so many failed in a row that the device must be failing; the
+/// rest waits.
+async fn write_back_due(fs: &Filesystem) -> bool {
+    let mut failed = 0;
+    while failed < FAILURES_MAX {
         let due = fs.data.queue.due(fs, INODES_AT_ONCE);
         if due.is_empty() {
-            return Ok(());
+            return false;
         }
-        write_back_all(fs, &due).await?;
+        let jobs = due.iter().map(|inode| finish_after(fs, inode)).collect();
+        let written = join_all(jobs, INODES_AT_ONCE).await;
+        failed = if written.iter().any(Result::is_ok) { 0 } else { failed + written.len() };
     }
-}
-
-/// Writes back inodes taken from the list, several at a time. The first error is returned after all
-/// were tried.
-async fn write_back_all(fs: &Filesystem, inodes: &[Arc<Inode>]) -> Result<(), FsError> {
-    let jobs = inodes.iter().map(|inode| finish_after(fs, inode)).collect();
-    join_all(jobs, INODES_AT_ONCE).await.into_iter().collect()
+    true
 }
 
 async fn finish_after(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {

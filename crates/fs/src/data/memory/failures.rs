@@ -12,8 +12,8 @@ struct Counted {
     /// Failures that some fsync has reported.
     reported: u64,
     last: FsError,
-    /// Write-back failed, and has not ended well since.
-    unwritten: bool,
+    /// How often write-back failed since it last ended well.
+    unwritten: u32,
 }
 
 impl Failures {
@@ -25,23 +25,30 @@ impl Failures {
     /// Adds a failure of write-back. True if it is the first since that last ended well: the others
     /// are attempts to write the same data.
     pub(crate) fn add_unwritten(&mut self, error: FsError) -> bool {
-        !std::mem::replace(&mut self.added(error).unwritten, true)
+        let counted = self.added(error);
+        counted.unwritten = counted.unwritten.saturating_add(1);
+        counted.unwritten == 1
     }
 
     /// True if write-back failed and nothing has ended well since.
     pub(crate) fn is_unwritten(&self) -> bool {
-        self.0.as_ref().is_some_and(|counted| counted.unwritten)
+        self.unwritten() > 0
+    }
+
+    /// How often write-back failed since it last ended well.
+    pub(crate) fn unwritten(&self) -> u32 {
+        self.0.as_ref().map_or(0, |counted| counted.unwritten)
     }
 
     /// Notes that everything that was dirty could be written.
     pub(crate) fn end_unwritten(&mut self) {
         if let Some(counted) = &mut self.0 {
-            counted.unwritten = false;
+            counted.unwritten = 0;
         }
     }
 
     fn added(&mut self, error: FsError) -> &mut Counted {
-        let new = || Box::new(Counted { count: 0, reported: 0, last: error.clone(), unwritten: false });
+        let new = || Box::new(Counted { count: 0, reported: 0, last: error.clone(), unwritten: 0 });
         let counted = self.0.get_or_insert_with(new);
         counted.count += 1;
         counted.last = error;

@@ -1,5 +1,8 @@
 //! The queue of dirty inodes: which of them are due for write-back, and how much memory their data
 //! takes.
+//!
+//! An inode that can't be written back, because its items are damaged or the device fails, rests for a
+//! while, longer each time. The others are written back meanwhile.
 
 use super::gauge::Gauge;
 use super::submission::Aim;
@@ -12,6 +15,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use syncline_sync::atomic::{AtomicBool, Ordering};
 use syncline_sync::{Event, EventListener, Mutex};
+
+/// How long an inode rests whose write-back failed for the first time; the longest rest.
+const REST: Duration = Duration::from_secs(1);
+const REST_MAX: Duration = Duration::from_secs(8);
 
 /// The queue of dirty inodes.
 #[derive(Default)]
@@ -37,6 +44,27 @@ struct Queue {
     waiting: VecDeque<(Duration, Arc<Inode>)>,
     /// Inodes that are being written back now.
     active: BTreeMap<Ino, Arc<Inode>>,
+    /// Inodes whose last write-back failed, each with the uptime at which it is tried again.
+    resting: Vec<(Duration, Arc<Inode>)>,
+}
+
+impl Queue {
+    /// True when no inode is there for the background task, now or later.
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.resting.is_empty()
+    }
+
+    /// Ends the rest of inodes that have rested long enough: they are due first.
+    fn end_rests(&mut self, now: Duration) {
+        for (_, inode) in self.resting.extract_if(.., |(until, _)| *until <= now) {
+            self.waiting.push_front((Duration::ZERO, inode));
+        }
+    }
+}
+
+/// How long an inode rests whose write-back has failed so many times in a row.
+fn rest(failures: u32) -> Duration {
+    REST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(REST_MAX)
 }
 
 impl DirtyQueue {
@@ -49,7 +77,7 @@ impl DirtyQueue {
         if !data.queued {
             data.queued = true;
             let mut queue = self.queue.lock();
-            first = queue.waiting.is_empty();
+            first = queue.is_empty();
             queue.waiting.push_back((fs.uptime(), inode.clone()));
             drop(queue);
             // A writer that waits for room, and had nothing to write back, has something now.
@@ -96,7 +124,24 @@ impl DirtyQueue {
 
     /// True when no inode waits for write-back.
     pub(in crate::data) fn is_empty(&self) -> bool {
-        self.queue.lock().waiting.is_empty()
+        self.queue.lock().is_empty()
+    }
+
+    /// Ends the rest of this inode, or of any, before its time. The caller gives it to
+    /// [`DirtyQueue::finish`] after its write-back.
+    pub(in crate::data) fn take_resting(&self, ino: Option<Ino>) -> Option<Arc<Inode>> {
+        let mut queue = self.queue.lock();
+        let wanted = |(_, inode): &(Duration, Arc<Inode>)| ino.is_none_or(|ino| inode.ino == ino);
+        let place = queue.resting.iter().position(wanted)?;
+        let (_, inode) = queue.resting.remove(place);
+        queue.active.insert(inode.ino, inode.clone());
+        Some(inode)
+    }
+
+    /// Memory of inodes whose write-back failed.
+    pub(in crate::data) fn stuck_bytes(&self) -> u64 {
+        let resting: Vec<_> = self.queue.lock().resting.iter().map(|(_, inode)| inode.clone()).collect();
+        resting.iter().map(|inode| u64::from(inode.state.lock().data.memory_blocks()) * BLOCK).sum()
     }
 
     /// Ends the background tasks.
@@ -148,8 +193,9 @@ impl DirtyQueue {
     }
 
     /// Notes that write-back of an inode has ended, successfully or not. If something is left to
-    /// write, the inode goes back to the list, unless it is being removed: its data goes with it,
-    /// and retries would spin, since nothing in them waits for the removal.
+    /// write, the inode goes back to the list, or rests if it failed. An inode that is being removed
+    /// does neither: its data goes with it, and retries would spin, since nothing in them waits for
+    /// the removal.
     pub(crate) fn finish(&self, fs: &Filesystem, inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
         let mut queue = self.queue.lock();
@@ -161,8 +207,11 @@ impl DirtyQueue {
         // or the cache would lose that change.
         let settled = state.is_settled(Aim::Place);
         if !settled && !state.removing {
-            first = queue.waiting.is_empty();
-            queue.waiting.push_back((fs.uptime(), inode.clone()));
+            first = queue.is_empty();
+            match state.data.failures.unwritten() {
+                0 => queue.waiting.push_back((fs.uptime(), inode.clone())),
+                failures => queue.resting.push((fs.uptime() + rest(failures), inode.clone())),
+            }
         } else {
             state.data.queued = false;
             state.data.small_noted = false;
@@ -179,13 +228,16 @@ impl DirtyQueue {
     /// Every inode that may have dirty data.
     pub(crate) fn all_dirty(&self) -> Vec<Arc<Inode>> {
         let queue = self.queue.lock();
-        queue.waiting.iter().map(|(_, inode)| inode).chain(queue.active.values()).cloned().collect()
+        let listed = queue.waiting.iter().chain(&queue.resting).map(|(_, inode)| inode);
+        listed.chain(queue.active.values()).cloned().collect()
     }
 
     /// Takes at most `max` inodes that are due for write-back.
     pub(in crate::data) fn due(&self, fs: &Filesystem, max: usize) -> Vec<Arc<Inode>> {
-        let pressed = self.dirty_bytes.get() >= fs.options.writeback_start_bytes;
         let now = fs.uptime();
+        self.queue.lock().end_rests(now);
+        let to_write = self.dirty_bytes.get().saturating_sub(self.stuck_bytes());
+        let pressed = to_write >= fs.options.writeback_start_bytes;
         self.take(|since| pressed || now.saturating_sub(since) >= fs.options.writeback_age, max)
     }
 }
