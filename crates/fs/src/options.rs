@@ -33,8 +33,9 @@ pub struct Options {
     /// With syncs of more than two blocks it is the blocks of half so many syncs. Default 16. Above
     /// 192 this never happens: a sync that would log more places them itself.
     pub place_ahead_blocks: u64,
-    /// Blocks that write-back writes and then names at a time, in one file. Default 4096; for
-    /// compressed files 1024.
+    /// Blocks that write-back writes and then names at a time, in one file, and that an operation which
+    /// needs a file without dirty data names in one transaction. Default 4096; for compressed files
+    /// 1024.
     pub round_blocks: u64,
     /// Dirty blocks that a sync writes in parallel with the batch that names them; any more are
     /// written before it, in rounds. Default 256.

@@ -40,7 +40,7 @@ pub(crate) use calls::write::{Writer, write_in_transaction};
 pub(crate) use extents::room::reserve;
 pub(crate) use flush::background::{FAILURES_MAX, start, stop};
 pub(crate) use flush::many::{
-    MANY_BLOCKS_MAX, size_of_names, submit_held, submit_in_transaction, submit_leased_of as submit_leased,
+    MANY_BLOCKS_MAX, lease_settled, size_of_names, submit_in_transaction,
 };
 pub(crate) use flush::standstill::submit_everything;
 pub(crate) use flush::submit::submit_dirty;

@@ -19,6 +19,7 @@ mod model;
 mod quota;
 mod quota_xattrs;
 mod reflink;
+mod settle;
 mod shift;
 mod snapshot;
 mod stuck;

@@ -70,9 +70,7 @@ impl Filesystem {
         // No data of the inode may be dirty or in flight when it begins to count.
         let writeback = inode.state.lock().data.writeback.clone();
         let _writeback = writeback.lock().await;
-        data::submit_held(self, &inode).await?;
-        let _lease = inode.lease.write().await;
-        data::submit_leased(self, &inode).await?;
+        let _lease = data::lease_settled(self, &[&inode]).await?;
         let units = {
             let state = inode.state.lock();
             if state.removing || state.attr.nlink == 0 {

@@ -1,4 +1,5 @@
-//! Submitting several files in one transaction.
+//! Submitting several files: in one transaction, or before an operation that needs them without dirty
+//! data.
 
 use super::start::{self, Submission};
 use super::{ended, submit, writeback};
@@ -6,7 +7,7 @@ use crate::FsError;
 use crate::data::memory::submission::Aim;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::lease_all;
+use crate::inode_change::{Leases, lease_all};
 use crate::receipt::Submitted;
 use crate::types::FileType;
 use std::sync::Arc;
@@ -16,6 +17,9 @@ use syncline_store::{Admission, ChangeSize};
 /// Most dirty blocks that one `sync_many` takes: 64 MiB. They are written in parallel with one
 /// batch that holds all their extents.
 pub(crate) const MANY_BLOCKS_MAX: u64 = 16384;
+
+/// How often a file is submitted without its lease, before its writers have to wait.
+const SETTLE_TRIES: usize = 3;
 
 /// Submits the files (in the order of their numbers) in one transaction.
 pub(crate) async fn submit_many(
@@ -73,27 +77,59 @@ fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
     size
 }
 
-/// Submits the dirty data of a regular file, whose `writeback` is held and whose lease is not;
-/// ignores other inodes. Leaves little for `submit_leased_of`.
-pub(crate) async fn submit_held(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    if inode.file_type != FileType::Regular {
-        return Ok(());
+/// Leases inodes whose data all has its place: nothing of it is dirty or in flight while the leases are
+/// held. Their `writeback`s are held, their leases are not.
+///
+/// What is dirty at first is written before the leases are taken. A writer that is faster than the device
+/// may have made any amount dirty meanwhile. After a few tries it has to wait, and the rest is submitted
+/// under the leases, in as many transactions as it takes.
+pub(crate) async fn lease_settled<'a>(
+    fs: &Filesystem,
+    inodes: &[&'a Arc<Inode>],
+) -> Result<Leases<'a>, FsError> {
+    let files = || inodes.iter().filter(|inode| inode.file_type == FileType::Regular);
+    let mut tries = 1;
+    loop {
+        for inode in files() {
+            submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
+        }
+        let leases = lease_all(inodes).await;
+        let dirty: u64 = files().map(|inode| inode.state.lock().data.dirty.len()).sum();
+        if dirty > fs.options.round_blocks && tries < SETTLE_TRIES {
+            tries += 1;
+            continue;
+        }
+        for inode in files() {
+            submit_rest(fs, inode).await?;
+        }
+        return Ok(leases);
     }
-    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await
 }
 
-/// Submits the data that was written since `submit_held`; ignores inodes that are not regular
-/// files. The inode's `writeback` and its lease are held.
-pub(crate) async fn submit_leased_of(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    if inode.file_type != FileType::Regular {
+/// Submits the dirty data of a file whose `writeback` and lease are held.
+pub(in crate::data) async fn submit_rest(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    if inode.state.lock().is_clean(Aim::Place) {
         return Ok(());
     }
-    submit_leased(fs, &[inode], Aim::Place, &mut Submitted::default()).await
+    inode.state.lock().begin_submission();
+    let (mut first, aim, note) = (0, Aim::Place, &mut Submitted::default());
+    let most = fs.options.round_blocks.max(1) as usize;
+    loop {
+        let next = inode.state.lock().data.dirty.numbers(first..).nth(most);
+        let _room = fs.store.admit(Admission::Finish).await?;
+        let Some(next) = next else {
+            start::submit(fs, &[Submission { inode, blocks: first..u64::MAX, aim }], note).await?;
+            ended::require_size(fs, inode);
+            return Ok(());
+        };
+        start::submit_part(fs, Submission { inode, blocks: first..next, aim }, note).await?;
+        first = next;
+    }
 }
 
 /// Submits all dirty data of these files in one transaction, or none if it is too much. Their
 /// `writeback`s and leases are held.
-pub(crate) async fn submit_leased(
+async fn submit_leased(
     fs: &Filesystem,
     files: &[&Arc<Inode>],
     aim: Aim,

@@ -47,6 +47,27 @@ pub(in crate::data) async fn submit_beside(
     written: Naming,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
+    submit_as(fs, files, written, true, note).await
+}
+
+/// Submits the first part of a file's dirty data. More parts follow while the lease is held, and
+/// `submit` takes the last.
+pub(in crate::data) async fn submit_part(
+    fs: &Filesystem,
+    part: Submission<'_>,
+    note: &mut Submitted,
+) -> Result<(), FsError> {
+    submit_as(fs, &[part], Naming::default(), false, note).await
+}
+
+/// With `all`, the submissions end with this transaction.
+async fn submit_as(
+    fs: &Filesystem,
+    files: &[Submission<'_>],
+    written: Naming,
+    all: bool,
+    note: &mut Submitted,
+) -> Result<(), FsError> {
     let mut written = Some(written);
     let mut old: SmallVec<[_; 1]> = SmallVec::with_capacity(files.len());
     for file in files {
@@ -64,7 +85,7 @@ pub(in crate::data) async fn submit_beside(
     let mut started: SmallVec<[Started<'_>; 1]> = SmallVec::with_capacity(files.len());
     for (file, old) in files.iter().zip(old) {
         let begun = match old {
-            Some(old) => start_writes(fs, file, &old, written.take().unwrap_or_default()),
+            Some(old) => start_writes(fs, file, &old, written.take().unwrap_or_default(), all),
             None => Ok(start_logging(file)),
         };
         match begun {
@@ -105,13 +126,14 @@ fn start_writes<'a>(
     file: &Submission<'a>,
     old: &[Extent],
     written: Naming,
+    all: bool,
 ) -> Result<Started<'a>, FsError> {
     let inode = file.inode;
     let mut state = inode.state.lock();
     let size = state.attr.size;
     let data = &mut state.data;
     let mut change =
-        FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..FileChange::nothing(inode) };
+        FileChange { size: SizeChange::Submitted { all, reach: 0 }, ..FileChange::nothing(inode) };
     if written.extents.is_empty() && data.inlines(fs.limits.inline_bytes as u64, size) {
         change.inline = InlineChange::Set(data.inline_contents(size));
         let taken = data.dirty.take(0, 1, 1);

@@ -134,7 +134,16 @@ pub(super) fn moody(options: Options) -> (Arc<Moody>, Mount) {
 
 /// A mount on a `Moody` device, with a rule that is broken on purpose.
 pub(super) fn moody_breaking(canary: Option<Canary>, options: Options) -> (Arc<Moody>, Mount) {
-    let Mount { fs, device, spawn, options } = Mount::sized(64 << 20, options);
+    moody_sized(64 << 20, canary, options)
+}
+
+/// The same on an image of this size.
+pub(super) fn moody_sized(
+    size_bytes: u64,
+    canary: Option<Canary>,
+    options: Options,
+) -> (Arc<Moody>, Mount) {
+    let Mount { fs, device, spawn, options } = Mount::sized(size_bytes, options);
     block_on(fs.close()).unwrap();
     block_on(fs.store().close()).unwrap();
     drop(fs);

@@ -19,12 +19,10 @@ use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::memory::block::Block;
 use crate::data::memory::dirty::Logged;
 use crate::data::memory::ranges::{Ranges, count};
-use crate::data::memory::submission::Aim;
 use crate::data::memory::{BLOCK, unplaced};
 use crate::filesystem::Filesystem;
 use crate::flags::require_changeable;
 use crate::inode::Inode;
-use crate::receipt::Submitted;
 use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -61,15 +59,12 @@ pub(super) async fn shift(
     unplaced::require_whole(inode)?;
     let _room = fs.admit_growth().await?;
     let _writebacks = submit::hold_writebacks(&[inode]).await;
-    submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
-    let _lease = inode.lease.write().await;
+    // From here on nothing is dirty: every block has its extent, or lies in the inode item.
+    let _lease = many::lease_settled(fs, &[inode]).await?;
     fs.require_present(inode)?;
     require_changeable(inode)?;
     atomic::require_none(inode)?;
     let new_size = new_size(inode.state.lock().attr.size, &bytes, shift)?;
-    // Data that was written since. From here on nothing is dirty: every block has its extent, or
-    // lies in the inode item.
-    many::submit_leased(fs, &[inode], Aim::Place, &mut Submitted::default()).await?;
     truncate::forget_stale_extents(fs, inode).await?;
     let blocks = bytes.start / BLOCK..bytes.end / BLOCK;
     let (removed, to) = match shift {

@@ -11,13 +11,11 @@ use crate::data::flush::submit;
 use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::memory::BLOCK;
 use crate::data::memory::dirty::Logged;
-use crate::data::memory::submission::Aim;
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
 use crate::inode::Inode;
-use crate::inode_change::{Leases, lease_all};
+use crate::inode_change::Leases;
 use crate::quota::Held;
-use crate::receipt::Submitted;
 use smallvec::smallvec;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
@@ -80,17 +78,12 @@ impl<'a> Span<'a> {
         // waiting for the leases, nothing may be promised.
         drop(fs.admit_growth().await?);
         let writebacks = submit::hold_writebacks(&files).await;
-        for inode in &files {
-            submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
-        }
-        let leases = lease_all(&files).await;
+        let leases = many::lease_settled(fs, &files).await?;
         for inode in &files {
             fs.require_present(inode)?;
         }
         require_writable(self.to, self.to_offset)?;
         atomic::require_none(self.to)?;
-        // Data that was written since.
-        many::submit_leased(fs, &files, Aim::Place, &mut Submitted::default()).await?;
         Ok(Settled { _writebacks: writebacks, _leases: leases })
     }
 
