@@ -5,6 +5,7 @@ mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -29,33 +30,72 @@ fn is_clean(image: &Path) -> bool {
     run(command).ok().out.contains("clean")
 }
 
+/// A job with a cache for CI, in its place.
+fn job(place: &Place, line: &str) -> Command {
+    let mut command = script("ci/cache");
+    command.arg(place.image()).arg("32MiB").arg(place.path().join("cache"));
+    command.args(["sh", "-c", line]).current_dir(place.path());
+    command
+}
+
 #[test]
 fn a_cache_for_ci_keeps_what_a_job_left_and_starts_anew_when_damaged() {
     skip_if!(no_fuse());
     let place = Place::new();
     let directory = place.path().join("cache");
-    let cache = |line: &str| {
-        let mut command = script("ci/cache");
-        command
-            .arg(place.image())
-            .arg("32MiB")
-            .arg(&directory)
-            .args(["sh", "-c", line])
-            .current_dir(place.path());
-        run(command)
-    };
-    cache("echo warm > cache/state; exit 3").code.eq(&3).then_some(()).expect("the job's exit code");
+    let cache = |line: &str| run(job(&place, line));
+    let answer = cache("yes rotten | head -c 1000000 > cache/state; echo warm > cache/small; exit 3");
+    assert_eq!(answer.code, 3, "the job's exit code: {answer:?}");
     assert!(is_clean(&place.image()) && fs::read_dir(&directory).unwrap().count() == 0, "unmounted");
-    assert_eq!(cache("cat cache/state").ok().out, "warm\n");
-    // Both copies of both superblocks.
-    for block in [16u64, 32, 8192 - 16, 8192 - 8] {
-        support::edit(&place.image(), block * 4096, 4096, |bytes| bytes.fill(0xee));
-    }
+    assert_eq!(cache("cat cache/small").ok().out, "warm\n");
+    let bytes = fs::read(place.image()).unwrap();
+    let at = bytes.windows(21).position(|bytes| bytes == b"rotten\nrotten\nrotten\n").expect("its data");
+    edit(&place.image(), at as u64, 6, |bytes| bytes.copy_from_slice(b"Rotten"));
     let answer = cache("ls cache").ok();
     assert!(answer.err.contains("begins anew") && !answer.out.contains("state"), "{answer:?}");
     let mut command = script("ci/cache");
     command.arg("only");
     assert_eq!(run(command).code, 2);
+}
+
+#[test]
+fn a_cache_for_ci_that_is_in_use_or_can_not_be_checked_is_left_alone() {
+    skip_if!(no_fuse());
+    let place = Place::new();
+    let cache = |line: &str| run(job(&place, line));
+    cache("echo warm > cache/state").ok();
+    let inode = || fs::metadata(place.image()).unwrap().ino();
+    let before = inode();
+
+    // Somebody looks at it elsewhere.
+    let mount = place.mount("elsewhere");
+    let answer = cache("ls cache");
+    assert!(answer.code == 8 && answer.err.contains("is left as it is"), "{answer:?}");
+    assert_eq!(fs::read_to_string(mount.path.join("state")).unwrap(), "warm\n");
+    mount.unmount().ok();
+    assert_eq!(inode(), before);
+
+    // Another job has it; and goes on after its script was killed.
+    let mut other = job(&place, "touch ready; while [ -e ready ]; do sleep 0.1; done; touch ended").spawn().unwrap();
+    support::eventually("the other job begins", || place.path().join("ready").exists());
+    let answer = cache("ls cache");
+    assert!(answer.code == 75 && answer.err.contains("in use by another job"), "{answer:?}");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(cache("ls cache").code, 75);
+    fs::remove_file(place.path().join("ready")).unwrap();
+    support::eventually("the other job ends", || place.path().join("ended").exists());
+    // What it left mounted is no reason to begin anew.
+    support::eventually("its lock ends", || cache("cat cache/state").out == "warm\n");
+    assert_eq!(inode(), before);
+
+    // Both copies of both superblocks: not an image, as far as anybody can tell.
+    for block in [16u64, 32, 8192 - 16, 8192 - 8] {
+        edit(&place.image(), block * 4096, 4096, |bytes| bytes.fill(0xee));
+    }
+    let answer = cache("ls cache");
+    assert!(answer.code == 8 && answer.err.contains("remove it to begin anew"), "{answer:?}");
+    assert_eq!(inode(), before);
 }
 
 #[test]
