@@ -76,7 +76,8 @@ fn a_cache_for_ci_that_is_in_use_or_can_not_be_checked_is_left_alone() {
     assert_eq!(inode(), before);
 
     // Another job has it; and goes on after its script was killed.
-    let mut other = job(&place, "touch ready; while [ -e ready ]; do sleep 0.1; done; touch ended").spawn().unwrap();
+    let mut other =
+        job(&place, "touch ready; while [ -e ready ]; do sleep 0.1; done; touch ended").spawn().unwrap();
     support::eventually("the other job begins", || place.path().join("ready").exists());
     let answer = cache("ls cache");
     assert!(answer.code == 75 && answer.err.contains("in use by another job"), "{answer:?}");
