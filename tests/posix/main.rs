@@ -13,7 +13,6 @@ mod defragment;
 mod durability;
 mod explain;
 mod flags;
-mod kept_writes;
 mod limits;
 mod names;
 mod opens;

@@ -18,9 +18,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// An ordinary user.
 pub const NOBODY: u32 = 65534;
 
-/// Names an environment variable with options for every mount: tests run once more with some.
-pub const MORE_OPTIONS: &str = "SYNCLINE_TEST_OPTIONS";
-
 /// Shared by tests that start a separate mount namespace: all mounts are in it until it has
 /// detached them ([`ALONE`]).
 static NAMESPACES: RwLock<()> = RwLock::new(());
@@ -270,11 +267,7 @@ impl Mount {
     pub fn new(image: &Path, directory: &Path, options: &[&str]) -> Self {
         let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
         let arguments = [OsStr::new("mount"), image.as_ref(), directory.as_ref(), leave[0], leave[1]];
-        // Unless the test wants what does not go together with them.
-        let is_another = options.iter().any(|option| option.contains("direct_io=synced"));
-        let more = std::env::var_os(MORE_OPTIONS).filter(|_| !is_another);
-        let more = more.iter().flat_map(|more| [OsStr::new("-o"), more]);
-        syncline(arguments.into_iter().chain(more).chain(options.iter().map(OsStr::new))).ok();
+        syncline(arguments.into_iter().chain(options.iter().map(OsStr::new))).ok();
         let mut mount = Self { path: directory.to_owned(), daemon: None };
         mount.daemon = Some(mount.pid());
         mount

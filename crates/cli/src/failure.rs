@@ -473,7 +473,6 @@ impl From<MountError> for Failure {
             | MountError::FusermountMissing
             | MountError::Fusermount { .. }
             | MountError::KernelTooOld { .. }
-            | MountError::NoWritebackCache { .. }
             | MountError::NoUring { .. }
             | MountError::NotPermitted { .. } => Cause::Fuse,
             _ => Cause::Other,

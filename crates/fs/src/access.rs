@@ -96,11 +96,6 @@ impl Filesystem {
         }
         state.access_unlogged = true;
         drop(state);
-        self.note_unlogged(inode);
-    }
-
-    /// Has the times of an inode logged later that was just marked `access_unlogged`.
-    pub(crate) fn note_unlogged(&self, inode: &Arc<Inode>) {
         let len = self.accessed.add(self.uptime(), inode.clone());
         if len == 1 || len == WAITING_MANY {
             self.data.queue.wake();

@@ -29,7 +29,7 @@ impl Filesystem {
         ino: Ino,
         changes: SetAttributes,
     ) -> Result<Attributes, FsError> {
-        for time in [changes.atime, changes.mtime, changes.ctime.map(SetTime::To)] {
+        for time in [changes.atime, changes.mtime] {
             if matches!(time, Some(SetTime::To(time)) if time.nanoseconds >= NANOSECONDS) {
                 return Err(FsError::Invalid("time"));
             }
@@ -135,5 +135,5 @@ fn set_times(change: &mut InodeChange<'_>, set: SetAttributes, now: Timestamp) {
         change.attr.mtime = moment(mtime);
         change.mtime_set = true;
     }
-    change.attr.ctime = set.ctime.unwrap_or(now);
+    change.attr.ctime = now;
 }

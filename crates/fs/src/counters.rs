@@ -94,8 +94,6 @@ counters! {
     writes_throttled,
     /// Files that could not be written back. One counts again only after it could.
     writeback_errors,
-    /// Writes that a kernel had kept, with whatever error they were refused.
-    writes_lost,
     /// fsyncs of regular files.
     fsyncs,
     /// fdatasyncs of regular files.

@@ -118,13 +118,6 @@ impl Filesystem {
         Ok(self.search(dir, name).await?.entry)
     }
 
-    /// The number of the inode that a name in a directory leads to, if there is one. Counts no
-    /// reference.
-    pub async fn number_of(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, FsError> {
-        check_name(name)?;
-        Ok(self.find(dir, name).await?.map(|entry| entry.ino))
-    }
-
     /// The inode that an entry of `dir` names.
     pub(crate) async fn named(&self, dir: Ino, entry: Entry) -> Result<Arc<Inode>, FsError> {
         let inode = match self.inode(entry.ino).await {

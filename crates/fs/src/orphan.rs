@@ -64,11 +64,6 @@ impl Filesystem {
         self.references.any(ino)
     }
 
-    /// True if the inode is in memory and has no name.
-    pub fn has_no_name(&self, ino: Ino) -> bool {
-        self.inodes.peek(ino).is_some_and(|inode| inode.state.lock().attr.nlink == 0)
-    }
-
     /// Counts an open handle, which keeps the inode alive without a name.
     pub async fn open_file(&self, ino: Ino) -> Result<(), FsError> {
         let inode = self.inode(ino).await?;

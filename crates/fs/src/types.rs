@@ -160,19 +160,8 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Change time, if the caller sets it (FUSE's FATTR_CTIME); otherwise now.
-    pub ctime: Option<Timestamp>,
     /// Clear setuid and setgid as for a write by an unprivileged user (FATTR_KILL_SUIDGID).
     pub kill_privileges: bool,
-}
-
-/// The times of the last write to a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WrittenTimes {
-    /// Last change of the contents.
-    pub mtime: Timestamp,
-    /// Last change of the inode.
-    pub ctime: Timestamp,
 }
 
 /// Flags of a file or directory, as chattr(1) sets them.

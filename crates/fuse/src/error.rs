@@ -114,23 +114,6 @@ pub enum MountError {
         /// Minor version that it offers.
         minor: u32,
     },
-    /// The kernel can't keep writes in its cache as it must.
-    #[error(
-        "the kernel speaks FUSE {major}.{minor}; -o writeback_cache needs 7.45 (Linux 6.18) or newer: use a newer kernel, or leave \
-         the option out"
-    )]
-    NoWritebackCache {
-        /// Major version that it offers.
-        major: u32,
-        /// Minor version that it offers.
-        minor: u32,
-    },
-    /// Options that contradict each other.
-    #[error("{option} can't be had together with writeback_cache: leave one of them out")]
-    Contradiction {
-        /// The other option.
-        option: &'static str,
-    },
     /// The kernel's first message was not a valid INIT.
     #[error("the kernel did not begin the session: {detail}")]
     Handshake {

@@ -26,7 +26,6 @@ mod session;
 mod test_filesystem;
 mod transport;
 mod uring_switch;
-mod write_cache;
 
 pub use counters::RequestCounters;
 pub use error::MountError;

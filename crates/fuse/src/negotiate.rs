@@ -12,8 +12,8 @@ const TRANSFER_BYTES_SMALL: u32 = 128 << 10;
 
 /// The features that we accept.
 ///
-/// Left out on purpose: WRITEBACK_CACHE unless it is asked for (costs a SETATTR, halves concurrent
-/// fsyncs), AUTO_INVAL_DATA (only this daemon changes the files, and it does so through the kernel),
+/// Left out on purpose: WRITEBACK_CACHE (the kernel would own sizes and times, and we learn of a write
+/// when nobody waits for its error any more), AUTO_INVAL_DATA (only this daemon changes the files, and it does so through the kernel),
 /// POSIX_LOCKS and FLOCK_LOCKS (the kernel's own locks serve one host), the SPLICE family (a copy
 /// is cheaper at these sizes).
 const WANTED: u64 = init::ASYNC_READ
@@ -34,15 +34,9 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 
-/// First minor version of the protocol (Linux 6.18) with which WRITEBACK_CACHE is used. Before Linux
-/// 6.16 the kernel copied pages to write them back, and a notification did not wait for the copies.
-const MINOR_WRITEBACK: u32 = 45;
-
-/// Requests that the kernel may have in flight in the background: read-ahead, and write-back where
-/// it keeps writes. All of the latter together are less than the memory for requests of one worker:
-/// while they wait for the device or for room, every worker takes others.
+/// Requests that the kernel may have in flight in the background: read-ahead, and write-back of
+/// mapped pages.
 const BACKGROUND_MAX: u16 = 64;
-const BACKGROUND_MAX_WRITEBACK: u16 = 48;
 
 /// The result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,8 +76,6 @@ pub struct Wishes {
     pub direct_io: DirectIo,
     /// Have the kernel send OPEN in any case.
     pub told_of_opens: bool,
-    /// Have the kernel keep writes in its cache.
-    pub writeback_cache: bool,
 }
 
 /// Answers an INIT.
@@ -99,18 +91,13 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
         offered |= u64::from(offer.flags2) << 32;
     }
     let opens = wishes.told_of_opens || wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
-    if wishes.writeback_cache && (offer.minor < MINOR_WRITEBACK || offered & init::WRITEBACK_CACHE == 0) {
-        return Err(MountError::NoWritebackCache { major: offer.major, minor: offer.minor });
-    }
     let wanted = WANTED
-        | if wishes.writeback_cache { init::WRITEBACK_CACHE } else { 0 }
         | if wishes.over_io_uring { init::OVER_IO_URING } else { 0 }
         | if opens { init::ATOMIC_O_TRUNC } else { init::NO_OPEN_SUPPORT };
     let flags = offered & wanted;
     let transfer_bytes_max =
         if flags & init::MAX_PAGES != 0 { TRANSFER_BYTES_MAX } else { TRANSFER_BYTES_SMALL };
-    let background_max = if wishes.writeback_cache { BACKGROUND_MAX_WRITEBACK } else { BACKGROUND_MAX };
-    let agreed = Negotiated { minor: offer.minor.min(MINOR_MAX), flags, transfer_bytes_max, background_max };
+    let agreed = Negotiated { minor: offer.minor.min(MINOR_MAX), flags, transfer_bytes_max, background_max: BACKGROUND_MAX };
     let answer = InitOut {
         major: MAJOR,
         minor: MINOR_MAX,
@@ -137,12 +124,8 @@ fn page_bytes() -> u32 {
 mod tests {
     use super::*;
 
-    const PLAIN: Wishes = Wishes {
-        over_io_uring: false,
-        direct_io: DirectIo::Synced,
-        told_of_opens: false,
-        writeback_cache: false,
-    };
+    const PLAIN: Wishes =
+        Wishes { over_io_uring: false, direct_io: DirectIo::Synced, told_of_opens: false };
 
     fn offer(minor: u32, flags: u64) -> InitIn {
         let (low, high) = (flags as u32, (flags >> 32) as u32);
@@ -186,20 +169,6 @@ mod tests {
         assert!(over_io_uring(u64::MAX, true));
         assert!(!over_io_uring(u64::MAX, false));
         assert!(!over_io_uring(!init::OVER_IO_URING, true));
-    }
-
-    #[test]
-    fn the_kernel_keeps_writes_only_where_that_is_asked_for_and_right() {
-        let wishes = Wishes { writeback_cache: true, told_of_opens: true, ..PLAIN };
-        let Ok(InitAnswer::Agreed(answer, agreed)) = negotiate(&offer(45, u64::MAX), wishes) else {
-            panic!()
-        };
-        assert!(agreed.has(init::WRITEBACK_CACHE) && !agreed.has(init::NO_OPEN_SUPPORT));
-        assert_eq!((answer.max_background, answer.congestion_threshold), (48, 36));
-        for (minor, flags) in [(44, u64::MAX), (45, !init::WRITEBACK_CACHE)] {
-            let refused = negotiate(&offer(minor, flags), wishes).unwrap_err();
-            assert!(matches!(refused, MountError::NoWritebackCache { .. }), "{refused}");
-        }
     }
 
     /// A kernel that sends no OPEN could not have us truncate there.

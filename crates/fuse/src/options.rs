@@ -131,10 +131,6 @@ pub struct MountOptions {
     /// each close of a file that is open for writing. Default: no, so that opening a file costs no
     /// request.
     pub atomic_writes: bool,
-    /// Have the kernel keep writes in its page cache, and write them back later. The kernel then tells
-    /// of each open and close, and its requests go over /dev/fuse. Not together with `direct_io`,
-    /// `atomic_writes` and `synchronous`. Default: no, so that each write(2) comes here at once.
-    pub writeback_cache: bool,
     /// Which changes are durable before they are answered. Default: none.
     pub synchronous: Synchronous,
     /// The transport of requests. Default: over io_uring where that is possible.
@@ -144,11 +140,6 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// True if the kernel is to keep writes. There are none on a read-only mount.
-    pub(crate) fn keeps_writes(&self) -> bool {
-        self.writeback_cache && !self.kernel.read_only
-    }
-
     /// The defaults, for an image at the path `source`.
     pub fn new(source: impl Into<OsString>) -> Self {
         Self {
@@ -159,7 +150,6 @@ impl MountOptions {
             direct_io: DirectIo::default(),
             check_opens: false,
             atomic_writes: false,
-            writeback_cache: false,
             synchronous: Synchronous::default(),
             transport: Transport::default(),
             sync_observer: None,

@@ -12,7 +12,6 @@ use crate::page_cache::PageCache;
 use crate::serve::Serve;
 use crate::transport::{ReadyWorkers, Workers, handshake};
 use crate::uring_switch::why_not_offered;
-use crate::write_cache::WriteCache;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +31,6 @@ pub struct Session<F = Filesystem> {
     sync_observer: Option<SyncObserver>,
     page_cache: PageCache,
     atomic_writers: AtomicWriters,
-    write_cache: WriteCache,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
     /// The inode whose capabilities were last removed, and the thread for which the kernel did
@@ -51,10 +49,7 @@ impl<F: Serve> Session<F> {
     /// The first part of mounting: mounts, and negotiates everything that the kernel could refuse,
     /// but answers no requests yet. So `fs` need not be ready for changes.
     pub fn prepare(fs: Arc<F>, path: &Path, options: &MountOptions) -> Result<Prepared<F>, MountError> {
-        require_possible(options)?;
-        // Requests that wait until the kernel has handed over what it keeps would take the entries of
-        // a queue through which that has to come.
-        let over_io_uring = options.transport != Transport::Classic && !options.keeps_writes();
+        let over_io_uring = options.transport != Transport::Classic;
         let prepared = match Self::prepare_over(over_io_uring, &fs, path, options) {
             // The agreement with the kernel can't be undone; but we can mount again without
             // io_uring.
@@ -78,15 +73,11 @@ impl<F: Serve> Session<F> {
         let wishes = Wishes {
             over_io_uring,
             direct_io: options.direct_io,
-            told_of_opens: options.check_opens || options.atomic_writes || options.keeps_writes(),
-            writeback_cache: options.keeps_writes(),
+            told_of_opens: options.check_opens || options.atomic_writes,
         };
         let negotiated = handshake(&descriptor, wishes)?;
         tracing::debug!(?negotiated, "agreed with the kernel");
         mount_point.read_ahead();
-        if negotiated.has(init::WRITEBACK_CACHE) {
-            mount_point.keep_writes();
-        }
         if options.transport == Transport::Uring && !negotiated.has(init::OVER_IO_URING) {
             return Err(MountError::NoUring { reason: why_not_offered() });
         }
@@ -114,7 +105,6 @@ impl<F: Serve> Session<F> {
         let direct_io = options.direct_io.with_kernel(negotiated.minor);
         let (synchronous, sync_observer) = (options.synchronous, options.sync_observer.clone());
         let page_cache = PageCache::new(negotiated.has(init::OVER_IO_URING));
-        let write_cache = WriteCache::new(negotiated.has(init::WRITEBACK_CACHE));
         Self {
             fs,
             negotiated,
@@ -126,7 +116,6 @@ impl<F: Serve> Session<F> {
             sync_observer,
             page_cache,
             atomic_writers: AtomicWriters::new(options.atomic_writes),
-            write_cache,
             ended,
             capability_removed: Mutex::default(),
             shut_down: AtomicBool::new(false),
@@ -208,15 +197,6 @@ impl<F: Serve> Session<F> {
         &self.page_cache
     }
 
-    pub(crate) fn write_cache(&self) -> &WriteCache {
-        &self.write_cache
-    }
-
-    /// True if the kernel keeps writes in its cache.
-    pub fn keeps_writes(&self) -> bool {
-        self.write_cache.is_on()
-    }
-
     pub(crate) fn synchronous(&self) -> Synchronous {
         self.synchronous
     }
@@ -224,21 +204,6 @@ impl<F: Serve> Session<F> {
     pub(crate) fn direct_io(&self) -> DirectIo {
         self.direct_io
     }
-}
-
-/// Refuses options whose promises can't be kept together.
-fn require_possible(options: &MountOptions) -> Result<(), MountError> {
-    if !options.keeps_writes() {
-        return Ok(());
-    }
-    let others = [
-        (options.synchronous == Synchronous::Everything, "sync"),
-        (options.atomic_writes, "atomic_writes"),
-        (options.direct_io != DirectIo::Never, "direct_io"),
-        (options.transport == Transport::Uring, "transport=uring"),
-    ];
-    let other = others.iter().find(|(is_chosen, _)| *is_chosen);
-    other.map_or(Ok(()), |&(_, option)| Err(MountError::Contradiction { option }))
 }
 
 /// A mount whose requests wait until it is served. Dropping it unmounts.

@@ -216,8 +216,7 @@ fn change(attr: &mut Attr, input: &SetAttrIn) {
     if has(valid::MTIME_NOW) {
         (attr.mtime, attr.mtime_ns) = (seconds, ns);
     }
-    let ctime = if has(valid::CTIME) { (input.ctime, input.ctime_ns) } else { (seconds, ns) };
-    (attr.ctime, attr.ctime_ns) = ctime;
+    (attr.ctime, attr.ctime_ns) = (seconds, ns);
 }
 
 fn statfs() -> Reply {

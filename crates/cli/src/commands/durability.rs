@@ -2,7 +2,7 @@
 
 use super::{cannot_open, files_and_directories, owners_only, require_syncline};
 use crate::examples;
-use crate::failure::{Cause, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::printed;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
@@ -141,7 +141,7 @@ fn set(args: &SetArgs) -> Outcome {
         let (path, file) = (entry.path(), open(entry.path())?);
         // One that has this class already keeps its change time.
         if control::durability(&file, path)?.0 != class {
-            control::set_durability(&file, path, class).map_err(refused)?;
+            control::set_durability(&file, path, class).map_err(owners_only)?;
         }
         if entry.file_type().is_dir() { directories += 1 } else { files += 1 }
     }
@@ -163,19 +163,6 @@ fn set(args: &SetArgs) -> Outcome {
 /// True for a directory with something in it.
 fn has_entries(path: &Path) -> bool {
     std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
-}
-
-/// Why a class can't be set.
-fn refused(error: ControlError) -> Failure {
-    const EBUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
-    match &error {
-        ControlError::Failed { source, .. } if source.raw_os_error() == Some(EBUSY) => {
-            Failure::of(Cause::InUse, error).next(
-                "a program has it open for writing, and the mount keeps what it writes (-o writeback_cache): close it first",
-            )
-        }
-        _ => owners_only(error),
-    }
 }
 
 /// Shows the directory, and all below that have another class than the directory that they are in.

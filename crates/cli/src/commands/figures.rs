@@ -51,7 +51,6 @@ pub fn register(
         "image": image.to_string_lossy(),
         "version": env!("CARGO_PKG_VERSION"),
         "transport": session.transport(),
-        "writeback_cache": session.keeps_writes(),
         "durability": class.to_string(),
         "synchronous": synchronous,
         "read_only": fs.store().read_only_reason().is_some(),

@@ -62,7 +62,7 @@ fn of_mount(args: &Args) -> Outcome {
         let answer = json!({ "image": image, "uuid": uuid, "label": label, "size_bytes": size_bytes,
             "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "snapshots": snapshots, "kept_bytes": kept_bytes,
             "free_bytes": bytes("free") + bytes("pending_free"), "clean": false, "mounted": true,
-            "read_only": read_only, "writeback_cache": sample.stats["daemon"]["writeback_cache"], "network": sample.stats["network"], "lease": sample.stats["lease"],
+            "read_only": read_only, "network": sample.stats["network"], "lease": sample.stats["lease"],
             "lost": sample.stats["lost"], "part_of_stream": identity.part_of_stream });
         say_text!("{answer:#}\n");
         return Ok(ExitCode::SUCCESS);
@@ -78,11 +78,6 @@ fn of_mount(args: &Args) -> Outcome {
     say!("free          {}", size::show(bytes("free") + bytes("pending_free")));
     for (name, what) in network::lines(&sample) {
         say!("{name:14}{what}");
-    }
-    if sample.stats["daemon"]["writeback_cache"] == true {
-        say!(
-            "writes        kept by the kernel (-o writeback_cache): fsync and close say what could not be taken"
-        );
     }
     if identity.part_of_stream {
         say!("{PART_OF_STREAM}");

@@ -22,7 +22,7 @@ pub const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
 /// The words to suggest for one that is unknown.
-const NAMES: [&str; 49] = [
+const NAMES: [&str; 47] = [
     "ro",
     "rw",
     "snapshot",
@@ -62,8 +62,6 @@ const NAMES: [&str; 49] = [
     "nocheck_opens",
     "atomic_writes",
     "noatomic_writes",
-    "writeback_cache",
-    "nowriteback_cache",
     "receipts",
     "transport",
     "uring_switch",
@@ -96,7 +94,6 @@ pub struct MountChoices {
     direct_io: DirectIo,
     check_opens: bool,
     atomic_writes: bool,
-    writeback_cache: bool,
     synchronous: Synchronous,
     transport: Transport,
     /// Do not switch FUSE over io_uring on.
@@ -126,7 +123,6 @@ impl MountChoices {
         {
             return Err(Failure::usage("-o durability=ordered: contradicts sync and dirsync; choose one"));
         }
-        choices.require_possible()?;
         if choices.no_recovery && !choices.store.read_only {
             return Err(Failure::usage(
                 "-o norecovery: only together with ro, which replays the log in memory only",
@@ -232,8 +228,9 @@ impl MountChoices {
             "nocheck_opens" => self.check_opens = false,
             "atomic_writes" => self.atomic_writes = true,
             "noatomic_writes" => self.atomic_writes = false,
-            "writeback_cache" => self.writeback_cache = true,
-            "nowriteback_cache" => self.writeback_cache = false,
+            "writeback_cache" => {
+                return Err("there is no such option any more: leave it out, and each write comes at once".into());
+            }
             "receipts" => {
                 let count = value.parse().ok().filter(|count| *count <= RECEIPTS_MAX);
                 self.fs.receipts_max = count.ok_or(format!("give a number up to {RECEIPTS_MAX}"))?;
@@ -270,30 +267,6 @@ impl MountChoices {
             _ => return Err(UNKNOWN.into()),
         }
         Ok(())
-    }
-
-    /// Refuses what can't hold while the kernel keeps writes.
-    fn require_possible(&self) -> Result<(), Failure> {
-        if !self.writeback_cache || self.store.read_only {
-            return Ok(());
-        }
-        let others = [
-            (self.synchronous == Synchronous::Everything, "sync", "a write is answered before it is durable"),
-            (
-                self.fs.durability == Durability::Strict,
-                "durability=strict",
-                "a write is answered before it is durable (files and directories may be strict)",
-            ),
-            (self.atomic_writes, "atomic_writes", "a write comes to the filesystem only later"),
-            (self.direct_io != DirectIo::Never, "direct_io", "that bypasses the cache"),
-            (self.transport == Transport::Uring, "transport=uring", "its requests go over /dev/fuse"),
-        ];
-        match others.iter().find(|(is_chosen, ..)| *is_chosen) {
-            Some((_, other, why)) => Err(Failure::usage(format!(
-                "-o writeback_cache: contradicts {other}, since {why}; choose one"
-            ))),
-            None => Ok(()),
-        }
     }
 
     /// The class of files and directories that have none of their own.
@@ -334,7 +307,6 @@ impl MountChoices {
         options.direct_io = self.direct_io;
         options.check_opens = self.check_opens;
         options.atomic_writes = self.atomic_writes;
-        options.writeback_cache = self.writeback_cache;
         options.synchronous = self.synchronous;
         options.transport = self.transport;
         options
@@ -397,17 +369,9 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_kept_writes_is_refused() {
+    fn options_that_were_removed_say_so() {
         let told = |text: &str| parse(text).err().unwrap().to_string();
-        for other in ["sync", "durability=strict", "atomic_writes", "direct_io=write", "transport=uring"] {
-            let told = told(&format!("writeback_cache,{other}"));
-            let name = other.split_once("=w").map_or(other, |(name, _)| name);
-            assert!(told.contains(&format!("contradicts {name}, since ")), "{told}");
-            parse(&format!("ro,writeback_cache,{other}")).unwrap();
-            parse(&format!("writeback_cache,{other},nowriteback_cache")).unwrap();
-        }
-        let choices = parse("writeback_cache,dirsync,check_opens,durability=fsync").unwrap();
-        assert!(choices.kernel(Path::new("image")).writeback_cache);
+        assert!(told("sloppy,writeback_cache").contains("no such option any more"));
     }
 
     #[test]

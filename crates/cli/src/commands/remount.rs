@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use syncline_fuse::{MountError, control, mounts};
 
 /// Options without a value that a mount keeps for its whole life.
-const FIXED_WORDS: [&str; 21] = [
+const FIXED_WORDS: [&str; 19] = [
     "noatime",
     "relatime",
     "atime",
@@ -22,8 +22,6 @@ const FIXED_WORDS: [&str; 21] = [
     "nocheck_opens",
     "atomic_writes",
     "noatomic_writes",
-    "writeback_cache",
-    "nowriteback_cache",
     "compress",
     "nocompress",
     "norecovery",

@@ -172,11 +172,6 @@ pub const METRICS: &[Metric] = &[
         "Submissions after which the log had a smaller size than the file: always zero, or report a bug",
     ),
     count("writeback_errors", "/files/writeback_errors", "Files that could not be written back"),
-    count(
-        "writes_lost",
-        "/files/writes_lost",
-        "Writes that a kernel with a write-back cache had kept, and that were refused",
-    ),
     count("fsyncs", "/files/fsyncs", "fsyncs of regular files"),
     count("fdatasyncs", "/files/fdatasyncs", "fdatasyncs of regular files"),
     count("atomic_commits", "/files/atomic_commits", "Atomic writes of a file that were committed"),

@@ -13,7 +13,6 @@ mod durability;
 mod ended;
 mod faults;
 mod history;
-mod kept;
 mod lookup;
 mod model;
 mod quota;

@@ -69,12 +69,6 @@ pub mod open_request {
     pub const KILL_SUIDGID: u32 = 1 << 0;
 }
 
-/// Flags in GETATTR requests.
-pub mod getattr {
-    /// The handle is valid.
-    pub const HANDLE: u32 = 1 << 0;
-}
-
 /// The fields of SETATTR that are valid.
 pub mod setattr {
     /// Permission bits.
@@ -89,14 +83,10 @@ pub mod setattr {
     pub const ATIME: u32 = 1 << 4;
     /// Modification time.
     pub const MTIME: u32 = 1 << 5;
-    /// The handle is valid.
-    pub const HANDLE: u32 = 1 << 6;
     /// Set the access time to now.
     pub const ATIME_NOW: u32 = 1 << 7;
     /// Set the modification time to now.
     pub const MTIME_NOW: u32 = 1 << 8;
-    /// Change time.
-    pub const CTIME: u32 = 1 << 10;
     /// Clear setuid and setgid.
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }

@@ -137,31 +137,16 @@ impl MountPoint {
     /// Raises the kernel's read-ahead. (INIT can only lower it.) Only root may do that; without it
     /// reading works all the same. Call this after INIT.
     pub fn read_ahead(&self) {
-        if let Err(error) = self.set_limits(&[("read_ahead_kb", READ_AHEAD_KIB)]) {
+        if let Err(error) = self.set_limit("read_ahead_kb", READ_AHEAD_KIB) {
             tracing::debug!(%error, "the kernel reads ahead as far as it does by itself");
         }
     }
 
-    /// Lets the kernel keep as many writes of this mount as of any disk. By itself it lets a FUSE
-    /// mount have a hundredth of that, and slows writers down before. Only root may change it;
-    /// without it writing works all the same. Call this after INIT.
-    pub fn keep_writes(&self) {
-        if let Err(error) = self.set_limits(&[("strict_limit", 0), ("max_ratio", 100)]) {
-            tracing::warn!(
-                %error,
-                "the kernel keeps few writes of this mount, and slows writers down early: only root can raise \
-                 its limits, strict_limit and max_ratio in /sys/class/bdi"
-            );
-        }
-    }
-
-    /// Sets limits that the kernel has for the mount.
-    fn set_limits(&self, limits: &[(&str, u32)]) -> io::Result<()> {
+    /// Sets a limit that the kernel has for the mount.
+    fn set_limit(&self, name: &str, value: u32) -> io::Result<()> {
         let ours = mounts()?.into_iter().rfind(|entry| entry.mount_point == self.path);
         let entry = ours.ok_or(io::ErrorKind::NotFound)?;
-        limits.iter().try_for_each(|(name, value)| {
-            fs::write(format!("/sys/class/bdi/{}/{name}", entry.device), value.to_string())
-        })
+        fs::write(format!("/sys/class/bdi/{}/{name}", entry.device), value.to_string())
     }
 
     /// Unmounts. Fails with [`MountError::Busy`] while files are open there.

@@ -33,9 +33,6 @@ pub(super) async fn allocate(session: &Session, request: &Request) -> Answer {
     }
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     session.fs().allocate(ino, what, input.offset, input.len, kill_privileges).await?;
-    if matches!(what, Allocation::PunchHole | Allocation::ZeroRange { .. }) {
-        session.write_cache().replaced(ino, &(input.offset..input.offset.saturating_add(input.len)));
-    }
     let reply = Reply::empty();
     Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
 }

@@ -1,6 +1,6 @@
 //! GETATTR, STATX, SETATTR, STATFS, and the encoding of attributes in answers.
 
-use super::{Answer, Refusal, page_cache, privileges, write_cache};
+use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::flags::setattr as valid;
 use crate::abi::{
     Attr, AttrOut, EntryOut, GetAttrIn, SetAttrIn, StatFsOut, Statx, StatxIn, StatxOut, StatxTime,
@@ -8,7 +8,7 @@ use crate::abi::{
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
-use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes, SetTime, Timestamp};
+use syncline_fs::types::{Attributes, FileType, SetAttributes, SetTime, Timestamp};
 
 /// Unit of allocation, as shown in `st_blksize` and by statfs.
 const BLOCK_BYTES: u32 = 4096;
@@ -54,19 +54,9 @@ fn attr_out(session: &Session, attributes: &Attributes) -> AttrOut {
 }
 
 /// How long the kernel may cache attributes. Until data waiting for compression is written, its
-/// block count is an estimate, so the kernel must ask each time. It must ask as well before a write
-/// that is to be refused.
+/// block count is an estimate, so the kernel must ask each time.
 fn attr_seconds(session: &Session, attributes: &Attributes) -> u64 {
-    let ino = attributes.ino;
-    let asks = session.fs().may_shrink(ino) || session.write_cache().refuses_next(ino);
-    if asks { 0 } else { session.cache_seconds() }
-}
-
-/// An answer that tells attributes. If the next write(2) is to be refused, the kernel passes them on
-/// to who asked and keeps none. (With an expiry alone, a read at the end of the file would ask, too,
-/// and be told in place of the write.)
-fn telling(session: &Session, ino: Ino, reply: Reply) -> Reply {
-    if session.write_cache().refuses_next(ino) { reply.with_stale_attributes(ino) } else { reply }
+    if session.fs().may_shrink(attributes.ino) { 0 } else { session.cache_seconds() }
 }
 
 /// The answer to a lookup that found an inode, as the kernel caches it.
@@ -89,10 +79,9 @@ pub(super) fn no_entry(session: &Session) -> EntryOut {
 }
 
 pub(super) async fn getattr(session: &Session, request: &Request) -> Answer {
-    let input: GetAttrIn = request.arguments().take()?;
-    write_cache::require_writable(session, request.ino(), &input).await?;
+    request.arguments().take::<GetAttrIn>()?;
     let attributes = session.fs().getattr(request.ino()).await?;
-    Ok(telling(session, request.ino(), Reply::fixed(&attr_out(session, &attributes))))
+    Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 
 /// Sent when a program wants the birth time. (Linux 6.18 takes no attributes from it.)
@@ -124,8 +113,7 @@ pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
         attributes_mask: super::flags::STATX_ATTRIBUTES,
         ..Statx::default()
     };
-    let reply = Reply::fixed(&StatxOut { valid: session.cache_seconds(), stat, ..StatxOut::default() });
-    Ok(telling(session, request.ino(), reply))
+    Ok(Reply::fixed(&StatxOut { valid: session.cache_seconds(), stat, ..StatxOut::default() }))
 }
 
 fn time(seconds: i64, nanoseconds: u32) -> Result<Timestamp, Refusal> {
@@ -152,7 +140,6 @@ fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
         size: has(valid::SIZE).then_some(input.size),
         atime: set_time(valid::ATIME, valid::ATIME_NOW, input.atime, input.atime_ns)?,
         mtime: set_time(valid::MTIME, valid::MTIME_NOW, input.mtime, input.mtime_ns)?,
-        ctime: has(valid::CTIME).then(|| time(input.ctime, input.ctime_ns)).transpose()?,
         kill_privileges: has(valid::KILL_SUIDGID),
     })
 }
@@ -160,33 +147,22 @@ fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
 /// True if setuid and setgid must be cleared although nothing else changes. chown(2) clears them
 /// even if it changes neither owner nor group: the kernel sends it as a SETATTR without changes. It
 /// sends the same before a write that drops capabilities, once it has removed them; if root writes,
-/// the bits stay. (A kernel that keeps writes adds the change time.)
+/// the bits stay.
 fn is_bare_chown(session: &Session, request: &Request, changes: &SetAttributes) -> bool {
     let after_capabilities = session.take_capability_removed(request.ino(), request.pid());
-    let is_bare = SetAttributes { ctime: None, ..*changes } == SetAttributes::default();
-    is_bare && (!after_capabilities || privileges::goes_by(request))
+    *changes == SetAttributes::default() && (!after_capabilities || privileges::goes_by(request))
 }
 
 pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     let input: SetAttrIn = request.arguments().take()?;
     let mut changes = changes(&input)?;
-    if let Some(attributes) = write_cache::take_times(session, request.ino(), &input, &changes).await? {
-        return Ok(Reply::fixed(&attr_out(session, &attributes)));
-    }
     changes.kill_privileges |= is_bare_chown(session, request, &changes);
     let goes = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
     privileges::prepare(session, request, request.ino(), goes && changes.permissions.is_none()).await?;
     if let Some(size) = changes.size {
         page_cache::before_truncation(session, request.ino(), size).await?;
     }
-    let (changes, times) = write_cache::sort(session, request.ino(), changes).await?;
     let attributes = session.fs().setattr(request.caller(), request.ino(), changes).await?;
-    if let Some(size) = changes.size {
-        session.write_cache().replaced(request.ino(), &(size..u64::MAX));
-    }
-    if let Some(times) = times {
-        write_cache::take(session, request.ino(), times).await?;
-    }
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 

@@ -1,13 +1,12 @@
 //! The ioctl about durability classes.
 
 use super::reflink::require_owner;
-use super::{Answer, Refusal, write_cache};
+use super::{Answer, Refusal};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::durability::{DurabilityMessage, SET, TELL};
 use crate::reply::Reply;
 use crate::request::{Arguments, Request};
 use crate::session::Session;
-use syncline_fs::Durability;
 use zerocopy::IntoBytes;
 
 pub(super) async fn ioctl(
@@ -26,13 +25,8 @@ pub(super) async fn ioctl(
         SET => {
             require_owner(session, request, ino).await?;
             let class = message.own.class().map_err(|()| Refusal::Errno(libc::EINVAL))?;
-            let becoming_strict = match class {
-                Some(Durability::Strict) => write_cache::become_strict(session, ino).await?,
-                _ => None,
-            };
             // Rare, and it may take a checkpoint.
             Box::pin(fs.set_durability(ino, class)).await?;
-            drop(becoming_strict);
         }
         _ => return Err(Refusal::Errno(libc::EINVAL)),
     }

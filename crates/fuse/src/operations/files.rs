@@ -2,7 +2,7 @@
 
 use super::attributes::entry_out;
 use super::names::new_mode;
-use super::{Answer, Refusal, atomic, page_cache, privileges, write_cache};
+use super::{Answer, Refusal, atomic, page_cache, privileges};
 use crate::abi::flags::{
     fsync as fsync_flags, init, open as open_flags, open_request, read as read_flags, write as write_flags,
 };
@@ -14,28 +14,25 @@ use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
-use crate::write_cache::HANDLE_WRITES;
 use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes};
 use syncline_fs::{Durability, FsError};
 
 /// Marks a handle whose reads and writes bypass the page cache. The rest of a handle is a number of
-/// its own if an atomic write may begin there, [`HANDLE_WRITES`] or 0.
+/// its own if an atomic write may begin there, or 0.
 const HANDLE_DIRECT: u64 = 1;
 
-/// The answer to an open of a file with these flags of open(2). The last step of an open: what it
-/// counts is uncounted by a RELEASE.
-async fn opened(session: &Session, ino: Ino, flags: u32) -> Result<OpenOut, FsError> {
+/// The answer to an open of a file with these flags of open(2).
+fn opened(session: &Session, flags: u32) -> OpenOut {
     let handle = session.atomic_writers().handle(flags);
     // Only the end of an atomic write needs to be told of each close.
     let noflush = if handle == 0 { open_flags::NOFLUSH } else { 0 };
     // Cached data stays valid across opens: only the kernel's own requests change the file.
     let kept = open_flags::KEEP_CACHE | noflush;
-    if session.direct_io().applies_to(flags) || write_cache::goes_past(session, ino, flags).await? {
+    if session.direct_io().applies_to(flags) {
         let open_flags = kept | open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES;
-        return Ok(OpenOut { handle: handle | HANDLE_DIRECT, open_flags, backing_id: 0 });
+        return OpenOut { handle: handle | HANDLE_DIRECT, open_flags, backing_id: 0 };
     }
-    let writes = if write_cache::is_counted(session, flags) { HANDLE_WRITES } else { 0 };
-    Ok(OpenOut { handle: handle | writes, open_flags: kept, backing_id: 0 })
+    OpenOut { handle, open_flags: kept, backing_id: 0 }
 }
 
 /// Truncates an opened file, as O_TRUNC asks.
@@ -48,7 +45,6 @@ async fn truncate(
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let changes = SetAttributes { size: Some(0), kill_privileges, ..SetAttributes::default() };
     session.fs().setattr(request.caller(), ino, changes).await?;
-    session.write_cache().replaced(ino, &(0..u64::MAX));
     Ok(stale)
 }
 
@@ -97,7 +93,7 @@ pub(super) async fn open(session: &Session, request: &Request) -> Answer {
         } else {
             false
         };
-        Ok::<_, FsError>((opened(session, ino, input.flags).await?, stale))
+        Ok::<_, FsError>((opened(session, input.flags), stale))
     };
     match opened_file.await {
         Ok((open, true)) => Ok(Reply::fixed(&open).with_stale_attributes(ino)),
@@ -162,14 +158,14 @@ async fn open_made(session: &Session, request: &Request, input: &CreateIn, attri
     }
     let found = async {
         let truncates = input.flags & libc::O_TRUNC as u32 != 0;
-        let found = if truncates && (attributes.size > 0 || session.write_cache().has_losses()) {
+        let found = if truncates && attributes.size > 0 {
             let kill_privileges = input.open_flags & open_request::KILL_SUIDGID != 0;
             truncate(session, request, ino, kill_privileges).await?;
             session.fs().getattr(ino).await?
         } else {
             attributes
         };
-        Ok::<_, FsError>((found, opened(session, ino, input.flags).await?))
+        Ok::<_, FsError>((found, opened(session, input.flags)))
     };
     match found.await {
         Ok((found, open)) => Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &found), open })),
@@ -195,16 +191,7 @@ pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
         // The reference that the answer creates keeps the inode, and no RELEASE will come.
         session.fs().release_file(made.ino);
     }
-    let open = match opened(session, made.ino, input.flags).await {
-        Ok(open) => open,
-        Err(error) => {
-            if counts_openings(session) {
-                session.fs().release_file(made.ino);
-            }
-            session.fs().forget(made.ino, 1);
-            return Err(error.into());
-        }
-    };
+    let open = opened(session, input.flags);
     Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &made), open }))
 }
 
@@ -218,9 +205,6 @@ pub(super) async fn release(session: &Session, request: &Request) -> Answer {
             }
             false => Ok(()),
         };
-        if input.handle & HANDLE_WRITES != 0 {
-            write_cache::released(session, request.ino()).await;
-        }
         session.fs().release_file(request.ino());
         ended?;
     }
@@ -247,11 +231,8 @@ pub(super) async fn read(session: &Session, request: &Request) -> Answer {
     let cached = input.read_flags & read_flags::LOCK_OWNER == 0;
     if cached {
         let range = input.offset..input.offset + len;
-        session.write_cache().read(ino, &range);
         session.page_cache().grown.touch(ino, range.clone());
         session.page_cache().beside.note(ino, range);
-    } else if session.write_cache().is_open(ino) {
-        Box::pin(write_cache::before_direct_read(session, ino, input.offset + len)).await?;
     }
     let pieces = session.fs().read_into(ino, input.offset, len as usize, request.take_room()).await?;
     if cached {
@@ -270,10 +251,6 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     }
     let ino = request.ino();
     if input.write_flags & write_flags::CACHE != 0 {
-        // A handle past the cache may have been mapped.
-        if session.write_cache().is_open(ino) {
-            return write_cache::write(session, ino, &input, data).await;
-        }
         let data = session.page_cache().grown.without_rest(ino, input.offset, data);
         session.fs().write_mapped(ino, input.offset, data).await?;
         return Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }));
@@ -283,11 +260,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let range = input.offset..input.offset + u64::from(input.size);
     page_cache::before_write(session, ino, &range, goes_beside(&input)).await?;
-    if input.handle & HANDLE_DIRECT != 0 {
-        write_cache::before_write_past(session, ino).await?;
-    }
     session.fs().write_through(ino, through, input.offset, data, kill_privileges).await?;
-    session.write_cache().written(ino, &range);
     if goes_beside(&input) {
         let synced = async {
             if input.flags & libc::O_DSYNC as u32 != 0 {
@@ -315,14 +288,7 @@ fn goes_beside(input: &WriteIn) -> bool {
 pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {
     let input: LSeekIn = request.arguments().take()?;
     let (ino, offset) = (request.ino(), input.offset);
-    let maybe_data = if session.write_cache().is_open(ino) {
-        // Where there is no page any more, nothing has been stored.
-        session.page_cache().holes.forget(ino);
-        write_cache::fetch(session, ino).await?;
-        Vec::new()
-    } else {
-        page_cache::write_back_holes(session, ino).await
-    };
+    let maybe_data = page_cache::write_back_holes(session, ino).await;
     let offset = match input.whence as i32 {
         libc::SEEK_DATA => page_cache::seek_data(session, ino, offset, &maybe_data).await?,
         libc::SEEK_HOLE => page_cache::seek_hole(session, ino, offset, &maybe_data).await?,
@@ -336,10 +302,7 @@ pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {
 pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
     let input: FSyncIn = request.arguments().take()?;
     let ino = request.ino();
-    session.write_cache().has_come(ino);
-    write_cache::take_settled(session, ino).await?;
     sync(session, ino, input.flags & fsync_flags::DATA_ONLY != 0).await?;
-    write_cache::require_whole(session, ino)?;
     Ok(Reply::empty())
 }
 
@@ -364,7 +327,6 @@ pub(super) async fn tell(session: &Session, inos: &[Ino], synced: fn(Ino) -> Syn
 }
 
 pub(super) async fn syncfs(session: &Session) -> Answer {
-    write_cache::hand_over_everything(session).await?;
     session.fs().syncfs().await?;
     session.synced(Synced::Filesystem);
     Ok(Reply::empty())

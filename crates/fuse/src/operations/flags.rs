@@ -1,7 +1,7 @@
 //! The flags of chattr(1) and lsattr(1): the ioctls that set and get them, and how statx reports
 //! them. The kernel has already checked that the caller may change them.
 
-use super::{Answer, Refusal, write_cache};
+use super::{Answer, Refusal};
 use crate::abi::{FsXattr, IoctlIn, IoctlOut};
 use crate::reply::Reply;
 use crate::request::{Arguments, Request};
@@ -133,15 +133,7 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
     if flags.compression.is_some() || input.command == SET_XFLAGS {
         flags.compression = before.compression.or(flags.compression);
     }
-    // What was written before may still come.
-    write_cache::fetch(session, request.ino()).await?;
-    let becoming_strict = match flags.synchronous {
-        true => write_cache::become_strict(session, request.ino()).await?,
-        false => None,
-    };
     session.fs().set_file_flags(request.ino(), flags).await?;
-    session.write_cache().set_immutable(request.ino(), flags.immutable);
-    drop(becoming_strict);
     // The change time moved, which the kernel does not expect from an ioctl.
     Ok(Reply::fixed(&IoctlOut::default()).with_stale_attributes(request.ino()))
 }

@@ -3,7 +3,7 @@
 
 use super::files::tell;
 use super::shutdown::{self, SHUT_DOWN};
-use super::{Answer, Refusal, atomic, durability, flags, label, quotas, reflink, resize, trim, write_cache};
+use super::{Answer, Refusal, atomic, durability, flags, label, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -75,7 +75,6 @@ pub(super) fn changes_a_file(command: u32) -> bool {
 }
 
 async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid: u32) -> Answer {
-    write_cache::hand_over_all(session, inos).await?;
     match command {
         FilesCommand::Sync => {
             Box::pin(session.fs().sync_many(inos, uid)).await?;
@@ -108,13 +107,11 @@ async fn answer(
             paths(session, &question, asker.uid).await
         }
         Question::Sync => {
-            write_cache::hand_over_everything(session).await?;
             session.fs().syncfs().await?;
             Ok(question.empty_answer())
         }
         Question::CreateSnapshot => {
             require_owner(&asker)?;
-            write_cache::hand_over_everything(session).await?;
             session.fs().create_snapshot(name_in(&question, rest)?).await?;
             Ok(question.empty_answer())
         }

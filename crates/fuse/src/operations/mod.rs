@@ -25,7 +25,6 @@ mod synchronous;
 #[cfg(test)]
 mod tests;
 mod trim;
-mod write_cache;
 mod xattrs;
 
 use crate::abi::Opcode;

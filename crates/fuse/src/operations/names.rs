@@ -2,7 +2,7 @@
 //! inodes that names led to.
 
 use super::attributes::{entry_out, no_entry};
-use super::{Answer, Refusal, write_cache};
+use super::{Answer, Refusal};
 use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -41,12 +41,9 @@ pub(super) fn batch_forget(session: &Session, request: &Request) -> Answer {
 }
 
 pub(super) fn forget_one(session: &Session, ino: Ino, lookups: u64) {
-    // Afterwards, it may be removed at once.
-    let is_gone = session.write_cache().has_losses() && session.fs().has_no_name(ino);
     session.fs().forget(ino, lookups);
     if !session.fs().is_referred_to(ino) {
         session.page_cache().forget(ino);
-        session.write_cache().forget(ino, is_gone);
     }
 }
 
@@ -103,7 +100,6 @@ pub(super) async fn readlink(session: &Session, request: &Request) -> Answer {
 pub(super) async fn link(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: LinkIn = arguments.take()?;
-    write_cache::before_first_name(session, input.old_node).await?;
     let linked = session.fs().link(input.old_node, request.ino(), arguments.name()?).await?;
     Ok(Reply::fixed(&entry_out(session, &linked)))
 }
@@ -122,9 +118,7 @@ pub(super) async fn rename(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
     let input: RenameIn = arguments.take()?;
     let (old, new) = (arguments.name()?, arguments.name()?);
-    let flags = RenameFlags::default();
-    write_cache::before_rename(session, (request.ino(), old), (input.new_dir, new), flags).await?;
-    session.fs().rename(request.ino(), old, input.new_dir, new, flags).await?;
+    session.fs().rename(request.ino(), old, input.new_dir, new, RenameFlags::default()).await?;
     Ok(Reply::empty())
 }
 
@@ -146,7 +140,6 @@ pub(super) async fn rename2(session: &Session, request: &Request) -> Answer {
     let input: Rename2In = arguments.take()?;
     let (old, new) = (arguments.name()?, arguments.name()?);
     let flags = rename_flags(input.flags, request.caller())?;
-    write_cache::before_rename(session, (request.ino(), old), (input.new_dir, new), flags).await?;
     session.fs().rename(request.ino(), old, input.new_dir, new, flags).await?;
     Ok(Reply::empty())
 }

@@ -54,11 +54,6 @@ pub(super) async fn before_growth(session: &Session, ino: Ino, offset: u64) -> R
 
 /// Called before ftruncate changes a file's size.
 pub(super) async fn before_truncation(session: &Session, ino: Ino, size: u64) -> Result<(), FsError> {
-    if session.write_cache().is_on() {
-        // The kernel may know a larger size than we do. What lies behind ours was written then, and
-        // not stored behind the end.
-        return Ok(());
-    }
     let attributes = session.fs().getattr(ino).await?;
     if attributes.file_type == FileType::Regular {
         session.page_cache().grown.note(ino, attributes.size, size);

@@ -24,7 +24,6 @@ pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -
     let (from, to) = ((request.ino(), input.offset), (input.to_node, input.to_offset));
     page_cache::before_growth(session, input.to_node, input.to_offset).await?;
     let copied = session.fs().copy_range(from, to, input.len, kill_privileges).await?;
-    session.write_cache().written(input.to_node, &(input.to_offset..input.to_offset.saturating_add(copied)));
     let reply = if opcode == Opcode::CopyFileRange64 {
         Reply::fixed(&CopyFileRangeOut { copied })
     } else {

@@ -2,7 +2,7 @@
 //! unmounted. The daemon does that when it has lost its image, and an ioctl does it as a crash
 //! would, for tests of crash recovery.
 
-use super::{Answer, Refusal, write_cache};
+use super::{Answer, Refusal};
 use crate::abi::{IoctlIn, IoctlOut, Opcode};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -67,10 +67,7 @@ pub(super) async fn shut_down(session: &Session, request: &Request, input: &Ioct
     let first = First::from_number(number).ok_or(Refusal::Errno(libc::EINVAL))?;
     let fs = session.fs();
     match first {
-        First::Everything => {
-            write_cache::hand_over_everything(session).await?;
-            fs.syncfs().await?;
-        }
+        First::Everything => fs.syncfs().await?,
         First::Log => fs.store().sync(fs.store().last_op()).await.map_err(FsError::from)?,
         First::Nothing => {}
     }

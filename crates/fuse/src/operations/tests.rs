@@ -3,7 +3,6 @@
 mod atomic;
 mod counted;
 mod durability;
-mod write_cache;
 
 use super::serve;
 use crate::abi::flags::init;
@@ -42,7 +41,7 @@ impl Bench {
     fn over(filesystem: TestFilesystem, options: MountOptions) -> Self {
         let negotiated = Negotiated {
             minor: MINOR_MAX,
-            flags: if options.writeback_cache { init::WRITEBACK_CACHE } else { 0 },
+            flags: 0,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             background_max: 64,
         };

@@ -5,7 +5,6 @@ mod attributes;
 mod durable;
 mod files;
 mod handles;
-mod kept_writes;
 mod life;
 mod mapped;
 mod names;

@@ -21,8 +21,6 @@ const DIRECT_IO: &str = "SYNCLINE_TEST_DIRECT_IO";
 const SYNCHRONOUS: &str = "SYNCLINE_TEST_SYNCHRONOUS";
 const WORKERS: &str = "SYNCLINE_TEST_WORKERS";
 const IMAGE: &str = "SYNCLINE_TEST_IMAGE";
-/// Set where tests are to run on mounts whose kernel keeps writes.
-pub const WRITEBACK_CACHE: &str = "SYNCLINE_TEST_WRITEBACK_CACHE";
 const READY: &str = "the test mount is ready";
 const FAILED: &str = "the test mount failed: ";
 /// The user of unprivileged tests: nobody.
@@ -49,7 +47,6 @@ pub fn run_daemon() {
     if std::env::var_os(SYNCHRONOUS).is_some() {
         options.synchronous = syncline_fuse::Synchronous::Everything;
     }
-    options.writeback_cache = std::env::var_os(WRITEBACK_CACHE).is_some();
     if let Ok(workers) = std::env::var(WORKERS) {
         options.workers = workers.parse().unwrap();
     }
@@ -110,8 +107,6 @@ pub struct Setup {
     pub switched_on: bool,
     /// Make every change durable before it is answered.
     pub synchronous: bool,
-    /// Have the kernel keep writes.
-    pub writeback_cache: bool,
     /// Keep the filesystem in a file, which [`TestMount::image`] names, and not in the daemon's
     /// memory.
     pub in_file: bool,
@@ -126,7 +121,6 @@ impl Default for Setup {
             direct_io: false,
             switched_on: true,
             synchronous: false,
-            writeback_cache: std::env::var_os(WRITEBACK_CACHE).is_some(),
             in_file: false,
             workers: 0,
         }
@@ -319,14 +313,6 @@ pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, DaemonOutput) {
     }
     if setup.synchronous {
         command.env(SYNCHRONOUS, "1");
-    }
-    // By itself a test that wants what does not go together with it does not get it.
-    let by_default = std::env::var_os(WRITEBACK_CACHE).is_some();
-    let contradicted = by_default && (setup.direct_io || setup.synchronous);
-    if setup.writeback_cache && !contradicted {
-        command.env(WRITEBACK_CACHE, "1");
-    } else {
-        command.env_remove(WRITEBACK_CACHE);
     }
     if setup.workers > 0 {
         command.env(WORKERS, setup.workers.to_string());

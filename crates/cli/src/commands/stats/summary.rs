@@ -12,14 +12,13 @@ use std::path::Path;
 /// How many kinds of requests are named.
 const REQUESTS_NAMED: usize = 4;
 /// Counters of errors, and what each means.
-const ERRORS: [(&str, &str); 8] = [
+const ERRORS: [(&str, &str); 7] = [
     ("/store/checksum_errors", "damaged blocks read"),
     ("/store/device_reads_failed", "device reads failed"),
     ("/store/device_writes_failed", "device writes failed"),
     ("/store/flushes_failed", "flushes failed"),
     ("/store/checkpoints_failed", "checkpoints failed"),
     ("/files/writeback_errors", "files not written back"),
-    ("/files/writes_lost", "kept writes lost"),
     ("/scrub/damaged", "extents found damaged by scrub"),
 ];
 
@@ -116,15 +115,11 @@ pub fn state(sample: &Sample) -> String {
         "uring" => "io_uring",
         _ => "/dev/fuse",
     };
-    let kept = match sample.stats.pointer("/daemon/writeback_cache") {
-        Some(Value::Bool(true)) => ", writes kept by the kernel",
-        _ => "",
-    };
     let image = match sample.text("/image_changed") {
         "" => String::new(),
         change => format!("; its image file: {change}"),
     };
-    format!("{access}{}, over {transport}{kept}, for {uptime}{recovered}{image}", promise(sample))
+    format!("{access}{}, over {transport}, for {uptime}{recovered}{image}", promise(sample))
 }
 
 /// How the mount promises durability, as its options say it, where that is not the default.

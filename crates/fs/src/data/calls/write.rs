@@ -10,7 +10,7 @@ use crate::data::flush::throttle;
 use crate::data::memory::BLOCK;
 use crate::data::memory::ranges::count;
 use crate::filesystem::Filesystem;
-use crate::flags::{require_growable, require_writable};
+use crate::flags::require_writable;
 use crate::inode::Inode;
 use bytes::Bytes;
 use std::ops::Range;
@@ -28,9 +28,6 @@ pub(crate) enum Writer {
     /// A store through a mapping. It clears nothing, whoever stored, as on the kernel's own
     /// filesystems.
     Mapping,
-    /// A kernel that kept what was written. It clears nothing either. The caller has waited for room
-    /// in memory, and seen to it that nothing changes of an append-only file.
-    Keeping,
     /// A writer that may keep setuid and setgid. Capabilities are cleared.
     Privileged,
     /// Any other writer: setuid and setgid are cleared as well.
@@ -45,7 +42,7 @@ impl Writer {
 
     /// True for a writer that clears no privileges.
     pub(in crate::data) fn clears_nothing(self) -> bool {
-        matches!(self, Self::Mapping | Self::Keeping)
+        self == Self::Mapping
     }
 }
 
@@ -129,9 +126,7 @@ async fn prepare(
 ) -> Result<Option<Admitted>, FsError> {
     fs.store.writable()?;
     fs.store.pass_gate().await;
-    if writer != Writer::Keeping {
-        throttle::wait_for_room(fs, len as u64).await?;
-    }
+    throttle::wait_for_room(fs, len as u64).await?;
     let (loses_privileges, may_have_stale, is_unwritten) = {
         let state = inode.state.lock();
         let setid = writer == Writer::Ordinary && state.attr.permissions & SETID != 0;
@@ -160,10 +155,7 @@ async fn write_leased(
     }
     fs.require_present(inode)?;
     through.require_not_taken_back()?;
-    match writer {
-        Writer::Keeping => require_growable(inode)?,
-        _ => require_writable(inode, offset)?,
-    }
+    require_writable(inode, offset)?;
     let end =
         offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
     if atomic::is_open(inode) {
