@@ -181,29 +181,6 @@ fn sqlite_with_a_write_ahead_log_keeps_its_promises() {
     sqlite("wal", "4", &["--torn", "1"]);
 }
 
-/// With few pages, which the log takes with their contents, and with more, which lie beside it.
-#[test]
-fn an_atomic_write_is_there_as_a_whole_or_not_at_all() {
-    skip_if!(no_fuse());
-    skip_if!(no_python());
-    for pages in ["5", "24"] {
-        let lab = Lab::new();
-        let record = |options: &str, kind: &str| {
-            let script = fixture("atomic.py");
-            lab.record_with(options, &["python3".as_ref(), script.as_ref(), kind.as_ref(), pages.as_ref()])
-        };
-        let check = format!("{} {pages}", python("atomic_check.py"));
-        record("atomic_writes", "whole").ok();
-        let found = lab.explore(&check, &[]).ok();
-        eprintln!("{pages} pages: {}", found.out);
-        record("atomic_writes", "halves").ok();
-        let found = lab.explore(&check, &[]);
-        assert_eq!(found.code, 1, "{found:?}");
-        assert!(found.out.contains("of commits"), "{found:?}");
-        assert_eq!(record("", "whole").code, 1, "not without the option");
-    }
-}
-
 #[test]
 fn a_file_under_its_final_name_is_whole_after_a_power_cut() {
     skip_if!(no_fuse());
@@ -325,7 +302,7 @@ fn a_recording_that_can_not_begin_says_why() {
     };
     record_to(lab.place.path().join("missing/rec").as_os_str()).fails(1, &["cannot write", "--output"]);
     // 'mount' and 'run' take options with -o.
-    for option in ["atomic_writes", "noatime,durability=ordered", "commit=x"] {
+    for option in ["check_opens", "noatime,durability=ordered", "commit=x"] {
         record_to(option.as_ref()).fails(2, &["an option of a mount", "--mount-options", option]);
         assert!(!lab.place.path().join(option).exists());
     }

@@ -135,6 +135,7 @@ const REFUSED: &str = "
     6  | mount image text                          | text; not a directory
     2  | crashlab record image empty --mount-options ro -- true | is written to; leave out ro
     2  | crashlab record image empty --mount-options atomic -- true | atomic; unknown option
+    2  | mount image empty -o atomic_writes        | atomic_writes; no such option any more; leave it out
     2  | mount image empty -o nonsense             | nonsense; unknown option; --help
     2  | mount image empty -o commit=0             | commit=0; seconds, 1 at least
     2  | mount image empty -o noatim               | noatim; unknown option; did you mean noatime?

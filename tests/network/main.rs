@@ -4,12 +4,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod atomic;
 mod counts;
 mod failover;
 mod lost;
 mod nbd;
 mod observed;
+mod opened;
 mod rbd;
 mod tour;
 mod unmounted;

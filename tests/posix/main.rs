@@ -6,7 +6,6 @@ mod support;
 mod acl;
 mod allocate;
 mod archive;
-mod atomic;
 mod clone;
 mod cut_streams;
 mod defragment;

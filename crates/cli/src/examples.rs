@@ -295,7 +295,7 @@ pub const RECORD: &str = "\
 Examples:
   syncline crashlab record disk.img mnt -- ./my-test --rounds 10
   syncline crashlab record disk.img mnt -o run.crashlab -- ./my-test
-  syncline crashlab record disk.img mnt --mount-options atomic_writes -- ./my-test
+  syncline crashlab record disk.img mnt --mount-options durability=ordered -- ./my-test
 The image is only read: the command works on a copy in memory, in the folder that SYNCLINE_CRASHLAB_DIR names.";
 
 pub const LIST: &str = "\

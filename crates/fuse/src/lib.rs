@@ -8,7 +8,6 @@
 
 #[expect(missing_docs, reason = "fields have the names of the kernel's public interface")]
 pub mod abi;
-mod atomic_writers;
 pub mod control;
 mod counters;
 mod error;

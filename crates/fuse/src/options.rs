@@ -127,10 +127,6 @@ pub struct MountOptions {
     /// writes that it does not allow. Default: no, so that opening a file costs no request; such
     /// writes are refused either way.
     pub check_opens: bool,
-    /// Serve atomic writes of a file (F2FS's interface). The kernel then tells of each open, and of
-    /// each close of a file that is open for writing. Default: no, so that opening a file costs no
-    /// request.
-    pub atomic_writes: bool,
     /// Which changes are durable before they are answered. Default: none.
     pub synchronous: Synchronous,
     /// The transport of requests. Default: over io_uring where that is possible.
@@ -149,7 +145,6 @@ impl MountOptions {
             cache_time: Duration::from_secs(24 * 60 * 60),
             direct_io: DirectIo::default(),
             check_opens: false,
-            atomic_writes: false,
             synchronous: Synchronous::default(),
             transport: Transport::default(),
             sync_observer: None,

@@ -38,6 +38,7 @@ const PAGE_BYTES: u64 = syncline_device::BLOCK_BYTES as u64;
 const RANGES_MAX: usize = 64;
 
 /// A session's knowledge of the kernel's page cache.
+#[derive(Default)]
 pub struct PageCache {
     /// Files that are written past the cache.
     pub beside: Beside,
@@ -50,16 +51,6 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// For a session whose requests come over io_uring, or over /dev/fuse.
-    pub fn new(over_io_uring: bool) -> Self {
-        Self {
-            beside: Beside::default(),
-            grown: Grown::default(),
-            holes: Holes::default(),
-            letting_go: LettingGo::new(over_io_uring),
-        }
-    }
-
     /// Called when the kernel has forgotten a file.
     pub fn forget(&self, ino: Ino) {
         self.beside.forget(ino);
@@ -68,7 +59,7 @@ impl PageCache {
 }
 
 /// Sorts ranges and merges those that touch; merges all of them if there are too many.
-pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
     for range in ranges {

@@ -1,7 +1,6 @@
 //! A mounted filesystem: the state that all its threads share, and its life from mount to unmount.
 
 use crate::abi::flags::init;
-use crate::atomic_writers::AtomicWriters;
 use crate::control::Control;
 use crate::counters::RequestCounters;
 use crate::error::MountError;
@@ -30,7 +29,6 @@ pub struct Session<F = Filesystem> {
     synchronous: Synchronous,
     sync_observer: Option<SyncObserver>,
     page_cache: PageCache,
-    atomic_writers: AtomicWriters,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
     /// The inode whose capabilities were last removed, and the thread for which the kernel did
@@ -73,7 +71,7 @@ impl<F: Serve> Session<F> {
         let wishes = Wishes {
             over_io_uring,
             direct_io: options.direct_io,
-            told_of_opens: options.check_opens || options.atomic_writes,
+            told_of_opens: options.check_opens,
         };
         let negotiated = handshake(&descriptor, wishes)?;
         tracing::debug!(?negotiated, "agreed with the kernel");
@@ -104,7 +102,7 @@ impl<F: Serve> Session<F> {
         let cache_seconds = options.cache_time.as_secs();
         let direct_io = options.direct_io.with_kernel(negotiated.minor);
         let (synchronous, sync_observer) = (options.synchronous, options.sync_observer.clone());
-        let page_cache = PageCache::new(negotiated.has(init::OVER_IO_URING));
+        let page_cache = PageCache::default();
         Self {
             fs,
             negotiated,
@@ -115,7 +113,6 @@ impl<F: Serve> Session<F> {
             synchronous,
             sync_observer,
             page_cache,
-            atomic_writers: AtomicWriters::new(options.atomic_writes),
             ended,
             capability_removed: Mutex::default(),
             shut_down: AtomicBool::new(false),
@@ -187,10 +184,6 @@ impl<F: Serve> Session<F> {
         if let Some(observer) = &self.sync_observer {
             observer.tell(synced);
         }
-    }
-
-    pub(crate) fn atomic_writers(&self) -> &AtomicWriters {
-        &self.atomic_writers
     }
 
     pub(crate) fn page_cache(&self) -> &PageCache {

@@ -49,7 +49,7 @@ pub struct Args {
     /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other,
     /// no_allow_other, noatime, nodiratime, relatime, strictatime, sync, dirsync,
     /// durability=fsync|ordered[:SECONDS]|strict, discard, discard=punch, nodiscard, compress[=lz4|zstd], commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
-    /// direct_io=never|synced|write|always, check_opens, atomic_writes, receipts=N, log=FILE, snapshot=NAME,
+    /// direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME,
     /// transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,

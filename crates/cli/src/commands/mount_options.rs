@@ -22,7 +22,7 @@ pub const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
 /// The words to suggest for one that is unknown.
-const NAMES: [&str; 47] = [
+const NAMES: [&str; 45] = [
     "ro",
     "rw",
     "snapshot",
@@ -60,8 +60,6 @@ const NAMES: [&str; 47] = [
     "log",
     "check_opens",
     "nocheck_opens",
-    "atomic_writes",
-    "noatomic_writes",
     "receipts",
     "transport",
     "uring_switch",
@@ -93,7 +91,6 @@ pub struct MountChoices {
     allow_other: Option<bool>,
     direct_io: DirectIo,
     check_opens: bool,
-    atomic_writes: bool,
     synchronous: Synchronous,
     transport: Transport,
     /// Do not switch FUSE over io_uring on.
@@ -226,8 +223,9 @@ impl MountChoices {
             "log" => self.log = Some(value.into()),
             "check_opens" => self.check_opens = true,
             "nocheck_opens" => self.check_opens = false,
-            "atomic_writes" => self.atomic_writes = true,
-            "noatomic_writes" => self.atomic_writes = false,
+            "atomic_writes" => {
+                return Err("there is no such option any more: leave it out (SQLite is as fast with WAL)".into());
+            }
             "writeback_cache" => {
                 return Err("there is no such option any more: leave it out, and each write comes at once".into());
             }
@@ -306,7 +304,6 @@ impl MountChoices {
         options.kernel.allow_other = self.allow_other;
         options.direct_io = self.direct_io;
         options.check_opens = self.check_opens;
-        options.atomic_writes = self.atomic_writes;
         options.synchronous = self.synchronous;
         options.transport = self.transport;
         options
@@ -371,7 +368,9 @@ mod tests {
     #[test]
     fn options_that_were_removed_say_so() {
         let told = |text: &str| parse(text).err().unwrap().to_string();
-        assert!(told("sloppy,writeback_cache").contains("no such option any more"));
+        for option in ["writeback_cache", "atomic_writes"] {
+            assert!(told(&format!("sloppy,{option}")).contains("no such option any more"));
+        }
     }
 
     #[test]

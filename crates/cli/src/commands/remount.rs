@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use syncline_fuse::{MountError, control, mounts};
 
 /// Options without a value that a mount keeps for its whole life.
-const FIXED_WORDS: [&str; 19] = [
+const FIXED_WORDS: [&str; 17] = [
     "noatime",
     "relatime",
     "atime",
@@ -20,8 +20,6 @@ const FIXED_WORDS: [&str; 19] = [
     "nodiscard",
     "check_opens",
     "nocheck_opens",
-    "atomic_writes",
-    "noatomic_writes",
     "compress",
     "nocompress",
     "norecovery",

@@ -77,7 +77,6 @@ request!(Rename2In, 16, { new_dir: u64, flags: u32, padding: u32, });
 request!(LinkIn, 8, { old_node: u64, });
 request!(OpenIn, 8, { flags: u32, open_flags: u32, });
 request!(CreateIn, 16, { flags: u32, mode: u32, umask: u32, open_flags: u32, });
-request!(FlushIn, 24, { handle: u64, unused: u32, padding: u32, lock_owner: u64, });
 request!(ReleaseIn, 24, { handle: u64, flags: u32, release_flags: u32, lock_owner: u64, });
 request!(
     /// READ, READDIR and READDIRPLUS.

@@ -2,14 +2,13 @@
 
 use super::attributes::entry_out;
 use super::names::new_mode;
-use super::{Answer, Refusal, atomic, page_cache, privileges};
+use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::flags::{
     fsync as fsync_flags, init, open as open_flags, open_request, read as read_flags, write as write_flags,
 };
 use crate::abi::{
     CreateIn, CreateOut, FSyncIn, LSeekIn, LSeekOut, OpenIn, OpenOut, ReadIn, ReleaseIn, WriteIn, WriteOut,
 };
-use crate::atomic_writers::AtomicWriters;
 use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -17,22 +16,19 @@ use crate::session::Session;
 use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes};
 use syncline_fs::{Durability, FsError};
 
-/// Marks a handle whose reads and writes bypass the page cache. The rest of a handle is a number of
-/// its own if an atomic write may begin there, or 0.
+/// The handle of a file whose reads and writes bypass the page cache; that of any other is 0.
 const HANDLE_DIRECT: u64 = 1;
 
 /// The answer to an open of a file with these flags of open(2).
 fn opened(session: &Session, flags: u32) -> OpenOut {
-    let handle = session.atomic_writers().handle(flags);
-    // Only the end of an atomic write needs to be told of each close.
-    let noflush = if handle == 0 { open_flags::NOFLUSH } else { 0 };
-    // Cached data stays valid across opens: only the kernel's own requests change the file.
-    let kept = open_flags::KEEP_CACHE | noflush;
+    // Cached data stays valid across opens: only the kernel's own requests change the file. A close
+    // needs no FLUSH: what was written has come.
+    let kept = open_flags::KEEP_CACHE | open_flags::NOFLUSH;
     if session.direct_io().applies_to(flags) {
         let open_flags = kept | open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES;
-        return OpenOut { handle: handle | HANDLE_DIRECT, open_flags, backing_id: 0 };
+        return OpenOut { handle: HANDLE_DIRECT, open_flags, backing_id: 0 };
     }
-    OpenOut { handle, open_flags: kept, backing_id: 0 }
+    OpenOut { handle: 0, open_flags: kept, backing_id: 0 }
 }
 
 /// Truncates an opened file, as O_TRUNC asks.
@@ -195,20 +191,17 @@ pub(super) async fn tmpfile(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&CreateOut { entry: entry_out(session, &made), open }))
 }
 
-pub(super) async fn release(session: &Session, request: &Request) -> Answer {
-    let input: ReleaseIn = request.arguments().take()?;
-    if counts_openings(session) {
-        let ended = match AtomicWriters::may_begin(input.handle) {
-            true => {
-                session.atomic_writers().closed(request.ino(), input.handle);
-                Box::pin(atomic::take_back(session, request.ino(), input.handle)).await.map(drop)
-            }
-            false => Ok(()),
-        };
-        session.fs().release_file(request.ino());
-        ended?;
-    }
+pub(super) fn release(session: &Session, request: &Request) -> Answer {
+    request.arguments().take::<ReleaseIn>()?;
+    closed(session, request.ino());
     Ok(Reply::empty())
+}
+
+/// Gives back what an open has counted.
+pub(super) fn closed(session: &Session, ino: Ino) {
+    if counts_openings(session) {
+        session.fs().release_file(ino);
+    }
 }
 
 /// Refuses ranges that end beyond the largest signed 64-bit offset.
@@ -255,12 +248,11 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
         session.fs().write_mapped(ino, input.offset, data).await?;
         return Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }));
     }
-    let through = atomic::through(session, ino, input.handle)?;
     let kill_privileges = input.write_flags & write_flags::KILL_SUIDGID != 0;
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let range = input.offset..input.offset + u64::from(input.size);
     page_cache::before_write(session, ino, &range, goes_beside(&input)).await?;
-    session.fs().write_through(ino, through, input.offset, data, kill_privileges).await?;
+    session.fs().write(ino, input.offset, data, kill_privileges).await?;
     if goes_beside(&input) {
         let synced = async {
             if input.flags & libc::O_DSYNC as u32 != 0 {

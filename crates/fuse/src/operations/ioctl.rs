@@ -3,7 +3,7 @@
 
 use super::files::tell;
 use super::shutdown::{self, SHUT_DOWN};
-use super::{Answer, Refusal, atomic, durability, flags, label, quotas, reflink, resize, trim};
+use super::{Answer, Refusal, durability, flags, label, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -33,9 +33,6 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
         return Ok(if stale { reply.with_stale_attributes(request.ino()) } else { reply });
     }
     if let Some(answer) = flags::ioctl(session, request, &input, &mut arguments).await {
-        return answer;
-    }
-    if let Some(answer) = atomic::ioctl(session, request, &input).await {
         return answer;
     }
     if let Some(answer) = label::ioctl(session, request, &input, &mut arguments).await {
@@ -68,7 +65,6 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
 /// can't sync any more are needed most.
 pub(super) fn changes_a_file(command: u32) -> bool {
     let asks = flags::only_asks(command)
-        || atomic::is_known(command)
         || matches!(command, TRIM | COMMAND | SHUT_DOWN)
         || FilesCommand::from_number(command).is_some();
     !asks

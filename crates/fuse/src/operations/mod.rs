@@ -2,7 +2,6 @@
 //! encoded. Nothing here knows how requests arrive and answers leave.
 
 mod allocate;
-mod atomic;
 mod attributes;
 mod counted;
 mod descriptors;
@@ -82,7 +81,7 @@ pub async fn serve(session: &Session, request: &Request) -> Reply {
         Ok(reply) => match synchronous::settle(session, request, opcode, &reply).await {
             Ok(()) => Ok(reply),
             Err(refusal) => {
-                counted::take_back(session, request, opcode, &reply).await;
+                counted::take_back(session, request, opcode, &reply);
                 Err(refusal)
             }
         },
@@ -124,8 +123,7 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::Open => files::open(session, request).await,
         Opcode::Create => files::create(session, request).await,
         Opcode::TmpFile => files::tmpfile(session, request).await,
-        Opcode::Release => files::release(session, request).await,
-        Opcode::Flush => atomic::flush(session, request).await,
+        Opcode::Release => files::release(session, request),
         Opcode::Read => files::read(session, request).await,
         Opcode::Write => files::write(session, request).await,
         Opcode::FAllocate => allocate::allocate(session, request).await,

@@ -2,22 +2,12 @@
 
 use crate::page_cache::next_maybe_data;
 use crate::session::Session;
-use futures_lite::future::pending;
 use std::ops::Range;
-use std::time::Duration;
-use syncline_device::{BLOCK_BYTES, Worker};
+use syncline_device::BLOCK_BYTES;
 use syncline_fs::FsError;
 use syncline_fs::types::{FileType, Ino};
 
-pub(super) const PAGE: u64 = BLOCK_BYTES as u64;
-
-/// The end of a request's patience.
-pub(super) async fn over(patience: Duration) {
-    match Worker::try_current() {
-        Some(worker) => worker.sleep(patience).await,
-        None => pending().await,
-    }
-}
+const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// Called before a write that is not a write-back of pages.
 pub(super) async fn before_write(

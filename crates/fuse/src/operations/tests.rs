@@ -1,6 +1,5 @@
 //! Tests the table against a real filesystem, request by request, without a kernel between.
 
-mod atomic;
 mod counted;
 mod durability;
 

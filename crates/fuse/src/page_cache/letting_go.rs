@@ -4,8 +4,8 @@
 //! read that is on its way here, or the write-back itself. So
 //!
 //! - a thread of its own sends it, which serves no requests;
-//! - requests wait for it in few places, fewer than can be in flight, or those that it waits for
-//!   would never come through;
+//! - few requests may wait for it at a time, fewer than can be in flight, or those that it waits
+//!   for would never come through;
 //! - that thread has no descriptor but its own: if the daemon is killed meanwhile, the descriptors
 //!   of the serving threads are closed, the kernel aborts their requests, and the wait ends.
 //!
@@ -17,7 +17,6 @@
 use super::joined;
 use crate::abi::{InvalidateInodeOut, NOTIFY_INVALIDATE_INODE, OUT_HEADER_BYTES, OutHeader};
 use event_listener::Event;
-use futures_lite::future::or;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -29,13 +28,9 @@ use std::{io, thread};
 use syncline_fs::types::Ino;
 use zerocopy::IntoBytes;
 
-/// The places for requests that don't wait for one: half of the minimum number of entries in an
-/// io_uring queue. (Over /dev/fuse, a few writes with all their data.)
-const PLACES: usize = 4;
-/// The places for those that wait their turn. With the others, fewer than these entries.
-const PLACES_IN_TURN: usize = 3;
-/// The same over /dev/fuse, where a thread serves twice as many requests at a time.
-const PLACES_IN_TURN_CLASSIC: usize = 256;
+/// The most requests that may wait at a time: half of the minimum number of entries in an io_uring
+/// queue. (Over /dev/fuse, a few writes with all their data.)
+const WAITING_MAX: usize = 4;
 
 /// The pieces of a long range: so many bytes, and this part of those before them if that is more.
 /// (A notification takes a microsecond where there are no pages, and there are files of many sizes.)
@@ -48,40 +43,34 @@ struct Job {
     ranges: Vec<Range<u64>>,
     /// The requests that wait for it.
     waiting: Vec<Arc<Done>>,
-    /// The pages are gone, and what was written there has come.
-    is_done: bool,
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
         // Those who wait are woken in any case.
-        self.waiting.iter().for_each(|done| done.tell(self.is_done));
+        self.waiting.iter().for_each(|done| done.tell());
     }
 }
 
 #[derive(Default)]
 struct Done {
     over: AtomicBool,
-    /// Valid when it is over.
-    is_done: AtomicBool,
     told: Event,
 }
 
 impl Done {
-    fn tell(&self, is_done: bool) {
-        self.is_done.store(is_done, Ordering::Release);
+    fn tell(&self) {
         self.over.store(true, Ordering::Release);
         self.told.notify(usize::MAX);
     }
 
-    async fn wait(&self) -> bool {
+    async fn wait(&self) {
         while !self.over.load(Ordering::Acquire) {
             let told = self.told.listen();
             if !self.over.load(Ordering::Acquire) {
                 told.await;
             }
         }
-        self.is_done.load(Ordering::Acquire)
     }
 }
 
@@ -97,24 +86,16 @@ struct State {
     jobs: VecDeque<Job>,
     /// The thread is taking jobs.
     running: bool,
-    /// It has been ended.
-    has_ended: bool,
 }
 
 /// The thread that sends notifications, once started.
+#[derive(Default)]
 pub struct LettingGo {
     queue: Arc<Queue>,
-    places: Places,
-    places_in_turn: Places,
+    waiting: AtomicUsize,
 }
 
 impl LettingGo {
-    /// For requests that come over io_uring, or over /dev/fuse.
-    pub fn new(over_io_uring: bool) -> Self {
-        let in_turn = if over_io_uring { PLACES_IN_TURN } else { PLACES_IN_TURN_CLASSIC };
-        Self { queue: Arc::default(), places: Places::new(PLACES), places_in_turn: Places::new(in_turn) }
-    }
-
     /// Starts the thread, with a descriptor of the connection.
     pub fn start(&self, connection: OwnedFd) -> io::Result<()> {
         let (ready, started) = mpsc::channel();
@@ -124,10 +105,9 @@ impl LettingGo {
         thread::Builder::new().name("syncline-pages".into()).spawn(move || {
             // `start` waits for this message, so sending can't fail.
             let _ = ready.send(keep_only(descriptor));
-            while let Some(mut job) = queue.next() {
+            while let Some(job) = queue.next() {
                 let pieces = job.ranges.iter().rev().flat_map(|range| pieces(range).into_iter().rev());
                 pieces.for_each(|piece| let_go(descriptor, job.ino, &piece));
-                job.is_done = is_connected(descriptor);
                 // The receiver ends only after this thread.
                 let _ = finished.send(job);
             }
@@ -145,7 +125,7 @@ impl LettingGo {
     /// Ends the thread and completes all jobs: the connection has ended.
     pub fn end(&self) {
         let mut state = self.queue.jobs.lock();
-        (state.running, state.has_ended) = (false, true);
+        state.running = false;
         state.jobs.clear();
         self.queue.more.notify_all();
     }
@@ -154,7 +134,7 @@ impl LettingGo {
     /// it did not wait because too many do already. Never call it for a request during which the
     /// kernel holds one of the pages, or blocks write-back (SETATTR of a size).
     pub async fn let_go(&self, ino: Ino, ranges: Vec<Range<u64>>) -> bool {
-        let place = self.places.take();
+        let place = Place::take(self);
         let done = place.is_some().then(Arc::<Done>::default);
         self.queue.add(ino, ranges, done.clone());
         if let Some(done) = &done {
@@ -163,28 +143,6 @@ impl LettingGo {
         done.is_some()
     }
 
-    /// Has the pages of a range written back and dropped some time later.
-    pub fn let_go_later(&self, ino: Ino, range: Range<u64>) {
-        self.queue.add(ino, vec![range], None);
-    }
-
-    /// Like `let_go`, but if too many requests wait already, it waits for one of them to end.
-    /// Returns false if that takes until `over`: the requests that they wait for may not come
-    /// through while this one is in flight. Also if the connection has ended, which drops what was
-    /// written to the pages.
-    pub async fn let_go_in_turn(&self, ino: Ino, range: Range<u64>, over: impl Future<Output = ()>) -> bool {
-        let gone = async {
-            let _place = self.places_in_turn.wait().await;
-            let done = Arc::<Done>::default();
-            self.queue.add(ino, vec![range], Some(done.clone()));
-            done.wait().await
-        };
-        let over = async {
-            over.await;
-            false
-        };
-        or(gone, over).await
-    }
 }
 
 impl Drop for LettingGo {
@@ -198,12 +156,12 @@ impl Queue {
         let mut state = self.jobs.lock();
         if !state.running {
             // A session that is mounted nowhere has no pages.
-            done.iter().for_each(|done| done.tell(!state.has_ended));
+            done.iter().for_each(|done| done.tell());
             return;
         }
         let known = state.jobs.iter().position(|job| job.ino == ino);
         let index = known.unwrap_or_else(|| {
-            state.jobs.push_back(Job { ino, ranges: Vec::new(), waiting: Vec::new(), is_done: false });
+            state.jobs.push_back(Job { ino, ranges: Vec::new(), waiting: Vec::new() });
             state.jobs.len() - 1
         });
         let job = &mut state.jobs[index];
@@ -228,47 +186,22 @@ impl Queue {
     }
 }
 
-/// The places for requests that wait.
-struct Places {
-    max: usize,
-    taken: AtomicUsize,
-    /// Notified when a request gives up its place.
-    left: Event,
-}
+/// One of the few places for requests that wait.
+struct Place<'a>(&'a LettingGo);
 
-impl Places {
-    fn new(max: usize) -> Self {
-        Self { max, taken: AtomicUsize::new(0), left: Event::new() }
-    }
-
-    /// A place, if one is free.
-    fn take(&self) -> Option<Place<'_>> {
-        if self.taken.fetch_add(1, Ordering::AcqRel) < self.max {
-            return Some(Place(self));
+impl<'a> Place<'a> {
+    fn take(all: &'a LettingGo) -> Option<Self> {
+        if all.waiting.fetch_add(1, Ordering::AcqRel) < WAITING_MAX {
+            return Some(Self(all));
         }
-        self.taken.fetch_sub(1, Ordering::AcqRel);
+        all.waiting.fetch_sub(1, Ordering::AcqRel);
         None
     }
-
-    /// A place, as soon as one is free.
-    async fn wait(&self) -> Place<'_> {
-        loop {
-            let left = self.left.listen();
-            if let Some(place) = self.take() {
-                return place;
-            }
-            left.await;
-        }
-    }
 }
-
-/// One of the places.
-struct Place<'a>(&'a Places);
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::AcqRel);
-        self.0.left.notify(usize::MAX);
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -283,14 +216,6 @@ fn keep_only(descriptor: RawFd) -> bool {
             && (own == 0 || libc::syscall(libc::SYS_close_range, 0, own - 1, 0) == 0)
             && libc::syscall(libc::SYS_close_range, own + 1, libc::c_uint::MAX, 0) == 0
     }
-}
-
-/// False if the connection has ended: the kernel then ends write-back that is under way as if it had
-/// been answered, and nobody sees what it had.
-fn is_connected(descriptor: RawFd) -> bool {
-    let mut polled = libc::pollfd { fd: descriptor, events: 0, revents: 0 };
-    // SAFETY: the kernel writes to one structure, which is that of `polled`.
-    unsafe { libc::poll(&raw mut polled, 1, 0) == 0 }
 }
 
 /// The pieces of a range, in order. (Offsets are signed in the kernel, so a range without an end stops
@@ -322,7 +247,7 @@ fn let_go(descriptor: RawFd, ino: Ino, range: &Range<u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_lite::future::{block_on, pending, poll_once, ready};
+    use futures_lite::future::{block_on, poll_once};
     use std::pin::Pin;
 
     #[test]
@@ -342,52 +267,24 @@ mod tests {
         assert!(pieces(&(u64::MAX - 1..u64::MAX)).is_empty());
     }
 
-    /// Nobody may look at pages of an atomic write that was taken back, however many programs end at
-    /// the same time.
+    /// Whoever waits holds up a request; what it waits for may be others that have yet to come.
     #[test]
-    fn a_request_that_must_not_go_on_waits_for_a_place() {
-        let pages = LettingGo::new(true);
+    fn few_requests_wait_and_all_are_woken_in_the_end() {
+        let pages = LettingGo::default();
         pages.queue.jobs.lock().running = true;
         let all = 0..u64::MAX;
         let mut waiting: Vec<Pin<Box<dyn Future<Output = bool> + '_>>> = Vec::new();
-        for ino in 0..PLACES as u64 {
+        for ino in 0..WAITING_MAX as u64 {
             waiting.push(Box::pin(pages.let_go(ino, vec![all.clone()])));
             assert!(block_on(poll_once(waiting.last_mut().unwrap())).is_none());
         }
         assert!(!block_on(pages.let_go(10, vec![all.clone()])), "there are too many");
-        waiting.clear();
-        for ino in 20..20 + PLACES_IN_TURN as u64 {
-            waiting.push(Box::pin(pages.let_go_in_turn(ino, all.clone(), pending())));
-            assert!(block_on(poll_once(waiting.last_mut().unwrap())).is_none());
-        }
-        assert!(!block_on(pages.let_go_in_turn(11, all.clone(), ready(()))), "it has no patience");
-        let mut last: Pin<Box<dyn Future<Output = bool> + '_>> =
-            Box::pin(pages.let_go_in_turn(12, all, pending()));
-        assert!(block_on(poll_once(&mut last)).is_none());
-        // As the thread does with the first jobs.
-        let end_next = || {
-            let mut job = pages.queue.next().unwrap();
-            job.is_done = true;
-        };
-        (0..PLACES + 2).for_each(|_| end_next());
+        // As the thread does with the first job.
+        drop(pages.queue.next());
         assert!(block_on(waiting.remove(0)));
-        assert!(block_on(poll_once(&mut last)).is_none(), "its pages are not gone");
-        while !pages.queue.jobs.lock().jobs.is_empty() {
-            end_next();
-        }
-        assert!(block_on(last));
-    }
-
-    /// What was written to the pages may be lost with the connection.
-    #[test]
-    fn pages_that_the_end_of_the_connection_drops_have_not_come() {
-        let pages = LettingGo::new(false);
-        pages.queue.jobs.lock().running = true;
-        let mut waiting: Pin<Box<dyn Future<Output = bool> + '_>> =
-            Box::pin(pages.let_go_in_turn(7, 0..u64::MAX, pending()));
-        assert!(block_on(poll_once(&mut waiting)).is_none());
+        assert!(block_on(poll_once(&mut waiting[0])).is_none(), "its pages are not gone");
         pages.end();
-        assert!(!block_on(waiting));
-        assert!(!block_on(pages.let_go_in_turn(7, 0..u64::MAX, pending())), "it has ended");
+        assert!(waiting.into_iter().all(block_on));
+        assert!(block_on(pages.let_go(7, vec![all])), "a session that has ended has no pages");
     }
 }
