@@ -137,8 +137,8 @@ pub enum FsError {
     #[error("an atomic write of this file is open: try again when its program has committed or aborted it")]
     AtomicWriteOpen,
     /// EIO
-    #[error("the atomic write that this was a part of was taken back meanwhile: begin another one")]
-    AtomicWriteTakenBack,
+    #[error("the atomic write that this was a part of has ended: begin another one")]
+    AtomicWriteEnded,
     /// EFBIG
     #[error(
         "an atomic write takes at most 65,536 extents of the file beside 64 MiB in memory, and all that are open together half of the mount's option 'dirty' there: abort it, and write with a journal"
@@ -206,7 +206,7 @@ impl FsError {
             | Self::Corrupt { .. }
             | Self::CorruptCount { .. }
             | Self::Undecodable { .. }
-            | Self::AtomicWriteTakenBack => 5,
+            | Self::AtomicWriteEnded => 5,
         }
     }
 }

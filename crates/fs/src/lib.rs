@@ -56,7 +56,7 @@ mod xattr_place;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
 pub use data::{
-    Allocation, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Through, Usage, is_hole,
+    Allocation, AtomicWrite, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage, is_hole,
 };
 pub use durability::Durability;
 pub use enlarge::Enlarged;

@@ -15,7 +15,6 @@ use syncline_fs::{Filesystem, Options};
 use syncline_store::{FormatOptions, Store, StoreOptions, format};
 
 const BLOCK: u64 = 4096;
-const HANDLE: u64 = 2;
 /// Blocks of an extent.
 const EXTENT: u64 = 32;
 const EXTENTS: u64 = 2000;
@@ -56,7 +55,7 @@ fn file(fs: &Filesystem) -> u64 {
 fn commit(fs: &Filesystem, file: u64, extents: u64) {
     let before = fs.store().counters();
     let started = Instant::now();
-    let taken = measure(|| block_on(fs.commit_atomic_write(file, HANDLE)).unwrap());
+    let taken = measure(|| block_on(fs.commit_atomic_write(fs.atomic_write_of(file).unwrap())).unwrap());
     let elapsed = started.elapsed();
     let after = fs.store().counters();
     let log = after.log_bytes - before.log_bytes;
@@ -82,10 +81,10 @@ fn a_commit_is_bounded_by_its_extents() {
         block_on(fs.write(file, at << 20, whole.clone(), false)).unwrap();
     }
     block_on(fs.syncfs()).unwrap();
-    block_on(fs.start_atomic_write(file, HANDLE)).unwrap();
+    let open = block_on(fs.start_atomic_write(file)).unwrap();
     for extent in 0..extents {
         let offset = (extent * EXTENT + 7) * BLOCK;
-        block_on(fs.write_through(file, fs.through(file, HANDLE), offset, block.clone(), false)).unwrap();
+        block_on(fs.write_atomically(open, offset, block.clone(), false)).unwrap();
     }
     let spilled = fs.counters().atomic_spilled_bytes / BLOCK;
     assert!(spilled >= extents - IN_MEMORY, "{spilled} of {extents}");
@@ -108,9 +107,8 @@ fn a_commit_is_bounded_by_the_extents_that_it_replaces() {
         }
         block_on(fs.syncfs()).unwrap();
     }
-    block_on(fs.start_atomic_write(file, HANDLE)).unwrap();
-    let write =
-        |at: &u64| block_on(fs.write_through(file, fs.through(file, HANDLE), at << 20, whole.clone(), false));
+    let open = block_on(fs.start_atomic_write(file)).unwrap();
+    let write = |at: &u64| block_on(fs.write_atomically(open, at << 20, whole.clone(), false));
     let written = (0..mib).take_while(|at| write(at).is_ok()).count() as u64;
     println!("{written} of {mib} MiB are accepted");
     assert!(fs.counters().atomic_spilled_bytes > (written - 2) << 20);

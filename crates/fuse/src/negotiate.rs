@@ -97,7 +97,12 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
     let flags = offered & wanted;
     let transfer_bytes_max =
         if flags & init::MAX_PAGES != 0 { TRANSFER_BYTES_MAX } else { TRANSFER_BYTES_SMALL };
-    let agreed = Negotiated { minor: offer.minor.min(MINOR_MAX), flags, transfer_bytes_max, background_max: BACKGROUND_MAX };
+    let agreed = Negotiated {
+        minor: offer.minor.min(MINOR_MAX),
+        flags,
+        transfer_bytes_max,
+        background_max: BACKGROUND_MAX,
+    };
     let answer = InitOut {
         major: MAJOR,
         minor: MINOR_MAX,
@@ -124,8 +129,7 @@ fn page_bytes() -> u32 {
 mod tests {
     use super::*;
 
-    const PLAIN: Wishes =
-        Wishes { over_io_uring: false, direct_io: DirectIo::Synced, told_of_opens: false };
+    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced, told_of_opens: false };
 
     fn offer(minor: u32, flags: u64) -> InitIn {
         let (low, high) = (flags as u32, (flags >> 32) as u32);

@@ -224,10 +224,14 @@ impl MountChoices {
             "check_opens" => self.check_opens = true,
             "nocheck_opens" => self.check_opens = false,
             "atomic_writes" => {
-                return Err("there is no such option any more: leave it out (SQLite is as fast with WAL)".into());
+                return Err(
+                    "there is no such option any more: leave it out (SQLite is as fast with WAL)".into()
+                );
             }
             "writeback_cache" => {
-                return Err("there is no such option any more: leave it out, and each write comes at once".into());
+                return Err(
+                    "there is no such option any more: leave it out, and each write comes at once".into()
+                );
             }
             "receipts" => {
                 let count = value.parse().ok().filter(|count| *count <= RECEIPTS_MAX);

@@ -26,7 +26,6 @@ mod memory;
 mod tests;
 
 pub use calls::allocate::Allocation;
-pub use calls::atomic::Through;
 pub use calls::defragment::{Defragmented, Fragments};
 pub use calls::read::is_hole;
 pub(crate) use calls::read::{ends_in_zeros, probe};
@@ -39,14 +38,13 @@ pub(crate) use calls::truncate::{remove_all, truncate};
 pub(crate) use calls::write::{Writer, write_in_transaction};
 pub(crate) use extents::room::reserve;
 pub(crate) use flush::background::{FAILURES_MAX, start, stop};
-pub(crate) use flush::many::{
-    MANY_BLOCKS_MAX, lease_settled, size_of_names, submit_in_transaction,
-};
+pub(crate) use flush::many::{MANY_BLOCKS_MAX, lease_settled, size_of_names, submit_in_transaction};
 pub(crate) use flush::standstill::submit_everything;
 pub(crate) use flush::submit::submit_dirty;
 pub(crate) use flush::throttle::wait_for_room;
 pub(crate) use flush::writeback::write_back;
 pub(crate) use memory::DataState;
+pub use memory::atomic::AtomicWrite;
 pub(crate) use memory::unplaced::{
     Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded,
 };

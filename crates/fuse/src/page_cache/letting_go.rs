@@ -142,7 +142,6 @@ impl LettingGo {
         }
         done.is_some()
     }
-
 }
 
 impl Drop for LettingGo {

@@ -6,42 +6,38 @@ use super::workload::{Done, Failure, Task, finds_room};
 use crate::content::contents_of;
 use bytes::Bytes;
 use rand::Rng;
-use syncline_fs::FsError;
-use syncline_fs::QuotaLimits;
 use syncline_fs::types::Ino;
+use syncline_fs::{AtomicWrite, FsError, QuotaLimits};
 
 type Limits = Vec<(Ino, bool, QuotaLimits)>;
-
-/// The handle of all atomic writes: a file that a task has claimed is nobody else's.
-const HANDLE: u64 = 2;
 
 impl Task {
     pub(super) async fn write_atomically(&mut self) -> Done {
         let ino = self.random_file()?;
         let _claim = self.claim(ino).await?;
         let limits = self.limits();
-        self.fs.start_atomic_write(ino, HANDLE).await?;
-        let written = self.write_aside(ino).await;
+        let open = self.fs.start_atomic_write(ino).await?;
+        let written = self.write_aside(ino, open).await;
         let commits = self.rng.random_range(0..4) > 0;
         let ended = match written {
-            Ok(writes) if commits => self.commit(ino, writes, limits).await,
+            Ok(writes) if commits => self.commit(ino, open, writes, limits).await,
             Ok(_) => Ok(()),
             Err(failure) => Err(failure),
         };
         // After a commit there is nothing to take back, unless it failed.
-        self.fs.abort_atomic_write(ino, HANDLE).await?;
+        self.fs.abort_atomic_write(open).await?;
         ended
     }
 
     /// Writes that no crash may show yet, with time in between for whatever writes data back.
-    async fn write_aside(&mut self, ino: Ino) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
+    async fn write_aside(&mut self, ino: Ino, open: AtomicWrite) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
         let mut seen = self.history.with_file(ino, |file| file.read(0, file.size() as usize));
         let (mut writes, mut size) = (Vec::new(), seen.len() as u64);
         for _ in 0..self.rng.random_range(1..5) {
             let (offset, len) = self.random_range_of(size);
             let data = contents_of(self.history.new_tag(), len);
             let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
-            self.fs.write_through(ino, self.fs.through(ino, HANDLE), offset, payload, false).await?;
+            self.fs.write_atomically(open, offset, payload, false).await?;
             size = size.max(offset + len as u64);
             seen.resize(size as usize, 0);
             seen[offset as usize..][..len].copy_from_slice(&data);
@@ -65,14 +61,14 @@ impl Task {
         self.fs.quotas().iter().map(|tree| (tree.root, tree.being_set, tree.limits)).collect()
     }
 
-    async fn commit(&self, ino: Ino, writes: Vec<(u64, Vec<u8>)>, limits: Limits) -> Done {
+    async fn commit(&self, ino: Ino, open: AtomicWrite, writes: Vec<(u64, Vec<u8>)>, limits: Limits) -> Done {
         let (fs, history, started) = (self.fs.clone(), self.history.clone(), self.history.now());
         let everything = self.fs.store().last_op().0;
         let looking = self.fs.clone();
         let mut noted = false;
         let each = move |_: &Did| {
             // Nobody else runs between the transaction, which ends the atomic write, and this look.
-            if noted || looking.atomic_writer(ino).is_some() {
+            if noted || looking.atomic_write_of(ino).is_some() {
                 return;
             }
             noted = true;
@@ -83,7 +79,7 @@ impl Task {
                 history.with_file(ino, |file| file.taken_over(time, op, *offset, data));
             }
         };
-        let committing = async move { fs.commit_atomic_write(ino, HANDLE).await };
+        let committing = async move { fs.commit_atomic_write(open).await };
         let ordered = self.is_ordered(ino).await?;
         let (answer, _) = tracked_each(&self.fs, committing, each).await;
         let written = self.history.now();

@@ -568,19 +568,17 @@ async fn write_atomically(
     len: usize,
     tag: u64,
 ) -> Result<(), FsError> {
-    const HANDLE: u64 = 2;
-    fs.start_atomic_write(ino, HANDLE).await?;
+    let open = fs.start_atomic_write(ino).await?;
     let whole = payload(tag, offset, len);
     let half = len / 2;
     let written = async {
-        fs.write_through(ino, fs.through(ino, HANDLE), offset, whole.slice(..half), false).await?;
+        fs.write_atomically(open, offset, whole.slice(..half), false).await?;
         fs.syncfs().await?;
-        fs.write_through(ino, fs.through(ino, HANDLE), offset + half as u64, whole.slice(half..), false)
-            .await?;
-        fs.commit_atomic_write(ino, HANDLE).await
+        fs.write_atomically(open, offset + half as u64, whole.slice(half..), false).await?;
+        fs.commit_atomic_write(open).await
     };
     let written = written.await;
-    fs.abort_atomic_write(ino, HANDLE).await?;
+    fs.abort_atomic_write(open).await?;
     written
 }
 

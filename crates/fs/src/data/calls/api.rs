@@ -1,6 +1,5 @@
 //! The filesystem's methods for file data.
 
-use super::atomic::Through;
 use super::write::{self, Writer};
 use super::{atomic, read, seek, sync};
 use crate::FsError;
@@ -52,15 +51,14 @@ impl Filesystem {
         kill_privileges: bool,
     ) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        write::write(self, &inode, offset, data, Writer::calling(kill_privileges), &Through::NOTHING).await
+        write::write(self, &inode, offset, data, Writer::calling(kill_privileges), None).await
     }
 
     /// Writes data that was stored through a mapping of the file and arrives only now. The file
     /// keeps its privileges (setuid, setgid, capabilities), whoever stored the data.
     pub async fn write_mapped(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        let through = Through::mapping(&inode);
-        let written = write::write(self, &inode, offset, data, Writer::Mapping, &through).await;
+        let written = write::write(self, &inode, offset, data, Writer::Mapping, None).await;
         if let Err(error) = &written {
             // The program that stored it has long moved on, and the kernel forgets that the page is
             // dirty: the next fsync reports the error.
@@ -83,8 +81,7 @@ impl Filesystem {
     /// directories too.
     pub async fn fsync(&self, ino: Ino, data_only: bool) -> Result<(), FsError> {
         let inode = self.inode(ino).await?;
-        sync::fsync(self, &inode, data_only).await?;
-        atomic::require_unmapped(&inode)
+        sync::fsync(self, &inode, data_only).await
     }
 
     /// fsync of several files with one batch and one flush. Their changes that were not logged
@@ -92,9 +89,7 @@ impl Filesystem {
     /// refused with `TooLarge`, before any effect. `uid` is the caller: earlier write-back failures
     /// are returned to any caller, but count as reported only if that is root or the file's owner.
     pub async fn sync_many(&self, inos: &[Ino], uid: u32) -> Result<(), FsError> {
-        let inodes = self.inodes(inos).await?;
-        sync::sync_many(self, &inodes, uid).await?;
-        inodes.iter().try_for_each(|inode| atomic::require_unmapped(inode))
+        sync::sync_many(self, &self.inodes(inos).await?, uid).await
     }
 
     /// Orders without making durable: if anything that is written, created or changed anywhere

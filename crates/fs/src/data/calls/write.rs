@@ -1,13 +1,13 @@
 //! Writing into memory: a write is applied wholly or not at all.
 
-use super::atomic::{self, Through};
-use super::{overwrite, read, truncate};
+use super::{atomic, overwrite, read, truncate};
 use crate::FsError;
 use crate::data::extents::quota;
 use crate::data::extents::quota::Accepted;
 use crate::data::extents::room::reserve;
 use crate::data::flush::throttle;
 use crate::data::memory::BLOCK;
+use crate::data::memory::atomic::AtomicWrite;
 use crate::data::memory::ranges::count;
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
@@ -39,28 +39,23 @@ impl Writer {
     pub(crate) fn calling(kill_privileges: bool) -> Self {
         if kill_privileges { Self::Ordinary } else { Self::Privileged }
     }
-
-    /// True for a writer that clears no privileges.
-    pub(in crate::data) fn clears_nothing(self) -> bool {
-        self == Self::Mapping
-    }
 }
 
-/// Writes `data` at `offset`.
+/// Writes `data` at `offset`, as a part of an atomic write or by itself.
 pub(crate) async fn write(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     offset: u64,
     data: Bytes,
     writer: Writer,
-    through: &Through,
+    part_of: Option<AtomicWrite>,
 ) -> Result<(), FsError> {
     let (mut restored, mut synced) = (false, false);
     loop {
         let room = prepare(fs, inode, data.len(), writer).await?;
         let written = {
             let _lease = inode.lease.write().await;
-            write_leased(fs, inode, offset, &data, writer, through).await
+            write_leased(fs, inode, offset, &data, writer, part_of).await
         };
         let end = offset.saturating_add(data.len() as u64);
         if !overwrite::is_full(&written) {
@@ -101,7 +96,7 @@ async fn append_now(
     let _room = prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
     let offset = inode.state.lock().attr.size;
-    write_leased(fs, inode, offset, data, writer, &Through::NOTHING).await?;
+    write_leased(fs, inode, offset, data, writer, None).await?;
     Ok(offset)
 }
 
@@ -114,7 +109,7 @@ pub(crate) async fn write_in_transaction(
     writer: Writer,
 ) -> Result<(), FsError> {
     let _lease = inode.lease.write().await;
-    write_leased(fs, inode, offset, data, writer, &Through::NOTHING).await
+    write_leased(fs, inode, offset, data, writer, None).await
 }
 
 /// Does the waiting that is not allowed under the lease. A write begins here.
@@ -130,7 +125,7 @@ async fn prepare(
     let (loses_privileges, may_have_stale, is_unwritten) = {
         let state = inode.state.lock();
         let setid = writer == Writer::Ordinary && state.attr.permissions & SETID != 0;
-        let capability = !writer.clears_nothing() && state.meta.flags & FLAG_CAPABILITY != 0;
+        let capability = writer != Writer::Mapping && state.meta.flags & FLAG_CAPABILITY != 0;
         (setid || capability, state.data.extent_end.is_none(), state.data.failures.is_unwritten())
     };
     if is_unwritten {
@@ -148,18 +143,18 @@ async fn write_leased(
     offset: u64,
     data: &Bytes,
     writer: Writer,
-    through: &Through,
+    part_of: Option<AtomicWrite>,
 ) -> Result<(), FsError> {
     if data.is_empty() {
         return Ok(());
     }
     fs.require_present(inode)?;
-    through.require_not_taken_back()?;
+    atomic::require_part(inode, part_of)?;
     require_writable(inode, offset)?;
     let end =
         offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
-    if atomic::is_open(inode) {
-        return Box::pin(atomic::write_leased(fs, inode, offset..end, data, writer, through.handle())).await;
+    if part_of.is_some() {
+        return Box::pin(atomic::write_leased(fs, inode, offset..end, data, writer)).await;
     }
     if end > inode.state.lock().attr.size {
         truncate::forget_stale_extents(fs, inode).await?;
@@ -177,7 +172,7 @@ async fn write_leased(
     };
     names.into_iter().for_each(|names| reservation.get_or_insert_default().merge(names));
     let bases = plan.read_bases(fs, inode).await?;
-    if !writer.clears_nothing() {
+    if writer != Writer::Mapping {
         fs.drop_privileges(inode, writer == Writer::Ordinary).await?;
     }
     fs.store.give_way();

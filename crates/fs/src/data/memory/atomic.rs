@@ -9,19 +9,30 @@ use super::dirty::BlockMap;
 use super::ranges::Ranges;
 use super::spilled::Spilled;
 use super::{BLOCK, DataState};
-use crate::types::{Attributes, Timestamp};
+use crate::types::{Attributes, Ino, Timestamp};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_store::{Reservation, Store};
-use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use syncline_sync::atomic::{AtomicU64, Ordering};
+
+/// Tells an atomic write from all others. What waits for its turn goes by this: meanwhile the one that
+/// it is a part of may have ended, and another one of the same file may be half done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtomicWrite {
+    ino: Ino,
+    number: u64,
+}
+
+impl AtomicWrite {
+    pub(in crate::data) fn ino(self) -> Ino {
+        self.ino
+    }
+}
 
 /// An open atomic write.
 pub(crate) struct Atomic {
-    /// The handle that began it.
-    pub(in crate::data) handle: u64,
-    /// Tells writes that came before its end, and wait for their turn, that it was taken back.
-    pub(in crate::data) taken_back: Arc<AtomicBool>,
+    pub(in crate::data) is: AtomicWrite,
     /// The blocks in memory. None of them is in `spilled` too.
     pub(in crate::data) blocks: BlockMap,
     /// The blocks that are on the device.
@@ -40,17 +51,14 @@ pub(crate) struct Atomic {
     /// Units reserved in a quota, and its number.
     pub(in crate::data) units: u64,
     pub(in crate::data) quota: u64,
-    /// Stores through a mapping are among the blocks. Whoever made them may sync them.
-    pub(in crate::data) mapped: bool,
     /// Blocks of memory that [`AtomicWrites`] counts.
     accounted: u32,
 }
 
 impl Atomic {
-    pub(in crate::data) fn new(handle: u64, size: u64, store: &Arc<Store>) -> Self {
+    pub(in crate::data) fn new(is: AtomicWrite, size: u64, store: &Arc<Store>) -> Self {
         Self {
-            handle,
-            taken_back: Arc::new(AtomicBool::new(false)),
+            is,
             blocks: BlockMap::default(),
             spilled: Spilled::new(store.clone()),
             spill_from: 0,
@@ -61,7 +69,6 @@ impl Atomic {
             reservation: Reservation::default(),
             units: 0,
             quota: 0,
-            mapped: false,
             accounted: 0,
         }
     }
@@ -129,6 +136,8 @@ impl DataState {
 /// The open atomic writes of all files.
 #[derive(Default)]
 pub(crate) struct AtomicWrites {
+    /// The number that have begun.
+    begun: AtomicU64,
     /// Blocks of memory that they take.
     blocks: AtomicU64,
     /// Held by a commit that names what lies on the device: one at a time takes the memory for that.
@@ -136,6 +145,11 @@ pub(crate) struct AtomicWrites {
 }
 
 impl AtomicWrites {
+    /// Tells a new atomic write from all before it.
+    pub(in crate::data) fn begin(&self, ino: Ino) -> AtomicWrite {
+        AtomicWrite { ino, number: self.begun.fetch_add(1, Ordering::Relaxed) }
+    }
+
     /// Blocks that one of them is to put onto the device before `new` more come into its memory:
     /// none, or a good part of its memory at once. It may have `blocks_max` there, and no more than
     /// it leaves to others of the `bytes_max` of all, so that each that comes later finds some.

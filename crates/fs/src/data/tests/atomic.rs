@@ -10,32 +10,8 @@ use std::sync::atomic::Ordering;
 use syncline_store::Canary;
 
 const BLOCK: u64 = 4096;
-/// A handle that begins atomic writes, and another one.
-const MINE: u64 = 7;
-const OTHER: u64 = 8;
 
 impl Mount {
-    fn start(&self, ino: Ino) {
-        block_on(self.fs.start_atomic_write(ino, MINE)).unwrap();
-    }
-
-    fn commit(&self, ino: Ino) {
-        block_on(self.fs.commit_atomic_write(ino, MINE)).unwrap();
-    }
-
-    fn abort(&self, ino: Ino) -> bool {
-        block_on(self.fs.abort_atomic_write(ino, MINE)).unwrap()
-    }
-
-    fn try_write_by(&self, ino: Ino, handle: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        let through = self.fs.through(ino, handle);
-        block_on(self.fs.write_through(ino, through, offset, Bytes::copy_from_slice(data), false))
-    }
-
-    fn write_by(&self, ino: Ino, offset: u64, data: &[u8]) {
-        self.try_write_by(ino, MINE, offset, data).unwrap();
-    }
-
     /// The whole file, as programs see it.
     fn contents(&self, ino: Ino) -> Vec<u8> {
         let size = self.size(ino) as usize;
@@ -87,7 +63,7 @@ fn all_of_it_is_durable_after_the_commit_and_nothing_before() {
         let data = pattern(at as u64, len);
         new.resize(new.len().max(at + len), 0);
         new[at..at + len].copy_from_slice(&data);
-        mount.write_by(ino, at as u64, &data);
+        mount.put(ino, at as u64, &data);
         mount.fsync(ino);
         mount.write_everything_back();
         assert!(mount.contents(ino) == new, "programs see what was written");
@@ -112,11 +88,12 @@ fn an_abort_takes_contents_size_and_times_back() {
         let before = block_on(mount.fs.getattr(ino)).unwrap();
         let free = mount.fs.statfs().available;
         mount.start(ino);
-        mount.write_by(ino, 50, &pattern(3, 70_000));
+        mount.put(ino, 50, &pattern(3, 70_000));
         let during = block_on(mount.fs.getattr(ino)).unwrap();
         assert_eq!(during.size, 70_050);
-        assert!(mount.abort(ino));
-        assert!(!mount.abort(ino));
+        let write = mount.open_write(ino);
+        mount.abort(ino);
+        assert!(!block_on(mount.fs.abort_atomic_write(write)).unwrap());
         assert_eq!(block_on(mount.fs.getattr(ino)).unwrap(), before);
         assert!(mount.contents(ino) == old);
         assert_eq!(mount.fs.statfs().available, free);
@@ -133,7 +110,7 @@ fn a_small_file_grows_out_of_its_inode_item() {
         let mount = Mount::new();
         let ino = file(&mount, "small", b"contents of the inode item");
         mount.start(ino);
-        mount.write_by(ino, at, &pattern(at, 6000));
+        mount.put(ino, at, &pattern(at, 6000));
         let new = mount.contents(ino);
         assert_eq!(&new[..10], b"contents o");
         assert_eq!(mount.after_crash("small"), b"contents of the inode item");
@@ -150,7 +127,7 @@ fn a_commit_is_one_batch_and_one_flush() {
     let ino = file(&mount, "database", &pattern(4, 400_000));
     for blocks in [1, 3, 5, 60] {
         mount.start(ino);
-        (0..blocks).for_each(|block| mount.write_by(ino, block * BLOCK, &pattern(block, 4096)));
+        (0..blocks).for_each(|block| mount.put(ino, block * BLOCK, &pattern(block, 4096)));
         let before = (mount.fs.store().counters().batches, mount.fs.store().device_counters().flushes_issued);
         mount.commit(ino);
         let after = (mount.fs.store().counters().batches, mount.fs.store().device_counters().flushes_issued);
@@ -172,7 +149,7 @@ fn logged_blocks_of_before_are_replaced_and_come_back() {
         old[at..at + 4096].copy_from_slice(&pattern(50 + round as u64, 4096));
         mount.fsync(ino);
         mount.start(ino);
-        mount.write_by(ino, at as u64 + 7, &pattern(90 + round as u64, 9000));
+        mount.put(ino, at as u64 + 7, &pattern(90 + round as u64, 9000));
         assert!(mount.after_crash("database") == old);
         if commits {
             old[at + 7..at + 9007].copy_from_slice(&pattern(90 + round as u64, 9000));
@@ -193,7 +170,7 @@ fn what_was_dirty_before_the_start_is_not_part_of_it() {
     mount.write(ino, 0, &pattern(7, 30_000));
     let before = mount.contents(ino);
     mount.start(ino);
-    mount.write_by(ino, 20_000, &pattern(8, 60_000));
+    mount.put(ino, 20_000, &pattern(8, 60_000));
     mount.fsync(ino);
     assert!(mount.after_crash("database") == before);
     mount.abort(ino);
@@ -206,15 +183,12 @@ fn other_writers_and_changes_of_the_extents_are_refused() {
     let old = pattern(9, 40_960);
     let (ino, source) = (file(&mount, "database", &old), file(&mount, "source", &pattern(10, 40_960)));
     mount.start(ino);
-    mount.write_by(ino, 4096, &pattern(11, 4096));
-    assert_eq!(errno(mount.try_write_by(ino, OTHER, 0, b"x")), 16);
+    mount.put(ino, 4096, &pattern(11, 4096));
     assert_eq!(errno(mount.try_write(ino, 0, b"x")), 16);
     assert_eq!(errno(block_on(mount.fs.append(ino, Bytes::from_static(b"x"), false))), 16);
     assert_eq!(errno(mount.truncate(ino, 0)), 16);
     assert_eq!(errno(mount.truncate(ino, 1 << 20)), 16);
-    assert_eq!(errno(block_on(mount.fs.start_atomic_write(ino, OTHER))), 16);
-    assert_eq!(errno(block_on(mount.fs.commit_atomic_write(ino, OTHER))), 16);
-    assert!(!block_on(mount.fs.abort_atomic_write(ino, OTHER)).unwrap());
+    assert_eq!(errno(block_on(mount.fs.start_atomic_write(ino))), 16);
     use Allocation::*;
     let ways = [
         Preallocate { keep_size: false },
@@ -233,8 +207,6 @@ fn other_writers_and_changes_of_the_extents_are_refused() {
     let target = mount.create("target");
     assert_eq!(copy(ino, target).unwrap(), 40_960);
     assert!(mount.contents(target) == old);
-    // The owner's second start changes nothing.
-    mount.start(ino);
     mount.commit(ino);
     assert_eq!(mount.read(ino, 4096, 4096), pattern(11, 4096));
     assert!(mount.contents(target) == old);
@@ -248,7 +220,7 @@ fn attributes_names_and_snapshots_go_on_meanwhile() {
     let old = pattern(12, 9000);
     let ino = file(&mount, "database", &old);
     mount.start(ino);
-    mount.write_by(ino, 0, &pattern(13, 20_000));
+    mount.put(ino, 0, &pattern(13, 20_000));
     let changes = SetAttributes { permissions: Some(0o600), ..SetAttributes::default() };
     assert_eq!(block_on(mount.fs.setattr(CALLER, ino, changes)).unwrap().size, 20_000);
     let flags = RenameFlags::default();
@@ -272,12 +244,12 @@ fn a_file_without_a_name_can_commit_or_abort() {
     let ino = file(&mount, "gone", &pattern(14, 9000));
     block_on(mount.fs.open_file(ino)).unwrap();
     mount.start(ino);
-    mount.write_by(ino, 0, &pattern(15, 12_000));
+    mount.put(ino, 0, &pattern(15, 12_000));
     mount.unlink("gone");
     mount.commit(ino);
     assert_eq!(mount.contents(ino), pattern(15, 12_000));
     mount.start(ino);
-    mount.write_by(ino, 0, &pattern(16, 12_000));
+    mount.put(ino, 0, &pattern(16, 12_000));
     mount.abort(ino);
     assert_eq!(mount.contents(ino), pattern(15, 12_000));
     mount.fs.release_file(ino);
@@ -286,37 +258,28 @@ fn a_file_without_a_name_can_commit_or_abort() {
     mount.check_nothing_is_held();
 }
 
-/// The page that a mapping's store comes in has the owner's bytes too, so it is part of the atomic
-/// write; and its program is not told that it is durable.
+/// The page that a mapping's store comes in has bytes of the atomic write too.
 #[test]
-fn stores_through_a_mapping_are_part_of_it() {
+fn stores_through_a_mapping_are_refused_and_told() {
     let mount = Mount::new();
-    let old = pattern(17, 9000);
-    let ino = file(&mount, "database", &old);
+    let ino = file(&mount, "database", &pattern(17, 9000));
     mount.start(ino);
-    mount.fsync(ino);
-    block_on(mount.fs.write_mapped(ino, 4096, Bytes::from(vec![1; 4096]))).unwrap();
+    assert_eq!(errno(block_on(mount.fs.write_mapped(ino, 4096, Bytes::from(vec![1; 4096])))), 16);
     assert_eq!(errno(block_on(mount.fs.fsync(ino, true))), 16);
-    assert_eq!(errno(block_on(mount.fs.sync_many(&[ino], 0))), 16);
-    assert!(mount.after_crash("database") == old);
+    mount.put(ino, 0, &pattern(18, 4096));
     mount.commit(ino);
-    mount.fsync(ino);
-    assert_eq!(mount.after_crash("database")[4096..8192], [1; 4096]);
+    assert_eq!(mount.after_crash("database")[4096..], pattern(17, 9000)[4096..]);
 }
 
 #[test]
 fn what_is_refused_at_the_start() {
     let mount = Mount::new();
     let ino = file(&mount, "database", b"old");
-    assert_eq!(errno(block_on(mount.fs.start_atomic_write(ROOT, MINE))), 21);
-    // A commit without a start syncs.
-    mount.write(ino, 0, b"new");
-    block_on(mount.fs.commit_atomic_write(ino, MINE)).unwrap();
-    assert_eq!(mount.after_crash("database"), b"new");
+    assert_eq!(errno(block_on(mount.fs.start_atomic_write(ROOT))), 21);
     for (immutable, append_only) in [(true, false), (false, true)] {
         let flags = crate::types::FileFlags { immutable, append_only, ..Default::default() };
         block_on(mount.fs.set_file_flags(ino, flags)).unwrap();
-        assert_eq!(errno(block_on(mount.fs.start_atomic_write(ino, MINE))), 1);
+        assert_eq!(errno(block_on(mount.fs.start_atomic_write(ino))), 1);
     }
 }
 
@@ -325,7 +288,7 @@ fn holes_and_ends_are_told_as_programs_see_them() {
     let mount = Mount::new();
     let ino = file(&mount, "database", &pattern(18, 8192));
     mount.start(ino);
-    mount.write_by(ino, 100_000, b"end");
+    mount.put(ino, 100_000, b"end");
     assert_eq!(block_on(mount.fs.seek_data(ino, 50_000)).unwrap(), 50_000);
     assert_eq!(block_on(mount.fs.seek_hole(ino, 0)).unwrap(), 100_003);
     assert_eq!(errno(block_on(mount.fs.seek_data(ino, 100_003))), 6);
@@ -341,11 +304,10 @@ fn a_commit_finds_room_on_a_full_filesystem() {
     let mount = Mount::formatted(16 << 20, 4096, options());
     let (ino, filler) = (file(&mount, "database", &pattern(21, 200_000)), mount.create("filler"));
     mount.start(ino);
-    mount.write_by(ino, 0, &pattern(22, 400_000));
+    mount.put(ino, 0, &pattern(22, 400_000));
     let full = (0..).map(|at| mount.try_write(filler, at << 16, &[7; 1 << 16])).find_map(Result::err);
     assert_eq!(full.unwrap().errno(), 28);
-    let refused =
-        (16..).map(|at| mount.try_write_by(ino, MINE, at << 16, &[7; 1 << 16])).find_map(Result::err);
+    let refused = (16..).map(|at| mount.try_put(ino, at << 16, &[7; 1 << 16])).find_map(Result::err);
     assert_eq!(refused.unwrap().errno(), 28);
     mount.commit(ino);
     assert_eq!(mount.after_crash("database")[..400_000], pattern(22, 400_000));
@@ -363,15 +325,15 @@ fn a_quota_is_reserved_at_the_write_and_given_back() {
     let other = mount.create_in(dir, "other");
     for commits in [false, true, true] {
         mount.start(ino);
-        mount.write_by(ino, 50_000, &pattern(24, 400_000));
-        (0..5).for_each(|_| mount.write_by(ino, 60_000, &pattern(25, 4096)));
+        mount.put(ino, 50_000, &pattern(24, 400_000));
+        (0..5).for_each(|_| mount.put(ino, 60_000, &pattern(25, 4096)));
         // 1 MiB less what there is and what is reserved.
         assert_eq!(errno(mount.try_write(other, 0, &vec![1; 700_000])), 122);
-        assert_eq!(errno(mount.try_write_by(ino, MINE, 1 << 20, &vec![1; 700_000])), 122);
+        assert_eq!(errno(mount.try_put(ino, 1 << 20, &vec![1; 700_000])), 122);
         if commits {
             mount.commit(ino)
         } else {
-            assert!(mount.abort(ino))
+            mount.abort(ino)
         }
         mount.check_quotas();
     }
@@ -386,7 +348,7 @@ fn a_quota_is_reserved_at_the_write_and_given_back() {
         let small = mount.create_in(dir, &name);
         for round in 0..3 {
             mount.start(small);
-            mount.write_by(small, 0, &pattern(round, len));
+            mount.put(small, 0, &pattern(round, len));
             mount.commit(small);
             mount.check_quotas();
         }
@@ -399,11 +361,11 @@ fn preallocated_compressed_and_shared_blocks_are_replaced() {
     let ino = mount.create("preallocated");
     mount.allocate(ino, Allocation::Preallocate { keep_size: false }, 0, 100_000).unwrap();
     mount.start(ino);
-    mount.write_by(ino, 10_000, &pattern(26, 30_000));
+    mount.put(ino, 10_000, &pattern(26, 30_000));
     mount.abort(ino);
     mount.check_room(&[ino]);
     mount.start(ino);
-    mount.write_by(ino, 10_000, &pattern(26, 30_000));
+    mount.put(ino, 10_000, &pattern(26, 30_000));
     mount.commit(ino);
     mount.check_room(&[ino]);
     mount.check_items(ino);
@@ -416,7 +378,7 @@ fn preallocated_compressed_and_shared_blocks_are_replaced() {
     let copy = mount.create("copy");
     block_on(mount.fs.copy_range((packed, 0), (copy, 0), 400_000, false)).unwrap();
     mount.start(packed);
-    mount.write_by(packed, 5000, &pattern(27, 200_000));
+    mount.put(packed, 5000, &pattern(27, 200_000));
     let new = mount.contents(packed);
     assert_eq!(mount.after_crash("packed"), vec![3; 400_000]);
     mount.commit(packed);
@@ -436,19 +398,23 @@ fn a_commit_that_fails_can_be_repeated_or_aborted() {
         mount.fsync(ino);
         mount.start(ino);
         let new = pattern(29, blocks * 4096);
-        mount.write_by(ino, 0, &new);
+        mount.put(ino, 0, &new);
         moody.fail.store(true, Ordering::SeqCst);
-        block_on(mount.fs.commit_atomic_write(ino, MINE)).unwrap_err();
+        mount.try_commit(ino).unwrap_err();
         moody.fail.store(false, Ordering::SeqCst);
         // The commit was logged in memory, as that of an fsync: the contents are the new ones.
         assert_eq!(mount.contents(ino)[..new.len()], new);
+        let open = mount.fs.atomic_write_of(ino);
         if again {
-            let retried = block_on(mount.fs.commit_atomic_write(ino, MINE));
+            let retried = match open {
+                Some(_) => mount.try_commit(ino),
+                None => block_on(mount.fs.fsync(ino, true)),
+            };
             if retried.is_ok() {
                 assert_eq!(mount.after_crash("database")[..new.len()], new);
             }
         } else {
-            mount.abort(ino);
+            open.into_iter().for_each(|_| mount.abort(ino));
             mount.contents(ino);
         }
         mount.check_nothing_is_held();
@@ -462,7 +428,7 @@ fn write_back_that_takes_it_is_noticed() {
     let old = pattern(30, 40_000);
     let ino = file(&mount, "database", &old);
     mount.start(ino);
-    mount.write_by(ino, 4096, &pattern(31, 8192));
+    mount.put(ino, 4096, &pattern(31, 8192));
     mount.write_everything_back();
     mount.abort(ino);
     assert_ne!(mount.contents(ino), old);
@@ -516,12 +482,14 @@ fn random_lives() {
                     let data = pattern(random.random(), len);
                     seen.resize(seen.len().max(at + len), 0);
                     seen[at..at + len].copy_from_slice(&data);
-                    mount.write_by(ino, at as u64, &data);
+                    mount.put(ino, at as u64, &data);
                 }
             }
             assert!(mount.contents(ino) == seen, "seed {seed}");
         }
-        mount.abort(ino);
+        if open {
+            mount.abort(ino);
+        }
         mount.check_items(ino);
         mount.check_nothing_is_held();
     }

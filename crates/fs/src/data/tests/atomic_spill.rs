@@ -13,7 +13,6 @@ use syncline_device::DeviceExt;
 use syncline_store::{Canary, FormatOptions};
 
 const BLOCK: u64 = 4096;
-const MINE: u64 = 7;
 
 /// Options with which `blocks` blocks stay in memory.
 fn keeping(blocks: u64) -> Options {
@@ -21,27 +20,6 @@ fn keeping(blocks: u64) -> Options {
 }
 
 impl Mount {
-    fn begin(&self, ino: Ino) {
-        block_on(self.fs.start_atomic_write(ino, MINE)).unwrap();
-    }
-
-    fn end(&self, ino: Ino) {
-        block_on(self.fs.commit_atomic_write(ino, MINE)).unwrap();
-    }
-
-    fn take_back(&self, ino: Ino) {
-        assert!(block_on(self.fs.abort_atomic_write(ino, MINE)).unwrap());
-    }
-
-    fn try_put(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        let through = self.fs.through(ino, MINE);
-        block_on(self.fs.write_through(ino, through, offset, Bytes::copy_from_slice(data), false))
-    }
-
-    fn put(&self, ino: Ino, offset: u64, data: &[u8]) {
-        self.try_put(ino, offset, data).unwrap();
-    }
-
     fn whole(&self, ino: Ino) -> Vec<u8> {
         let size = self.size(ino) as usize;
         let contents = self.read(ino, 0, size + 1);
@@ -104,7 +82,7 @@ fn a_sequential_one_of_any_size_is_one_transaction_and_one_flush() {
     const MIB: u64 = 300;
     let mount = Mount::sized(768 << 20, options());
     let ino = mount.synced("large", b"old");
-    mount.begin(ino);
+    mount.start(ino);
     for index in 0..MIB {
         mount.put(ino, index << 20, &pattern(index, 1 << 20));
         assert!(mount.fs.data.atomic.bytes() <= 65 << 20, "{} at {index}", mount.fs.data.atomic.bytes());
@@ -116,7 +94,7 @@ fn a_sequential_one_of_any_size_is_one_transaction_and_one_flush() {
     assert_eq!(mount.whole_after_crash("large"), b"old");
     let store = mount.fs.store();
     let before = (store.last_op().0, store.counters().batches, store.device_counters().flushes_issued);
-    mount.end(ino);
+    mount.commit(ino);
     let after = (store.last_op().0, store.counters().batches, store.device_counters().flushes_issued);
     assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
     assert_eq!(after.2 - before.2, 1, "flushes");
@@ -137,12 +115,12 @@ fn a_sequential_one_of_any_size_is_one_transaction_and_one_flush() {
 fn what_fits_into_memory_stays_there() {
     let mount = Mount::new();
     let ino = mount.synced("database", &pattern(1, 400_000));
-    mount.begin(ino);
+    mount.start(ino);
     let before = mount.fs.store().device_counters();
     (0..60).for_each(|block| mount.put(ino, block * BLOCK, &pattern(block, 4096)));
     let between = mount.fs.store().device_counters();
     assert_eq!((between.writes, between.flushes_issued), (before.writes, before.flushes_issued));
-    mount.end(ino);
+    mount.commit(ino);
     let after = mount.fs.store().device_counters();
     assert_eq!((after.writes - between.writes, after.flushes_issued - between.flushes_issued), (2, 1));
     assert_eq!(mount.fs.counters().atomic_spilled_bytes, 0);
@@ -167,7 +145,7 @@ fn random_writes_over_what_is_on_the_device() {
         mount.fsync_placed(ino);
         block_on(mount.fs.store().checkpoint()).unwrap();
         let mut now = old.clone();
-        mount.begin(ino);
+        mount.start(ino);
         for round in 0..600 {
             let at = random.random_range(0..4_usize << 20);
             let len = random.random_range(1..if round % 4 == 0 { 300_000 } else { 9_000 });
@@ -185,7 +163,7 @@ fn random_writes_over_what_is_on_the_device() {
             }
         }
         assert!(mount.fs.counters().atomic_spilled_bytes > 2 << 20);
-        mount.end(ino);
+        mount.commit(ino);
         mount.check_blocks();
         mount.check_items(ino);
         mount.check_counts(&[ino]);
@@ -204,21 +182,21 @@ fn an_abort_or_a_crash_frees_what_is_on_the_device() {
     block_on(mount.fs.store().checkpoint()).unwrap();
     let attributes = block_on(mount.fs.getattr(ino)).unwrap();
     let free = (mount.fs.store().space().free, mount.fs.statfs().available);
-    mount.begin(ino);
+    mount.start(ino);
     for index in 0..20 {
         mount.put(ino, (index << 19) + 100, &pattern(index, 1 << 19));
     }
     assert!(mount.spilled_blocks(ino) > 2000);
     assert!(mount.fs.store().space().free < free.0 - 2000, "it takes room");
     assert!(mount.whole_after_crash("database") == old);
-    mount.take_back(ino);
+    mount.abort(ino);
     assert_eq!((mount.fs.store().space().free, mount.fs.statfs().available), free);
     assert_eq!(block_on(mount.fs.getattr(ino)).unwrap(), attributes);
     assert!(mount.whole(ino) == old);
     mount.check_blocks();
     assert_eq!(mount.fs.data.atomic.bytes(), 0);
     // An unmount in the middle is as an abort.
-    mount.begin(ino);
+    mount.start(ino);
     (0..20).for_each(|index| mount.put(ino, index << 19, &pattern(index, 1 << 19)));
     let mount = mount.reopen();
     mount.check_blocks();
@@ -233,7 +211,7 @@ fn what_is_written_again_needs_no_more_room() {
     let mount = Mount::formatted(24 << 20, 4096, keeping(16));
     let ino = mount.synced("database", b"old");
     block_on(mount.fs.store().checkpoint()).unwrap();
-    mount.begin(ino);
+    mount.start(ino);
     (0..8).for_each(|index| mount.put(ino, index << 20, &pattern(index, 1 << 20)));
     let filler = mount.create("filler");
     let full = (0..).map(|at| mount.try_write(filler, at << 16, &[7; 1 << 16])).find_map(Result::err);
@@ -248,7 +226,7 @@ fn what_is_written_again_needs_no_more_room() {
     (0..8).for_each(|index| {
         assert!(now[index << 20..][..1 << 20] == pattern(19 + index as u64, 1 << 20));
     });
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole(ino) == now);
     mount.check_items(ino);
     mount.check_blocks();
@@ -259,7 +237,7 @@ fn what_is_written_again_needs_no_more_room() {
 fn a_spill_that_finds_no_place_changes_nothing() {
     let mount = Mount::sized(64 << 20, keeping(64));
     let ino = mount.synced("database", &pattern(1, 100_000));
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(2, 250_000));
     let before = mount.whole(ino);
     let refused = mount.fs.store().refuse_allocations(0, 1000);
@@ -273,11 +251,11 @@ fn a_spill_that_finds_no_place_changes_nothing() {
     assert!(now[..250_000] == before[..] && now[250_000..] == pattern(3, 250_000));
     // The same at the commit: it is open as before.
     mount.fs.store().refuse_allocations(0, 1000);
-    assert_eq!(errno(block_on(mount.fs.commit_atomic_write(ino, MINE))), 28);
+    assert_eq!(errno(mount.try_commit(ino)), 28);
     mount.fs.store().refuse_allocations(0, 0);
     assert!(mount.whole(ino) == now);
     assert!(mount.whole_after_crash("database") == pattern(1, 100_000));
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
 }
 
@@ -287,14 +265,13 @@ fn a_caller_that_gives_up_while_spilling() {
     use futures_lite::future::poll_once;
     let (device, mount) = moody(keeping(64));
     let ino = mount.synced("database", &pattern(1, 100_000));
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(2, 250_000));
     let before = mount.whole(ino);
     device.hold();
     {
         let data = Bytes::from(pattern(3, 250_000));
-        let through = mount.fs.through(ino, MINE);
-        let mut write = Box::pin(mount.fs.write_through(ino, through, 250_000, data, false));
+        let mut write = Box::pin(mount.fs.write_atomically(mount.open_write(ino), 250_000, data, false));
         assert!(block_on(poll_once(write.as_mut())).is_none());
     }
     device.release();
@@ -303,7 +280,7 @@ fn a_caller_that_gives_up_while_spilling() {
     mount.check_blocks();
     mount.put(ino, 250_000, &pattern(3, 250_000));
     let now = mount.whole(ino);
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
 }
 
@@ -313,7 +290,7 @@ fn all_bytes_of_a_last_block_replace_what_is_on_the_device() {
     const LAST: u64 = 7 * 32 - 1;
     let mount = Mount::sized(64 << 20, keeping(64));
     let ino = mount.synced("database", &pattern(1, 100_000));
-    mount.begin(ino);
+    mount.start(ino);
     (0..6).for_each(|index| mount.put(ino, index << 17, &[1; 1 << 17]));
     mount.put(ino, 6 << 17, &[2; (31 << 12) + 100]);
     (0..4).for_each(|index| mount.put(ino, index << 17, &[3; 1 << 17]));
@@ -322,7 +299,7 @@ fn all_bytes_of_a_last_block_replace_what_is_on_the_device() {
     block_on(mount.device.write_at(stored.run.offset_bytes(), rot)).unwrap();
     assert_eq!(errno(mount.try_put(ino, LAST * BLOCK, &[9; 99])), 5);
     mount.put(ino, LAST * BLOCK, &[9; 100]);
-    mount.end(ino);
+    mount.commit(ino);
     assert_eq!(mount.whole_after_crash("database")[(LAST * BLOCK) as usize..], [9; 100]);
 }
 
@@ -332,11 +309,11 @@ fn too_many_extents_are_refused() {
     let old = pattern(1, 8 << 20);
     let ino = mount.synced("database", &old);
     // In sequence, an extent has 32 blocks.
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(2, 2 << 20));
-    mount.end(ino);
+    mount.commit(ino);
     let mut now = mount.whole(ino);
-    mount.begin(ino);
+    mount.start(ino);
     let scattered = |index: u64| (index * 7 + 1) * BLOCK;
     let written =
         (0..100).take_while(|index| mount.try_put(ino, scattered(*index), &pattern(*index, 4096)).is_ok());
@@ -347,7 +324,7 @@ fn too_many_extents_are_refused() {
     assert!(mount.whole(ino) == now);
     // What is in memory can be written again, and all of it committed.
     mount.put(ino, scattered(written - 1), &pattern(written - 1, 4096));
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
     mount.check_items(ino);
 }
@@ -358,13 +335,13 @@ fn a_small_file_outgrows_memory_at_once() {
     for at in [0, 100, 5000, 300_000] {
         let mount = Mount::sized(64 << 20, keeping(4));
         let ino = mount.synced("small", b"contents of the inode item");
-        mount.begin(ino);
+        mount.start(ino);
         mount.put(ino, at, &pattern(at, 500_000));
         mount.put(ino, 600_000, &pattern(at, 500_000));
         mount.put(ino, 1_200_000, b"end");
         let new = mount.whole(ino);
         assert_eq!(mount.whole_after_crash("small"), b"contents of the inode item");
-        mount.end(ino);
+        mount.commit(ino);
         assert!(mount.whole(ino) == new);
         assert!(mount.whole_after_crash("small") == new);
         mount.check_items(ino);
@@ -384,7 +361,7 @@ fn logged_blocks_of_before_are_replaced() {
             patch(&mut old, (block * BLOCK) as usize, &pattern(block, 4096));
             mount.fsync(ino);
         }
-        mount.begin(ino);
+        mount.start(ino);
         mount.put(ino, BLOCK, &pattern(9, 200_000));
         mount.put(ino, 250_000, &pattern(10, 3));
         let new = mount.whole(ino);
@@ -392,9 +369,9 @@ fn logged_blocks_of_before_are_replaced() {
         assert!(mount.whole_after_crash("database") == old);
         let expected = if commits { &new } else { &old };
         if commits {
-            mount.end(ino);
+            mount.commit(ino);
         } else {
-            mount.take_back(ino);
+            mount.abort(ino);
         }
         assert!(mount.whole(ino) == *expected);
         assert!(mount.whole_after_crash("database") == *expected);
@@ -408,7 +385,7 @@ fn a_commit_that_does_not_wait_for_it_is_noticed() {
     let is_lost = |canary| {
         let (device, mount) = moody_breaking(canary, keeping(64));
         let ino = mount.synced("database", &pattern(1, 100_000));
-        mount.begin(ino);
+        mount.start(ino);
         // As a whole, though it is more than stays in memory. The next write puts most of it aside.
         mount.put(ino, 0, &pattern(2, 1 << 20));
         // Writes as large as that wait; those of the commit are smaller.
@@ -416,7 +393,7 @@ fn a_commit_that_does_not_wait_for_it_is_noticed() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 mount.put(ino, 1 << 20, &pattern(3, 4096));
-                mount.end(ino);
+                mount.commit(ino);
             });
             device.wait_for_held(1);
             if canary.is_none() {
@@ -439,7 +416,7 @@ fn a_commit_finds_room_on_a_full_filesystem() {
         let mount = Mount::made(32 << 20, format, keeping(16));
         let ino = mount.synced("database", &pattern(1, 4 << 20));
         let filler = mount.create("filler");
-        mount.begin(ino);
+        mount.start(ino);
         let mut random = rand::rngs::StdRng::seed_from_u64(1);
         let mut now = mount.whole(ino);
         for round in 0..400 {
@@ -449,7 +426,7 @@ fn a_commit_finds_room_on_a_full_filesystem() {
         }
         let full = (0..).map(|at| mount.try_write(filler, at << 16, &[7; 1 << 16])).find_map(Result::err);
         assert_eq!(full.unwrap().errno(), 28);
-        mount.end(ino);
+        mount.commit(ino);
         assert!(mount.whole(ino) == now);
         assert!(mount.whole_after_crash("database") == now);
         mount.check_items(ino);

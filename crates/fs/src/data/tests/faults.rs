@@ -138,11 +138,7 @@ pub(super) fn moody_breaking(canary: Option<Canary>, options: Options) -> (Arc<M
 }
 
 /// The same on an image of this size.
-pub(super) fn moody_sized(
-    size_bytes: u64,
-    canary: Option<Canary>,
-    options: Options,
-) -> (Arc<Moody>, Mount) {
+pub(super) fn moody_sized(size_bytes: u64, canary: Option<Canary>, options: Options) -> (Arc<Moody>, Mount) {
     let Mount { fs, device, spawn, options } = Mount::sized(size_bytes, options);
     block_on(fs.close()).unwrap();
     block_on(fs.store().close()).unwrap();

@@ -51,8 +51,9 @@ fn check(mount: &Mount, ino: Ino, mebibytes: u64) {
 fn a_file_that_is_being_written_can_be_copied() {
     let (device, mount) = slow();
     let (from, to) = (mount.create("from"), mount.create("to"));
-    let copied =
-        beside_a_writer(&device, &mount, from, || block_on(mount.fs.copy_range((from, 0), (to, 0), 1 << 30, false)));
+    let copied = beside_a_writer(&device, &mount, from, || {
+        block_on(mount.fs.copy_range((from, 0), (to, 0), 1 << 30, false))
+    });
     assert_eq!(copied.unwrap(), 8 * MIB);
     check(&mount, to, 8);
     mount.fsync(from);

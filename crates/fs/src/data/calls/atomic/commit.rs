@@ -1,12 +1,13 @@
 //! Committing an atomic write: its blocks in memory become dirty, and one transaction names all of
 //! them, with those that lie on the device already.
 
-use super::{Open, Through, spill};
+use super::{Open, require_part, spill};
 use crate::FsError;
 use crate::data::calls::sync;
 use crate::data::extents::quota;
 use crate::data::flush::start::{self, Submission};
 use crate::data::flush::{ended, submit};
+use crate::data::memory::atomic::AtomicWrite;
 use crate::data::memory::block::Block;
 use crate::data::memory::submission::Aim;
 use crate::data::memory::{BLOCK, ranges::number_ranges};
@@ -19,11 +20,11 @@ use syncline_store::{Admitted, ChangeSize, Reservation};
 
 /// Names everything that was written since the start, and makes it durable as a sync of the file's
 /// class does.
-pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>, through: &Through) -> Result<(), FsError> {
+pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>, write: AtomicWrite) -> Result<(), FsError> {
     let class = class_of(fs, inode);
     let mut draft = Draft::begin(Call::AtomicCommit, Inodes::of([inode.ino]));
     draft.of_class(class);
-    let result = match name(fs, inode, through, draft.submitted()).await {
+    let result = match name(fs, inode, write, draft.submitted()).await {
         Ok(()) => {
             fs.counters.atomic_commits.add(1);
             sync::fsync_noting(fs, inode, class, true, &mut draft).await
@@ -38,7 +39,7 @@ pub(super) async fn commit(fs: &Filesystem, inode: Open<'_>, through: &Through) 
 async fn name(
     fs: &Filesystem,
     inode: Open<'_>,
-    through: &Through,
+    write: AtomicWrite,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
     let has_spilled = inode.state.lock().data.atomic.as_ref().is_some_and(|open| !open.spilled.is_empty());
@@ -51,7 +52,7 @@ async fn name(
         if inode.state.lock().data.has_unlogged() {
             submit::submit_once(fs, inode, Aim::Log, note).await?;
         }
-        let mut aside = Aside::take(fs, inode, through);
+        let mut aside = Aside::take(fs, inode, write);
         let _room = fs.store.admit_together(aside.size).await?;
         aside.promise = None;
         let _lease = inode.lease.write().await;
@@ -59,11 +60,9 @@ async fn name(
         if inode.state.lock().data.has_unlogged() {
             continue;
         }
-        // While this waited, the one that is meant may have ended, and this handle or another one may
-        // have begun the next, which is not to be committed half-way.
-        if inode.state.lock().data.atomic.as_ref().is_none_or(|atomic| !through.is_part_of(atomic)) {
-            return Err(FsError::Invalid("the atomic write was committed or aborted meanwhile"));
-        }
+        // While this waited, it may have ended, and somebody may have begun the next one, which is not
+        // to be committed half-way.
+        require_part(inode, Some(write))?;
         let Some(merged) = Merged::merge(fs, inode).await? else { return Ok(()) };
         let spilled = {
             let mut state = inode.state.lock();
@@ -89,7 +88,7 @@ async fn name(
 struct Aside<'a> {
     fs: &'a Filesystem,
     inode: Open<'a>,
-    through: &'a Through,
+    write: AtomicWrite,
     blocks: u64,
     size: ChangeSize,
     /// Keeps others from the room until the change is admitted.
@@ -97,17 +96,17 @@ struct Aside<'a> {
 }
 
 impl<'a> Aside<'a> {
-    fn take(fs: &'a Filesystem, inode: Open<'a>, through: &'a Through) -> Self {
+    fn take(fs: &'a Filesystem, inode: Open<'a>, write: AtomicWrite) -> Self {
         let mut state = inode.state.lock();
         let nodes = spill::nodes_of(fs, &state.data);
-        let Some(atomic) = state.data.atomic.as_mut().filter(|open| through.is_part_of(open)) else {
-            return Self { fs, inode, through, blocks: 0, size: ChangeSize::default(), promise: None };
+        let Some(atomic) = state.data.atomic.as_mut().filter(|open| open.is == write) else {
+            return Self { fs, inode, write, blocks: 0, size: ChangeSize::default(), promise: None };
         };
         let size = spill::size_of_names(atomic, nodes);
         let blocks = atomic.spilled.room.blocks();
         let promise = (blocks > 0).then(|| fs.store.promise(size));
         atomic.spilled.room = Reservation::default();
-        Self { fs, inode, through, blocks, size, promise }
+        Self { fs, inode, write, blocks, size, promise }
     }
 }
 
@@ -115,7 +114,7 @@ impl Drop for Aside<'_> {
     fn drop(&mut self) {
         if self.blocks > 0
             && let Some(atomic) = &mut self.inode.state.lock().data.atomic
-            && self.through.is_part_of(atomic)
+            && atomic.is == self.write
         {
             atomic.spilled.room.merge(self.fs.store.reserve_again(self.blocks));
         }
@@ -246,7 +245,7 @@ struct ToMerge {
 fn to_merge(fs: &Filesystem, inode: Open<'_>) -> Result<Option<ToMerge>, FsError> {
     let state = inode.state.lock();
     let Some(atomic) = &state.data.atomic else {
-        return Err(FsError::Invalid("the atomic write was aborted meanwhile"));
+        return Err(FsError::AtomicWriteEnded);
     };
     let mut numbers: Vec<u64> = atomic.blocks.numbers(..).collect();
     let ranges: Vec<Range<u64>> = atomic.spilled.ranges().collect();

@@ -50,7 +50,7 @@ pub(super) async fn make_room(
     loop {
         let chosen = {
             let mut state = inode.state.lock();
-            let Some(atomic) = &mut state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+            let Some(atomic) = &mut state.data.atomic else { return Err(FsError::AtomicWriteEnded) };
             let excess = excess(fs, atomic, new);
             let chosen =
                 if excess > 0 { atomic.choose(excess.min(ROUND_BLOCKS), blocks) } else { Vec::new() };
@@ -119,7 +119,7 @@ async fn hold_room(fs: &Filesystem, inode: Open<'_>, numbers: &[u64], old: &Old)
     let ranges = number_ranges(numbers.iter().copied());
     let (extents, runs) = {
         let state = inode.state.lock();
-        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteEnded) };
         let spilled = &atomic.spilled;
         let extents = spilled.extents() + ranges.iter().map(extents_of).sum::<u64>();
         let replaced = spilled.replaced() + ranges.iter().map(|range| old.count(range)).sum::<u64>();
@@ -140,7 +140,7 @@ pub(super) async fn hold_room_beside(
 ) -> Result<Option<Names>, FsError> {
     let (extents, runs) = {
         let state = inode.state.lock();
-        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteEnded) };
         if runs == 0 || atomic.spilled.is_empty() {
             return Ok(None);
         }
@@ -153,7 +153,7 @@ async fn hold_names(fs: &Filesystem, inode: Open<'_>, extents: u64, runs: u64) -
     let (size, wanted) = {
         let state = inode.state.lock();
         let nodes = nodes_of(fs, &state.data);
-        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteEnded) };
         let (size, before) = (names_of(extents, runs.min(nodes)), atomic.spilled.room_for);
         let size = ChangeSize { items: size.items.max(before.items), bytes: size.bytes.max(before.bytes) };
         // What is written again needs no more: the filesystem may be full.

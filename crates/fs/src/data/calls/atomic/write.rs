@@ -39,19 +39,9 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(
-        fs: &Filesystem,
-        inode: Open<'_>,
-        blocks: &Range<u64>,
-        writer: Writer,
-        handle: u64,
-    ) -> Result<Self, FsError> {
+    fn new(fs: &Filesystem, inode: Open<'_>, blocks: &Range<u64>) -> Result<Self, FsError> {
         let state = inode.state.lock();
-        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
-        // The kernel does not tell who stored into a mapping, and the page has the owner's bytes too.
-        if atomic.handle != handle && !writer.clears_nothing() {
-            return Err(FsError::AtomicWriteOpen);
-        }
+        let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteEnded) };
         let missing = atomic.missing(blocks);
         let begins = atomic.is_empty();
         let is_small = begins && state.attr.size <= fs.limits.inline_bytes as u64;
@@ -82,10 +72,9 @@ pub(in crate::data) async fn write_leased(
     bytes: Range<u64>,
     data: &Bytes,
     writer: Writer,
-    handle: u64,
 ) -> Result<(), FsError> {
     let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-    let plan = Plan::new(fs, inode, &blocks, writer, handle)?;
+    let plan = Plan::new(fs, inode, &blocks)?;
     if plan.spills {
         Box::pin(spill::make_room(fs, inode, &blocks, plan.new)).await?;
     }
@@ -116,9 +105,7 @@ pub(in crate::data) async fn write_leased(
     }
     let mut bases = read_bases(fs, inode, &bytes).await?;
     bases.append(&mut spilled.bases);
-    if !writer.clears_nothing() {
-        fs.drop_privileges(inode, writer == Writer::Ordinary).await?;
-    }
+    fs.drop_privileges(inode, writer == Writer::Ordinary).await?;
     // From here on nothing waits or fails.
     let now = fs.now();
     let mut state = inode.state.lock();
@@ -127,7 +114,7 @@ pub(in crate::data) async fn write_leased(
     taken.iter().for_each(|range| _ = state.data.preallocated.take(range));
     reservation.merge(fs.data.room.take(count(&taken)).unwrap_or_default());
     let charged = state.data.charge.as_ref().map(|charge| charge.number);
-    let Some(atomic) = &mut state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+    let Some(atomic) = &mut state.data.atomic else { return Err(FsError::AtomicWriteEnded) };
     for (stored, contents) in &spilled.units {
         contents.iter().for_each(|contents| bring_back(atomic, stored, contents));
     }
@@ -144,7 +131,6 @@ pub(in crate::data) async fn write_leased(
     }
     atomic.size = atomic.size.max(bytes.end);
     (atomic.mtime, atomic.ctime) = (Some(now), Some(now));
-    atomic.mapped |= writer.clears_nothing();
     fs.data.atomic.account(atomic);
     drop(state);
     fs.counters.written_bytes.add(data.len() as u64);
@@ -173,7 +159,7 @@ impl Replaced {
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
         let (parts, units) = {
             let state = inode.state.lock();
-            let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteOpen) };
+            let Some(atomic) = &state.data.atomic else { return Err(FsError::AtomicWriteEnded) };
             let in_part = |block: &u64| !replaces(*block, bytes, atomic.size.max(state.attr.size));
             let ends = [blocks.start, blocks.end - 1].into_iter().filter(in_part);
             let parts = ends.filter_map(|block| atomic.spilled.stored(block, block + 1));

@@ -2,7 +2,6 @@
 
 use super::take_over::Span;
 use crate::FsError;
-use crate::data::calls::atomic::Through;
 use crate::data::calls::read;
 use crate::data::calls::write::{self, Writer};
 use crate::data::memory::{BLOCK, unplaced};
@@ -90,7 +89,7 @@ impl Filesystem {
             let len = piece.len() as u64;
             let writer = Writer::calling(kill_privileges);
             let at = span.to_offset + bytes;
-            match write::write(self, span.to, at, piece, writer, &Through::NOTHING).await {
+            match write::write(self, span.to, at, piece, writer, None).await {
                 Ok(()) => {
                     bytes += len;
                     self.counters.copied_bytes.add(len);

@@ -7,7 +7,7 @@ fn a_device_that_fails_while_spilling() {
     let (device, mount) = moody(keeping(64));
     let old = pattern(1, 100_000);
     let ino = mount.synced("database", &old);
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(2, 250_000));
     let before = mount.whole(ino);
     device.fail.store(true, Ordering::SeqCst);
@@ -17,7 +17,7 @@ fn a_device_that_fails_while_spilling() {
     mount.put(ino, 250_000, &pattern(3, 250_000));
     assert!(mount.spilled_blocks(ino) > 0);
     let now = mount.whole(ino);
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
     mount.check_items(ino);
 }
@@ -27,7 +27,7 @@ fn a_device_that_fails_while_spilling() {
 fn what_the_device_does_not_take_goes_elsewhere() {
     let (device, mount) = moody(keeping(64));
     let ino = mount.synced("database", &pattern(1, 100_000));
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(2, 250_000));
     device.hold();
     std::thread::scope(|scope| {
@@ -38,7 +38,7 @@ fn what_the_device_does_not_take_goes_elsewhere() {
     assert!(mount.spilled_blocks(ino) > 0);
     let now = mount.whole(ino);
     assert!(now[250_000..] == pattern(3, 250_000));
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
 }
 
@@ -48,7 +48,7 @@ fn what_the_device_has_taken_is_not_written_again() {
     const WRITES: u64 = 4;
     let (device, mount) = moody(keeping(1024));
     let ino = mount.synced("database", &pattern(1, 100_000));
-    mount.begin(ino);
+    mount.start(ino);
     let large = pattern(2, (WRITES as usize) << 20);
     mount.put(ino, 0, &large);
     device.hold_from(500_000);
@@ -66,7 +66,7 @@ fn what_the_device_has_taken_is_not_written_again() {
     mount.check_blocks();
     let now = mount.whole(ino);
     assert!(now[..4 << 20] == large && now[8 << 20..] == pattern(3, 4 << 20));
-    mount.end(ino);
+    mount.commit(ino);
     mount.check_items(ino);
     mount.check_blocks();
     assert!(mount.whole_after_crash("database") == now);
@@ -87,7 +87,7 @@ fn random_writes_to_a_device_that_fails_one_in_three() {
         let available = mount.fs.statfs().available;
         for commits in [false, true] {
             let mut now = old.clone();
-            mount.begin(ino);
+            mount.start(ino);
             device.fail_every.store(3, Ordering::SeqCst);
             for round in 0..200 {
                 let at = random.random_range(0..4_usize << 20);
@@ -103,13 +103,13 @@ fn random_writes_to_a_device_that_fails_one_in_three() {
             assert!(mount.whole(ino) == now, "seed {seed}");
             mount.check_blocks();
             if commits {
-                mount.end(ino);
+                mount.commit(ino);
                 mount.check_blocks();
                 mount.check_items(ino);
                 mount.check_counts(&[ino]);
                 assert!(mount.whole_after_crash("database") == now);
             } else {
-                mount.take_back(ino);
+                mount.abort(ino);
                 assert!(mount.whole(ino) == old);
                 assert_eq!(mount.fs.statfs().available, available);
             }
@@ -125,7 +125,7 @@ fn a_device_that_takes_only_a_part_of_a_spill() {
     let ino = mount.synced("database", &old);
     block_on(mount.fs.store().checkpoint()).unwrap();
     let available = mount.fs.statfs().available;
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(2, 4 << 20));
     let before = mount.whole(ino);
     device.hold_from(500_000);
@@ -146,7 +146,7 @@ fn a_device_that_takes_only_a_part_of_a_spill() {
     mount.put(ino, 8 << 20, &pattern(3, 4 << 20));
     let now = mount.whole(ino);
     assert!(mount.whole_after_crash("database") == old);
-    mount.take_back(ino);
+    mount.abort(ino);
     assert!(mount.whole(ino) == old && now[..4 << 20] == before);
     assert_eq!(mount.fs.statfs().available, available);
     mount.check_blocks();
@@ -156,7 +156,7 @@ fn a_device_that_takes_only_a_part_of_a_spill() {
 fn a_device_that_fails_while_reading_back() {
     let (device, mount) = moody(keeping(64));
     let ino = mount.synced("database", &pattern(1, 100_000));
-    mount.begin(ino);
+    mount.start(ino);
     (0..4).for_each(|index| mount.put(ino, index * 250_000, &pattern(2 + index, 250_000)));
     let before = mount.whole(ino);
     let block = (1..).find(|block| mount.spilled_at(ino, *block).is_some()).unwrap();
@@ -173,7 +173,7 @@ fn a_device_that_fails_while_reading_back() {
     let mut now = before;
     patch(&mut now, (block * BLOCK) as usize, &pattern(9, 4096));
     assert!(mount.whole(ino) == now);
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
 }
 
@@ -183,7 +183,7 @@ fn rot_in_what_is_on_the_device_is_found() {
         let mount = Mount::sized(64 << 20, keeping(64));
         let ino = mount.synced("database", &pattern(1, 100_000));
         mount.compress(ino, algorithm);
-        mount.begin(ino);
+        mount.start(ino);
         (0..20).for_each(|index| mount.put(ino, index << 17, &vec![index as u8 + 1; 1 << 17]));
         let block = (100..).find(|block| mount.spilled_at(ino, *block).is_some()).unwrap();
         let stored = mount.spilled_at(ino, block).unwrap();
@@ -196,7 +196,7 @@ fn rot_in_what_is_on_the_device_is_found() {
         let unit = block / 32 * 32;
         mount.put(ino, unit * BLOCK, &[9; 1 << 17]);
         assert_eq!(mount.read(ino, block * BLOCK, 4096), [9; 4096]);
-        mount.end(ino);
+        mount.commit(ino);
         assert_eq!(mount.whole_after_crash("database")[(unit * BLOCK) as usize..][..1 << 17], [9; 1 << 17]);
     }
 }
@@ -207,16 +207,16 @@ fn a_commit_that_fails_can_be_repeated() {
     let (device, mount) = moody(keeping(64));
     let old = pattern(1, 1 << 20);
     let ino = mount.synced("database", &old);
-    mount.begin(ino);
+    mount.start(ino);
     (0..5).for_each(|index| mount.put(ino, index * 200_000, &pattern(2 + index, 200_000)));
     let new = mount.whole(ino);
     assert!(mount.spilled_blocks(ino) > 100);
     device.fail.store(true, Ordering::SeqCst);
-    block_on(mount.fs.commit_atomic_write(ino, MINE)).unwrap_err();
+    mount.try_commit(ino).unwrap_err();
     device.fail.store(false, Ordering::SeqCst);
     assert!(mount.whole(ino) == new);
     assert!(mount.whole_after_crash("database") == old);
-    block_on(mount.fs.commit_atomic_write(ino, MINE)).ok();
+    mount.fs.atomic_write_of(ino).into_iter().for_each(|_| mount.commit(ino));
     mount.fsync(ino);
     assert!(mount.whole_after_crash("database") == new);
     mount.check_items(ino);

@@ -8,7 +8,7 @@ fn files_share_the_memory_and_each_that_comes_later_finds_some() {
     // Two MiB for all of them.
     let mount = Mount::sized(128 << 20, Options { dirty_bytes_max: 4 << 20, ..options() });
     let inos: Vec<Ino> = (0..4).map(|index| mount.synced(&format!("file {index}"), b"old")).collect();
-    inos.iter().for_each(|ino| mount.begin(*ino));
+    inos.iter().for_each(|ino| _ = mount.start(*ino));
     for round in 0..16 {
         for (&ino, seed) in inos.iter().zip(0..) {
             mount.put(ino, round << 17, &pattern(seed + round, 1 << 17));
@@ -18,7 +18,7 @@ fn files_share_the_memory_and_each_that_comes_later_finds_some() {
     std::thread::scope(|scope| {
         for &ino in &inos {
             let mount = &mount;
-            scope.spawn(move || mount.end(ino));
+            scope.spawn(move || mount.commit(ino));
         }
     });
     assert_eq!(mount.fs.data.atomic.bytes(), 0);
@@ -32,7 +32,7 @@ fn files_share_the_memory_and_each_that_comes_later_finds_some() {
     // Those that have it all, and wait for their programs, leave nothing in the end.
     let idle: Vec<Ino> = (0..40).map(|index| mount.synced(&format!("idle {index}"), b"old")).collect();
     let refused = idle.iter().find_map(|&ino| {
-        mount.begin(ino);
+        mount.start(ino);
         mount.try_put(ino, 0, &[1; 1 << 17]).err()
     });
     assert_eq!(refused.unwrap().errno(), 27);
@@ -48,7 +48,7 @@ fn quotas_count_it_from_the_write_on() {
     mount.write(ino, 0, &pattern(23, 100_000));
     mount.fsync(ino);
     for commits in [false, true, true, false] {
-        mount.begin(ino);
+        mount.start(ino);
         for index in (0..20).cycle().take(60) {
             mount.put(ino, 50_000 + index * 104_858, &pattern(24, 104_858));
         }
@@ -56,9 +56,9 @@ fn quotas_count_it_from_the_write_on() {
         assert_eq!(errno(mount.try_write(other, 0, &vec![1; 2 << 20])), 122);
         assert_eq!(errno(mount.try_put(ino, 3 << 20, &vec![1; 2 << 20])), 122);
         if commits {
-            mount.end(ino);
+            mount.commit(ino);
         } else {
-            mount.take_back(ino);
+            mount.abort(ino);
         }
         mount.check_quotas();
     }
@@ -79,16 +79,16 @@ fn preallocated_room_is_taken_and_comes_back() {
     assert_eq!(full.unwrap().errno(), 28);
     block_on(mount.fs.syncfs()).unwrap();
     for byte in 1..4 {
-        mount.begin(ino);
+        mount.start(ino);
         (0..16).for_each(|at| mount.put(ino, at << 17, &[byte; 1 << 17]));
         mount.fs.data.room.check();
         if byte < 3 {
-            mount.take_back(ino);
+            mount.abort(ino);
             mount.check_room(&[ino]);
             assert!(mount.read(ino, 0, 2 << 20) == vec![0; 2 << 20]);
         }
     }
-    mount.end(ino);
+    mount.commit(ino);
     assert_eq!(mount.fs.data.room.blocks(), 0);
     mount.check_items(ino);
     mount.check_blocks();
@@ -107,7 +107,7 @@ fn what_others_do_meanwhile() {
         mount.fsync_placed(ino);
     }
     let mut now = old.clone();
-    mount.begin(ino);
+    mount.start(ino);
     for round in 0..40 {
         let at = (round * 60_000 % (2 << 20)) as usize;
         let data = pattern(100 + round, 50_000);
@@ -137,7 +137,7 @@ fn what_others_do_meanwhile() {
         mount.check_blocks();
     }
     block_on(mount.fs.create_snapshot("before")).unwrap();
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole(ino) == now);
     let opened = block_on(Store::open_snapshot(
         mount.device.snapshot(),
@@ -168,7 +168,7 @@ fn the_image_grows_meanwhile_and_shrinks_after_a_crash() {
     }
     let mount = Mount::open(large, small.spawn.clone(), small.options.clone());
     let ino = mount.find("database");
-    mount.begin(ino);
+    mount.start(ino);
     (0..10).for_each(|index| mount.put(ino, index << 20, &pattern(index, 1 << 20)));
     block_on(mount.fs.enlarge(None)).unwrap();
     mount.check_blocks();
@@ -189,7 +189,7 @@ fn the_image_grows_meanwhile_and_shrinks_after_a_crash() {
     block_on(shrinking).unwrap();
     let smaller = Mount::open(crashed, mount.spawn.clone(), options());
     assert!(smaller.whole(smaller.find("database")) == old);
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole(ino) == now);
     assert!(mount.whole_after_crash("database") == now);
 }
@@ -219,7 +219,7 @@ fn readers_beside_it_never_see_what_others_have_written_to_freed_blocks() {
         }
         let mut random = rand::rngs::StdRng::seed_from_u64(9);
         for round in 1..40 {
-            mount.begin(ino);
+            mount.start(ino);
             for _ in 0..100 {
                 let block = random.random_range(0..blocks);
                 mount.put(ino, block * BLOCK, &fill(block, round));
@@ -229,9 +229,9 @@ fn readers_beside_it_never_see_what_others_have_written_to_freed_blocks() {
                 }
             }
             if round % 2 == 0 {
-                mount.end(ino);
+                mount.commit(ino);
             } else {
-                mount.take_back(ino);
+                mount.abort(ino);
             }
         }
         stop.store(true, Ordering::SeqCst);

@@ -39,7 +39,7 @@ fn preallocated_room_of_compressed_blocks_comes_back() {
         mount.compress(ino, Some(Algorithm::Lz4));
         mount.allocate(ino, Allocation::Preallocate { keep_size: false }, 0, PIECES << 17).unwrap();
         let filler = mount.create("filler");
-        mount.begin(ino);
+        mount.start(ino);
         (0..PIECES).for_each(|at| mount.put(ino, at << 17, &[3; 1 << 17]));
         assert!(mount.spilled_at(ino, 40).unwrap().packed.is_some());
         // Units that are written in part come into memory as a whole, and go back.
@@ -51,11 +51,11 @@ fn preallocated_room_of_compressed_blocks_comes_back() {
         }
         if fails {
             mount.fs.store().refuse_allocations(0, 1000);
-            block_on(mount.fs.commit_atomic_write(ino, MINE)).unwrap_err();
+            mount.try_commit(ino).unwrap_err();
             mount.fs.store().refuse_allocations(0, 0);
         }
         fill(&mount, filler);
-        mount.take_back(ino);
+        mount.abort(ino);
         mount.check_room(&[ino]);
         let (reserved, free) = held_blocks(&mount);
         assert!(reserved <= free, "{reserved} blocks are promised, {free} are free");
@@ -80,14 +80,14 @@ fn the_room_for_names_is_enough_for_blocks_that_are_far_apart() {
     let ino = mount.create("database");
     (0..BLOCKS).for_each(|block| mount.write(ino, 2 * block * BLOCK, &[1; 4096]));
     block_on(mount.fs.syncfs()).unwrap();
-    mount.begin(ino);
+    mount.start(ino);
     (0..BLOCKS).step_by(300).for_each(|block| mount.put(ino, 2 * block * BLOCK, &[2; 4096]));
     let room = {
         let inode = block_on(mount.fs.inode(ino)).unwrap();
         let state = inode.state.lock();
         state.data.atomic.as_ref().unwrap().spilled.room.blocks()
     };
-    mount.end(ino);
+    mount.commit(ino);
     let before = mount.fs.store().device_counters().write_bytes;
     block_on(mount.fs.store().checkpoint()).unwrap();
     let taken = (mount.fs.store().device_counters().write_bytes - before) / BLOCK;
@@ -112,7 +112,7 @@ fn a_commit_finds_its_room_whatever_was_named_since_its_blocks_spilled() {
         if !was_dirty {
             block_on(mount.fs.syncfs()).unwrap();
         }
-        mount.begin(ino);
+        mount.start(ino);
         if !was_dirty {
             let pieces = (0..).take_while(|at| {
                 mount.put(ino, at << 16, &[3; 1 << 16]);
@@ -126,7 +126,7 @@ fn a_commit_finds_its_room_whatever_was_named_since_its_blocks_spilled() {
         }
         let now = mount.whole(ino);
         fill(&mount, mount.create("filler"));
-        let committed = block_on(mount.fs.commit_atomic_write(ino, MINE));
+        let committed = mount.try_commit(ino);
         assert!(committed.is_ok(), "{was_dirty}: {committed:?}");
         assert!(mount.whole_after_crash("database") == now, "{was_dirty}");
     }
@@ -135,17 +135,17 @@ fn a_commit_finds_its_room_whatever_was_named_since_its_blocks_spilled() {
 /// A commit that comes late has taken the room of what it meant, and gives it back to nobody else.
 #[test]
 fn the_room_of_what_was_taken_back_is_free() {
-    const OTHER: u64 = 9;
     let mount = Mount::sized(64 << 20, keeping(16));
     let ino = mount.synced("file", &pattern(1, 100_000));
-    mount.begin(ino);
+    mount.start(ino);
     (0..8).for_each(|at| mount.put(ino, at << 17, &pattern(at, 1 << 17)));
     assert!(mount.spilled_blocks(ino) > 0);
     let inode = block_on(mount.fs.inode(ino)).unwrap();
     let busy = block_on(inode.lease.read());
-    let mut end = pin!(mount.fs.abort_atomic_write(ino, MINE));
-    let mut next = pin!(mount.fs.start_atomic_write(ino, OTHER));
-    let mut late = pin!(mount.fs.commit_atomic_write(ino, MINE));
+    let first = mount.open_write(ino);
+    let mut end = pin!(mount.fs.abort_atomic_write(first));
+    let mut next = pin!(mount.fs.start_atomic_write(ino));
+    let mut late = pin!(mount.fs.commit_atomic_write(first));
     assert!(block_on(poll_once(end.as_mut())).is_none());
     assert!(block_on(poll_once(next.as_mut())).is_none());
     assert!(block_on(poll_once(late.as_mut())).is_none());
@@ -163,28 +163,28 @@ fn extents_that_are_replaced_count_too() {
     let mount = Mount::sized(64 << 20, Options { atomic_extents_max: 60, ..keeping(32) });
     let ino = in_single_blocks(&mount, "database", 32 * PIECES);
     let old = mount.whole(ino);
-    mount.begin(ino);
+    mount.start(ino);
     let piece = |seed: u64| pattern(seed, 1 << 17);
     let written = (0..PIECES).take_while(|at| mount.try_put(ino, at << 17, &piece(*at)).is_ok()).count();
     assert!((5..12).contains(&written), "{written} of {PIECES}");
     assert_eq!(errno(mount.try_put(ino, 20 << 17, &piece(0))), 27);
-    mount.take_back(ino);
+    mount.abort(ino);
     assert!(mount.whole(ino) == old);
     // What is written again and again counts once.
-    mount.begin(ino);
+    mount.start(ino);
     let mut now = old;
     for round in 0..200 {
         let at = ((round % 4) << 17) as usize;
         patch(&mut now, at, &piece(round));
         mount.put(ino, at as u64, &piece(round));
     }
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
     mount.check_items(ino);
     // As one extent for each 32 blocks, there is room for many more.
-    mount.begin(ino);
+    mount.start(ino);
     (0..4).cycle().take(40).for_each(|at| mount.put(ino, at << 17, &piece(at)));
-    mount.end(ino);
+    mount.commit(ino);
     mount.check_items(ino);
 }
 
@@ -192,7 +192,7 @@ fn extents_that_are_replaced_count_too() {
 fn a_spill_that_finds_a_part_of_its_place_loses_no_room() {
     let mount = Mount::sized(64 << 20, keeping(2048));
     let ino = mount.synced("database", &pattern(1, 100_000));
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(2, 8_000_000));
     let before = held_blocks(&mount);
     mount.fs.store().refuse_allocations(1, 1000);
@@ -202,7 +202,7 @@ fn a_spill_that_finds_a_part_of_its_place_loses_no_room() {
     mount.check_blocks();
     mount.put(ino, 8_000_000, &pattern(3, 1_000_000));
     let now = mount.whole(ino);
-    mount.end(ino);
+    mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
 }
 
@@ -213,7 +213,7 @@ fn units_of_one_quota_are_not_given_back_to_another() {
     let dir = mount.mkdir_in(ROOT, "dir");
     mount.set_quota(dir, 8 << 20, 0);
     let (ino, other) = (mount.create_in(dir, "database"), mount.create_in(dir, "other"));
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(1, 1 << 20));
     block_on(mount.fs.remove_quota(dir)).unwrap();
     mount.set_quota(dir, 8 << 20, 0);
@@ -221,7 +221,7 @@ fn units_of_one_quota_are_not_given_back_to_another() {
     let reserved = mount.quota(dir).reserved_bytes;
     assert_eq!(reserved, 1 << 19);
     mount.put(ino, 1 << 20, &pattern(3, 1 << 18));
-    mount.take_back(ino);
+    mount.abort(ino);
     assert_eq!(mount.quota(dir).reserved_bytes, reserved, "that of the other file");
     mount.fsync(other);
     mount.check_settled(dir);
@@ -233,13 +233,13 @@ fn units_that_a_failed_commit_has_reserved_are_given_back() {
     let mount = Mount::sized(64 << 20, keeping(16));
     let dir = mount.mkdir_in(ROOT, "dir");
     let ino = mount.create_in(dir, "database");
-    mount.begin(ino);
+    mount.start(ino);
     mount.put(ino, 0, &pattern(1, 1 << 20));
     mount.put(ino, 1 << 20, &pattern(2, 1 << 16));
     mount.set_quota(dir, 8 << 20, 0);
     mount.fs.store().refuse_allocations(0, 1000);
-    assert_eq!(errno(block_on(mount.fs.commit_atomic_write(ino, MINE))), 28);
+    assert_eq!(errno(mount.try_commit(ino)), 28);
     mount.fs.store().refuse_allocations(0, 0);
-    mount.take_back(ino);
+    mount.abort(ino);
     mount.check_settled(dir);
 }
