@@ -117,27 +117,18 @@ impl Filesystem {
         }
     }
 
-    /// P3, for each file that the rename gives a name.
+    /// P3: the data of a file reaches the log before its new name does. If that is impossible, the
+    /// rename fails and no part of it is logged.
     async fn submit_before_rename(&self, concerned: &Concerned, flags: RenameFlags) -> Result<(), FsError> {
-        let exchanged = concerned.target.as_ref().filter(|_| flags.exchange).map(|(target, _)| target);
-        for inode in [Some(&concerned.source), exchanged].into_iter().flatten() {
-            self.submit_before_name(inode, Canary::RenameWithoutData).await?;
-        }
-        Ok(())
-    }
-
-    /// P3: the data of a file reaches the log before a new name of it does. If that is impossible,
-    /// the file gets no name. Costs nothing when there is nothing to submit. The caller holds no
-    /// lease; `without` is the broken rule that leaves this out.
-    pub(crate) async fn submit_before_name(
-        &self,
-        inode: &Arc<Inode>,
-        without: Canary,
-    ) -> Result<(), FsError> {
-        if self.store.breaks(without) {
+        if self.store.breaks(Canary::RenameWithoutData) {
             return Ok(());
         }
-        data::submit_dirty(self, inode).await
+        let exchanged = concerned.target.as_ref().filter(|_| flags.exchange).map(|(target, _)| target);
+        for inode in [Some(&concerned.source), exchanged].into_iter().flatten() {
+            // This costs nothing when there is nothing to submit.
+            data::submit_dirty(self, inode).await?;
+        }
+        Ok(())
     }
 
     /// Takes the rename lease if a directory changes its parent, then the leases of all inodes that

@@ -40,7 +40,7 @@ pub(crate) use extents::room::reserve;
 pub(crate) use flush::background::{FAILURES_MAX, start, stop};
 pub(crate) use flush::many::{MANY_BLOCKS_MAX, lease_settled, size_of_names, submit_in_transaction};
 pub(crate) use flush::standstill::submit_everything;
-pub(crate) use flush::submit::submit_dirty;
+pub(crate) use flush::submit::{submit_dirty, submit_placing};
 pub(crate) use flush::throttle::wait_for_room;
 pub(crate) use flush::writeback::write_back;
 pub(crate) use memory::DataState;

@@ -21,10 +21,25 @@ pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<
     submit_noting(fs, inode, &mut Submitted::default()).await
 }
 
+/// The same where few callers wait for what follows: what is not in the log gets its place at once,
+/// and is not written twice.
+pub(crate) async fn submit_placing(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+    submit_as(fs, inode, Aim::Place, &mut Submitted::default()).await
+}
+
 /// Submits a file's dirty data as `submit_dirty` does, and notes what was written and logged.
 pub(crate) async fn submit_noting(
     fs: &Filesystem,
     inode: &Arc<Inode>,
+    note: &mut Submitted,
+) -> Result<(), FsError> {
+    submit_as(fs, inode, Aim::Log, note).await
+}
+
+async fn submit_as(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    aim: Aim,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
     if inode.file_type != FileType::Regular || inode.state.lock().is_settled(Aim::Log) {
@@ -37,7 +52,7 @@ pub(crate) async fn submit_noting(
     let writeback = inode.state.lock().data.writeback.clone();
     let _writeback = writeback.lock().await;
     loop {
-        submit_once(fs, inode, Aim::Log, note).await?;
+        submit_once(fs, inode, aim, note).await?;
         if ended::has_ended(fs, inode) {
             return Ok(());
         }
