@@ -79,7 +79,7 @@ impl<'a> ItemCheck<'a> {
             quotas: Quotas::default(),
             counts_xattrs: store.has_features(FEATURE_COUNTED_XATTRS),
         };
-        Self { store, shared, tell, object: None, next_object: store.new_object() }
+        Self { store, shared, tell, object: None, next_object: store.next_object() }
     }
 
     /// Reads all items.

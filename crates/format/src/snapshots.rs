@@ -210,13 +210,18 @@ pub fn decode_block(
     Ok((entries, next))
 }
 
-/// Refuses a table whose entries contradict each other: ids must ascend and names must differ.
-pub fn check_table(entries: &[Snapshot]) -> Result<(), FormatError> {
+/// Refuses a table whose entries contradict each other, or the `generation` of the superblock that leads
+/// to it: ids must ascend up to that generation, and names must differ.
+pub fn check_table(entries: &[Snapshot], generation: u64) -> Result<(), FormatError> {
     if entries.len() > SNAPSHOTS_MAX {
         return Err(field("number of entries"));
     }
     if !entries.is_sorted_by(|a, b| a.id < b.id) {
         return Err(field("order of ids"));
+    }
+    if entries.last().is_some_and(|last| last.id > generation) {
+        // The next snapshot would come before it.
+        return Err(field("id"));
     }
     let mut names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     names.sort_unstable();
@@ -301,8 +306,15 @@ mod tests {
 
     #[test]
     fn a_table_has_ascending_ids_and_different_names() {
-        assert!(check_table(&[sample(1, "a"), sample(2, "b")]).is_ok());
-        assert!(check_table(&[sample(2, "a"), sample(1, "b")]).is_err());
-        assert!(check_table(&[sample(1, "a"), sample(2, "a")]).is_err());
+        assert!(check_table(&[sample(1, "a"), sample(2, "b")], 2).is_ok());
+        assert!(check_table(&[sample(2, "a"), sample(1, "b")], 2).is_err());
+        assert!(check_table(&[sample(1, "a"), sample(2, "a")], 2).is_err());
+    }
+
+    #[test]
+    fn no_snapshot_is_newer_than_the_superblock_that_leads_to_it() {
+        let table = [sample(1, "a"), sample(3, "b")];
+        assert!(check_table(&table, 3).is_ok());
+        assert_eq!(check_table(&table, 2), Err(field("id")));
     }
 }

@@ -76,7 +76,7 @@ impl Filesystem {
         new: NewInode,
         transaction: Transaction,
     ) -> Result<Attributes, FsError> {
-        let ino = self.store.new_object();
+        let ino = self.store.new_object()?;
         self.create_as(ino, caller, parent, name, new, transaction).await
     }
 

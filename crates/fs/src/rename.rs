@@ -263,7 +263,7 @@ impl Filesystem {
         let mut transaction = Transaction::new();
         let whiteout =
             request.flags.whiteout.map(|owner| self.whiteout(&mut transaction, concerned, request, owner));
-        let whiteout = whiteout.map(|(state, counted)| {
+        let whiteout = whiteout.transpose()?.map(|(state, counted)| {
             changes.count(counted);
             state
         });
@@ -317,7 +317,7 @@ impl Filesystem {
         concerned: &Concerned,
         request: Request<'_>,
         owner: Caller,
-    ) -> (InodeState, Delta) {
+    ) -> Result<(InodeState, Delta), FsError> {
         let from = &concerned.from;
         let new = NewInode {
             file_type: FileType::CharDevice,
@@ -326,7 +326,7 @@ impl Filesystem {
             size: 0,
             meta: Meta::default(),
         };
-        let ino = self.store.new_object();
+        let ino = self.store.new_object()?;
         let mut state = new.inherit(self, from).state(ino, from.ino, owner, self.now());
         let entry = Entry { offset: concerned.source_entry.offset, ino, file_type: FileType::CharDevice };
         put_entry(transaction, from.ino, entry, request.name);
@@ -334,7 +334,7 @@ impl Filesystem {
         let counted = self.inherit_quota(&mut state);
         state.put(transaction);
         transaction.count_objects(1);
-        (state, counted)
+        Ok((state, counted))
     }
 
     /// Gives each of two inodes the other's name.

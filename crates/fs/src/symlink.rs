@@ -26,7 +26,7 @@ impl Filesystem {
         if target.len() > TARGET_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
-        let ino = self.store.new_object();
+        let ino = self.store.new_object()?;
         let mut transaction = Transaction::new();
         let mut meta = Meta::default();
         let bytes = Bytes::copy_from_slice(target);

@@ -33,7 +33,7 @@ impl Filesystem {
             size: 0,
             meta: Meta::default(),
         };
-        let ino = self.store.new_object();
+        let ino = self.store.new_object()?;
         require_growable(&dir)?;
         if dir.state.lock().attr.nlink == 0 {
             // ext4 returns this error in a removed directory.

@@ -155,7 +155,7 @@ impl Table {
             table.entries.extend(entries);
             table.blocks.push(BlockRun::new(at.addr, 1));
             // Every block has an entry, so a circular chain ends here with an error.
-            check_table(&table.entries).map_err(corrupt)?;
+            check_table(&table.entries, superblock.generation).map_err(corrupt)?;
             at = next;
         }
         Ok(table)

@@ -18,7 +18,7 @@ use crate::{Counters, CountersSnapshot, OpSeq, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};
 use syncline_format::superblock::Superblock;
-use syncline_format::{Geometry, ObjectId, SharedGeometry};
+use syncline_format::{Geometry, OBJECTS_END, ObjectId, SharedGeometry};
 use syncline_space::{Space, SpaceCounters};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, OnceLock, RwLock};
@@ -110,9 +110,11 @@ impl Store {
         self.superblock.read().clone()
     }
 
-    /// A never-used object id.
-    pub fn new_object(&self) -> ObjectId {
-        self.next_object.fetch_add(1, Ordering::Relaxed)
+    /// A never-used object id. There are so many that only a damaged image has none left.
+    pub fn new_object(&self) -> Result<ObjectId, StoreError> {
+        let next = |next: ObjectId| (next < OBJECTS_END).then(|| next + 1);
+        let taken = self.next_object.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        taken.map_err(|_| StoreError::NoSpace)
     }
 
     /// Hands out no object id below this one from now on.

@@ -156,7 +156,7 @@ impl Filesystem {
                 return Err(FsError::QuotaNested);
             }
         }
-        let number = self.store.new_object();
+        let number = self.store.new_object()?;
         // Both come before any item has the number: older programs refuse the image, and no crash
         // lets the number be drawn again.
         self.store.add_features(FEATURE_QUOTAS).await?;

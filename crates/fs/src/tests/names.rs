@@ -4,6 +4,7 @@ use super::{CALLER, Mount, Setup, errno};
 use crate::types::{FileType, Ino, ROOT};
 use std::collections::BTreeSet;
 use syncline_device::block_on;
+use syncline_format::OBJECTS_END;
 use syncline_format::items::inode::SIZE_MAX;
 
 #[test]
@@ -203,4 +204,18 @@ fn the_cache_stays_within_its_bound() {
     }
     assert!(mount.fs.counters().inodes_cached < 400);
     assert_eq!(mount.fs.counters().inodes_referenced, 2000);
+}
+
+/// Only a damaged image says so. No decoder takes the number after the last.
+#[test]
+fn nothing_is_created_when_no_number_is_left() {
+    let mount = Mount::new();
+    mount.fs.store().keep_numbers_below(OBJECTS_END - 1);
+    assert_eq!(mount.create(ROOT, "last"), OBJECTS_END - 1);
+    for name in ["one more", "and another"] {
+        assert_eq!(mount.try_create(ROOT, name).unwrap_err().errno(), 28);
+    }
+    let mount = mount.reopen();
+    assert_eq!(mount.names(ROOT), ["last"]);
+    assert_eq!(mount.try_create(ROOT, "one more").unwrap_err().errno(), 28);
 }
