@@ -25,7 +25,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::PARALLEL_DIROPS
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS
-    | init::NO_OPENDIR_SUPPORT
     | init::DONT_MASK
     | init::POSIX_ACL
     | init::SETXATTR_EXT

@@ -235,3 +235,100 @@ PREPARED(listing_without_permission)
 	TRY(access("entered/f", F_OK));
 	TRY(readlink("entered/f", room, sizeof(room)));
 }
+
+/* How many of so many names, made by this printf, a descriptor still tells. */
+static int told(int fd, const char *format, int count)
+{
+	char room[4096], name[20];
+	int found = 0;
+	long len;
+
+	while ((len = syscall(SYS_getdents64, fd, room, sizeof(room))) > 0)
+		for (long at = 0; at < len; at += ((struct linux_dirent *)(room + at))->len)
+			for (int index = 0; index < count; index++) {
+				sprintf(name, format, index);
+				found += strcmp(((struct linux_dirent *)(room + at))->name, name) == 0;
+			}
+	return found;
+}
+
+static void many(void)
+{
+	char name[20];
+
+	for (int index = 0; index < 1000; index++) {
+		sprintf(name, "name%d", index);
+		make(name, 0);
+	}
+}
+
+CASE(a_listing_beside_one_that_began_before)
+{
+	char room[4096], name[20];
+	int before, own;
+
+	many();
+	before = MUST(open(".", O_RDONLY));
+	for (int calls = 0; calls < 4; calls++)
+		MUST(syscall(SYS_getdents64, before, room, sizeof(room)));
+	for (int index = 0; index < 50; index++) {
+		sprintf(name, "new%d", index);
+		make(name, 0);
+		sprintf(name, "name%d", index);
+		MUST(unlink(name));
+	}
+	own = MUST(open(".", O_RDONLY));
+	MUST(syscall(SYS_getdents64, own, room, 100));
+	told(before, "none%d", 1);
+	/* A few may be in the first piece. */
+	tell("most of the new ones: %d", told(own, "new%d", 50) > 40);
+	own = MUST(open(".", O_RDONLY));
+	tell("old ones that are gone: %d", told(own, "name%d", 50));
+}
+
+CASE(own_names_beside_another_process_that_lists)
+{
+	int missing = 0, ghosts = 0, fd;
+	char name[20];
+	pid_t child;
+
+	many();
+	child = MUST(fork());
+	if (child == 0)
+		for (fd = open(".", O_RDONLY);; lseek(fd, 0, SEEK_SET))
+			told(fd, "none%d", 1);
+	for (int turn = 0; turn < 100; turn++) {
+		sprintf(name, "new%d", turn);
+		make(name, 0);
+		fd = MUST(open(".", O_RDONLY));
+		missing += told(fd, name, 1) != 1;
+		MUST(unlink(name));
+		MUST(lseek(fd, 0, SEEK_SET));
+		ghosts += told(fd, name, 1) != 0;
+		close(fd);
+	}
+	MUST(kill(child, SIGKILL));
+	MUST(waitpid(child, NULL, 0));
+	tell("%d times missing, %d times there when removed", missing, ghosts);
+}
+
+CASE(seeking_back_after_removing)
+{
+	char room[4096], name[20];
+	long place;
+	int fd;
+
+	many();
+	fd = MUST(open(".", O_RDONLY));
+	MUST(syscall(SYS_getdents64, fd, room, sizeof(room)));
+	place = MUST(lseek(fd, 0, SEEK_CUR));
+	told(fd, "none%d", 1);
+	MUST(lseek(fd, 0, SEEK_SET));
+	told(fd, "none%d", 1);
+	for (int index = 0; index < 1000; index++) {
+		sprintf(name, "name%d", index);
+		MUST(unlink(name));
+	}
+	MUST(lseek(fd, place, SEEK_SET));
+	tell("%d are still there", told(fd, "name%d", 1000));
+}

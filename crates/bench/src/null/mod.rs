@@ -17,7 +17,7 @@ use syncline_device::Device;
 use syncline_fuse::abi::flags::setattr as valid;
 use syncline_fuse::abi::{
     Attr, AttrOut, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, GetXattrIn, GetXattrOut, MkDirIn, MkNodIn,
-    Opcode, ReadIn, SetAttrIn, StatFsOut, WriteIn, WriteOut,
+    Opcode, OpenOut, ReadIn, SetAttrIn, StatFsOut, WriteIn, WriteOut,
 };
 use syncline_fuse::{Malformed, MountError, MountOptions, Mounted, Reply, Request, Serve};
 use tree::{Errno, New, Tree, now, touch};
@@ -90,6 +90,9 @@ fn answer(session: &Session, request: &Request, opcode: Opcode) -> Answer {
         Opcode::Read => read(session, request),
         Opcode::Write => write(session, request),
         Opcode::FSync | Opcode::FSyncDir | Opcode::SyncFs | Opcode::Destroy => Ok(Reply::empty()),
+        // As for Syncline: the kernel caches no listings.
+        Opcode::OpenDir => Ok(Reply::fixed(&OpenOut::default())),
+        Opcode::ReleaseDir => Ok(Reply::empty()),
         Opcode::ReadDir => readdir(session, request),
         Opcode::ReadDirPlus => readdirplus(session, request),
         Opcode::GetXattr => Err(Errno(libc::ENODATA)),

@@ -33,8 +33,6 @@ pub mod init {
     pub const MAX_PAGES: u64 = 1 << 22;
     /// Targets of symbolic links stay in the page cache.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    /// An ENOSYS answer to OPENDIR means "directories need not be opened".
-    pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     /// Cached data is dropped only when the daemon says so.
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     /// The daemon clears setuid, setgid and file capabilities when a flag of the request tells it
@@ -51,7 +49,7 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Flags in answers to OPEN and CREATE.
+/// Flags in answers to OPEN, CREATE and OPENDIR.
 pub mod open {
     /// Reads and writes through this open file bypass the page cache.
     pub const DIRECT_IO: u32 = 1 << 0;

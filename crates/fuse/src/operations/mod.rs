@@ -131,6 +131,8 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::CopyFileRange | Opcode::CopyFileRange64 => reflink::copy(session, request, opcode).await,
         Opcode::FSync | Opcode::FSyncDir => files::fsync(session, request).await,
         Opcode::SyncFs => files::syncfs(session).await,
+        Opcode::OpenDir => directories::open(),
+        Opcode::ReleaseDir => directories::release(),
         Opcode::ReadDir => directories::readdir(session, request).await,
         Opcode::ReadDirPlus => directories::readdirplus(session, request).await,
         Opcode::GetXattr => xattrs::get(session, request).await,
@@ -146,9 +148,9 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
 /// The errno that tells the kernel that a request is not supported, chosen so that the kernel then
 /// does the right thing without us.
 ///
-/// ENOSYS makes it stop asking: OPENDIR and RELEASEDIR then succeed at once, INTERRUPT is not sent
-/// again. FSYNC, FSYNCDIR and GETXATTR must never get ENOSYS: the kernel would report
-/// success, or no attributes, from then on.
+/// ENOSYS makes it stop asking: INTERRUPT is not sent again. FSYNC, FSYNCDIR and GETXATTR must never
+/// get ENOSYS: the kernel would report success, or no attributes, from then on. Nor must OPENDIR: it
+/// would cache listings (see [`directories::open`]).
 ///
 /// INTERRUPT is refused because nothing here should be cut short: to a database, an fsync that a
 /// signal ended with EINTR would look like a failed one. (The operation continues in any case, and

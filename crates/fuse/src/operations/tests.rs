@@ -344,18 +344,20 @@ fn fsync_and_getxattr_are_never_unknown() {
     }
 }
 
+/// Refused with ENOSYS, or with this flag in the answer, it lets the kernel cache listings.
+#[test]
+fn the_kernel_may_cache_no_listing() {
+    const CACHE_DIR: u32 = 1 << 3;
+    let bench = Bench::new();
+    let (open, _) = bench.ask::<OpenOut>(Opcode::OpenDir, ROOT_NODE, &[&[0; 8]]);
+    assert_eq!(open.open_flags & CACHE_DIR, 0);
+    assert_eq!(bench.errno(Opcode::ReleaseDir, ROOT_NODE, &[&[0; 24]]), 0);
+}
+
 #[test]
 fn what_is_not_done_here_is_left_to_the_kernel() {
     let bench = Bench::new();
-    let refused = [
-        Opcode::OpenDir,
-        Opcode::ReleaseDir,
-        Opcode::Flush,
-        Opcode::Interrupt,
-        Opcode::Poll,
-        Opcode::Access,
-        Opcode::BlockMap,
-    ];
+    let refused = [Opcode::Flush, Opcode::Interrupt, Opcode::Poll, Opcode::Access, Opcode::BlockMap];
     for opcode in refused {
         assert_eq!(bench.errno(opcode, ROOT_NODE, &[&[0; 64]]), libc::ENOSYS, "{opcode:?}");
     }

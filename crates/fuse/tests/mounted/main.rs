@@ -6,6 +6,7 @@ mod durable;
 mod files;
 mod handles;
 mod life;
+mod listings;
 mod mapped;
 mod names;
 #[path = "../support/shell.rs"]

@@ -9,6 +9,8 @@ mod attributes;
 mod files;
 #[path = "../mounted/life.rs"]
 mod life;
+#[path = "../mounted/listings.rs"]
+mod listings;
 #[path = "../mounted/mapped.rs"]
 mod mapped;
 #[path = "../mounted/names.rs"]
