@@ -56,7 +56,7 @@ mod xattr_place;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
 pub use data::{
-    Allocation, AtomicWrite, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage, is_hole,
+    Allocation, AtomicWrite, Contents, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage,
 };
 pub use durability::Durability;
 pub use enlarge::Enlarged;

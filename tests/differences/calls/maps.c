@@ -120,3 +120,44 @@ CASE(reading_into_a_mapping_of_the_same_file)
 	TRY(pwrite(open("f", O_WRONLY), at, 4096, 8192));
 	contents("f");
 }
+
+static void look_at_holes(void)
+{
+	int fd = MUST(open("f", O_RDONLY));
+
+	size_of("f");
+	TRY(lseek(fd, 0, SEEK_DATA));
+	TRY(lseek(fd, 1052672, SEEK_HOLE));
+	TRY(lseek(fd, 1056768, SEEK_DATA));
+}
+
+/* Stores into a hole of a file, and another process that looks. */
+static void store_into_holes(void)
+{
+	char *at = map("f", O_RDWR, 4 << 20, PROT_READ | PROT_WRITE, MAP_SHARED);
+
+	at[1052672] = 1;
+	in_child("another process", look_at_holes);
+	at[2097152] = 1;
+	in_child("another process", look_at_holes);
+	munmap(at, 4 << 20);
+	size_of("f");
+}
+
+CASE(stores_into_a_file_without_data)
+{
+	MUST(ftruncate(fresh("f"), 4 << 20));
+	size_of("f");
+	store_into_holes();
+}
+
+CASE(stores_into_holes_before_data)
+{
+	static char block[1 << 20] = "x";
+	int fd = fresh("f");
+
+	MUST(pwrite(fd, block, sizeof(block), 3 << 20));
+	MUST(fsync(fd));
+	size_of("f");
+	store_into_holes();
+}

@@ -27,7 +27,7 @@ mod tests;
 
 pub use calls::allocate::Allocation;
 pub use calls::defragment::{Defragmented, Fragments};
-pub use calls::read::is_hole;
+pub use calls::read::Contents;
 pub(crate) use calls::read::{ends_in_zeros, probe};
 pub(crate) use calls::reflink::take_over::Span;
 pub use calls::reflink::{Deduplicated, LoggedBlock, Usage};

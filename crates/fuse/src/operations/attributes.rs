@@ -8,10 +8,13 @@ use crate::abi::{
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
-use syncline_fs::types::{Attributes, FileType, SetAttributes, SetTime, Timestamp};
+use syncline_fs::FsError;
+use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes, SetTime, Timestamp};
 
 /// Unit of allocation, as shown in `st_blksize` and by statfs.
 const BLOCK_BYTES: u32 = 4096;
+/// Unit of `st_blocks`.
+const UNIT_BYTES: u64 = 512;
 /// Longest name in a directory.
 const NAME_BYTES_MAX: u32 = 255;
 
@@ -54,9 +57,29 @@ fn attr_out(session: &Session, attributes: &Attributes) -> AttrOut {
 }
 
 /// How long the kernel may cache attributes. Until data waiting for compression is written, its
-/// block count is an estimate, so the kernel must ask each time.
+/// block count is an estimate, so the kernel must ask each time. So it must while holes are in its
+/// cache, where stores that we don't know of turn them into data.
 fn attr_seconds(session: &Session, attributes: &Attributes) -> u64 {
-    if session.fs().may_shrink(attributes.ino) { 0 } else { session.cache_seconds() }
+    let ino = attributes.ino;
+    let holes = session.page_cache().holes.are_cached(ino) || is_one_hole(attributes);
+    if holes || session.fs().may_shrink(ino) { 0 } else { session.cache_seconds() }
+}
+
+/// True for a file without any data. A program that is told of no blocks takes it for empty (GNU tar
+/// does not even read it), so no old answer may tell that. The kernel drops cached attributes when
+/// holes are first read, but what SETATTR and LINK answer it takes even if it has waited since.
+fn is_one_hole(attributes: &Attributes) -> bool {
+    attributes.file_type == FileType::Regular && attributes.blocks == 0 && attributes.size > 0
+}
+
+/// The attributes that stat(2) tells. Stores into mapped holes count among the blocks, as on other
+/// filesystems: their pages are written back first, or count if that can't be waited for.
+async fn told(session: &Session, ino: Ino) -> Result<Attributes, FsError> {
+    let maybe_data = page_cache::write_back_holes(session, ino).await;
+    let mut attributes = session.fs().getattr(ino).await?;
+    let bytes: u64 = maybe_data.iter().map(|range| range.end - range.start).sum();
+    attributes.blocks = attributes.blocks.saturating_add(bytes / UNIT_BYTES);
+    Ok(attributes)
 }
 
 /// The answer to a lookup that found an inode, as the kernel caches it.
@@ -80,14 +103,14 @@ pub(super) fn no_entry(session: &Session) -> EntryOut {
 
 pub(super) async fn getattr(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<GetAttrIn>()?;
-    let attributes = session.fs().getattr(request.ino()).await?;
+    let attributes = told(session, request.ino()).await?;
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 
 /// Sent when a program wants the birth time. (Linux 6.18 takes no attributes from it.)
 pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<StatxIn>()?;
-    let attributes = session.fs().getattr(request.ino()).await?;
+    let attributes = told(session, request.ino()).await?;
     let flags = session.fs().file_flags(request.ino()).await?;
     let time =
         |time: Timestamp| StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
@@ -113,7 +136,8 @@ pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
         attributes_mask: super::flags::STATX_ATTRIBUTES,
         ..Statx::default()
     };
-    Ok(Reply::fixed(&StatxOut { valid: session.cache_seconds(), stat, ..StatxOut::default() }))
+    let valid = attr_seconds(session, &attributes);
+    Ok(Reply::fixed(&StatxOut { valid, stat, ..StatxOut::default() }))
 }
 
 fn time(seconds: i64, nanoseconds: u32) -> Result<Timestamp, Refusal> {

@@ -227,12 +227,12 @@ pub(super) async fn read(session: &Session, request: &Request) -> Answer {
         session.page_cache().grown.touch(ino, range.clone());
         session.page_cache().beside.note(ino, range);
     }
-    let pieces = session.fs().read_into(ino, input.offset, len as usize, request.take_room()).await?;
-    if cached {
-        session.page_cache().holes.note(ino, input.offset, &pieces);
-    }
-    debug_assert!(pieces.iter().map(|piece| piece.len()).sum::<usize>() <= input.size as usize);
-    Ok(Reply::data(pieces))
+    let found = session.fs().read_into(ino, input.offset, len as usize, request.take_room()).await?;
+    debug_assert!(found.pieces.iter().map(|piece| piece.len()).sum::<usize>() <= input.size as usize);
+    let reply = Reply::data(found.pieces);
+    // From now on a store into these pages makes them data, and changes the number of blocks.
+    let first = cached && session.page_cache().holes.note(ino, found.holes);
+    Ok(if first { reply.with_stale_attributes(ino) } else { reply })
 }
 
 pub(super) async fn write(session: &Session, request: &Request) -> Answer {

@@ -60,16 +60,17 @@ pub(super) async fn after_write(session: &Session, ino: Ino, range: Range<u64>) 
     Ok(())
 }
 
-/// Has the kernel write back the pages of holes that it read, since they may be data by now.
-/// Returns the ranges that are still uncertain.
+/// Has the kernel write back and drop the pages of holes that it read, since they may be data by
+/// now. Returns the ranges that are still uncertain.
 pub(super) async fn write_back_holes(session: &Session, ino: Ino) -> Vec<Range<u64>> {
     let pages = session.page_cache();
-    let holes = pages.holes.take(ino);
-    if holes.is_empty() || pages.letting_go.let_go(ino, holes.clone()).await {
-        return Vec::new();
+    let leaving = pages.holes.leave(ino);
+    if leaving.is_empty() {
+        return leaving;
     }
-    pages.holes.put_back(ino, holes.clone());
-    holes
+    let are_gone = pages.letting_go.let_go(ino, leaving.clone()).await;
+    pages.holes.left(ino, are_gone);
+    if are_gone { Vec::new() } else { leaving }
 }
 
 /// Finds the next data; a range that may be data counts as data.

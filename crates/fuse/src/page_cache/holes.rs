@@ -1,80 +1,100 @@
 //! Holes that were read through the page cache: a program that has mapped them can turn them into
 //! data without our knowledge.
+//!
+//! A store into a page needs that page in the cache, and only a READ brings a page of a hole there.
+//! So a hole that no READ has been answered with since its pages were last dropped is one. Pages
+//! that are being dropped stay recorded until they are gone: whoever asks meanwhile must wait for
+//! them, too.
 
 use super::{PAGE_BYTES, joined};
-use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use syncline_fs::is_hole;
 use syncline_fs::types::Ino;
 
 /// For each file, the pages of holes that the kernel may have cached.
 #[derive(Default)]
 pub struct Holes {
-    files: Mutex<HashMap<Ino, Vec<Range<u64>>>>,
+    files: Mutex<HashMap<Ino, Pages>>,
     /// The number of files, readable without the lock.
     len: AtomicUsize,
 }
 
+/// Pages of one file; there is at least one.
+#[derive(Default)]
+struct Pages {
+    /// Pages that were read since the last request to drop them.
+    cached: Vec<Range<u64>>,
+    /// Pages that are being dropped.
+    leaving: Vec<Range<u64>>,
+    /// The requests that wait for that.
+    waiting: usize,
+}
+
 impl Holes {
-    /// Records the holes in an answer to a READ. Called before it is sent.
-    pub fn note(&self, ino: Ino, offset: u64, pieces: &[Bytes]) {
-        let mut at = offset;
-        let mut found: Option<Range<u64>> = None;
-        for piece in pieces {
-            let end = at + piece.len() as u64;
-            if is_hole(piece) {
-                match &mut found {
-                    Some(range) if range.end == at => range.end = end,
-                    _ => {
-                        self.add(ino, found.take());
-                        found = Some(at..end);
-                    }
-                }
-            }
-            at = end;
+    /// Records the holes in an answer to a READ, in whole pages. Called before it is sent. Returns
+    /// true if the file had none recorded.
+    pub fn note(&self, ino: Ino, holes: Vec<Range<u64>>) -> bool {
+        debug_assert!(holes.iter().all(|hole| hole.start % PAGE_BYTES == 0 && hole.end % PAGE_BYTES == 0));
+        if holes.is_empty() {
+            return false;
         }
-        self.add(ino, found);
+        let mut files = self.files.lock();
+        let known = files.len();
+        let pages = files.entry(ino).or_default();
+        pages.cached.extend(holes);
+        pages.cached = joined(std::mem::take(&mut pages.cached));
+        self.len.store(files.len(), Ordering::Release);
+        files.len() > known
     }
 
-    fn add(&self, ino: Ino, range: Option<Range<u64>>) {
-        // A page that is only partly a hole is reported as data.
-        let Some(range) = range else { return };
-        let range = range.start.next_multiple_of(PAGE_BYTES)..range.end;
-        if !range.is_empty() {
-            self.put_back(ino, vec![range]);
-        }
+    /// True if pages of holes of this file are recorded.
+    pub fn are_cached(&self, ino: Ino) -> bool {
+        self.len.load(Ordering::Acquire) > 0 && self.files.lock().contains_key(&ino)
     }
 
-    /// Adds ranges to those recorded for a file.
-    pub fn put_back(&self, ino: Ino, more: Vec<Range<u64>>) {
-        self.change(|files| {
-            let ranges = files.entry(ino).or_default();
-            ranges.extend(more);
-            *ranges = joined(std::mem::take(ranges));
-        });
-    }
-
-    /// Removes and returns the ranges recorded for a file. Later reads record anew.
-    pub fn take(&self, ino: Ino) -> Vec<Range<u64>> {
+    /// The pages recorded for a file, which the caller has the kernel drop. Unless there are none,
+    /// the caller says with [`Holes::left`] what came of it. Later reads record anew.
+    pub fn leave(&self, ino: Ino) -> Vec<Range<u64>> {
         if self.len.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
-        self.change(|files| files.remove(&ino)).unwrap_or_default()
+        let mut files = self.files.lock();
+        let Some(pages) = files.get_mut(&ino) else { return Vec::new() };
+        pages.leaving.append(&mut pages.cached);
+        pages.leaving = joined(std::mem::take(&mut pages.leaving));
+        pages.waiting += 1;
+        pages.leaving.clone()
+    }
+
+    /// Called when the pages that `leave` returned are gone, or could not be dropped.
+    pub fn left(&self, ino: Ino, are_gone: bool) {
+        let mut files = self.files.lock();
+        // The kernel may have forgotten the file meanwhile.
+        let Some(pages) = files.get_mut(&ino) else { return };
+        pages.waiting = pages.waiting.saturating_sub(1);
+        if !are_gone {
+            pages.cached.extend_from_slice(&pages.leaving);
+            pages.cached = joined(std::mem::take(&mut pages.cached));
+        } else if pages.waiting == 0 {
+            // Whoever asked last had all of them dropped.
+            pages.leaving.clear();
+        }
+        if pages.cached.is_empty() && pages.leaving.is_empty() {
+            files.remove(&ino);
+        }
+        self.len.store(files.len(), Ordering::Release);
     }
 
     /// Called when the kernel has forgotten the file, or dropped all of its pages.
     pub fn forget(&self, ino: Ino) {
-        self.take(ino);
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut HashMap<Ino, Vec<Range<u64>>>) -> T) -> T {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return;
+        }
         let mut files = self.files.lock();
-        let changed = change(&mut files);
+        files.remove(&ino);
         self.len.store(files.len(), Ordering::Release);
-        changed
     }
 }
 
@@ -89,25 +109,59 @@ mod tests {
     use super::super::RANGES_MAX;
     use super::*;
 
-    #[test]
-    fn ranges_are_joined_and_bounded() {
-        let holes = Holes::default();
-        let put_back = |ino, range: Range<u64>| holes.put_back(ino, vec![range]);
-        put_back(7, 8192..12288);
-        put_back(7, 0..4096);
-        holes.put_back(7, vec![4096..8192, 20480..24576]);
-        assert_eq!(holes.take(7), [0..12288, 20480..24576]);
-        assert!(holes.take(7).is_empty());
-        (0..1000).for_each(|index| put_back(8, index * 10_000..index * 10_000 + 1));
-        assert!(holes.take(8).len() <= RANGES_MAX);
-        assert_eq!(holes.len.load(Ordering::Relaxed), 0);
+    fn page(number: u64) -> Range<u64> {
+        number * PAGE_BYTES..(number + 1) * PAGE_BYTES
     }
 
     #[test]
-    fn what_was_data_is_not_noted() {
+    fn ranges_are_joined_and_bounded() {
         let holes = Holes::default();
-        holes.note(7, 0, &[Bytes::from(vec![0; 10_000])]);
-        assert!(holes.take(7).is_empty());
+        assert!(holes.note(7, vec![page(2)]));
+        assert!(!holes.note(7, vec![page(0)]));
+        assert!(!holes.note(7, vec![page(1), page(5)]));
+        assert_eq!(holes.leave(7), [0..3 * PAGE_BYTES, page(5)]);
+        holes.left(7, true);
+        assert!(holes.leave(7).is_empty());
+        assert!((0..1000).all(|index| holes.note(8, vec![page(index * 3)]) == (index == 0)));
+        assert!(holes.leave(8).len() <= RANGES_MAX);
+        holes.left(8, true);
+        assert_eq!(holes.len.load(Ordering::Relaxed), 0);
+    }
+
+    /// A second request that came while the first one waited for the pages used to be told that
+    /// there are none.
+    #[test]
+    fn pages_stay_recorded_until_they_are_gone() {
+        let holes = Holes::default();
+        holes.note(7, vec![page(1)]);
+        assert_eq!(holes.leave(7), [page(1)]);
+        assert_eq!(holes.leave(7), [page(1)], "they are not gone");
+        holes.note(7, vec![page(3)]);
+        holes.left(7, true);
+        assert!(holes.are_cached(7));
+        assert_eq!(holes.leave(7), [page(1), page(3)], "one still waits, and another was read");
+        holes.left(7, true);
+        holes.left(7, true);
+        assert!(!holes.are_cached(7));
+    }
+
+    #[test]
+    fn pages_that_could_not_be_dropped_stay_recorded() {
+        let holes = Holes::default();
+        holes.note(7, vec![page(1)]);
+        assert_eq!(holes.leave(7), [page(1)]);
+        holes.left(7, false);
+        assert_eq!(holes.leave(7), [page(1)]);
+        holes.forget(7);
+        holes.left(7, false);
+        assert!(!holes.are_cached(7) && holes.leave(7).is_empty());
+    }
+
+    #[test]
+    fn data_is_not_recorded() {
+        let holes = Holes::default();
+        assert!(!holes.note(7, Vec::new()));
+        assert!(!holes.are_cached(7));
     }
 
     #[test]

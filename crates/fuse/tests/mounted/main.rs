@@ -5,6 +5,7 @@ mod attributes;
 mod durable;
 mod files;
 mod handles;
+mod holes;
 mod life;
 mod listings;
 mod mapped;

@@ -7,6 +7,8 @@ mod asynchronous;
 mod attributes;
 #[path = "../mounted/files.rs"]
 mod files;
+#[path = "../mounted/holes.rs"]
+mod holes;
 #[path = "../mounted/life.rs"]
 mod life;
 #[path = "../mounted/listings.rs"]

@@ -1,5 +1,6 @@
 //! The filesystem's methods for file data.
 
+use super::read::Contents;
 use super::write::{self, Writer};
 use super::{atomic, read, seek, sync};
 use crate::FsError;
@@ -14,10 +15,10 @@ use syncline_format::items::inode::compression_of;
 impl Filesystem {
     /// Reads at most `len` bytes from `offset`, in pieces; short at the end of the file.
     pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<Bytes>, FsError> {
-        self.read_into(ino, offset, len, None).await
+        Ok(self.read_into(ino, offset, len, None).await?.pieces)
     }
 
-    /// Reads at most `len` bytes from `offset`. If all of it comes from the device and `offset` is
+    /// Reads at most `len` bytes from `offset`, and tells the holes among them. If all of it comes from the device and `offset` is
     /// a multiple of 4096, uncompressed data is read into `room`, as far as that reaches: each byte
     /// at the same distance from the beginning of `room` as from `offset`.
     pub async fn read_into(
@@ -26,19 +27,19 @@ impl Filesystem {
         offset: u64,
         len: usize,
         room: Option<Room>,
-    ) -> Result<Vec<Bytes>, FsError> {
+    ) -> Result<Contents, FsError> {
         let inode = self.regular(ino).await?;
         self.ease_access().await;
         let written = match atomic::is_open(&inode) {
             true => Box::pin(atomic::read(self, &inode, offset, len)).await?,
             false => None,
         };
-        let pieces = match written {
-            Some(pieces) => pieces,
-            None => read::read(self, &inode, offset, len, room).await?,
+        let contents = match written {
+            Some(contents) => contents,
+            None => read::contents(self, &inode, offset, len, room).await?,
         };
         self.touch_access(&inode);
-        Ok(pieces)
+        Ok(contents)
     }
 
     /// Writes all of `data` at `offset`, or nothing. `kill_privileges` clears setuid and setgid.

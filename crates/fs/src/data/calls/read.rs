@@ -7,6 +7,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::join::join_all;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::Room;
 use syncline_format::items::extent::{Extent, Packed};
@@ -19,16 +20,22 @@ const READS_IN_FLIGHT: usize = 16;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// True for a piece of a read that is a hole, or lies past the stored contents of a small file:
-/// zeros that were never written.
-pub fn is_hole(piece: &Bytes) -> bool {
-    ZEROS.as_ptr_range().contains(&piece.as_ptr())
+/// The result of a read.
+#[derive(Default, Debug)]
+pub struct Contents {
+    /// The bytes, in pieces.
+    pub pieces: Vec<Bytes>,
+    /// The holes among them, in order: the file blocks that have no data, wherever their zeros lie
+    /// in memory. In bytes of the file; the last one may reach past the end.
+    pub holes: Vec<Range<u64>>,
 }
 
 /// A part of a request.
 enum Segment {
     /// Bytes that are in memory.
     Memory(Bytes),
+    /// So many bytes of a block that lies behind the last extent.
+    Hole(usize),
     /// Bytes `skip..skip + len` of the blocks `first..end`, on the device or in a hole.
     Disk { first: u64, end: u64, skip: usize, len: usize },
 }
@@ -40,20 +47,30 @@ pub(crate) async fn read(
     inode: &Arc<Inode>,
     offset: u64,
     len: usize,
-    room: Option<Room>,
 ) -> Result<Vec<Bytes>, FsError> {
+    Ok(contents(fs, inode, offset, len, None).await?.pieces)
+}
+
+/// Reads as `read` does, into `room` where that is possible, and tells the holes.
+pub(crate) async fn contents(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    len: usize,
+    room: Option<Room>,
+) -> Result<Contents, FsError> {
     let _lease = inode.lease.read().await;
     read_leased(fs, inode, offset, len, room).await
 }
 
-/// Reads as `read` does. The caller holds the lease.
+/// Reads as `contents` does. The caller holds the lease.
 pub(super) async fn read_leased(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     offset: u64,
     len: usize,
     mut room: Option<Room>,
-) -> Result<Vec<Bytes>, FsError> {
+) -> Result<Contents, FsError> {
     // Pinned before the addresses are looked up, so that none of them is reused before it is read
     // (rule R2).
     let _pin = fs.store.pin();
@@ -61,7 +78,7 @@ pub(super) async fn read_leased(
         let state = inode.state.lock();
         let end = offset.saturating_add(len as u64).min(state.attr.size);
         if offset >= end {
-            return Ok(Vec::new());
+            return Ok(Contents::default());
         }
         let mut broken = state.data.unplaced.broken(offset / BLOCK..end.div_ceil(BLOCK));
         if broken.any(|block| state.data.block_in_memory(block).is_none()) {
@@ -70,23 +87,34 @@ pub(super) async fn read_leased(
         segments(&state.data, offset, end)
     };
     fs.store.give_way();
-    let mut pieces = Vec::with_capacity(segments.len());
+    let mut found = Contents { pieces: Vec::with_capacity(segments.len()), holes: Vec::new() };
     // Only if everything comes from the device: bytes from memory would have to be copied into the
     // room.
     if !matches!(segments[..], [Segment::Disk { skip: 0, .. }]) {
         room = None;
     }
+    let mut at = offset;
     for segment in segments {
-        match segment {
-            Segment::Memory(bytes) => pieces.push(bytes),
-            Segment::Disk { first, end, skip, len } => {
-                let blocks = read_blocks(fs, inode, first, end, room.take()).await?;
-                cut(blocks, skip, len, &mut pieces);
+        at += match segment {
+            Segment::Memory(bytes) => {
+                let len = bytes.len();
+                found.pieces.push(bytes);
+                len
             }
-        }
+            Segment::Hole(len) => {
+                add_hole(&mut found.holes, at / BLOCK..at / BLOCK + 1);
+                found.pieces.push(Bytes::from_static(&ZEROS[..len]));
+                len
+            }
+            Segment::Disk { first, end, skip, len } => {
+                let blocks = read_blocks(fs, inode, first..end, room.take(), &mut found.holes).await?;
+                cut(blocks, skip, len, &mut found.pieces);
+                len
+            }
+        } as u64;
     }
-    fs.counters.read_bytes.add(pieces.iter().map(|piece| piece.len() as u64).sum());
-    Ok(pieces)
+    fs.counters.read_bytes.add(at - offset);
+    Ok(found)
 }
 
 /// Reads one whole block from the device; `None` for a hole. The caller holds the lease.
@@ -155,7 +183,8 @@ fn segments(data: &DataState, offset: u64, end: u64) -> Vec<Segment> {
                 Some(Bytes::from_static(&ZEROS[..zeros])).filter(|zeros| !zeros.is_empty())
             }
             None if data.extent_end.is_some_and(|extent_end| block >= extent_end) => {
-                Some(Bytes::from_static(&ZEROS[..within.len()]))
+                segments.push(Segment::Hole(within.len()));
+                None
             }
             None => {
                 extend_disk(&mut segments, block, within);
@@ -168,7 +197,7 @@ fn segments(data: &DataState, offset: u64, end: u64) -> Vec<Segment> {
 }
 
 /// Adds a block to the last segment if that ends right before it; otherwise starts another segment.
-fn extend_disk(segments: &mut Vec<Segment>, block: u64, within: std::ops::Range<usize>) {
+fn extend_disk(segments: &mut Vec<Segment>, block: u64, within: Range<usize>) {
     if let Some(Segment::Disk { end, len, .. }) = segments.last_mut()
         && *end == block
     {
@@ -214,14 +243,15 @@ impl Part {
     }
 }
 
-/// Reads the whole blocks `first..end` of the file from the device, in pieces. They lie in `room`,
-/// one behind the other, but for blocks that are still in memory on their way to the device.
+/// Reads these whole blocks of the file from the device, in pieces, and adds their holes. They lie
+/// in `room`, one behind the other, but for blocks that are still in memory on their way to the
+/// device.
 async fn read_blocks(
     fs: &Filesystem,
     inode: &Inode,
-    first: u64,
-    end: u64,
+    Range { start: first, end }: Range<u64>,
     mut room: Option<Room>,
+    holes: &mut Vec<Range<u64>>,
 ) -> Result<Vec<Bytes>, FsError> {
     let mut next = |blocks: u64| room.as_mut().and_then(|room| room.take((blocks * BLOCK) as usize));
     let extents = lookup::all(&fs.store, inode.ino, first, end).await?;
@@ -236,16 +266,30 @@ async fn read_blocks(
     }
     let reads: Vec<_> = parts.iter().map(|part| part.read(fs, inode, next(part.blocks()))).collect();
     let read = join_all(reads, READS_IN_FLIGHT).await;
-    let mut pieces = Vec::with_capacity(parts.len());
+    let (mut pieces, mut block) = (Vec::with_capacity(parts.len()), first);
     for (part, contents) in parts.iter().zip(read) {
-        match (part, contents?) {
-            (Part::Hole { blocks }, contents) if contents.is_empty() => {
-                push_zeros(&mut pieces, blocks * BLOCK);
-            }
-            (_, contents) => pieces.push(contents),
+        let contents = contents?;
+        let past = block + part.blocks();
+        if matches!(part, Part::Hole { .. }) {
+            add_hole(holes, block..past);
         }
+        // Only a hole that was not read into the room.
+        match contents.is_empty() {
+            true => push_zeros(&mut pieces, part.blocks() * BLOCK),
+            false => pieces.push(contents),
+        }
+        block = past;
     }
     Ok(pieces)
+}
+
+/// Adds blocks to the holes found so far, which end at or before them.
+fn add_hole(holes: &mut Vec<Range<u64>>, blocks: Range<u64>) {
+    let bytes = blocks.start * BLOCK..blocks.end * BLOCK;
+    match holes.last_mut() {
+        Some(last) if last.end == bytes.start => last.end = bytes.end,
+        _ => holes.push(bytes),
+    }
 }
 
 /// Holes and device reads that make up `first..end`; runs that are neighbours on the device are

@@ -2,7 +2,7 @@
 
 use super::spill;
 use crate::FsError;
-use crate::data::calls::read::{push_zeros, read_leased};
+use crate::data::calls::read::{Contents, push_zeros, read_leased};
 use crate::data::memory::BLOCK;
 use crate::data::memory::atomic::Atomic;
 use crate::data::memory::spilled::Stored;
@@ -36,7 +36,7 @@ pub(in crate::data) async fn read(
     inode: &Arc<Inode>,
     offset: u64,
     len: usize,
-) -> Result<Option<Vec<Bytes>>, FsError> {
+) -> Result<Option<Contents>, FsError> {
     // Keeps the blocks in place that are found.
     let _lease = inode.lease.read().await;
     let parts = {
@@ -46,11 +46,13 @@ pub(in crate::data) async fn read(
         parts(atomic, offset, end)
     };
     let reads = parts.into_iter().map(|part| read_part(fs, inode, part)).collect();
-    let mut pieces = Vec::new();
+    let mut found = Contents::default();
     for part in join_all(reads, READS_IN_FLIGHT).await {
-        pieces.extend(part?);
+        let part = part?;
+        found.pieces.extend(part.pieces);
+        found.holes.extend(part.holes);
     }
-    Ok(Some(pieces))
+    Ok(Some(found))
 }
 
 fn parts(atomic: &Atomic, offset: u64, end: u64) -> Vec<Part> {
@@ -75,20 +77,21 @@ fn parts(atomic: &Atomic, offset: u64, end: u64) -> Vec<Part> {
     parts
 }
 
-async fn read_part(fs: &Filesystem, inode: &Arc<Inode>, part: Part) -> Result<Vec<Bytes>, FsError> {
+async fn read_part(fs: &Filesystem, inode: &Arc<Inode>, part: Part) -> Result<Contents, FsError> {
+    let data = |bytes| Contents { pieces: vec![bytes], holes: Vec::new() };
     match part {
-        Part::Memory(bytes) => Ok(vec![bytes]),
+        Part::Memory(bytes) => Ok(data(bytes)),
         Part::Spilled { stored, bytes } => {
             let first = stored.numbers.start * BLOCK;
             let contents = spill::read(fs, inode, &stored).await?;
-            Ok(vec![contents.slice((bytes.start - first) as usize..(bytes.end - first) as usize)])
+            Ok(data(contents.slice((bytes.start - first) as usize..(bytes.end - first) as usize)))
         }
         Part::Before { bytes } => {
             let len = bytes.end - bytes.start;
-            let mut pieces = read_leased(fs, inode, bytes.start, len as usize, None).await?;
-            let known: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-            push_zeros(&mut pieces, len - known);
-            Ok(pieces)
+            let mut found = read_leased(fs, inode, bytes.start, len as usize, None).await?;
+            let known: u64 = found.pieces.iter().map(|piece| piece.len() as u64).sum();
+            push_zeros(&mut found.pieces, len - known);
+            Ok(found)
         }
     }
 }

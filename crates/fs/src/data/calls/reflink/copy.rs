@@ -83,7 +83,7 @@ impl Filesystem {
         // At most to the end of the block if the next one may be shared.
         let most = if from_at == to_at { BLOCK - from_at } else { PIECE_BYTES };
         let wanted = span.len.min(most);
-        let pieces = read::read(self, span.from, span.from_offset, wanted as usize, None).await?;
+        let pieces = read::read(self, span.from, span.from_offset, wanted as usize).await?;
         let mut bytes = 0;
         for piece in pieces {
             let len = piece.len() as u64;
