@@ -24,8 +24,8 @@ enum Begin {
     /// The first of the piece, so that an extent that reaches over others is found as damage.
     Piece,
     /// The last one at or before the block: the only one that can cover it in a sound image. Writes
-    /// of single blocks, after which a piece has up to 32 items, take this way. `check` finds what
-    /// it can't see.
+    /// of single blocks, after which a piece has up to 32 items, take this way, and so do
+    /// SEEK_DATA and SEEK_HOLE. `check` finds what it can't see.
     Nearest,
 }
 
@@ -39,6 +39,20 @@ pub(crate) async fn some(
 ) -> Result<Extents, FsError> {
     let range = first..end;
     let step = step(store, ino, std::slice::from_ref(&range), first, Begin::Piece, max_items).await?;
+    Ok(Extents { extents: step.extents, complete: step.next.is_none() })
+}
+
+/// As `some`, for a question about few extents that is asked again and again: the scan begins at
+/// the block, and not at the beginning of its piece.
+pub(crate) async fn few(
+    store: &Store,
+    ino: Ino,
+    first: u64,
+    end: u64,
+    max_items: usize,
+) -> Result<Extents, FsError> {
+    let range = first..end;
+    let step = step(store, ino, std::slice::from_ref(&range), first, Begin::Nearest, max_items).await?;
     Ok(Extents { extents: step.extents, complete: step.next.is_none() })
 }
 

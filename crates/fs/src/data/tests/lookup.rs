@@ -66,6 +66,42 @@ fn what_overlaps_ranges_is_found_wherever_they_lie() {
     }
 }
 
+fn size(mount: &Mount, ino: Ino) -> u64 {
+    block_on(mount.fs.getattr(ino)).unwrap().size
+}
+
+/// SEEK_DATA and SEEK_HOLE look at a few items around the offset. Their answers are those that all
+/// extents and the blocks in memory give.
+#[test]
+fn seeks_answer_what_all_extents_and_memory_say() {
+    let mut random = StdRng::seed_from_u64(41);
+    let mount = Mount::new();
+    let ino = fragmented(&mount, &mut random);
+    block_on(mount.fs.store().checkpoint()).unwrap();
+    // A long run without a hole, more than one lookup finds, and blocks that are in memory only.
+    mount.write(ino, 1000 * 4096, &pattern(1, 900 * 4096));
+    mount.fsync_placed(ino);
+    let all = block_on(lookup::all(mount.fs.store(), ino, 0, u64::MAX)).unwrap();
+    let end = size(&mount, ino).div_ceil(4096).max(BLOCKS + 100);
+    let mut has_data: Vec<bool> =
+        (0..end).map(|block| all.iter().any(|it| (it.file_block..it.end()).contains(&block))).collect();
+    for _ in 0..300 {
+        let block = random.random_range(0..BLOCKS + 50);
+        mount.write(ino, block * 4096, &pattern(block, 4096));
+        has_data[block as usize] = true;
+    }
+    let end = size(&mount, ino) / 4096;
+    let next = |from: u64, wanted: bool| (from..end).find(|&block| has_data[block as usize] == wanted);
+    for block in 0..end {
+        let data = block_on(mount.fs.seek_data(ino, block * 4096 + 7));
+        let expected =
+            next(block, true).map(|found| if found == block { block * 4096 + 7 } else { found * 4096 });
+        assert_eq!(data.ok(), expected, "data from block {block} on");
+        let hole = block_on(mount.fs.seek_hole(ino, block * 4096)).unwrap();
+        assert_eq!(hole, next(block, false).unwrap_or(end) * 4096, "a hole from block {block} on");
+    }
+}
+
 /// An item whose length is wrong is damage, not a hole (promise P4).
 #[test]
 fn a_damaged_length_is_no_hole() {
