@@ -240,6 +240,18 @@ CASE(access_times_of_what_was_never_read)
 	MOVES("link", readlink("link", room, 100));
 }
 
+CASE(reading_what_is_in_the_cache)
+{
+	char room[8192];
+	int fd;
+
+	make("f", 8192);
+	fd = MUST(open("f", O_RDWR));
+	MOVES("f", pread(fd, room, 8192, 0));
+	MUST(pwrite(fd, "y", 1, 0));
+	MOVES("f", pread(fd, room, 8192, 0));
+}
+
 CASE(holes_and_data)
 {
 	int fd = fresh("f");
