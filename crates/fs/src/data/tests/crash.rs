@@ -137,7 +137,8 @@ fn a_replaced_file_is_old_or_new_without_any_fsync() {
     assert_eq!(after.read(after.find("target"), 0, 100_000), pattern(6, 30_000));
 }
 
-/// Ways of giving a file that was `made`, and written to, the name "final".
+/// Makes a file, which is written to before `Naming` gives it the name "final".
+type Making = fn(&Mount) -> Ino;
 type Naming = fn(&Mount, Ino);
 
 fn rename(mount: &Mount, flags: crate::types::RenameFlags) {
@@ -150,7 +151,7 @@ fn rename(mount: &Mount, flags: crate::types::RenameFlags) {
 fn a_name_never_comes_back_without_what_was_written_before() {
     let named = |mount: &Mount| mount.create("temporary");
     let nameless = |mount: &Mount| block_on(mount.fs.tmpfile(CALLER, ROOT, 0o644, true)).unwrap().ino;
-    let ways: [(&str, fn(&Mount) -> Ino, Naming); 5] = [
+    let ways: [(&str, Making, Naming); 5] = [
         ("link", named, |mount, ino| {
             block_on(mount.fs.link(ino, ROOT, b"final")).unwrap();
             mount.unlink("temporary");

@@ -66,13 +66,13 @@ fn writes_are_refused_when_more_than_the_limit_is_stuck() {
     let mount = mount();
     let files: Vec<Ino> = (0..60).map(|index| damaged(&mount, index)).collect();
     let write = |&file: &Ino| mount.try_write(file, 0, &pattern(7, BLOCKS * 4096));
-    let refused = files.iter().filter_map(|file| write(file).err()).last().expect("there is no end");
-    assert_eq!(refused.errno(), 5);
+    let refused: Vec<_> = files.iter().filter_map(|file| write(file).err()).collect();
+    assert_eq!(refused.last().expect("there is no end").errno(), 5);
     assert!(mount.fs.data.queue.dirty_bytes() <= LIMIT * 3 / 2, "{}", mount.fs.data.queue.dirty_bytes());
     // Without them, there is room again.
-    for index in 0..60 {
+    for (index, file) in files.iter().enumerate() {
         mount.unlink(&format!("damaged{index}"));
-        mount.fs.forget(files[index], 2);
+        mount.fs.forget(*file, 2);
     }
     block_on(mount.fs.wait_for_orphans());
 }
