@@ -19,16 +19,25 @@
 //! none.
 
 mod beside;
+mod growing;
 mod grown;
 mod holes;
 mod letting_go;
+mod stored;
+mod tails;
 
 pub use beside::Beside;
+pub use growing::{Growing, Growth, Told, Unanswered};
 pub use grown::Grown;
 pub use holes::{Holes, next_maybe_data};
 pub use letting_go::LettingGo;
+pub use stored::Stored;
+pub use tails::Tails;
 
+use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use syncline_fs::types::Ino;
 
 /// Size of a page, and of a block.
@@ -38,23 +47,59 @@ const PAGE_BYTES: u64 = syncline_device::BLOCK_BYTES as u64;
 const RANGES_MAX: usize = 64;
 
 /// A session's knowledge of the kernel's page cache.
-#[derive(Default)]
 pub struct PageCache {
     /// Files that are written past the cache.
     pub beside: Beside,
+    /// Files that are growing.
+    pub growing: Arc<Growing>,
     /// Files that grew while their last page may have been dirty.
     pub grown: Grown,
     /// Holes that were read through the cache.
     pub holes: Holes,
     /// Tells the kernel to write pages back and drop them.
     pub letting_go: LettingGo,
+    /// The same, for writes through the cache.
+    pub letting_go_for_writes: LettingGo,
+    /// Files that may have been stored to through a mapping.
+    pub stored: Stored,
+    /// Files whose last page was read.
+    pub tails: Tails,
 }
 
 impl PageCache {
+    /// For a session whose requests come over io_uring, through queues of so many entries at least, or
+    /// over /dev/fuse.
+    pub fn new(entries: Option<usize>) -> Self {
+        Self {
+            beside: Beside::default(),
+            growing: Arc::default(),
+            grown: Grown::default(),
+            holes: Holes::default(),
+            letting_go: LettingGo::new(entries),
+            letting_go_for_writes: LettingGo::for_cached_writes(),
+            stored: Stored::default(),
+            tails: Tails::default(),
+        }
+    }
+
+    /// Starts the threads that drop pages. `connection` makes a descriptor for one.
+    pub fn start(&self, connection: impl Fn() -> io::Result<OwnedFd>) -> io::Result<()> {
+        self.letting_go.start(connection()?)?;
+        self.letting_go_for_writes.start(connection()?)
+    }
+
+    /// Ends these threads: the connection has ended.
+    pub fn end(&self) {
+        self.letting_go.end();
+        self.letting_go_for_writes.end();
+    }
+
     /// Called when the kernel has forgotten a file.
     pub fn forget(&self, ino: Ino) {
         self.beside.forget(ino);
         self.holes.forget(ino);
+        self.stored.take(ino);
+        self.tails.forget(ino);
     }
 }
 

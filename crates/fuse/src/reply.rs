@@ -1,6 +1,7 @@
 //! Answers on their way to the kernel: a header, a fixed part, and data that is not copied.
 
 use crate::abi::{InvalidateInodeOut, NOTIFY_INVALIDATE_INODE, OUT_HEADER_BYTES, OutHeader};
+use crate::page_cache::Unanswered;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::io::IoSlice;
@@ -16,6 +17,8 @@ pub struct Reply {
     data: Vec<Bytes>,
     /// An inode whose attributes this operation changed without the kernel's knowledge.
     stale_attributes: Option<Ino>,
+    /// A file that this operation made larger.
+    growth: Option<Unanswered>,
 }
 
 /// The most pieces that one writev takes (the kernel's UIO_MAXIOV, less header and fixed part).
@@ -67,6 +70,19 @@ impl Reply {
     /// The structure with which it answers, if any.
     pub fn fixed_part(&self) -> &[u8] {
         &self.fixed
+    }
+
+    /// Has the size from before this operation told until it [is ready](Self::ready).
+    pub fn with_growth(mut self, growth: Option<Unanswered>) -> Self {
+        self.growth = growth;
+        self
+    }
+
+    /// The answer, about to leave. From here on the new size is told: once the answer has left, whoever
+    /// was answered may tell somebody else to look.
+    pub fn ready(mut self) -> Self {
+        self.growth = None;
+        self
     }
 
     /// True if nothing is to be sent.

@@ -9,7 +9,7 @@ use crate::negotiate::{Negotiated, Wishes};
 use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
 use crate::page_cache::PageCache;
 use crate::serve::Serve;
-use crate::transport::{ReadyWorkers, Workers, handshake};
+use crate::transport::{ReadyWorkers, Workers, another_end, entries_of_a_queue, handshake};
 use crate::uring_switch::why_not_offered;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -78,8 +78,8 @@ impl<F: Serve> Session<F> {
         }
         let fs = fs.clone();
         let session = Arc::new(Self::new(fs, negotiated, options, mount_point.ended()));
-        let notifying = descriptor.try_clone().map_err(MountError::workers)?;
-        session.page_cache.letting_go.start(notifying).map_err(MountError::workers)?;
+        let notifying = || another_end(&descriptor);
+        session.page_cache.start(notifying).map_err(MountError::workers)?;
         let workers = ReadyWorkers::prepare(descriptor, &session, options)?;
         let path = mount_point.path().to_owned();
         Ok(Prepared { workers, path, mount_point: Arc::new(Mutex::new(mount_point)), session })
@@ -99,7 +99,9 @@ impl<F: Serve> Session<F> {
         let cache_seconds = options.cache_time.as_secs();
         let direct_io = options.direct_io.with_kernel(negotiated.minor);
         let (synchronous, sync_observer) = (options.synchronous, options.sync_observer.clone());
-        let page_cache = PageCache::default();
+        let over_io_uring = negotiated.has(init::OVER_IO_URING);
+        let entries = over_io_uring.then(|| entries_of_a_queue(negotiated.transfer_bytes_max));
+        let page_cache = PageCache::new(entries);
         Self {
             fs,
             negotiated,
@@ -256,7 +258,7 @@ impl<F: Serve> Mounted<F> {
     pub fn run_until_unmounted(self) -> Result<(), MountError> {
         let Self { mount_point, workers, session, .. } = self;
         let outcome = workers.join();
-        session.page_cache.letting_go.end();
+        session.page_cache.end();
         // Any mount left behind is dead, however the connection ended; the drop removes it.
         drop(mount_point);
         outcome

@@ -161,3 +161,97 @@ CASE(stores_into_holes_before_data)
 	size_of("f");
 	store_into_holes();
 }
+
+/* A new file of 'x', open for reading and writing, and mapped. */
+static volatile char *fresh_map(const char *path, size_t len, int *fd)
+{
+	char room[4096];
+	volatile char *at;
+
+	memset(room, 'x', sizeof(room));
+	*fd = MUST(open(path, O_RDWR | O_CREAT | O_EXCL, 0644));
+	for (size_t done = 0; done < len;)
+		done += MUST(write(*fd, room, len - done < sizeof(room) ? len - done : sizeof(room)));
+	at = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	return at;
+}
+
+CASE(times_that_are_set_after_a_store)
+{
+	struct timespec times[2] = { { 1000, 0 }, { 2000, 0 } };
+	struct stat stat;
+
+	for (int len = 100; len <= 8192; len += 8092) {
+		char name[16];
+		int fd;
+
+		snprintf(name, sizeof(name), "f%d", len);
+		volatile char *at = fresh_map(name, len, &fd);
+
+		at[5] = 's';
+		TRY(futimens(fd, times));
+		TRY(msync((void *)at, 8192, MS_SYNC));
+		stat = stat_of(name);
+		tell("%s: mtime %ld", name, (long)stat.st_mtim.tv_sec);
+		at[6] = 's';
+		TRY(fchmod(fd, 0600));
+		MOVES(name, msync((void *)at, 8192, MS_SYNC));
+		TRY(futimens(fd, times));
+		at[7] = 's';
+		TRY(munmap((void *)at, 8192));
+		stat = stat_of(name);
+		tell("%s: stored to since: %d", name, stat.st_mtim.tv_sec != 2000);
+		contents(name);
+	}
+}
+
+/* What was stored behind the end is no part of the file when it grows, whatever makes it grow. */
+CASE(growing_over_what_was_stored_behind_the_end)
+{
+	static const char *const ways[] = { "write", "direct", "truncate", "allocate", "copy" };
+
+	for (int way = 0; way < 5; way++)
+		for (int end = 1001; end <= 6001; end += 5000) {
+			char name[16];
+			loff_t from = 0, to = end - 1;
+			int fd, direct;
+
+			snprintf(name, sizeof(name), "%s%d", ways[way], end);
+			volatile char *at = fresh_map(name, 100, &fd);
+
+			at[50] = at[100] = at[200] = at[4095] = 's';
+			switch (way) {
+			case 0:
+				TRY(pwrite(fd, "w", 1, end - 1));
+				break;
+			case 1:
+				/* Aligned, or ext4 refuses it. */
+				direct = MUST(open(name, O_WRONLY | O_DIRECT));
+				if (end > 4096) {
+					void *room;
+
+					MUST(posix_memalign(&room, 4096, 4096));
+					memset(room, 'w', 4096);
+					TRY(pwrite(direct, room, 4096, 4096));
+				}
+				close(direct);
+				break;
+			case 2:
+				TRY(ftruncate(fd, end));
+				break;
+			case 3:
+				TRY(fallocate(fd, 0, 0, end));
+				break;
+			default:
+				TRY(copy_file_range(fd, &from, fd, &to, 1, 0));
+			}
+			if (way != 1 || end > 4096) {
+				at[300] = 't';
+				TRY(msync((void *)at, 8192, MS_SYNC));
+			}
+			contents(name);
+			TRY(munmap((void *)at, 8192));
+			close(fd);
+			contents(name);
+		}
+}

@@ -317,6 +317,7 @@ PREPARED(capabilities_of_files)
 	for (const char *name = "write\0truncate\0chown\0chmod\0rename\0"; *name; name += strlen(name) + 1) {
 		make(name, 100);
 		own(name);
+		MUST(chmod(name, 06755));
 		MUST(setxattr(name, "security.capability", capability, sizeof(capability), 0));
 	}
 	act();
@@ -327,6 +328,8 @@ PREPARED(capabilities_of_files)
 	TRY(getxattr("truncate", "security.capability", room, sizeof(room)));
 	TRY(chown("chown", -1, -1));
 	TRY(getxattr("chown", "security.capability", room, sizeof(room)));
+	mode_of("chown");
+	mode_of("write");
 	TRY(chmod("chmod", 0600));
 	TRY(getxattr("chmod", "security.capability", room, sizeof(room)));
 	TRY(rename("rename", "renamed"));

@@ -28,11 +28,13 @@ pub(super) async fn allocate(session: &Session, request: &Request) -> Answer {
     let input: FAllocateIn = request.arguments().take()?;
     let (ino, what) = (request.ino(), meaning(input.mode)?);
     let kill_privileges = privileges::goes_by(request);
-    if input.mode & libc::FALLOC_FL_KEEP_SIZE as u32 == 0 {
-        page_cache::before_growth(session, ino, input.offset.saturating_add(input.len)).await?;
-    }
+    let range = input.offset..input.offset.saturating_add(input.len);
+    let growth = match input.mode & libc::FALLOC_FL_KEEP_SIZE as u32 {
+        0 => page_cache::before_growth(session, request, ino, range.clone(), range.end).await?,
+        _ => None,
+    };
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     session.fs().allocate(ino, what, input.offset, input.len, kill_privileges).await?;
-    let reply = Reply::empty();
+    let reply = Reply::empty().with_growth(growth);
     Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
 }

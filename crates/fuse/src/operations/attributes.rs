@@ -74,9 +74,9 @@ fn is_one_hole(attributes: &Attributes) -> bool {
 
 /// The attributes that stat(2) tells. Stores into mapped holes count among the blocks, as on other
 /// filesystems: their pages are written back first, or count if that can't be waited for.
-async fn told(session: &Session, ino: Ino) -> Result<Attributes, FsError> {
+async fn told(session: &Session, ino: Ino, thread: u32) -> Result<Attributes, FsError> {
     let maybe_data = page_cache::write_back_holes(session, ino).await;
-    let mut attributes = session.fs().getattr(ino).await?;
+    let mut attributes = page_cache::shown(session, ino, thread).await?;
     let bytes: u64 = maybe_data.iter().map(|range| range.end - range.start).sum();
     attributes.blocks = attributes.blocks.saturating_add(bytes / UNIT_BYTES);
     Ok(attributes)
@@ -92,7 +92,7 @@ pub(super) fn entry_out(session: &Session, attributes: &Attributes) -> EntryOut 
         attr_valid: attr_seconds(session, attributes),
         entry_valid_ns: 0,
         attr_valid_ns: 0,
-        attr: attr(attributes),
+        attr: Attr { size: page_cache::size_with_name(session, attributes), ..attr(attributes) },
     }
 }
 
@@ -103,14 +103,14 @@ pub(super) fn no_entry(session: &Session) -> EntryOut {
 
 pub(super) async fn getattr(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<GetAttrIn>()?;
-    let attributes = told(session, request.ino()).await?;
+    let attributes = told(session, request.ino(), request.pid()).await?;
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 
 /// Sent when a program wants the birth time. (Linux 6.18 takes no attributes from it.)
 pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<StatxIn>()?;
-    let attributes = told(session, request.ino()).await?;
+    let attributes = told(session, request.ino(), request.pid()).await?;
     let flags = session.fs().file_flags(request.ino()).await?;
     let time =
         |time: Timestamp| StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
@@ -170,11 +170,12 @@ fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
 
 /// True if setuid and setgid must be cleared although nothing else changes. chown(2) clears them
 /// even if it changes neither owner nor group: the kernel sends it as a SETATTR without changes. It
-/// sends the same before a write that drops capabilities, once it has removed them; if root writes,
-/// the bits stay.
+/// sends the same before a write that drops capabilities, once it has removed them, as it has before
+/// chown(2) too; if root writes, the bits stay.
 fn is_bare_chown(session: &Session, request: &Request, changes: &SetAttributes) -> bool {
     let after_capabilities = session.take_capability_removed(request.ino(), request.pid());
-    *changes == SetAttributes::default() && (!after_capabilities || privileges::goes_by(request))
+    let goes = || !after_capabilities || privileges::goes_by(request) || privileges::is_in_chown(request);
+    *changes == SetAttributes::default() && goes()
 }
 
 pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
@@ -183,8 +184,10 @@ pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     changes.kill_privileges |= is_bare_chown(session, request, &changes);
     let goes = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
     privileges::prepare(session, request, request.ino(), goes && changes.permissions.is_none()).await?;
-    if let Some(size) = changes.size {
-        page_cache::before_truncation(session, request.ino(), size).await?;
+    match changes.size {
+        Some(size) => page_cache::before_truncation(session, request.ino(), size).await?,
+        // The write-back of a store from before would change the times again.
+        None => page_cache::take_over(session, request.ino()).await,
     }
     let attributes = session.fs().setattr(request.caller(), request.ino(), changes).await?;
     Ok(Reply::fixed(&attr_out(session, &attributes)))

@@ -13,6 +13,7 @@ use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
+use bytes::Bytes;
 use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes};
 use syncline_fs::{Durability, FsError};
 
@@ -226,9 +227,14 @@ pub(super) async fn read(session: &Session, request: &Request) -> Answer {
         let range = input.offset..input.offset + len;
         session.page_cache().grown.touch(ino, range.clone());
         session.page_cache().beside.note(ino, range);
+        session.page_cache().stored.read(ino, input.flags);
     }
     let found = session.fs().read_into(ino, input.offset, len as usize, request.take_room()).await?;
-    debug_assert!(found.pieces.iter().map(|piece| piece.len()).sum::<usize>() <= input.size as usize);
+    let read: usize = found.pieces.iter().map(|piece| piece.len()).sum();
+    debug_assert!(read <= input.size as usize);
+    if cached && read > 0 && (read as u64) < len {
+        session.page_cache().tails.read(ino, input.offset + read as u64);
+    }
     let reply = Reply::data(found.pieces);
     // From now on a store into these pages makes them data, and changes the number of blocks.
     let first = cached && session.page_cache().holes.note(ino, found.holes);
@@ -244,14 +250,12 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     }
     let ino = request.ino();
     if input.write_flags & write_flags::CACHE != 0 {
-        let data = session.page_cache().grown.without_rest(ino, input.offset, data);
-        session.fs().write_mapped(ino, input.offset, data).await?;
-        return Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }));
+        return write_back(session, ino, &input, data).await;
     }
     let kill_privileges = input.write_flags & write_flags::KILL_SUIDGID != 0;
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let range = input.offset..input.offset + u64::from(input.size);
-    page_cache::before_write(session, ino, &range, goes_beside(&input)).await?;
+    let growth = page_cache::before_write(session, request, &input, goes_beside(&input)).await?;
     session.fs().write(ino, input.offset, data, kill_privileges).await?;
     if goes_beside(&input) {
         let synced = async {
@@ -267,14 +271,29 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
         };
         futures_lite::future::try_zip(synced, page_cache::after_write(session, ino, range)).await?;
     }
-    let reply = Reply::fixed(&WriteOut { size: input.size, padding: 0 });
+    let reply = Reply::fixed(&WriteOut { size: input.size, padding: 0 }).with_growth(growth);
     Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
 }
 
-/// True for a write that bypasses the page cache.
+/// Serves a WRITE of pages that a program has stored into through a mapping.
+async fn write_back(session: &Session, ino: Ino, input: &WriteIn, data: Bytes) -> Answer {
+    let pages = session.page_cache();
+    pages.stored.note(ino);
+    let data = pages.grown.without_rest(ino, input.offset, data);
+    if let Err(error) = session.fs().write_mapped(ino, input.offset, data).await {
+        // The kernel takes its pages for written now. Without them, programs read what is there.
+        pages.letting_go.let_go_later(ino, input.offset..input.offset + u64::from(input.size));
+        return Err(error.into());
+    }
+    Ok(Reply::fixed(&WriteOut { size: input.size, padding: 0 }))
+}
+
+/// True for a write that bypasses the page cache: only for those the kernel tells who may hold locks.
+/// The descriptor's flags don't say so. They are those of the moment at which the request is made,
+/// and who writes through the cache, and holds a page until he has his answer, may have switched
+/// O_DIRECT on meanwhile.
 fn goes_beside(input: &WriteIn) -> bool {
-    let opened = input.handle & HANDLE_DIRECT != 0 || input.flags & libc::O_DIRECT as u32 != 0;
-    opened || input.write_flags & write_flags::LOCK_OWNER != 0
+    input.write_flags & write_flags::LOCK_OWNER != 0
 }
 
 pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {

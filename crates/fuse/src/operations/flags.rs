@@ -1,7 +1,7 @@
 //! The flags of chattr(1) and lsattr(1): the ioctls that set and get them, and how statx reports
 //! them. The kernel has already checked that the caller may change them.
 
-use super::{Answer, Refusal};
+use super::{Answer, Refusal, page_cache};
 use crate::abi::{FsXattr, IoctlIn, IoctlOut};
 use crate::reply::Reply;
 use crate::request::{Arguments, Request};
@@ -132,6 +132,10 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
     // has one, and xflags do not affect compression.
     if flags.compression.is_some() || input.command == SET_XFLAGS {
         flags.compression = before.compression.or(flags.compression);
+    }
+    if (flags.immutable && !before.immutable) || (flags.append_only && !before.append_only) {
+        // What was stored through a mapping is refused from now on.
+        page_cache::take_over_unknown(session, request.ino()).await;
     }
     session.fs().set_file_flags(request.ino(), flags).await?;
     // The change time moved, which the kernel does not expect from an ioctl.

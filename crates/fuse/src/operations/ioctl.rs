@@ -3,7 +3,7 @@
 
 use super::files::tell;
 use super::shutdown::{self, SHUT_DOWN};
-use super::{Answer, Refusal, durability, flags, label, quotas, reflink, resize, trim};
+use super::{Answer, Refusal, durability, flags, label, page_cache, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -108,6 +108,7 @@ async fn answer(
         }
         Question::CreateSnapshot => {
             require_owner(&asker)?;
+            page_cache::take_over_all(session).await;
             session.fs().create_snapshot(name_in(&question, rest)?).await?;
             Ok(question.empty_answer())
         }

@@ -88,7 +88,7 @@ pub async fn serve(session: &Session, request: &Request) -> Reply {
         refused => refused,
     };
     match answer {
-        Ok(reply) => reply,
+        Ok(reply) => reply.ready(),
         // The kernel waits for no answer to these, not even an error.
         Err(_) if matches!(opcode, Opcode::Forget | Opcode::BatchForget) => Reply::none(),
         Err(refusal) => {

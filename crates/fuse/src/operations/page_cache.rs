@@ -1,45 +1,159 @@
 //! Work that requests must do about pages in the kernel's cache (see [`crate::page_cache`]).
 
-use crate::page_cache::next_maybe_data;
+use crate::abi::WriteIn;
+use crate::page_cache::{Growth, Told, Unanswered, next_maybe_data};
+use crate::request::Request;
 use crate::session::Session;
+use futures_lite::future::{or, pending};
 use std::ops::Range;
-use syncline_device::BLOCK_BYTES;
+use std::time::Duration;
+use syncline_device::{BLOCK_BYTES, Worker};
 use syncline_fs::FsError;
-use syncline_fs::types::{FileType, Ino};
+use syncline_fs::types::{Attributes, FileType, Ino};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// Called before a write that is not a write-back of pages.
-pub(super) async fn before_write(
-    session: &Session,
-    ino: Ino,
-    range: &Range<u64>,
-    beside: bool,
-) -> Result<(), FsError> {
-    let pages = session.page_cache();
-    pages.grown.touch(ino, range.clone());
-    if !beside {
-        // The write leaves pages in the cache, and the kernel holds them until it has its answer.
-        pages.beside.note(ino, range.clone());
+/// Ends after a time.
+async fn over(time: Duration) {
+    match Worker::try_current() {
+        Some(worker) => worker.sleep(time).await,
+        None => pending().await,
     }
-    // A write that begins beyond the page in which the file ends leaves a gap. (Within one page we
-    // can't tell.)
-    if range.start >= PAGE { before_growth(session, ino, range.start).await } else { Ok(()) }
 }
 
-/// Called before a file may grow to or beyond `offset` without new bytes between its old end and
-/// there. Its last page is written back up to the old end, which discards bytes that were stored
-/// behind it. Not for SETATTR, during which nothing is written back.
-pub(super) async fn before_growth(session: &Session, ino: Ino, offset: u64) -> Result<(), FsError> {
+/// How long a write through the cache waits for the last page of its file. The kernel may hold that
+/// page until the write is answered, if it has dropped and made it anew since it was read.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Called before a write that is not a write-back of pages. The file grows until the answer leaves.
+pub(super) async fn before_write(
+    session: &Session,
+    request: &Request,
+    input: &WriteIn,
+    beside: bool,
+) -> Result<Option<Unanswered>, FsError> {
+    let (ino, range) = (request.ino(), input.offset..input.offset + u64::from(input.size));
+    let pages = session.page_cache();
+    pages.grown.touch(ino, range.clone());
     let size = session.fs().getattr(ino).await?.size;
-    let page = size - size % PAGE;
-    if !size.is_multiple_of(PAGE) && offset >= page + PAGE {
-        let range = page..page + PAGE;
+    if !beside {
+        // The write leaves pages in the cache, and the kernel may hold them until it has its answer.
+        pages.beside.note(ino, range.clone());
+        pages.stored.written(ino, input.flags, &range);
+    }
+    if let Some(page) = page_behind_end(session, ino, size, range.start) {
+        Box::pin(before_gap(session, ino, page, beside)).await;
+    }
+    Ok(growing(session, request, ino, range, size, !beside))
+}
+
+/// Has the last page of a file written back before a write leaves a gap behind its end.
+async fn before_gap(session: &Session, ino: Ino, page: Range<u64>, beside: bool) {
+    let pages = session.page_cache();
+    if beside {
+        pages.letting_go.let_go(ino, vec![page]).await;
+        return;
+    }
+    // Not with those pages that others wait for: one of them may be this write's.
+    let gone = async {
+        pages.letting_go_for_writes.let_go(ino, vec![page]).await;
+    };
+    or(gone, over(PATIENCE)).await;
+}
+
+/// Called before a file may grow to the end of `range` by anything but a write or SETATTR. Its last
+/// page is written back up to the old end, which discards bytes that were stored behind it. Not for a
+/// request during which the kernel may hold a page, or blocks write-back.
+pub(super) async fn before_growth(
+    session: &Session,
+    request: &Request,
+    ino: Ino,
+    range: Range<u64>,
+    offset: u64,
+) -> Result<Option<Unanswered>, FsError> {
+    let size = session.fs().getattr(ino).await?.size;
+    if let Some(page) = page_behind_end(session, ino, size, offset) {
         // If too many requests wait already, this is done a moment later, perhaps too late; but no
         // program may rely on the bytes behind the end.
-        session.page_cache().letting_go.let_go(ino, vec![range]).await;
+        session.page_cache().letting_go.let_go(ino, vec![page]).await;
     }
-    Ok(())
+    Ok(growing(session, request, ino, range, size, true))
+}
+
+/// The last page of a file of `size` bytes, if something may have been stored there behind the end that
+/// a growth which leaves a gap up to `offset` makes a part of the file.
+fn page_behind_end(session: &Session, ino: Ino, size: u64, offset: u64) -> Option<Range<u64>> {
+    let page = size - size % PAGE;
+    (offset > size && session.page_cache().tails.take(ino, size)).then_some(page..page + PAGE)
+}
+
+/// Has the size of a file told as it is until the answer of a request that makes it larger leaves.
+fn growing(
+    session: &Session,
+    request: &Request,
+    ino: Ino,
+    range: Range<u64>,
+    size: u64,
+    is_cached: bool,
+) -> Option<Unanswered> {
+    let growth = || Growth { range: range.clone(), size, thread: request.pid(), is_cached };
+    (range.end > size).then(|| session.page_cache().growing.begin(ino, growth()))
+}
+
+/// The attributes to tell who asks. Not for SETATTR, after which the kernel takes the size that it is
+/// told, and during which nobody writes.
+pub(super) async fn shown(session: &Session, ino: Ino, thread: u32) -> Result<Attributes, FsError> {
+    let (mut looks, mut taken) = (0, None);
+    loop {
+        let attributes = session.fs().getattr(ino).await?;
+        let size = match session.page_cache().growing.told(ino, thread) {
+            Told::Later(last) if last.at.is_some() && last.at == taken => attributes.size,
+            Told::Later(last) if looks < 2 => {
+                Box::pin(last.taken(over)).await;
+                (looks, taken) = (looks + 1, last.at);
+                continue;
+            }
+            Told::Its => attributes.size,
+            // What has begun since we were asked.
+            Told::Later(last) => last.before.min(attributes.size),
+            Told::Before(size) => size.min(attributes.size),
+        };
+        return Ok(Attributes { size, ..attributes });
+    }
+}
+
+/// The size to tell with a name. Nobody goes by it who asks for the size.
+pub(super) fn size_with_name(session: &Session, attributes: &Attributes) -> u64 {
+    match session.page_cache().growing.told(attributes.ino, 0) {
+        Told::Before(size) => size.min(attributes.size),
+        Told::Its | Told::Later(..) => attributes.size,
+    }
+}
+
+/// Has the kernel hand over what programs have stored into a file through mappings, as far as that is
+/// known of (see [`crate::page_cache::Stored`]), and drop its pages: before anything that a late
+/// write-back would change or miss. Costs nothing if nothing can have been stored. Not for a request
+/// during which the kernel may hold a page, or blocks write-back (SETATTR of a size).
+///
+/// If too many wait for pages already, it comes later, as it does for a program that has not asked.
+pub(super) async fn take_over(session: &Session, ino: Ino) {
+    let pages = session.page_cache();
+    if pages.stored.take(ino) && !Box::pin(pages.letting_go.let_go_of_all(ino)).await {
+        pages.stored.note(ino);
+    }
+}
+
+/// The same for what is not known of, too: where a store would be lost.
+pub(super) async fn take_over_unknown(session: &Session, ino: Ino) {
+    session.page_cache().stored.note(ino);
+    take_over(session, ino).await;
+}
+
+/// The same for all files of which something is known.
+pub(super) async fn take_over_all(session: &Session) {
+    for ino in session.page_cache().stored.all() {
+        take_over(session, ino).await;
+    }
 }
 
 /// Called before ftruncate changes a file's size.

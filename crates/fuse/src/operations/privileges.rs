@@ -40,6 +40,22 @@ pub(super) async fn prepare(
     Ok(special)
 }
 
+/// True if the caller is in chown(2) or one of its kin, as far as its process can be seen from here.
+pub(super) fn is_in_chown(request: &Request) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    const CALLS: [libc::c_long; 4] =
+        [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
+    #[cfg(not(target_arch = "x86_64"))]
+    const CALLS: [libc::c_long; 2] = [libc::SYS_fchown, libc::SYS_fchownat];
+    let text = match request.pid() {
+        0 => return false,
+        pid => fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default(),
+    };
+    text.split_whitespace()
+        .next()
+        .is_some_and(|number| number.parse().is_ok_and(|call| CALLS.contains(&call)))
+}
+
 /// True if the caller is in a group. The request carries one of the caller's groups; the others are
 /// read from its process while it waits. A process that can't be seen from here counts as in no
 /// other group.

@@ -22,7 +22,9 @@ pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -
     let kill_privileges = privileges::goes_by(request);
     let stale = privileges::prepare(session, request, input.to_node, kill_privileges).await?;
     let (from, to) = ((request.ino(), input.offset), (input.to_node, input.to_offset));
-    page_cache::before_growth(session, input.to_node, input.to_offset).await?;
+    let range = input.to_offset..input.to_offset.saturating_add(input.len);
+    let start = range.start;
+    let growth = page_cache::before_growth(session, request, input.to_node, range, start).await?;
     let copied = session.fs().copy_range(from, to, input.len, kill_privileges).await?;
     let reply = if opcode == Opcode::CopyFileRange64 {
         Reply::fixed(&CopyFileRangeOut { copied })
@@ -30,6 +32,7 @@ pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -
         let size = u32::try_from(copied).expect("a call copies a gigabyte at most");
         Reply::fixed(&WriteOut { size, padding: 0 })
     };
+    let reply = reply.with_growth(growth);
     Ok(if stale { reply.with_stale_attributes(input.to_node) } else { reply })
 }
 

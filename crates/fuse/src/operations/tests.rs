@@ -2,9 +2,9 @@
 
 mod counted;
 mod durability;
+mod pages;
 
 use super::serve;
-use crate::abi::flags::init;
 use crate::abi::*;
 use crate::negotiate::Negotiated;
 use crate::options::{DirectIo, MountOptions};
@@ -50,12 +50,15 @@ impl Bench {
         }
     }
 
-    fn send(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> Reply {
+    fn request(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> Request {
         let arguments = arguments.concat();
         let len = (IN_HEADER_BYTES + arguments.len()) as u32;
         let header = InHeader { len, opcode: opcode as u32, unique: 2, node, ..InHeader::default() };
-        let message = [header.as_bytes(), &arguments].concat();
-        block_on(serve(&self.session, &Request::parse(&message).unwrap()))
+        Request::parse(&[header.as_bytes(), &arguments].concat()).unwrap()
+    }
+
+    fn send(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> Reply {
+        block_on(serve(&self.session, &self.request(opcode, node, arguments)))
     }
 
     /// Sends a request that must succeed; returns the `T` in its answer and the bytes after it.

@@ -6,6 +6,10 @@
 //! - a thread of its own sends it, which serves no requests;
 //! - few requests may wait for it at a time, fewer than can be in flight, or those that it waits
 //!   for would never come through;
+//! - no request waits for it during which the kernel may hold a page, or blocks write-back: a READ, a
+//!   write-back, a WRITE through the cache, a SETATTR of a size. The exception is a WRITE through the
+//!   cache that leaves a gap behind the end of a file: it has a thread of its own, which waits for
+//!   nobody's page but that file's last one, and the WRITE waits for it only for a while;
 //! - that thread has no descriptor but its own: if the daemon is killed meanwhile, the descriptors
 //!   of the serving threads are closed, the kernel aborts their requests, and the wait ends.
 //!
@@ -28,9 +32,13 @@ use std::{io, thread};
 use syncline_fs::types::Ino;
 use zerocopy::IntoBytes;
 
-/// The most requests that may wait at a time: half of the minimum number of entries in an io_uring
-/// queue. (Over /dev/fuse, a few writes with all their data.)
-const WAITING_MAX: usize = 4;
+/// The places for requests over /dev/fuse: for writes with all their data, and for others. A thread
+/// serves more at a time.
+const PLACES_CLASSIC: (usize, usize) = (16, 256);
+/// The parts of an io_uring queue's entries that these may take; the rest is for what they wait for.
+const PLACES_PART: (usize, usize) = (4, 2);
+/// The places for writes through the cache.
+const PLACES_CACHED: usize = 1;
 
 /// The pieces of a long range: so many bytes, and this part of those before them if that is more.
 /// (A notification takes a microsecond where there are no pages, and there are files of many sizes.)
@@ -89,13 +97,27 @@ struct State {
 }
 
 /// The thread that sends notifications, once started.
-#[derive(Default)]
 pub struct LettingGo {
     queue: Arc<Queue>,
-    waiting: AtomicUsize,
+    /// The places for requests with data, and for others.
+    writes: Places,
+    others: Places,
 }
 
 impl LettingGo {
+    /// For requests that come over io_uring, through queues of so many entries at least, or over
+    /// /dev/fuse.
+    pub fn new(entries: Option<usize>) -> Self {
+        let of_queues = |entries| (entries / PLACES_PART.0, entries / PLACES_PART.1 - PLACES_CACHED);
+        let (writes, others) = entries.map_or(PLACES_CLASSIC, of_queues);
+        Self { queue: Arc::default(), writes: Places::new(writes), others: Places::new(others) }
+    }
+
+    /// For writes through the cache.
+    pub fn for_cached_writes() -> Self {
+        Self { queue: Arc::default(), writes: Places::new(PLACES_CACHED), others: Places::new(0) }
+    }
+
     /// Starts the thread, with a descriptor of the connection.
     pub fn start(&self, connection: OwnedFd) -> io::Result<()> {
         let (ready, started) = mpsc::channel();
@@ -132,15 +154,28 @@ impl LettingGo {
 
     /// Has the pages of these ranges written back and dropped, and waits for that. Returns false if
     /// it did not wait because too many do already. Never call it for a request during which the
-    /// kernel holds one of the pages, or blocks write-back (SETATTR of a size).
+    /// kernel may hold a page, or blocks write-back.
     pub async fn let_go(&self, ino: Ino, ranges: Vec<Range<u64>>) -> bool {
-        let place = Place::take(self);
+        self.wait(self.writes.take(), ino, ranges).await
+    }
+
+    /// The same for all pages of a file, and a request without data.
+    pub async fn let_go_of_all(&self, ino: Ino) -> bool {
+        self.wait(self.others.take(), ino, vec![0..i64::MAX as u64]).await
+    }
+
+    async fn wait(&self, place: Option<Place<'_>>, ino: Ino, ranges: Vec<Range<u64>>) -> bool {
         let done = place.is_some().then(Arc::<Done>::default);
         self.queue.add(ino, ranges, done.clone());
         if let Some(done) = &done {
             done.wait().await;
         }
         done.is_some()
+    }
+
+    /// Has the pages of a range written back and dropped some time later.
+    pub fn let_go_later(&self, ino: Ino, range: Range<u64>) {
+        self.queue.add(ino, vec![range], None);
     }
 }
 
@@ -185,22 +220,33 @@ impl Queue {
     }
 }
 
-/// One of the few places for requests that wait.
-struct Place<'a>(&'a LettingGo);
+/// The places for requests that wait.
+struct Places {
+    max: usize,
+    taken: AtomicUsize,
+}
 
-impl<'a> Place<'a> {
-    fn take(all: &'a LettingGo) -> Option<Self> {
-        if all.waiting.fetch_add(1, Ordering::AcqRel) < WAITING_MAX {
-            return Some(Self(all));
+impl Places {
+    fn new(max: usize) -> Self {
+        Self { max, taken: AtomicUsize::new(0) }
+    }
+
+    /// A place, if one is free.
+    fn take(&self) -> Option<Place<'_>> {
+        if self.taken.fetch_add(1, Ordering::AcqRel) < self.max {
+            return Some(Place(self));
         }
-        all.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.taken.fetch_sub(1, Ordering::AcqRel);
         None
     }
 }
 
+/// One of the places.
+struct Place<'a>(&'a Places);
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.0.taken.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -266,14 +312,23 @@ mod tests {
         assert!(pieces(&(u64::MAX - 1..u64::MAX)).is_empty());
     }
 
+    #[test]
+    fn a_queue_has_entries_for_what_is_waited_for() {
+        for entries in 8..=64 {
+            let pages = LettingGo::new(Some(entries));
+            let waiting = pages.writes.max + pages.others.max + PLACES_CACHED;
+            assert!(pages.writes.max >= 2 && pages.others.max >= 3 && waiting <= entries * 3 / 4);
+        }
+    }
+
     /// Whoever waits holds up a request; what it waits for may be others that have yet to come.
     #[test]
     fn few_requests_wait_and_all_are_woken_in_the_end() {
-        let pages = LettingGo::default();
+        let pages = LettingGo::new(Some(8));
         pages.queue.jobs.lock().running = true;
         let all = 0..u64::MAX;
         let mut waiting: Vec<Pin<Box<dyn Future<Output = bool> + '_>>> = Vec::new();
-        for ino in 0..WAITING_MAX as u64 {
+        for ino in 0..2 {
             waiting.push(Box::pin(pages.let_go(ino, vec![all.clone()])));
             assert!(block_on(poll_once(waiting.last_mut().unwrap())).is_none());
         }

@@ -31,24 +31,7 @@ impl Connection {
     /// Another end of the same connection: one with its own queues, so that threads don't contend;
     /// or, if /dev/fuse can't be opened (only fusermount3 could), a duplicate of this descriptor.
     pub fn another(&self) -> io::Result<Self> {
-        match self.clone_device() {
-            Ok(connection) => Ok(connection),
-            Err(error) => {
-                tracing::debug!(%error, "threads share one descriptor of /dev/fuse");
-                Ok(Self(self.0.try_clone()?))
-            }
-        }
-    }
-
-    fn clone_device(&self) -> io::Result<Self> {
-        let device =
-            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/fuse")?;
-        let original = self.0.as_raw_fd() as u32;
-        // SAFETY: the command reads four bytes at the pointer.
-        if unsafe { libc::ioctl(device.as_raw_fd(), CLONE_COMMAND as _, &raw const original) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self(device))
+        Ok(Self(File::from(another_end(&self.0)?)))
     }
 
     /// The descriptor to wait on.
@@ -90,6 +73,30 @@ impl Connection {
             }
         }
     }
+}
+
+/// Another end of the connection of a descriptor: one with its own queues, or else a duplicate.
+/// What an end has received is the kernel's again when that end is closed, whoever has others.
+pub fn another_end(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
+    let descriptor = descriptor.as_fd();
+    match clone_device(descriptor) {
+        Ok(device) => Ok(device.into()),
+        Err(error) => {
+            tracing::debug!(%error, "threads share one descriptor of /dev/fuse");
+            descriptor.try_clone_to_owned()
+        }
+    }
+}
+
+fn clone_device(descriptor: BorrowedFd<'_>) -> io::Result<File> {
+    let device =
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/fuse")?;
+    let original = descriptor.as_raw_fd() as u32;
+    // SAFETY: the command reads four bytes at the pointer.
+    if unsafe { libc::ioctl(device.as_raw_fd(), CLONE_COMMAND as _, &raw const original) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(device)
 }
 
 fn set_nonblocking(descriptor: BorrowedFd<'_>) -> io::Result<()> {

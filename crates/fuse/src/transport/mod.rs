@@ -25,7 +25,8 @@ use syncline_device::{Worker, WorkerOptions, allowed_cpus, pin_to_cpu};
 use uring::{Queues, Share};
 use watch::Watch;
 
-pub use connection::handshake;
+pub use connection::{another_end, handshake};
+pub use uring::entries_of_a_queue;
 
 /// The threads that serve a mount.
 pub struct Workers(Vec<JoinHandle<Result<(), MountError>>>);

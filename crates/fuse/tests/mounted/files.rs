@@ -175,8 +175,13 @@ impl Mapping {
     }
 
     pub fn sync(&self) {
+        assert!(self.is_synced());
+    }
+
+    /// False if what was stored could not be written back.
+    pub fn is_synced(&self) -> bool {
         // SAFETY: the range is that of the mapping.
-        assert_eq!(unsafe { libc::msync(self.0, self.1, libc::MS_SYNC) }, 0);
+        unsafe { libc::msync(self.0, self.1, libc::MS_SYNC) == 0 }
     }
 }
 

@@ -139,15 +139,9 @@ fn ordinary_users_mount_through_fusermount() {
 #[test]
 fn an_aborted_connection_ends_the_daemon_well() {
     let Some(mut mount) = TestMount::or_skip() else { return };
-    let connections = tempfile::tempdir().unwrap();
-    let mounted =
-        Command::new("mount").args(["-t", "fusectl", "none"]).arg(connections.path()).status().unwrap();
-    assert!(mounted.success());
-    let abort = connections.path().join(mount.connection().to_string()).join("abort");
     let mut file = File::create(mount.path().join("open")).unwrap();
     file.write_all(&pattern(100_000, 9)).unwrap();
-    fs::write(abort, "1").unwrap();
-    support::unmount(connections.path());
+    mount.abort();
     mount.wait_for_the_end();
     assert!(file.write_all(b"more").and_then(|()| file.sync_all()).is_err());
 }

@@ -10,6 +10,7 @@ mod life;
 mod listings;
 mod mapped;
 mod names;
+mod pages;
 #[path = "../support/shell.rs"]
 mod shell;
 #[path = "../support/mod.rs"]

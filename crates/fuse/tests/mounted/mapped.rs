@@ -156,6 +156,10 @@ fn stores_into_a_mapping_take_no_privileges_away() {
         // write(2) by root drops the capabilities, and nothing else.
         file.write_all_at(b"x", 0).unwrap();
         assert_eq!(keeps(), (0o6755, false));
+        // chown(2) drops all of them, also if it changes no owner.
+        setxattr(&path, "security.capability", &CAPABILITY, XattrFlags::CREATE).unwrap();
+        std::os::unix::fs::chown(&path, None, None).unwrap();
+        assert_eq!(keeps(), (0o755, false));
         drop((mapping, file));
         mount.unmount();
     }

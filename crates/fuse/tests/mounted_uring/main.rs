@@ -17,6 +17,8 @@ mod listings;
 mod mapped;
 #[path = "../mounted/names.rs"]
 mod names;
+#[path = "../mounted/pages.rs"]
+mod pages;
 mod queues;
 #[path = "../support/shell.rs"]
 mod shell;

@@ -215,6 +215,17 @@ impl TestMount {
         self.end_of_daemon();
     }
 
+    /// Ends the connection to the kernel, whoever waits for an answer.
+    pub fn abort(&mut self) {
+        let connections = tempfile::tempdir().unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "fusectl", "none"]).arg(connections.path()).status().unwrap();
+        assert!(mounted.success());
+        let abort = connections.path().join(self.connection().to_string()).join("abort");
+        std::fs::write(abort, "1").unwrap();
+        unmount(connections.path());
+    }
+
     /// Kills the daemon, as a crash would. The dead mount stays until the value is dropped.
     pub fn kill_daemon(&mut self) {
         self.daemon.kill().unwrap();

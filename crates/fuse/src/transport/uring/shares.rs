@@ -31,14 +31,22 @@ pub fn of_this_machine(worker_cpus: &[usize], transfer_bytes_max: u32) -> io::Re
     Ok(divide(queues, &cpus("online")?, worker_cpus, transfer_bytes_max as usize))
 }
 
+/// The entries of each queue of a CPU that is online.
+pub fn entries_of_a_queue(transfer_bytes_max: u32) -> usize {
+    cpus("online").map_or(ENTRIES_MIN, |online| entries(online.len(), transfer_bytes_max as usize))
+}
+
+fn entries(online: usize, transfer_bytes_max: usize) -> usize {
+    (PAYLOAD_BYTES_MAX / transfer_bytes_max / online.max(1)).clamp(ENTRIES_MIN, ENTRIES_MAX)
+}
+
 fn divide(
     queues: usize,
     online: &[usize],
     worker_cpus: &[usize],
     transfer_bytes_max: usize,
 ) -> Vec<Vec<Share>> {
-    let entries = PAYLOAD_BYTES_MAX / transfer_bytes_max / online.len().max(1);
-    let entries = entries.clamp(ENTRIES_MIN, ENTRIES_MAX);
+    let entries = entries(online.len(), transfer_bytes_max);
     let mut shares = vec![Vec::new(); worker_cpus.len()];
     for queue in 0..queues {
         let own = worker_cpus.iter().position(|&cpu| cpu == queue);

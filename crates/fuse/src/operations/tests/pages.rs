@@ -1,0 +1,104 @@
+//! Requests whose sender may hold a page of the kernel's cache until it has its answer: none of them
+//! waits until the kernel has dropped pages.
+
+use super::*;
+use crate::abi::flags::{read as read_flags, setattr, write as write_flags};
+use std::io::{self, PipeReader, Write};
+use std::os::fd::AsRawFd;
+use std::sync::mpsc;
+use std::time::Duration;
+use syncline_device::{Worker, WorkerOptions};
+
+/// Far longer than any request here takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A kernel that drops no pages until something is read.
+fn slow_kernel(bench: &Bench) -> PipeReader {
+    let (reader, mut writer) = io::pipe().unwrap();
+    // SAFETY: takes no memory.
+    let bytes = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+    writer.write_all(&vec![0; usize::try_from(bytes).unwrap()]).unwrap();
+    bench.session.page_cache().start(|| Ok(writer.try_clone()?.into())).unwrap();
+    reader
+}
+
+/// True if a request is answered while the kernel drops nothing.
+fn is_answered(bench: &Arc<Bench>, opcode: Opcode, ino: u64, arguments: &[&[u8]]) -> bool {
+    let (bench, arguments) = (bench.clone(), arguments.concat());
+    let (answered, answer) = mpsc::channel();
+    std::thread::spawn(move || {
+        let worker = Worker::new(WorkerOptions::default()).unwrap();
+        let reply = worker.run(serve(&bench.session, &bench.request(opcode, ino, &[&arguments])));
+        assert_eq!(reply.errno(), 0, "{opcode:?}");
+        let _ = answered.send(());
+    });
+    answer.recv_timeout(LONG).is_ok()
+}
+
+fn write(offset: u64, flags: i32, write_flags: u32) -> WriteIn {
+    WriteIn { offset, size: 1, flags: flags as u32, write_flags, ..WriteIn::default() }
+}
+
+#[test]
+fn no_answer_waits_for_a_page_that_its_sender_may_hold() {
+    let bench = Arc::new(Bench::new());
+    let ino = bench.create(ROOT_NODE, b"file", libc::O_RDWR).entry.node;
+    assert_eq!(bench.write(ino, 0, &[1; 5000]).errno(), 0);
+    let mut kernel = slow_kernel(&bench);
+    // The descriptor's O_DIRECT may have been switched on when the page was held already.
+    let cached = write(512, libc::O_RDWR | libc::O_DIRECT, 0);
+    assert!(is_answered(&bench, Opcode::Write, ino, &[cached.as_bytes(), b"x"]), "a cached write");
+    // Others wait for the pages of the file.
+    let direct = write(0, libc::O_RDWR | libc::O_DIRECT, write_flags::LOCK_OWNER);
+    let waiting = bench.clone();
+    let waiting = std::thread::spawn(move || {
+        waiting.errno(Opcode::Write, ino, &[direct.as_bytes(), b"x"]);
+    });
+    let read = ReadIn { offset: 4096, size: 4096, ..ReadIn::default() };
+    assert!(is_answered(&bench, Opcode::Read, ino, &[read.as_bytes()]), "a read into the cache");
+    let back = write(4096, libc::O_RDWR, write_flags::CACHE);
+    assert!(is_answered(&bench, Opcode::Write, ino, &[back.as_bytes(), b"x"]), "a write-back");
+    // The last page has been read; it may have been dropped and made anew since.
+    for behind_end in [6000, 20_000] {
+        let gap = write(behind_end, libc::O_RDWR, 0);
+        assert!(is_answered(&bench, Opcode::Read, ino, &[read.as_bytes()]), "a read");
+        assert!(is_answered(&bench, Opcode::Write, ino, &[gap.as_bytes(), b"x"]), "a write behind the end");
+    }
+    let size = SetAttrIn { valid: setattr::SIZE, size: 30_001, ..SetAttrIn::default() };
+    assert!(is_answered(&bench, Opcode::SetAttr, ino, &[size.as_bytes()]), "a truncation");
+    let direct = ReadIn { read_flags: read_flags::LOCK_OWNER, ..read };
+    assert!(is_answered(&bench, Opcode::Read, ino, &[direct.as_bytes()]), "a direct read");
+    assert!(!waiting.is_finished(), "only the direct write waits");
+    std::thread::spawn(move || io::copy(&mut kernel, &mut io::sink()));
+    waiting.join().unwrap();
+}
+
+/// Who is told a size and reads up to there must not find the page in which the file ended before.
+#[test]
+fn a_size_is_told_when_the_write_that_made_it_is_answered() {
+    let bench = Arc::new(Bench::new());
+    let ino = bench.create(ROOT_NODE, b"file", libc::O_RDWR).entry.node;
+    assert_eq!(bench.write(ino, 0, &[1; 5000]).errno(), 0);
+    let mut kernel = slow_kernel(&bench);
+    let mut direct = write(5000, libc::O_WRONLY, write_flags::LOCK_OWNER);
+    direct.size = 500;
+    let writer = bench.clone();
+    let writing = std::thread::spawn(move || {
+        assert_eq!(writer.errno(Opcode::Write, ino, &[direct.as_bytes(), &[2; 500]]), 0);
+    });
+    let deadline = std::time::Instant::now() + LONG;
+    while bench.read(ino, 0, 8192).len() != 5500 {
+        assert!(std::time::Instant::now() < deadline, "it is not carried out");
+        std::thread::yield_now();
+    }
+    let sizes = || {
+        let (told, _) = bench.ask::<AttrOut>(Opcode::GetAttr, ino, &[GetAttrIn::default().as_bytes()]);
+        let (found, _) = bench.ask::<EntryOut>(Opcode::Lookup, ROOT_NODE, &[b"file\0"]);
+        let (stat, _) = bench.ask::<StatxOut>(Opcode::StatX, ino, &[StatxIn::default().as_bytes()]);
+        [told.attr.size, found.attr.size, stat.stat.size]
+    };
+    assert_eq!(sizes(), [5000; 3], "its pages are not gone");
+    std::thread::spawn(move || io::copy(&mut kernel, &mut io::sink()));
+    writing.join().unwrap();
+    assert_eq!(sizes(), [5500; 3]);
+}

@@ -1,0 +1,296 @@
+//! Files that are growing, and the size that the kernel has of them.
+//!
+//! The kernel takes a larger size from the answer to the call that made it. Who is told that size
+//! before, and maps or reads the file up to there, gets SIGBUS or less than was told; and where the
+//! write goes past the cache, NUL bytes out of the page in which the file ended. So:
+//!
+//! - until a request is about to be answered, everybody is told the size from before it. Not until it
+//!   has been: the kernel would take that size from whoever asks when the call has returned;
+//! - the kernel needs a moment to take an answer: it has to run the thread that asked. It tells us
+//!   nothing of that. So others than that thread wait for their answer, until it has run;
+//! - a write(2) through the cache may be several WRITEs, and the kernel takes the size after the last
+//!   one. While the next one may be a part of the same call, others wait too.
+//!
+//! Nobody is told less than the size after a call that had returned when they asked.
+
+use super::PAGE_BYTES;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fmt, fs};
+use syncline_fs::types::Ino;
+
+/// How long it takes until an answer has reached the kernel, and between two looks at a thread.
+pub const TAKING: Duration = Duration::from_millis(1);
+/// How long the kernel may need to run a thread on a busy machine.
+const TAKING_MAX: Duration = Duration::from_millis(100);
+/// The number of maps that the files are divided among.
+const SHARDS: usize = 16;
+/// The entries of a map from which on those are removed that are over.
+const ENTRIES: usize = 64;
+
+/// The files that are growing.
+#[derive(Default)]
+pub struct Growing {
+    shards: [Mutex<HashMap<Ino, File>>; SHARDS],
+}
+
+/// A request that makes a file larger.
+#[derive(Clone)]
+pub struct Growth {
+    /// The bytes that it writes.
+    pub range: Range<u64>,
+    /// The size of the file before it.
+    pub size: u64,
+    /// The thread that sent it.
+    pub thread: u32,
+    /// The kernel takes the size from nothing but its answer: not a direct write, during which it takes
+    /// what it is told.
+    pub is_cached: bool,
+}
+
+struct File {
+    /// The size before the requests that are not answered, or before the last one.
+    before: u64,
+    /// Requests that are not answered.
+    open: usize,
+    last: Growth,
+    /// The last one may be a part of the call that the one before it was a part of.
+    is_part: bool,
+    /// When the last one was answered.
+    answered: Instant,
+}
+
+/// What to tell of a file's size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// The size that it has.
+    Its,
+    /// This one.
+    Before(u64),
+    /// What holds after a moment.
+    Later(Answered),
+}
+
+/// A request whose answer the kernel may not have taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answered {
+    /// The size before it.
+    pub before: u64,
+    /// When it was answered; `None` if it is not, and may be a part of a call whose other part was.
+    pub at: Option<Instant>,
+    /// The thread that sent it.
+    pub thread: u32,
+    /// How long its answer may still be on its way.
+    pub wait: Duration,
+}
+
+impl Answered {
+    /// Waits until the kernel has run the thread since, or the thread sleeps or is gone. `over` ends
+    /// after a time.
+    pub async fn taken<F: Future<Output = ()>>(&self, over: impl Fn(Duration) -> F) {
+        let before = run_time(self.thread);
+        over(self.wait).await;
+        for _ in 0..TAKING_MAX.as_millis() {
+            match run_time(self.thread) {
+                Some(now) if before == Some(now) => over(TAKING).await,
+                _ => return,
+            }
+        }
+    }
+}
+
+/// How long a thread has run, in nanoseconds, if it could run now and is seen from here.
+fn run_time(thread: u32) -> Option<u64> {
+    let read = |what: &str| fs::read_to_string(format!("/proc/{thread}/{what}")).ok();
+    let stat = read("stat")?;
+    // The name before the state may contain anything.
+    let is_runnable = stat.rsplit_once(") ")?.1.starts_with('R');
+    let run_time = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
+    is_runnable.then_some(run_time)
+}
+
+impl File {
+    /// True if a request may be the next part of the call of the last one. The kernel ends a part with
+    /// a page that was not complete, or with as many pages as it sends at once.
+    fn goes_on(&self, next: &Growth) -> bool {
+        let last = &self.last;
+        let pages = last.range.end.div_ceil(PAGE_BYTES) - last.range.start / PAGE_BYTES;
+        let is_incomplete = pages == 1 && !last.range.start.is_multiple_of(PAGE_BYTES);
+        last.range.end.is_multiple_of(PAGE_BYTES)
+            && (is_incomplete || pages >= 32)
+            && last.is_cached
+            && (last.thread, last.range.end) == (next.thread, next.range.start)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.open == 0 && (!self.last.is_cached || now.saturating_duration_since(self.answered) >= TAKING_MAX)
+    }
+}
+
+impl Growing {
+    /// Called before a request that makes a file larger is carried out. It counts as answered when
+    /// what is returned is dropped, which must be before the answer leaves.
+    pub fn begin(self: &Arc<Self>, ino: Ino, growth: Growth) -> Unanswered {
+        let now = Instant::now();
+        let mut files = self.shard(ino).lock();
+        if files.len() >= ENTRIES {
+            files.retain(|_, file| !file.is_over(now));
+        }
+        let (before, last) = (growth.size, growth.clone());
+        let fresh = || File { before, open: 0, last, is_part: false, answered: now };
+        let file = files.entry(ino).or_insert_with(fresh);
+        if file.open == 0 {
+            // It holds the inode's lock, so whoever had it before has taken the answer.
+            (file.before, file.is_part) = (growth.size, file.goes_on(&growth));
+        }
+        (file.open, file.last) = (file.open + 1, growth);
+        drop(files);
+        Unanswered { growing: self.clone(), ino }
+    }
+
+    /// What to tell a thread of a file's size, which was looked at before.
+    pub fn told(&self, ino: Ino, thread: u32) -> Told {
+        let mut files = self.shard(ino).lock();
+        let Some(file) = files.get(&ino) else { return Told::Its };
+        if file.open > 0 {
+            let open = Answered { before: file.before, at: None, thread: file.last.thread, wait: TAKING };
+            return if file.is_part { Told::Later(open) } else { Told::Before(file.before) };
+        }
+        let now = Instant::now();
+        if file.is_over(now) {
+            files.remove(&ino);
+            return Told::Its;
+        }
+        if file.last.thread == thread {
+            return Told::Its;
+        }
+        let wait = TAKING.saturating_sub(now.saturating_duration_since(file.answered));
+        let (before, thread) = (file.before, file.last.thread);
+        Told::Later(Answered { before, at: Some(file.answered), thread, wait })
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
+        &self.shards[ino as usize % SHARDS]
+    }
+}
+
+/// A request that makes a file larger, until it is answered.
+pub struct Unanswered {
+    growing: Arc<Growing>,
+    ino: Ino,
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(file) = self.growing.shard(self.ino).lock().get_mut(&self.ino) {
+            file.open -= 1;
+            file.answered = Instant::now();
+        }
+    }
+}
+
+impl fmt::Debug for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unanswered").field("ino", &self.ino).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn growth(range: Range<u64>, size: u64, thread: u32) -> Growth {
+        Growth { range, size, thread, is_cached: true }
+    }
+
+    /// The size before a write that may not be taken yet.
+    fn later(told: Told) -> Option<u64> {
+        if let Told::Later(answered) = told { Some(answered.before) } else { None }
+    }
+
+    #[test]
+    fn nobody_is_told_the_size_of_a_write_before_its_answer() {
+        let growing = Arc::<Growing>::default();
+        assert_eq!(growing.told(7, 1), Told::Its);
+        let write = growing.begin(7, growth(100..300, 100, 1));
+        assert_eq!((growing.told(7, 1), growing.told(7, 2)), (Told::Before(100), Told::Before(100)));
+        assert_eq!(growing.told(8, 1), Told::Its);
+        drop(write);
+        assert!(matches!(later(growing.told(7, 2)), Some(100) | None));
+        assert_eq!(growing.told(7, 1), Told::Its, "whoever wrote has taken the answer");
+        std::thread::sleep(TAKING_MAX);
+        assert_eq!(growing.told(7, 2), Told::Its);
+        // Whoever holds the inode's lock next comes after that.
+        drop(growing.begin(7, growth(300..400, 300, 1)));
+        let write = growing.begin(7, growth(400..500, 400, 3));
+        assert_eq!(growing.told(7, 2), Told::Before(400));
+        let beside = growing.begin(7, growth(600..700, 500, 4));
+        drop(write);
+        assert_eq!(growing.told(7, 2), Told::Before(400), "they are not all answered");
+        drop(beside);
+        // The kernel takes what it is told during a direct write.
+        drop(growing.begin(7, Growth { is_cached: false, ..growth(700..800, 700, 1) }));
+        assert_eq!(growing.told(7, 2), Told::Its);
+    }
+
+    #[test]
+    fn a_size_between_the_parts_of_a_call_waits() {
+        let growing = Arc::<Growing>::default();
+        let after = |last: Growth, next: Growth| {
+            drop(growing.begin(7, last));
+            let _next = growing.begin(7, next);
+            growing.told(7, 9)
+        };
+        let part = growth(5000..8192, 5000, 1);
+        assert_eq!(later(after(part.clone(), growth(8192..10_000, 8192, 1))), Some(8192));
+        let long = growth(0..1 << 20, 0, 1);
+        assert_eq!(later(after(long, growth(1 << 20..2 << 20, 1 << 20, 1))), Some(1 << 20));
+        // Not of somebody else's, somewhere else, or behind one that was the last part.
+        assert_eq!(after(part.clone(), growth(8192..10_000, 8192, 2)), Told::Before(8192));
+        assert_eq!(after(part, growth(8200..10_000, 8192, 1)), Told::Before(8192));
+        assert_eq!(after(growth(5000..8000, 5000, 1), growth(8000..9000, 8000, 1)), Told::Before(8000));
+        assert_eq!(after(growth(4096..8192, 4096, 1), growth(8192..9000, 8192, 1)), Told::Before(8192));
+    }
+
+    #[test]
+    fn an_answer_is_taken_when_its_thread_sleeps_has_run_or_is_gone() {
+        let of = |thread| Answered { before: 0, at: None, thread, wait: Duration::ZERO };
+        let looks = std::cell::Cell::new(0);
+        let over = |_| {
+            looks.set(looks.get() + 1);
+            std::future::ready(())
+        };
+        // SAFETY: takes nothing and cannot fail.
+        let own = unsafe { libc::gettid() } as u32;
+        assert!(run_time(own).is_some(), "it runs");
+        let (thread, ends) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let sleeping = std::thread::spawn(move || {
+            // SAFETY: as above.
+            thread.send(unsafe { libc::gettid() } as u32).unwrap();
+            let _ = ended.recv();
+        });
+        let thread = ends.recv().unwrap();
+        while run_time(thread).is_some() {
+            std::thread::yield_now();
+        }
+        futures_lite::future::block_on(of(thread).taken(over));
+        assert_eq!(looks.get(), 1, "it sleeps");
+        drop(end);
+        sleeping.join().unwrap();
+        futures_lite::future::block_on(of(0).taken(over));
+        assert_eq!(looks.get(), 2, "nobody sees it");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let growing = Arc::<Growing>::default();
+        for ino in 0..1000 * SHARDS as u64 {
+            drop(growing.begin(ino * SHARDS as u64, Growth { is_cached: false, ..growth(0..1, 0, 1) }));
+        }
+        assert!(growing.shards[0].lock().len() <= ENTRIES);
+    }
+}

@@ -1,0 +1,84 @@
+//! Files into which programs may have stored through a mapping, with the contents still in the kernel's
+//! cache.
+//!
+//! No request tells of a store, of a mapping, or of an open. But a mapping that stores needs a
+//! descriptor that is open for reading and writing, and complete pages in the cache. So a file counts
+//! from the moment at which such a page came through such a descriptor, by a read or a write, or was
+//! written back from a mapping. (Pages that came through other descriptors only, and that a program
+//! maps without having to read one, are not known.)
+
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::ops::Range;
+use syncline_fs::types::Ino;
+
+use super::PAGE_BYTES;
+
+/// The number of sets that the files are divided among.
+const SHARDS: usize = 16;
+
+/// The files that may have been stored to.
+#[derive(Default)]
+pub struct Stored {
+    shards: [Mutex<HashSet<Ino>>; SHARDS],
+}
+
+impl Stored {
+    /// Records that pages come into the cache for a read through a descriptor with these flags. Called
+    /// before it is answered.
+    pub fn read(&self, ino: Ino, flags: u32) {
+        if is_for_both(flags) {
+            self.note(ino);
+        }
+    }
+
+    /// The same for a write.
+    pub fn written(&self, ino: Ino, flags: u32, range: &Range<u64>) {
+        if is_for_both(flags) && range.start.next_multiple_of(PAGE_BYTES) + PAGE_BYTES <= range.end {
+            self.note(ino);
+        }
+    }
+
+    /// Records that a program has stored into the file.
+    pub fn note(&self, ino: Ino) {
+        self.shard(ino).lock().insert(ino);
+    }
+
+    /// True if something may be stored in the cache. Asked once: what is read and written later
+    /// records it anew.
+    pub fn take(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().remove(&ino)
+    }
+
+    /// All such files.
+    pub fn all(&self) -> Vec<Ino> {
+        self.shards.iter().flat_map(|files| files.lock().iter().copied().collect::<Vec<_>>()).collect()
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<HashSet<Ino>> {
+        &self.shards[ino as usize % SHARDS]
+    }
+}
+
+fn is_for_both(flags: u32) -> bool {
+    flags & libc::O_ACCMODE as u32 == libc::O_RDWR as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_pages_of_descriptors_that_can_be_mapped_count() {
+        let stored = Stored::default();
+        stored.read(7, libc::O_RDONLY as u32);
+        stored.written(7, libc::O_WRONLY as u32, &(0..8192));
+        stored.written(7, libc::O_RDWR as u32, &(1..8191));
+        assert!(!stored.take(7) && stored.all().is_empty());
+        stored.written(7, libc::O_RDWR as u32, &(1..8192));
+        assert_eq!(stored.all(), [7]);
+        assert!(stored.take(7) && !stored.take(7));
+        stored.read(23, (libc::O_RDWR | libc::O_APPEND) as u32);
+        assert!(stored.take(23));
+    }
+}
