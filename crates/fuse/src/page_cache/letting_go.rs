@@ -161,7 +161,8 @@ impl LettingGo {
 
     /// The same for all pages of a file, and a request without data.
     pub async fn let_go_of_all(&self, ino: Ino) -> bool {
-        self.wait(self.others.take(), ino, vec![0..i64::MAX as u64]).await
+        let everything = 0..i64::MAX as u64;
+        self.wait(self.others.take(), ino, vec![everything]).await
     }
 
     async fn wait(&self, place: Option<Place<'_>>, ino: Ino, ranges: Vec<Range<u64>>) -> bool {
