@@ -47,8 +47,9 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
     assert!(lines <= 60, "{lines} log lines in {WATCHED:?}");
     // The dirty data, once for each place that is tried.
     assert!(tried <= 4 * (FILES * FILE_BYTES) as u64, "{tried} bytes in {WATCHED:?}");
-    let failed = mount.stats()["files"]["writeback_errors"].as_u64();
-    assert_eq!(failed, Some(FILES as u64), "files, not attempts");
+    // A device that fails is tried with a few files at a time.
+    let failed = mount.stats()["files"]["writeback_errors"].as_u64().unwrap();
+    assert!((1..=FILES as u64).contains(&failed), "files, not attempts: {failed}");
     disk.troubles.set(false, false, false);
     let started = Instant::now();
     let last = File::open(mount.path.join("0")).unwrap();

@@ -205,12 +205,12 @@ CASE(times_that_are_set_after_a_store)
 	}
 }
 
-/* What was stored behind the end is no part of the file when it grows, whatever makes it grow. */
-CASE(growing_over_what_was_stored_behind_the_end)
+/* Grows files over what was stored behind their end. */
+static void grow_over_stores(int first_way, int last_way)
 {
 	static const char *const ways[] = { "write", "direct", "truncate", "allocate", "copy" };
 
-	for (int way = 0; way < 5; way++)
+	for (int way = first_way; way <= last_way; way++)
 		for (int end = 1001; end <= 6001; end += 5000) {
 			char name[16];
 			loff_t from = 0, to = end - 1;
@@ -254,4 +254,15 @@ CASE(growing_over_what_was_stored_behind_the_end)
 			close(fd);
 			contents(name);
 		}
+}
+
+CASE(growing_over_what_was_stored_behind_the_end)
+{
+	grow_over_stores(0, 0);
+	grow_over_stores(2, 4);
+}
+
+CASE(growing_directly_over_what_was_stored_behind_the_end)
+{
+	grow_over_stores(1, 1);
 }
