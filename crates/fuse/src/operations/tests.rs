@@ -326,7 +326,9 @@ fn direct_openings_sync_by_themselves() {
     let direct = open(libc::O_WRONLY);
     assert_ne!(direct.open_flags & flags::open::DIRECT_IO, 0);
     let durable = || bench.session.fs().store().is_durable(bench.session.fs().store().last_op());
-    let input = WriteIn { handle: direct.handle, size: 1, ..WriteIn::default() };
+    // As the kernel says it of writes that bypass the page cache.
+    let write_flags = flags::write::LOCK_OWNER;
+    let input = WriteIn { handle: direct.handle, size: 1, write_flags, ..WriteIn::default() };
     assert_eq!(bench.errno(Opcode::Write, ino, &[input.as_bytes(), b"x"]), 0);
     assert!(!durable());
     let input = WriteIn { flags: libc::O_DSYNC as u32, ..input };
