@@ -152,8 +152,8 @@ install prefix="/usr/local" helpers="/sbin":
     cargo build --profile dist --locked
     install -D -m 755 target/dist/syncline {{prefix}}/bin/syncline
     install -d {{prefix}}/sbin
-    for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
-    test ! -w "{{helpers}}" || for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do test {{prefix}}/sbin -ef {{helpers}} || ln -sfn {{prefix}}/bin/syncline {{helpers}}/$name; done
+    for name in mount.syncline mount.fuse.syncline mount.fuseblk.syncline umount.fuse.syncline umount.fuseblk.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
+    test ! -w "{{helpers}}" || for name in mount.syncline mount.fuse.syncline mount.fuseblk.syncline umount.fuse.syncline umount.fuseblk.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do test {{prefix}}/sbin -ef {{helpers}} || ln -sfn {{prefix}}/bin/syncline {{helpers}}/$name; done
     for unit in examples/systemd/*; do sed 's#/usr/bin/syncline#{{prefix}}/bin/syncline#' $unit | install -D -m 644 /dev/stdin {{prefix}}/lib/systemd/system/$(basename $unit); done
     install -D -m 644 examples/boot/modprobe.conf {{prefix}}/lib/modprobe.d/syncline.conf
     install -D -m 644 examples/boot/tmpfiles.conf {{prefix}}/lib/tmpfiles.d/syncline.conf
@@ -190,7 +190,7 @@ deb:
     .ci/notices Cargo.toml syncline-cli syncline-c > target/THIRD-PARTY.txt
     mkdir -p target/helpers/bin target/helpers/sbin
     ln -f target/dist/syncline target/helpers/bin/syncline
-    for name in mount.syncline mount.fuse.syncline umount.fuse.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline target/helpers/sbin/$name; done
+    for name in mount.syncline mount.fuse.syncline mount.fuseblk.syncline umount.fuse.syncline umount.fuseblk.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline target/helpers/sbin/$name; done
     cargo deb -p syncline-cli --profile dist --strip --no-build
 
 # The files of a release, in target/release-VERSION (needs Python 3.11 with venv; installs other tools below target/); `just release deb` for one kind

@@ -61,28 +61,28 @@ const REFUSED: &str = "
     1  | mkfs missing/image --size 16MiB           | missing/image; No such file; create the folder
     5  | info text/image                           | text/image; Not a directory; check the path
 
-    6  | info empty                                | empty is not on a mounted Syncline filesystem; findmnt
+    6  | info empty                                | empty is not on a mounted Syncline filesystem; syncline status
     8  | check empty                               | empty; neither a regular file nor a block device; name an image
     8  | check --repair empty                      | empty; neither a regular file nor a block device; name an image
     5  | mkfs empty                                | empty; neither a regular file nor a block device; name an image
     5  | inspect empty                             | empty; neither a regular file nor a block device; name an image
     5  | mount empty full                          | neither a regular file nor a block device; name an image
     5  | crashlab explore empty --check true       | empty is a directory; crashlab record
-    6  | resize empty 1GiB                         | empty is not on a mounted Syncline filesystem; findmnt
-    6  | trim empty                                | empty is not on a mounted Syncline filesystem; findmnt
-    6  | label empty                               | empty is not on a mounted Syncline filesystem; findmnt
-    6  | snapshot create empty name                | empty is not on a mounted Syncline filesystem; findmnt
+    6  | resize empty 1GiB                         | empty is not on a mounted Syncline filesystem; syncline status
+    6  | trim empty                                | empty is not on a mounted Syncline filesystem; syncline status
+    6  | label empty                               | empty is not on a mounted Syncline filesystem; syncline status
+    6  | snapshot create empty name                | empty is not on a mounted Syncline filesystem; syncline status
     5  | snapshot rollback empty name              | empty; neither a regular file nor a block device; name an image
-    6  | du empty                                  | empty is not on a mounted Syncline filesystem; findmnt
-    6  | dedupe empty                              | empty is not on a mounted Syncline filesystem; findmnt
-    6  | quota set empty --bytes 1MiB              | empty is not on a mounted Syncline filesystem; findmnt
-    6  | scrub empty                               | empty is not on a mounted Syncline filesystem; findmnt
-    6  | sync --all empty                          | empty is not on a mounted Syncline filesystem; findmnt
+    6  | du empty                                  | empty is not on a mounted Syncline filesystem; syncline status
+    6  | dedupe empty                              | empty is not on a mounted Syncline filesystem; syncline status
+    6  | quota set empty --bytes 1MiB              | empty is not on a mounted Syncline filesystem; syncline status
+    6  | scrub empty                               | empty is not on a mounted Syncline filesystem; syncline status
+    6  | sync --all empty                          | empty is not on a mounted Syncline filesystem; syncline status
     6  | scrub image                               | image is not on a mounted Syncline filesystem; syncline check
-    6  | clone text new                            | text is not on a mounted Syncline filesystem; findmnt
-    6  | clone full new                            | full is not on a mounted Syncline filesystem; findmnt
+    6  | clone text new                            | text is not on a mounted Syncline filesystem; syncline status
+    6  | clone full new                            | full is not on a mounted Syncline filesystem; syncline status
     2  | defragment full                           | full is a directory; add -r
-    6  | umount empty                              | no Syncline filesystem is mounted; findmnt
+    6  | umount empty                              | no Syncline filesystem is mounted; syncline status
 
     5  | info short                                | short; truncated; full length
     8  | check short                               | short; truncated; full length

@@ -43,6 +43,22 @@ fn a_device_that_fails_altogether_is_told_of() {
     mount.unmount().ok();
 }
 
+/// Nobody can be asked what was under way.
+#[test]
+fn a_daemon_that_was_killed_before_is_told_of() {
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let mut mount = place.mount("mount");
+    write_synced(&mount);
+    mount.kill();
+    mount.unmount_alone().fails(8, &["it is unmounted", "what was not synced may be lost", "mount it again"]);
+    // It had nothing to lose.
+    let mut mount = Mount::new(&place.image(), &place.directory("reading"), &["-o", "ro"]);
+    assert_eq!(fs::read(mount.path.join("synced")).unwrap(), b"synced");
+    mount.kill();
+    mount.unmount_alone().ok();
+}
+
 #[test]
 fn an_image_that_was_renamed_ends_well() {
     skip_if!(no_fuse());

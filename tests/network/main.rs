@@ -11,6 +11,7 @@ mod nbd;
 mod observed;
 mod opened;
 mod rbd;
+mod synced;
 mod tour;
 mod unmounted;
 mod writers;

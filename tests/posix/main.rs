@@ -6,6 +6,7 @@ mod support;
 mod acl;
 mod allocate;
 mod archive;
+mod block_mounts;
 mod clone;
 mod cut_streams;
 mod defragment;

@@ -166,6 +166,12 @@ fn mount_calls_the_program_by_another_name() {
         let json = syncline(["stats".as_ref(), directory.as_os_str(), "--json".as_ref()]).ok().out;
         assert_eq!(json.contains("\"remounted read-only\""), refused, "{options}: {json}");
     }
+    // What the mount has already need not be changed.
+    for options in ["relatime", "nodiscard,diratime", "nocompress", "transport=auto"] {
+        let mut remount = named(&place, "mount.syncline");
+        remount.arg(place.image()).arg(&directory).args(["-o", &format!("remount,rw,{options}")]);
+        assert_eq!(run(remount).ok().err, "", "{options}");
+    }
     // What a remount can't change is told, also through mount(8).
     for options in ["compress", "cache=64MiB", "log=/tmp/other"] {
         let mut remount = named(&place, "mount.fuse.syncline");
@@ -228,7 +234,7 @@ const HELPERS: &str = r#"
     mount -t overlay none -o "lowerdir=$(readlink -f /sbin),upperdir=work/u,workdir=work/w" "$(readlink -f /sbin)" || exit 77
     # An installed one may be a symbolic link that leads out of here: it is not to be written through.
     cp --remove-destination program /sbin/mount.syncline
-    for name in mount.fuse.syncline umount.fuse.syncline; do ln -sf mount.syncline /sbin/$name; done
+    for name in mount.fuse.syncline mount.fuseblk.syncline umount.fuse.syncline umount.fuseblk.syncline; do ln -sf mount.syncline /sbin/$name; done
 "#;
 
 /// Runs a script where the helpers are found, in a directory with an image of 32 MiB.

@@ -137,7 +137,7 @@ pub fn tool(name: &str, arguments: &[&OsStr]) -> Option<String> {
 
 /// The first command of a shell in a separate mount namespace: it detaches the mounts of concurrent
 /// tests, which otherwise could not end before it.
-pub const ALONE: &str = "umount -a -i -l -t fuse.syncline 2>/dev/null || true; ";
+pub const ALONE: &str = "umount -a -i -l -t fuse.syncline,fuseblk.syncline 2>/dev/null || true; ";
 
 /// Compiles a C program that includes the headers of `include/`.
 pub fn c_program(place: &Place, text: &str) -> PathBuf {

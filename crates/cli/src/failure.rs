@@ -467,7 +467,9 @@ impl From<MountError> for Failure {
             | MountError::MountPoint { .. }
             | MountError::MountPointOfAnother { .. }
             | MountError::PathWithNul { .. } => Cause::MountPoint,
-            MountError::AlreadyMounted { .. } | MountError::Busy { .. } => Cause::InUse,
+            MountError::AlreadyMounted { .. } | MountError::Busy { .. } | MountError::DeviceTaken { .. } => {
+                Cause::InUse
+            }
             MountError::NoFuseDevice
             | MountError::FuseDevice { .. }
             | MountError::FusermountMissing
@@ -500,7 +502,7 @@ pub fn next_of_fusermount(message: &str) -> Option<&'static str> {
 
 impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
-        let next = "name a directory that an image is mounted at ('findmnt -t fuse.syncline' lists them)";
+        let next = "name a directory that an image is mounted at ('syncline status' lists them)";
         match error {
             ControlError::Open { ref source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 Self::of(Cause::MountPoint, error).next("check the path")

@@ -20,9 +20,9 @@ pub enum Role {
     Mkfs,
     /// `fsck.syncline`, `fsck.fuse.syncline`
     Fsck,
-    /// `mount.syncline`, `mount.fuse.syncline`
+    /// `mount.syncline`, `mount.fuse.syncline`, `mount.fuseblk.syncline`
     Mount,
-    /// `umount.syncline`, `umount.fuse.syncline`
+    /// `umount.syncline`, `umount.fuse.syncline`, `umount.fuseblk.syncline`
     Umount,
 }
 
@@ -53,8 +53,8 @@ impl Role {
         match Path::new(program).file_name().and_then(OsStr::to_str) {
             Some("mkfs.syncline") => Self::Mkfs,
             Some("fsck.syncline" | "fsck.fuse.syncline") => Self::Fsck,
-            Some("mount.syncline" | "mount.fuse.syncline") => Self::Mount,
-            Some("umount.syncline" | "umount.fuse.syncline") => Self::Umount,
+            Some("mount.syncline" | "mount.fuse.syncline" | "mount.fuseblk.syncline") => Self::Mount,
+            Some("umount.syncline" | "umount.fuse.syncline" | "umount.fuseblk.syncline") => Self::Umount,
             _ => Self::Program,
         }
     }
@@ -233,6 +233,7 @@ mod tests {
         assert_eq!(Role::of("/sbin/mount.syncline".as_ref()), Role::Mount);
         assert_eq!(Role::of("mount.fuse.syncline".as_ref()), Role::Mount);
         assert_eq!(Role::of("/sbin/umount.fuse.syncline".as_ref()), Role::Umount);
+        assert_eq!(Role::of("/sbin/umount.fuseblk.syncline".as_ref()), Role::Umount);
         assert_eq!(Role::of("fsck.syncline".as_ref()), Role::Fsck);
         assert_eq!(Role::of("/usr/sbin/fsck.fuse.syncline".as_ref()), Role::Fsck);
         assert_eq!(Role::of("/usr/bin/syncline".as_ref()), Role::Program);

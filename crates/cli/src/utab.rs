@@ -1,4 +1,5 @@
-//! Tells umount(8) of a mount, so that it leaves the work to `umount.fuse.syncline`.
+//! Tells umount(8) of a mount, so that it leaves the work to `umount.fuse.syncline` or
+//! `umount.fuseblk.syncline`.
 //!
 //! If root names a directory by its full path, umount(8) asks statfs(2) for the type, which is the
 //! same for every FUSE filesystem, and so finds no helper for this one. It looks further if
@@ -11,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use syncline_fuse::{FILESYSTEM_TYPE, mounts};
+use syncline_fuse::mounts;
 
-/// Where umount(8) looks for the helper. Without it there is nothing to leave the work to.
-const HELPER: &str = "/sbin/umount.fuse.syncline";
+/// Where umount(8) looks for the helper of a type. Without it there is nothing to leave the work to.
+const HELPERS: &str = "/sbin/umount.";
 
 /// The table of mount(8) and umount(8).
 const TABLE: &str = "/run/mount/utab";
@@ -31,24 +32,30 @@ pub struct Line {
 }
 
 impl Line {
-    /// Enters a mount that root has made. Only umount(8)'s waiting depends on it.
+    /// Enters a mount that root has made. Only umount(8)'s waiting depends on it, and what other programs
+    /// look for in its options. (Where the mount has a block device, the kernel waits in any case.)
     ///
     /// If mount(8) has started this, it finds the line and writes none of its own, so the line has
     /// the options that mount(8) would keep. (It does not pass on those that begin with `x-`.)
     pub fn enter(image: &Path, directory: &Path, options: &[String]) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new(HELPER).exists() {
+        if !rustix::process::geteuid().is_root() {
             return None;
         }
-        // A full path is never taken for an option, or for a tag such as LABEL=.
-        let image = match syncline_image::is_remote(image) {
-            true => image.to_owned(),
+        let directory = directory.canonicalize().ok()?;
+        let entry = mounts().ok()?.into_iter().rfind(|entry| entry.mount_point == directory)?;
+        if !Path::new(&format!("{HELPERS}{}", entry.filesystem_type)).exists() {
+            return None;
+        }
+        // Lines belong to mounts by their sources. A full path is never taken for an option, or for a
+        // tag such as LABEL=.
+        let source = match entry.image != entry.source || syncline_image::is_remote(image) {
+            true => PathBuf::from(entry.source),
             false => std::path::absolute(image).ok()?,
         };
-        let directory = directory.canonicalize().ok()?;
         let kept = options.iter().map(|option| option.trim()).filter(|option| is_kept(option));
         let options = std::iter::once(MARK).chain(kept).collect::<Vec<_>>().join(",");
-        let of_type = ["-f", "-t", FILESYSTEM_TYPE, "-o", &options].map(OsStr::new);
-        let places = [image.as_os_str(), directory.as_os_str()];
+        let of_type = ["-f", "-t", &entry.filesystem_type, "-o", &options].map(OsStr::new);
+        let places = [source.as_os_str(), directory.as_os_str()];
         fake("mount", of_type.into_iter().chain(places)).then_some(Self { directory })
     }
 }

@@ -88,7 +88,7 @@ pub enum DeviceError {
         holder: Arc<Holder>,
     },
     /// A snapshot of the image is mounted or being read.
-    #[error("a snapshot of {path} is in use: unmount it first ('findmnt -t fuse.syncline' lists the mounts)")]
+    #[error("a snapshot of {path} is in use: unmount it first ('syncline status' lists the mounts)")]
     SnapshotInUse {
         /// The path as given.
         path: String,

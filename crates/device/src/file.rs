@@ -5,6 +5,7 @@ mod create;
 mod holder;
 mod lock;
 mod loops;
+mod mount_device;
 mod open;
 mod strangers;
 #[cfg(test)]
@@ -17,11 +18,13 @@ use crate::request::{OpenFile, Request};
 use crate::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation, reactor};
 use bytes::Bytes;
 pub use holder::Holder;
+pub(crate) use loops::is_for_a_mount;
+pub use mount_device::MountDevice;
 use parking_lot::Mutex;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use ways::Others;
 
 /// Whether to use a feature that not every system offers.
@@ -62,6 +65,8 @@ pub struct FileDevice {
     /// The size may grow, by one thread at a time.
     size: Arc<Size>,
     options: OpenOptions,
+    /// Others may have it: nothing is written any more.
+    let_go: AtomicBool,
 }
 
 struct Size {
@@ -132,12 +137,26 @@ impl FileDevice {
         lock::share(&self.file.file).map_err(|source| DeviceError::open(&self.size.path, source))
     }
 
+    /// Lets others have the image before this is dropped, as when the kernel waits for the end of a
+    /// mount. The caller has finished: nothing is under way, and no write succeeds any more.
+    pub fn let_go(&self) {
+        self.let_go.store(true, Ordering::Release);
+        let others = &self.file.others;
+        for file in others.below.iter().map(|(file, _)| file).chain([&self.file.file]) {
+            if let Err(error) = lock::unlock(file) {
+                tracing::debug!(path = %self.size.path.display(), %error, "it stays locked until the process ends");
+            }
+        }
+        others.above.lock().clear();
+        others.own.lock().take();
+    }
+
     fn new(path: &Path, opened: OpenFile, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
         let size_bytes = open::size_bytes(&opened).map_err(|source| DeviceError::open(path, source))?;
         tracing::debug!(path = %path.display(), size_bytes, direct = opened.direct, "device opened");
         let bytes = AtomicU64::new(size_bytes);
         let size = Arc::new(Size { path: path.to_owned(), bytes, growing: Mutex::default() });
-        Ok(Arc::new(Self { file: Arc::new(opened), size, options }))
+        Ok(Arc::new(Self { file: Arc::new(opened), size, options, let_go: AtomicBool::new(false) }))
     }
 
     /// Shortens an image file durably to this size (rounded up to a multiple of 4096), if it is
@@ -173,7 +192,7 @@ impl FileDevice {
     }
 
     fn check_writable(&self, operation: Operation, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        if self.options.read_only {
+        if self.options.read_only || self.let_go.load(Ordering::Acquire) {
             let source = io::Error::from_raw_os_error(libc::EROFS);
             return Err(DeviceError::io(operation, offset, len_bytes, source));
         }

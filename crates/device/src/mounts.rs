@@ -4,7 +4,11 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// The filesystem types of our mounts, as `mount` and `findmnt` show them: without a block device, and
+/// with one, which is the source of the mount.
+pub const FILESYSTEM_TYPES: [&str; 2] = ["fuse.syncline", "fuseblk.syncline"];
 
 /// One mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,6 +21,9 @@ pub struct MountEntry {
     pub filesystem_type: String,
     /// The source of the mount: a device, a file or a name.
     pub source: String,
+    /// The image, for a mount of ours: its source, or what is behind the loop device that only gives
+    /// the mount its name.
+    pub image: String,
     /// The options that the kernel shows, separated by commas: of this mount, and of the filesystem.
     pub options: String,
 }
@@ -28,6 +35,11 @@ impl MountEntry {
         let which =
             |entry: &Self| (entry.device.clone(), entry.filesystem_type.clone(), entry.source.clone());
         which(self) == which(other)
+    }
+
+    /// True for a mount of ours.
+    pub fn is_ours(&self) -> bool {
+        FILESYSTEM_TYPES.contains(&&*self.filesystem_type)
     }
 
     /// True if the kernel shows this option.
@@ -64,7 +76,26 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
     let of_filesystem = String::from_utf8_lossy(rest.next().unwrap_or_default()).into_owned();
     let options = format!("{of_mount},{of_filesystem}");
-    Some(MountEntry { device, mount_point, filesystem_type, source, options })
+    let named = (filesystem_type == FILESYSTEM_TYPES[1]).then(|| image_behind(&device)).flatten();
+    let image = named.unwrap_or_else(|| source.clone());
+    Some(MountEntry { device, mount_point, filesystem_type, source, image, options })
+}
+
+/// The image behind a loop device that we made for a mount; `None` for other devices.
+fn image_behind(device: &str) -> Option<String> {
+    let about = Path::new("/sys/dev/block").join(device);
+    if !crate::file::is_for_a_mount(&fs::canonicalize(&about).ok()?) {
+        return None;
+    }
+    let file = fs::read(about.join("loop/backing_file")).ok()?;
+    Some(named_image(String::from_utf8_lossy(&file).trim_end_matches('\n')).to_owned())
+}
+
+/// The name of an image, from the kernel's name for the file behind a loop device.
+fn named_image(file: &str) -> &str {
+    // What is no file has an unnamed one that is called after it.
+    let kept = file.strip_suffix(" (deleted)").unwrap_or(file);
+    kept.strip_prefix("/memfd:").unwrap_or(kept)
 }
 
 /// Decodes the kernel's `\040` for a space and the like.
@@ -103,6 +134,16 @@ mod tests {
         for line in [&b"1 2 0:9 / /m ro - fuse.syncline i rw,user_id=0"[..], b"1 2 0:9 / /m rw - fuse i ro"] {
             assert!(parse(line).unwrap().is_read_only());
         }
+    }
+
+    #[test]
+    fn an_image_is_named_by_the_file_behind_its_loop_device() {
+        assert_eq!(named_image("/srv/a.img"), "/srv/a.img");
+        assert_eq!(named_image("/srv/a.img (deleted)"), "/srv/a.img");
+        assert_eq!(named_image("/memfd:nbd://host/export (deleted)"), "nbd://host/export");
+        let entry = parse(b"1 2 8:1 / /m rw - fuseblk.syncline /dev/sda1 rw").unwrap();
+        assert!(entry.is_ours() && entry.image == "/dev/sda1");
+        assert!(!parse(b"1 2 8:1 / /m rw - fuseblk /dev/sda1 rw").unwrap().is_ours());
     }
 
     #[test]

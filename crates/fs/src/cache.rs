@@ -241,6 +241,11 @@ impl References {
         self.shard(ino).lock().contains_key(&ino)
     }
 
+    /// The inodes that the kernel refers to.
+    pub(crate) fn all(&self) -> Vec<Ino> {
+        self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect()
+    }
+
     /// Number of inodes that the kernel refers to.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()

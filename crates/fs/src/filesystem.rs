@@ -192,6 +192,11 @@ impl Filesystem {
         !self.inodes.matching(unwritten).is_empty()
     }
 
+    /// The inodes that the kernel knows, and of which it may have pages.
+    pub fn known_to_kernel(&self) -> Vec<Ino> {
+        self.references.all()
+    }
+
     /// The `Arc` of this filesystem, for a background task.
     pub(crate) fn arc(&self) -> Arc<Filesystem> {
         self.me.upgrade().expect("a filesystem lives in the Arc that calls its methods")

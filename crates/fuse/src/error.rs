@@ -98,6 +98,14 @@ pub enum MountError {
         /// The operating system's error.
         source: Arc<io::Error>,
     },
+    /// Somebody else has claimed the image's block device just when the kernel was to have it.
+    #[error("{device} was taken by somebody else while it was being mounted: {source}; 'lsblk {device}' and 'fuser -v {device}' tell more", device = .device.display())]
+    DeviceTaken {
+        /// The block device.
+        device: PathBuf,
+        /// The operating system's error.
+        source: Arc<io::Error>,
+    },
     /// A path can't be passed to the kernel.
     #[error("{path} contains a NUL byte", path = .path.display())]
     PathWithNul {

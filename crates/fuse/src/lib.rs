@@ -11,6 +11,7 @@ pub mod abi;
 pub mod control;
 mod counters;
 mod error;
+mod last_request;
 mod mount;
 mod negotiate;
 mod operations;
@@ -29,13 +30,13 @@ mod uring_switch;
 pub use counters::RequestCounters;
 pub use error::MountError;
 pub use mount::{
-    Elsewhere, FILESYSTEM_TYPE, KernelOptions, MountEntry, daemon_has_gone, is_connected, mounted_elsewhere,
-    mounts, remount, require_mountable,
+    Elsewhere, KernelOptions, MountEntry, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
+    namespace_outlives_us, remount, require_mountable,
 };
 pub use negotiate::Negotiated;
 pub use options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
 pub use reply::Reply;
 pub use request::{Arguments, Malformed, Request};
 pub use serve::Serve;
-pub use session::{Mounted, Prepared, Session, Unmounter};
+pub use session::{Mounted, Prepared, Session, SyncReach, Unmounter};
 pub use uring_switch::{URING_SWITCH, switch_uring_on};

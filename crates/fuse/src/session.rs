@@ -4,6 +4,7 @@ use crate::abi::flags::init;
 use crate::control::Control;
 use crate::counters::RequestCounters;
 use crate::error::MountError;
+use crate::last_request::LastRequest;
 use crate::mount::{MountPoint, mount};
 use crate::negotiate::{Negotiated, Wishes};
 use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use syncline_device::block_on;
 use syncline_fs::Filesystem;
 use syncline_fs::types::Ino;
 
@@ -36,6 +38,43 @@ pub struct Session<F = Filesystem> {
     capability_removed: Mutex<Option<(Ino, u32)>>,
     /// The filesystem was shut down on request; the connection stays.
     shut_down: AtomicBool,
+    /// Whether sync(2) comes here.
+    sync_reach: SyncReach,
+    /// What to do when the kernel asks before the end of the mount.
+    last_request: LastRequest,
+}
+
+/// Whether sync(2) and syncfs(2) reach a mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SyncReach {
+    /// The kernel passes them on.
+    Reached,
+    /// It does not, since the mount has no block device: not allowed, or for this reason.
+    NoDevice(Option<String>),
+    /// It does not though the mount has a block device: Linux does since 6.18.
+    OldKernel,
+}
+
+/// First minor version of the protocol (Linux 6.18) whose kernel passes sync(2) on to mounts with a
+/// block device.
+const MINOR_SYNCFS: u32 = 45;
+
+impl SyncReach {
+    fn of(mount_point: &MountPoint, negotiated: &Negotiated) -> Self {
+        match mount_point.has_device() {
+            true if negotiated.minor >= MINOR_SYNCFS => Self::Reached,
+            true => Self::OldKernel,
+            false => Self::NoDevice(mount_point.why_without_device().map(|error| error.to_string())),
+        }
+    }
+}
+
+impl Session {
+    /// Has the kernel hand over what programs have stored to mappings of any file until now. Call it on a
+    /// thread that serves no requests; they must be served meanwhile.
+    pub fn take_over_mapped(&self) {
+        block_on(self.page_cache.letting_go.let_go_of_files(&self.fs.known_to_kernel()));
+    }
 }
 
 impl<F: Serve> Session<F> {
@@ -77,7 +116,8 @@ impl<F: Serve> Session<F> {
             return Err(MountError::NoUring { reason: why_not_offered() });
         }
         let fs = fs.clone();
-        let session = Arc::new(Self::new(fs, negotiated, options, mount_point.ended()));
+        let session = Self::new(fs, negotiated, options, mount_point.ended());
+        let session = Arc::new(Self { sync_reach: SyncReach::of(&mount_point, &negotiated), ..session });
         let notifying = || another_end(&descriptor);
         session.page_cache.start(notifying).map_err(MountError::workers)?;
         let workers = ReadyWorkers::prepare(descriptor, &session, options)?;
@@ -115,6 +155,8 @@ impl<F: Serve> Session<F> {
             ended,
             capability_removed: Mutex::default(),
             shut_down: AtomicBool::new(false),
+            sync_reach: SyncReach::NoDevice(None),
+            last_request: LastRequest::default(),
         }
     }
 
@@ -131,6 +173,22 @@ impl<F: Serve> Session<F> {
     /// The transport of its requests: "uring" or "classic".
     pub fn transport(&self) -> &'static str {
         if self.negotiated.has(init::OVER_IO_URING) { "uring" } else { "classic" }
+    }
+
+    /// Whether sync(2) comes here.
+    pub fn sync_reach(&self) -> &SyncReach {
+        &self.sync_reach
+    }
+
+    /// Sets what to do before the end of a mount with a block device: the kernel asks when nobody uses
+    /// it any more, and umount(2) waits for the answer. It runs on a thread of its own. (Where the
+    /// kernel does not ask, it is dropped.)
+    pub fn before_the_end(&self, action: impl FnOnce() + Send + 'static) {
+        self.last_request.set(Box::new(action));
+    }
+
+    pub(crate) async fn carry_out_last(&self) {
+        self.last_request.carry_out().await;
     }
 
     /// The texts and commands that the daemon offers.
@@ -220,6 +278,7 @@ impl<F: Serve> Prepared<F> {
     /// Starts answering requests.
     pub fn serve(self) -> Mounted<F> {
         let Self { workers, path, mount_point, session } = self;
+        mount_point.lock().serve();
         Mounted { path, mount_point, session, workers: workers.go() }
     }
 }

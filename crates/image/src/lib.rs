@@ -30,7 +30,7 @@ pub use syncline_net::{Latency, Location, LocationError, NetCounters, NetGauges,
 
 use std::path::Path;
 use std::sync::Arc;
-use syncline_device::{Device, DeviceError, FileDevice};
+use syncline_device::{Device, DeviceError, FileDevice, MountDevice};
 use syncline_lease::{LeaseError, Leased};
 use syncline_net::NbdDevice;
 use syncline_net::rbd::{RbdDevice, RbdError};
@@ -106,13 +106,26 @@ impl Image {
         self.leased.is_some()
     }
 
-    /// Gives the device lease back, if it has one, so that the next host need not wait for its end;
-    /// returns whether that worked. No operation succeeds afterwards. Dropping everything that uses the
-    /// image does it too.
+    /// The block device for a mount of this image, which the user calls `name`. Where one is made for
+    /// it, its number depends on `wish`.
+    pub fn for_mount(&self, name: &Path, wish: u32) -> std::io::Result<MountDevice> {
+        match &self.storage {
+            Storage::File(file) => file.for_mount(wish),
+            Storage::Nbd(_) | Storage::Rbd(_) => MountDevice::called(&name.to_string_lossy(), wish),
+        }
+    }
+
+    /// Lets others have the image: gives the device lease back, if it has one, so that the next host
+    /// need not wait for its end, and the locks of this host. Returns whether that worked. No write
+    /// succeeds afterwards, and nothing may be under way. Dropping everything that uses the image does
+    /// it too.
     pub fn release(&self) -> bool {
         let released = self.leased.as_ref().is_none_or(|leased| leased.release());
         if !released {
             tracing::info!("the device lease could not be given back, and ends by itself");
+        }
+        if let Storage::File(file) = &self.storage {
+            file.let_go();
         }
         released
     }

@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use syncline_device::{DeviceError, FileDevice, Holder, OpenOptions};
-use syncline_fuse::{FILESYSTEM_TYPE, MountEntry, control, mounts};
+use syncline_fuse::{MountEntry, control, mounts};
 
 /// How long a daemon may take to answer a plain question. It answers from memory, without its
 /// device.
@@ -119,7 +119,7 @@ fn mount_of<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry>
     loop {
         // Of several mounts at one place, the last one is visible.
         let here = mounts.iter().rfind(|mount| mount.mount_point == at);
-        if let Some(ours) = here.filter(|mount| mount.filesystem_type == FILESYSTEM_TYPE) {
+        if let Some(ours) = here.filter(|mount| mount.is_ours()) {
             return Some(ours);
         }
         let name = left.pop_front()?;
@@ -148,16 +148,16 @@ fn mount_of<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry>
 /// The daemon of a mount that can't be asked, found by the lock on its image.
 pub fn process_behind(mount: &MountEntry) -> Option<u32> {
     // If an image has several mounts, the lock does not tell whose it is.
-    let is_other = |other: &MountEntry| other.source == mount.source && !other.is_of_the_same(mount);
+    let is_other = |other: &MountEntry| other.image == mount.image && !other.is_of_the_same(mount);
     if mounts().ok()?.iter().any(is_other) {
         return None;
     }
     // A lease tells of hosts, and no lock of this host is on what is elsewhere.
-    if syncline_image::is_remote(Path::new(&mount.source)) {
+    if syncline_image::is_remote(Path::new(&mount.image)) {
         return None;
     }
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    match FileDevice::open(&mount.source, options) {
+    match FileDevice::open(&mount.image, options) {
         Err(DeviceError::InUse { holder, .. }) => match *holder {
             Holder::Process { pid, .. } => Some(pid).filter(|pid| *pid != std::process::id()),
             _ => None,
@@ -218,7 +218,7 @@ mod tests {
             filesystem_type: filesystem_type.into(),
             ..mounts().unwrap().swap_remove(0)
         };
-        let ours = [mount("/".into(), "ext4"), mount(place.join("mount"), FILESYSTEM_TYPE)];
+        let ours = [mount("/".into(), "ext4"), mount(place.join("mount"), "fuseblk.syncline")];
         let found = |path: &str| mount_of(&place.join(path), &ours).is_some();
         for path in ["mount", "mount/below/none", "side/../mount", "side/link", "around/link/file"] {
             assert!(found(path), "{path}");

@@ -40,6 +40,7 @@ pub fn register(
     scrub: &Arc<Scrub>,
     (storage, image): (&Figures, &Path),
     (class, synchronous): (Durability, &str),
+    (sync, options): (Value, String),
     report: RecoveryReport,
 ) {
     let control = session.control();
@@ -53,6 +54,8 @@ pub fn register(
         "transport": session.transport(),
         "durability": class.to_string(),
         "synchronous": synchronous,
+        "sync": sync,
+        "options": options,
         "read_only": fs.store().read_only_reason().is_some(),
     });
     let daemon_text = daemon.to_string();

@@ -2,7 +2,7 @@
 
 use super::identity::identity_of_mount;
 use super::stats::{network, summary};
-use super::{ask, image};
+use super::{ask, image, reach};
 use crate::failure::{Failure, Outcome};
 use crate::live::Sample;
 use crate::printed::several;
@@ -62,7 +62,7 @@ fn of_mount(args: &Args) -> Outcome {
         let answer = json!({ "image": image, "uuid": uuid, "label": label, "size_bytes": size_bytes,
             "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "snapshots": snapshots, "kept_bytes": kept_bytes,
             "free_bytes": bytes("free") + bytes("pending_free"), "clean": false, "mounted": true,
-            "read_only": read_only, "network": sample.stats["network"], "lease": sample.stats["lease"],
+            "read_only": read_only, "sync": sample.stats["daemon"]["sync"], "network": sample.stats["network"], "lease": sample.stats["lease"],
             "lost": sample.stats["lost"], "part_of_stream": identity.part_of_stream });
         say_text!("{answer:#}\n");
         return Ok(ExitCode::SUCCESS);
@@ -78,6 +78,9 @@ fn of_mount(args: &Args) -> Outcome {
     say!("free          {}", size::show(bytes("free") + bytes("pending_free")));
     for (name, what) in network::lines(&sample) {
         say!("{name:14}{what}");
+    }
+    if let Some(words) = reach::in_words(&sample.stats["daemon"]) {
+        say!("sync          {words}");
     }
     if identity.part_of_stream {
         say!("{PART_OF_STREAM}");

@@ -3,10 +3,11 @@
 //! Without `--foreground` the program starts itself again as a daemon and waits until that reports
 //! that the mount is usable. Until then the daemon's messages go to the caller's standard error.
 
+use super::closing::{Closing, Kernel};
 use super::image;
-use super::mount_options::MountChoices;
+use super::mount_options::{Fuseblk, MountChoices};
 use super::transfers::Transfers;
-use super::{remote, signals, systemd};
+use super::{reach, remote, signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::{size, utab};
 use signal_hook::iterator::Handle;
@@ -18,9 +19,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
 use syncline_check::{Readable, Scrub};
-use syncline_device::{OpenOptions, Spawn, block_on};
+use syncline_device::{MountDevice, OpenOptions, Spawn, block_on};
+use syncline_format::superblock::Superblock;
 use syncline_fs::Filesystem;
-use syncline_fuse::{Mounted, Session};
+use syncline_fuse::{Mounted, Session, SyncReach};
 use syncline_image::{How, Image, TakeOver};
 use syncline_store::{Recovered, RecoveryReport, Store, StoreError};
 
@@ -50,7 +52,7 @@ pub struct Args {
     /// no_allow_other, noatime, nodiratime, relatime, strictatime, sync, dirsync,
     /// durability=fsync|ordered[:SECONDS]|strict, discard, discard=punch, nodiscard, compress[=lz4|zstd], commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
     /// direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME,
-    /// transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
+    /// fuseblk=auto|always|never, transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
@@ -182,7 +184,7 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         made.iter().for_each(|made| made.take_away());
         if choices.snapshot.is_some() { failure.of_reading_only() } else { failure }
     });
-    let Served { fs, mounted, scrub, transfers, signals, storage } = mounted?;
+    let Served { mounted, closing, signals } = mounted?;
     if let Some(made) = made.filter(|_| choices.store.read_only) {
         made.let_read()?;
     }
@@ -198,21 +200,11 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     tracing::info!(%image, %directory, version = env!("CARGO_PKG_VERSION"), "serving");
     let served = mounted.run_until_unmounted();
     drop(line);
-    systemd::tell("STOPPING=1");
     signals.close();
-    scrub.cancel();
-    if storage.lost().is_some() {
-        // Nothing can be written back or given back, and saying good-bye to storage that may be
-        // away takes time. Why was told when it was lost.
-        std::mem::forget(storage);
-        tracing::info!(%image, "unmounted; the image was lost before");
-        return Err(Failure::told(Cause::Device as u8));
-    }
-    // What has come of a stream is kept, if that was asked for.
-    transfers.close();
-    tracing::info!(%image, "unmounted; writing everything back");
-    image::close(&fs)?;
-    storage.release();
+    // Where the kernel has waited for it, that is done.
+    let closed = closing.finish();
+    closing.device.iter().for_each(|device| device.remove());
+    closed?;
     served?;
     Ok(ExitCode::SUCCESS)
 }
@@ -242,12 +234,9 @@ fn open_log(path: &Path) -> Result<File, Failure> {
 
 /// A mount and everything that belongs to it.
 struct Served {
-    fs: Arc<Filesystem>,
     mounted: Mounted,
-    scrub: Arc<Scrub>,
-    transfers: Arc<Transfers>,
+    closing: Arc<Closing>,
     signals: Handle,
-    storage: Image,
 }
 
 /// Everything that can fail comes before the first write, so that a refused mount leaves the image
@@ -283,8 +272,20 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
             syncline_fuse::URING_SWITCH
         );
     }
-    let prepared = Session::prepare(fs.clone(), &args.directory, &choices.kernel(&image))?;
-    let signals = signals::unmount(caught, prepared.unmounter(), &fs)?;
+    let device = reach::device(&storage, &image, fs.uuid(), choices)?;
+    let (device, without) = (device.as_ref().ok().cloned(), device.err());
+    let read = block_on(superblock_of_device(&storage, device.as_deref())).map_err(about)?;
+    let mut options = choices.kernel(&image);
+    options.kernel.device = device.clone();
+    let prepared = Session::prepare(fs.clone(), &args.directory, &options)?;
+    let why_not = reach::why_not(prepared.session().sync_reach(), without.as_deref());
+    if let (Some(why), Fuseblk::Always) = (&why_not, choices.fuseblk) {
+        return Err(reach::impossible(why));
+    }
+    if read != block_on(superblock_of_device(&storage, device.as_deref())).map_err(about)? {
+        let text = "somebody else has used the image just before it was mounted";
+        return Err(Failure::of(Cause::InUse, text).about(&image).next("mount it again"));
+    }
     let scrub = Scrub::new(fs.store(), spawn);
     let figures = storage.figures();
     super::figures::register(
@@ -293,6 +294,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         &scrub,
         (&figures, &image),
         (choices.class(), choices.synchronous()),
+        (reach::told(why_not.as_deref()), args.options.join(",")),
         report,
     );
     let transfers = Transfers::register(prepared.session().control(), &fs);
@@ -301,7 +303,38 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         block_on(recovered.begin()).map_err(about)?;
     }
     loaded.start();
-    Ok(Served { fs, mounted: prepared.serve(), scrub, transfers, signals, storage })
+    let is_told = !choices.store.read_only && choices.fuseblk != Fuseblk::Never;
+    if let Some(why) = why_not.filter(|_| is_told) {
+        note!("syncline: sync(2) does not reach this mount ({why}): {}", reach::WITHOUT);
+    }
+    // The kernel may have refused it.
+    let device = device.filter(|_| !matches!(prepared.session().sync_reach(), SyncReach::NoDevice(_)));
+    let (state, name) = (Default::default(), image.clone());
+    let closing = Arc::new(Closing { image: name, fs, scrub, transfers, storage, device, state });
+    let at_the_end = closing.clone();
+    prepared.session().before_the_end(move || at_the_end.close(Kernel::Waits));
+    let (session, last) = (Arc::downgrade(prepared.session()), closing.clone());
+    let close = move || {
+        session.upgrade().iter().for_each(|session| session.take_over_mapped());
+        // The dead mount keeps the kernel's claim as long as files are open there.
+        last.close(Kernel::Waits);
+        last.finish()
+    };
+    let signals = signals::unmount(caught, prepared.unmounter(), close)?;
+    Ok(Served { mounted: prepared.serve(), closing, signals })
+}
+
+/// The superblock of a block device that the kernel claims for the mount; of another image `None`. We
+/// give up our claim right before. If somebody else has written to the image between the two, there is
+/// another superblock, since nobody writes anything before one of a new log epoch.
+async fn superblock_of_device(
+    storage: &Image,
+    device: Option<&MountDevice>,
+) -> Result<Option<Superblock>, StoreError> {
+    match device.is_some_and(MountDevice::is_image) {
+        true => Ok(Some(syncline_store::read_superblocks(&storage.device()).await?.superblock)),
+        false => Ok(None),
+    }
 }
 
 /// The next step for a damaged image: not a read-only mount, if that would fail as well.

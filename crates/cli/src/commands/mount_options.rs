@@ -22,7 +22,7 @@ pub const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
 /// The words to suggest for one that is unknown.
-const NAMES: [&str; 45] = [
+const NAMES: [&str; 46] = [
     "ro",
     "rw",
     "snapshot",
@@ -61,6 +61,7 @@ const NAMES: [&str; 45] = [
     "check_opens",
     "nocheck_opens",
     "receipts",
+    "fuseblk",
     "transport",
     "uring_switch",
     "defaults",
@@ -95,6 +96,19 @@ pub struct MountChoices {
     transport: Transport,
     /// Do not switch FUSE over io_uring on.
     leaves_uring_switch: bool,
+    /// Whether the mount gets a block device.
+    pub fuseblk: Fuseblk,
+}
+
+/// Whether a mount gets a block device, so that sync(2) reaches it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Fuseblk {
+    /// Root's mounts, where that is safe.
+    Auto,
+    /// Or it is refused. Also in a mount namespace that may end with the daemon.
+    Always,
+    #[default]
+    Never,
 }
 
 impl MountChoices {
@@ -243,6 +257,14 @@ impl MountChoices {
                     self.store.lab.ablations.insert(name.parse()?);
                 }
             }
+            "fuseblk" => {
+                self.fuseblk = match value {
+                    "auto" => Fuseblk::Auto,
+                    "always" => Fuseblk::Always,
+                    "never" => Fuseblk::Never,
+                    _ => return Err("choose auto, always or never".into()),
+                }
+            }
             "transport" => {
                 self.transport = match value {
                     "auto" => Transport::Auto,
@@ -290,6 +312,22 @@ impl MountChoices {
         let is_promised =
             class == Durability::Strict.to_string() || promised == Synchronous::Everything as usize;
         (self.fs.durability == Durability::Strict && !is_promised).then(|| "durability=strict".to_owned())
+    }
+
+    /// What a mount keeps for its whole life, to compare.
+    pub fn kept_for_life(&self) -> String {
+        let (store, fs) = (&self.store, &self.fs);
+        let times = (fs.access_time, fs.directory_access_time);
+        let memory = (store.memtable_bytes, store.node_cache_bytes, fs.dirty_bytes_max, fs.kept_bytes_max);
+        let space = (store.discard, self.punch_holes, fs.compression);
+        let kept = (self.no_recovery, store.accept_damaged_log, store.checkpoint_interval, fs.receipts_max);
+        let promised = (fs.durability, self.synchronous, &self.snapshot, &self.log);
+        let others = self.allow_other.unwrap_or(rustix::process::geteuid().is_root());
+        let kernel = (others, self.direct_io, self.check_opens, self.transport, self.fuseblk);
+        format!(
+            "{times:?} {memory:?} {space:?} {kept:?} {promised:?} {kernel:?} {:?}",
+            self.leaves_uring_switch
+        )
     }
 
     /// True if FUSE over io_uring should be switched on where it is off.

@@ -43,7 +43,8 @@ pub fn for_mount(directory: &Path, options: &[String]) -> Outcome {
 pub fn remount(directory: &Path, options: &[String], shown: &[String]) -> Outcome {
     let choices = MountChoices::parse_remount(options)?;
     // For another filesystem, the kernel would report an invalid argument.
-    control::text(directory, "daemon")?;
+    let daemon: serde_json::Value =
+        serde_json::from_str(&control::text(directory, "daemon")?).unwrap_or_default();
     if !choices.store.read_only {
         let stats: serde_json::Value = serde_json::from_str(&control::stats(directory)?).unwrap_or_default();
         if let Some(reason) = stats["read_only"].as_str() {
@@ -66,7 +67,9 @@ pub fn remount(directory: &Path, options: &[String], shown: &[String]) -> Outcom
             error => error.into(),
         },
     )?;
-    let left: Vec<_> = left_by_remount(options).into_iter().filter(|name| !shown.contains(name)).collect();
+    let mounted = daemon["options"].as_str().map(str::to_owned);
+    let stays = |option: &String| shown.contains(option) || changes_nothing(mounted.as_deref(), option);
+    let left: Vec<_> = left_by_remount(options).into_iter().filter(|option| !stays(option)).collect();
     if !left.is_empty() {
         let left = left.join(", ");
         note!(
@@ -74,6 +77,18 @@ pub fn remount(directory: &Path, options: &[String], shown: &[String]) -> Outcom
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// True if a mount with these options is as it would be with this one besides. (Some contradict each
+/// other only where the mount can be written.)
+fn changes_nothing(mounted: Option<&str>, option: &str) -> bool {
+    let Some(mounted) = mounted else { return false };
+    let kept = |options: &[&str]| {
+        let options: Vec<String> = options.iter().map(|text| (*text).to_owned()).collect();
+        MountChoices::parse_remount(&options).ok().map(|choices| choices.kept_for_life())
+    };
+    let own: Vec<&str> = mounted.split(',').collect();
+    kept(&own).is_some_and(|before| kept(&[&own[..], &[option]].concat()) == Some(before))
 }
 
 /// The options that a remount leaves unchanged: all with a value, and some words.
@@ -90,6 +105,25 @@ fn left_by_remount(options: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_option_that_the_mount_has_already_changes_nothing() {
+        for (mounted, option) in [
+            ("", "relatime"),
+            ("", "diratime"),
+            ("noatime", "noatime"),
+            ("ro,commit=5,compress", "compress=zstd"),
+            ("commit=5", "commit=5"),
+            ("cache=64MiB", "cache=65536KiB"),
+            ("noatime,relatime", "relatime"),
+        ] {
+            assert!(changes_nothing(Some(mounted), option), "{mounted} and {option}");
+        }
+        for (mounted, option) in [("", "noatime"), ("noatime", "relatime"), ("commit=5", "commit=6")] {
+            assert!(!changes_nothing(Some(mounted), option), "{mounted} and {option}");
+        }
+        assert!(!changes_nothing(None, "relatime"), "an older daemon does not tell");
+    }
 
     #[test]
     fn what_a_remount_leaves_is_told() {

@@ -5,7 +5,6 @@ use crate::failure::Failure;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::Arc;
-use syncline_fs::Filesystem;
 use syncline_fuse::Unmounter;
 
 /// From now on no signal that can be caught ends the process by accident; those that unmount wait for
@@ -19,10 +18,14 @@ pub fn catch() -> Result<Signals, Failure> {
 }
 
 /// Unmounts at the first signal; open files keep the detached mount alive until they are closed. A
-/// second signal does not wait for them: everything is written back, and the process ends.
-pub fn unmount(mut signals: Signals, unmounter: Unmounter, fs: &Arc<Filesystem>) -> Result<Handle, Failure> {
+/// second signal does not wait for them: `close` takes over what programs have stored to mappings until
+/// then and writes everything back, and the process ends.
+pub fn unmount(
+    mut signals: Signals,
+    unmounter: Unmounter,
+    close: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+) -> Result<Handle, Failure> {
     let handle = signals.handle();
-    let fs = fs.clone();
     std::thread::Builder::new().name("syncline-signals".into()).spawn(move || {
         let mut signals = signals.forever();
         if signals.next().is_none() {
@@ -37,7 +40,7 @@ pub fn unmount(mut signals: Signals, unmounter: Unmounter, fs: &Arc<Filesystem>)
             }
         }
         if signals.next().is_some() {
-            let closed = super::image::close(&fs);
+            let closed = close();
             if let Err(failure) = &closed {
                 tracing::error!("{failure}");
             }

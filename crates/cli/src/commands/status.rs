@@ -1,14 +1,14 @@
 //! `syncline status`: all mounts of this machine at a glance.
 
-use super::ask;
 use super::stats::{network, summary};
+use super::{ask, reach};
 use crate::failure::{Failure, Outcome};
 use crate::live::Sample;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
-use syncline_fuse::{FILESYSTEM_TYPE, MountEntry, mounts};
+use syncline_fuse::{MountEntry, mounts};
 
 /// How long a daemon may take before it counts as silent, and how long fsyncs are counted.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -28,7 +28,7 @@ type Found = Result<(Sample, f64), Failure>;
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     let mut entries: Vec<MountEntry> = Vec::new();
-    for entry in mounts()?.into_iter().filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE) {
+    for entry in mounts()?.into_iter().filter(MountEntry::is_ours) {
         // If a filesystem is bind-mounted at several places, the first one counts.
         if !entries.iter().any(|other| other.is_of_the_same(&entry)) {
             entries.push(entry);
@@ -59,6 +59,9 @@ pub fn run(args: Args) -> Outcome {
                 }
                 let errors = summary::errors(sample).unwrap_or_else(|| "none".into());
                 say!("    {fsyncs:.1} fsyncs/s; errors: {errors}");
+                if let Some(words) = reach::in_words(&sample.stats["daemon"]) {
+                    say!("    {words}");
+                }
             }
             Err(failure) => say!("    {failure}"),
         }
@@ -83,7 +86,7 @@ fn look(entry: &MountEntry) -> Found {
 fn image_of<'a>(entry: &'a MountEntry, found: &'a Found) -> &'a str {
     match found {
         Ok((sample, _)) => sample.text("/daemon/image"),
-        Err(_) => &entry.source,
+        Err(_) => &entry.image,
     }
 }
 
@@ -96,6 +99,7 @@ fn object(entry: &MountEntry, found: &Found) -> Value {
             "pid": sample.number("/daemon/pid"),
             "space": sample.stats["space"],
             "read_only": sample.stats["read_only"],
+            "sync": sample.stats["daemon"]["sync"],
             "lease": sample.stats["lease"],
             "lost": sample.stats["lost"],
             "image_changed": sample.stats["image_changed"],
@@ -103,7 +107,7 @@ fn object(entry: &MountEntry, found: &Found) -> Value {
             "errors": summary::errors(sample),
         }),
         Err(failure) => {
-            json!({ "mount": mount, "image": entry.source, "failure": failure.to_string() })
+            json!({ "mount": mount, "image": entry.image, "failure": failure.to_string() })
         }
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use syncline_device::{DeviceError, Holder, block_on};
 use syncline_format::superblock::Superblock;
 use syncline_fuse::{
-    Elsewhere, FILESYSTEM_TYPE, MountEntry, control, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
+    Elsewhere, MountEntry, control, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
 };
 use syncline_image::{How, Image};
 use uuid::Uuid;
@@ -129,7 +129,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         }
         return Err(failure);
     }
-    let image = written.clone().unwrap_or_else(|| PathBuf::from(&mounted.source));
+    let image = written.clone().unwrap_or_else(|| PathBuf::from(&mounted.image));
     let released = match ended {
         // The image was never written to, and its daemon is gone.
         Ok(Waiting::ForAnAnswer) if written.is_none() => return Ok(ExitCode::SUCCESS),
@@ -159,10 +159,9 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
             require_same_mount(&image, &superblock, epoch.as_deref())?;
         }
         Released::As(superblock) if superblock.clean => {}
-        Released::As(_) => note!(
-            "syncline: {}: its daemon could not be asked, or had ended before; mount the image again to recover what was synced",
-            mounted.mount_point.display()
-        ),
+        // Its daemon had ended before, or could not be asked.
+        Released::As(_) if mounted.is_read_only() => {}
+        Released::As(_) => return Err(not_closed_well(&image)),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -212,17 +211,17 @@ fn resolve(directory: &Path) -> Result<PathBuf, Failure> {
 /// The mount at a directory, which must be of ours.
 fn require_mounted(directory: &Path) -> Result<MountEntry, Failure> {
     let all = mounts()?;
-    let is_ours = |entry: &&MountEntry| entry.filesystem_type == FILESYSTEM_TYPE;
+    let is_ours = |entry: &&MountEntry| entry.is_ours();
     let mounted = all.iter().rfind(|entry| entry.mount_point == directory);
     mounted.filter(is_ours).cloned().ok_or_else(|| {
         let text = format!("no Syncline filesystem is mounted at {}", directory.display());
         let failure = Failure::of(Cause::MountPoint, text);
-        match all.iter().filter(is_ours).rfind(|entry| Path::new(&entry.source) == directory) {
+        match all.iter().filter(is_ours).rfind(|entry| Path::new(&entry.image) == directory) {
             Some(entry) => failure.next(format!(
                 "the image is mounted at {0}: 'syncline umount {0}'",
                 entry.mount_point.display()
             )),
-            None => failure.next("'findmnt -t fuse.syncline' lists those that are"),
+            None => failure.next("'syncline status' lists those that are"),
         }
     })
 }
@@ -370,7 +369,7 @@ fn wait_for_release(
         }
         // Someone has mounted it again. The remaining mount of the old filesystem is not served.
         let again = |other: &MountEntry| {
-            let same_image = other.filesystem_type == FILESYSTEM_TYPE && other.source == mounted.source;
+            let same_image = other.is_ours() && other.image == mounted.image;
             same_image && !other.is_of_the_same(mounted)
         };
         if mounts()?.iter().any(again) {
@@ -434,8 +433,13 @@ fn require_clean(image: &Path, superblock: &Superblock, uuid: Option<Uuid>) -> R
     if superblock.clean {
         return Ok(());
     }
+    Err(not_closed_well(image))
+}
+
+/// The failure for an image that its daemon has not left clean.
+fn not_closed_well(image: &Path) -> Failure {
     let text = "it is unmounted, but the last checkpoint did not end well, or had to leave out data that could not be written, so what was not synced may be lost";
-    Err(Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced"))
+    Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced")
 }
 
 /// An image on a network may be taken over while its daemon writes what is left. What another host

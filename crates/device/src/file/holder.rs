@@ -2,7 +2,7 @@
 
 use super::open::Refusal;
 use super::{claimed, lock, strangers};
-use crate::{MountEntry, mounts, parse_mounts};
+use crate::{FILESYSTEM_TYPES, MountEntry, mounts, parse_mounts};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -85,6 +85,11 @@ impl Holder {
                 "wait until it ends; a daemon whose mount is gone ends when the files that are open there are closed"
                     .into()
             }
+            Self::Mount { filesystem_type, mount_point, .. }
+                if FILESYSTEM_TYPES.contains(&&**filesystem_type) =>
+            {
+                format!("its daemon has gone: 'syncline umount -l {}' removes it", mount_point.display())
+            }
             Self::Device { device } => {
                 format!("'lsblk {0}' and 'fuser -v {0}' tell more", device.display())
             }
@@ -129,14 +134,23 @@ impl Holder {
             let named = Path::new(&mount.source) == device && !mount.filesystem_type.starts_with("fuse");
             mount.device == number || named
         };
-        if let Some(mount) = mounts().ok().and_then(|mounts| mounts.into_iter().rfind(is_it)) {
-            let MountEntry { mount_point, filesystem_type, .. } = mount;
-            return Self::Mount { filesystem_type, device: device.to_owned(), mount_point };
+        let mount = mounts().ok().and_then(|mounts| mounts.into_iter().rfind(is_it));
+        let process = || {
+            process_with(|pid, descriptor| {
+                fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).is_ok_and(|link| link == device)
+            })
+        };
+        // A mount of ours has a daemon, unless that has died.
+        match mount {
+            Some(mount) if mount.is_ours() => process().unwrap_or_else(|| Self::of_mount(mount, device)),
+            Some(mount) => Self::of_mount(mount, device),
+            None => process().unwrap_or_else(|| Self::Device { device: device.to_owned() }),
         }
-        process_with(|pid, descriptor| {
-            fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).is_ok_and(|link| link == device)
-        })
-        .unwrap_or_else(|| Self::Device { device: device.to_owned() })
+    }
+
+    fn of_mount(mount: MountEntry, device: &Path) -> Self {
+        let MountEntry { mount_point, filesystem_type, .. } = mount;
+        Self::Mount { filesystem_type, device: device.to_owned(), mount_point }
     }
 }
 
@@ -176,8 +190,7 @@ fn describe(pid: u32, descriptors: &[i32]) -> Holder {
     let links: Vec<PathBuf> = links.collect();
     // A mount of ours is identified by the path of its image, which its daemon has open.
     let is_its = |mount: &MountEntry| {
-        mount.filesystem_type.starts_with("fuse.")
-            && links.iter().any(|link| link == Path::new(&mount.source))
+        mount.filesystem_type.starts_with("fuse") && links.iter().any(|link| link == Path::new(&mount.image))
     };
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     let mount_point = parse_mounts(&table).filter(is_its).last().map(|mount| mount.mount_point);

@@ -65,6 +65,12 @@ pub(super) fn share(file: &File) -> io::Result<()> {
     set(file, libc::F_UNLCK, MARK, 1).map(drop)
 }
 
+/// Gives up every lock on this file.
+pub(super) fn unlock(file: &File) -> io::Result<()> {
+    // A length of 0 means up to the end.
+    set(file, libc::F_UNLCK, 0, 0).map(drop)
+}
+
 fn lock_to_read(file: &File, bytes: Range<i64>) -> io::Result<bool> {
     if !set(file, libc::F_RDLCK, bytes.start, bytes.end.min(MARK) - bytes.start)? {
         return Ok(false);

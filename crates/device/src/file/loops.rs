@@ -1,9 +1,10 @@
-//! Loop devices, as the kernel reports them: what is below each, and which bytes of it.
+//! Loop devices, as the kernel reports them: what is below each, and which bytes of it. And those that
+//! we make, which only give a mount its name: nothing is read or written through them.
 
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,24 @@ use std::path::{Path, PathBuf};
 pub(super) const WHOLE: Range<u64> = 0..1 << 62;
 /// `LOOP_GET_STATUS64`
 const GET_STATUS: libc::Ioctl = 0x4c05;
+/// `LOOP_CONFIGURE` (Linux 5.8)
+const CONFIGURE: libc::Ioctl = 0x4c0a;
+/// `LOOP_CTL_ADD` and `LOOP_CTL_REMOVE`, which are given the number of a device.
+const ADD: libc::Ioctl = 0x4c80;
+const REMOVE: libc::Ioctl = 0x4c81;
+/// `LO_FLAGS_AUTOCLEAR`: the device lets go of its file when nobody has it any more, as after the end
+/// of a mount, whether its daemon lives or not.
+const CLEARED_WITH_LAST_USER: u32 = 4;
+/// `LO_FLAGS_DIRECT_IO`: whoever looks at the device anyway, as udev does, leaves no stale copies of
+/// the image in the page cache.
+const DIRECT: u32 = 16;
+/// The numbers of the devices that we make. Each image has its own, so that a mount has the same device
+/// number each time; who else makes loop devices takes low numbers.
+const NUMBERS: Range<u32> = 4096..32768;
+/// How many numbers are tried: an image that is mounted several times for reading needs more than one.
+const NUMBERS_TRIED: u32 = 64;
+/// The text that tells our devices from others, where the kernel has room for the name of a file.
+const MARK: &[u8] = b"syncline: the name of a mount";
 /// The unit of a partition's `start` and `size`, whatever the disk's sector size.
 const SECTOR_BYTES: u64 = 512;
 
@@ -74,6 +93,11 @@ impl Status {
         }
     }
 
+    /// True if we made the device, for a mount.
+    fn is_for_a_mount(&self) -> bool {
+        self.names.starts_with(MARK)
+    }
+
     fn below(&self) -> Identity {
         match self.block_number {
             0 => Identity::File { device: self.device, inode: self.inode },
@@ -104,6 +128,8 @@ pub(super) fn below(device: &File, bytes: &Range<u64>) -> Option<Below> {
 pub(super) struct Above {
     pub(super) path: PathBuf,
     pub(super) number: u64,
+    /// It only gives a mount of ours its name.
+    pub(super) is_for_a_mount: bool,
 }
 
 /// The loop devices that show any of these bytes.
@@ -116,14 +142,101 @@ pub(super) fn above(identity: Identity, bytes: &Range<u64>) -> Vec<Above> {
             return None;
         }
         let path = Path::new("/dev").join(disk.file_name()?);
-        let below = match open(&path, known.number).and_then(|device| Status::of(&device)) {
-            Ok(status) => status.below(),
-            // A user who may not open it can still compare the file at the path.
-            Err(_) => Identity::of(&fs::metadata(&known.path).ok()?),
+        let (below, is_for_a_mount) = match open(&path, known.number).and_then(|device| Status::of(&device)) {
+            Ok(status) => (status.below(), status.is_for_a_mount()),
+            // A user who may not open it can still compare the file at the path, and the number:
+            // only root could have made it.
+            Err(_) => (Identity::of(&fs::metadata(&known.path).ok()?), is_for_a_mount(&disk)),
         };
-        (below == identity).then_some(Above { path, number: known.number })
+        (below == identity).then_some(Above { path, number: known.number, is_for_a_mount })
     });
     over.collect()
+}
+
+/// True for a loop device, by its directory in /sys, whose number is one of those that we give.
+pub(crate) fn is_for_a_mount(disk: &Path) -> bool {
+    let name = disk.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("loop"));
+    name.and_then(|number| number.parse().ok()).is_some_and(|number| NUMBERS.contains(&number))
+}
+
+/// Makes a loop device over a file for a mount, as its source. It has the number that belongs to `wish`
+/// unless another one has that. The device goes when nobody has it any more.
+pub(super) fn attach(file: &File, wish: u32) -> io::Result<(PathBuf, File)> {
+    tidy();
+    let control = File::options().read(true).write(true).open("/dev/loop-control")?;
+    for attempt in 0..NUMBERS_TRIED {
+        let number = NUMBERS.start + (wish % NUMBERS.len() as u32 + attempt) % NUMBERS.len() as u32;
+        match control_device(&control, ADD, number) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+            _ => {}
+        }
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let device = open_to_attach(&path, number);
+        match device.and_then(|device| configure(&device, file.as_raw_fd()).map(|()| device)) {
+            // Kernels may refuse to mount a device that somebody can write to.
+            Ok(device) => return File::open(&path).map(|kept| (path, kept)).inspect(|_| drop(device)),
+            // Another mount has this one; or it was tidied away before it was opened.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENXIO)) => {}
+            Err(error) => {
+                let _ = control_device(&control, REMOVE, number);
+                return Err(error);
+            }
+        }
+    }
+    Err(io::ErrorKind::ResourceBusy.into())
+}
+
+fn open_to_attach(path: &Path, number: u32) -> io::Result<File> {
+    let device = File::options().read(true).write(true).open(path)?;
+    let known = fs::read_to_string(format!("/sys/block/loop{number}/dev"))?;
+    let own = device.metadata()?.rdev();
+    match known.trim() == format!("{}:{}", libc::major(own), libc::minor(own)) {
+        true => Ok(device),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Removes our loop devices that nobody has any more. (The kernel refuses to remove others.)
+pub(super) fn tidy() {
+    let Ok(control) = File::options().read(true).write(true).open("/dev/loop-control") else { return };
+    let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
+    let unused = |disk: &PathBuf| is_for_a_mount(disk) && !disk.join("loop/backing_file").exists();
+    for disk in disks.filter(unused) {
+        let number = disk.file_name().and_then(|name| name.to_str()?.strip_prefix("loop")?.parse().ok());
+        number.map(|number| control_device(&control, REMOVE, number));
+    }
+}
+
+fn control_device(control: &File, request: libc::Ioctl, number: u32) -> io::Result<()> {
+    // SAFETY: the requests take a number, and no memory.
+    match unsafe { libc::ioctl(control.as_raw_fd(), request, number) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `struct loop_config`
+#[repr(C)]
+struct Config {
+    file: u32,
+    block_bytes: u32,
+    status: Status,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<Config>() == 304);
+
+fn configure(device: &File, file: RawFd) -> io::Result<()> {
+    // SAFETY: it consists of numbers and bytes, for which zeros are valid.
+    let mut config: Config = unsafe { std::mem::zeroed() };
+    config.file = file as u32;
+    config.status.flags = CLEARED_WITH_LAST_USER | DIRECT;
+    config.status.names[..MARK.len()].copy_from_slice(MARK);
+    // SAFETY: the kernel reads one `struct loop_config`.
+    match unsafe { libc::ioctl(device.as_raw_fd(), CONFIGURE, &raw const config) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Opens a loop device to query it; checks its identity, since a node in /dev may be anything.

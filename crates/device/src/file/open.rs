@@ -72,18 +72,19 @@ pub(super) fn tell(path: &Path, refusal: Refusal) -> DeviceError {
 fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, Refusal> {
     let failed = Refusal::Failed;
     let block_device = is_block_device(&fs::metadata(path).map_err(failed)?).map_err(failed)?;
-    let mut how = File::options();
-    how.read(true).write(!options.read_only);
-    let opened = match block_device && !options.beside_writer {
-        true => open_alone(path, &mut how),
-        false => how.open(path),
-    };
-    let file = opened.map_err(|source| match source.raw_os_error() {
+    // The claim has a descriptor of its own, since the kernel takes its place when it mounts.
+    let claimed = block_device && !options.beside_writer;
+    let claim = claimed.then(|| open_alone(path, File::options().read(true))).transpose();
+    let claim = claim.map_err(|source| match source.raw_os_error() {
         Some(libc::EBUSY) => Refusal::Claimed(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())),
         _ => failed(source),
     })?;
+    let file = File::options().read(true).write(!options.read_only).open(path).map_err(failed)?;
     // The path may lead elsewhere since we looked.
-    if is_block_device(&file.metadata().map_err(failed)?).map_err(failed)? != block_device {
+    let found = file.metadata().map_err(failed)?;
+    let is_other =
+        |claim: &File| claim.metadata().is_ok_and(|claim| Identity::of(&claim) != Identity::of(&found));
+    if is_block_device(&found).map_err(failed)? != block_device || claim.as_ref().is_some_and(is_other) {
         return Err(failed(io::Error::other("it was replaced while being opened")));
     }
     // The kernel lets us open a read-only device for writing, and then refuses each write.
@@ -107,6 +108,7 @@ fn try_open(path: &Path, options: OpenOptions) -> Result<OpenFile, Refusal> {
             _ => ways::Use::Write,
         },
     )?;
+    *others.own.lock() = claim;
     let direct = options.direct == Use::Auto && enable_direct(path, &file).map_err(failed)?;
     let flushes_with_write = block_device && direct && through::flushes_with_write(&file).unwrap_or(false);
     Ok(OpenFile { file, others, direct, block_device, flushes_with_write, made: false })

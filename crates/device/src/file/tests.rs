@@ -5,7 +5,7 @@ use crate::{DeviceExt, block_on};
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt as _, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -472,4 +472,63 @@ fn what_was_made_can_be_read_beside_its_maker() {
     assert!(FileDevice::open(&path, OpenOptions::default()).is_err());
     drop((first, made));
     drop(patiently(|| FileDevice::open(&path, OpenOptions::default())).unwrap());
+}
+
+/// A loop device that gives a mount its name keeps nobody from the image, dead or alive, and goes by
+/// itself.
+#[test]
+fn the_loop_device_of_a_mount_is_no_way_to_its_image() {
+    let (_place, path) = image();
+    let device = open(&path, OpenOptions::default());
+    let named = match device.for_mount(7) {
+        Ok(named) => named,
+        Err(error) => return eprintln!("skipped: no loop devices here: {error}"),
+    };
+    assert!(!named.is_image());
+    let about = Path::new("/sys/block").join(named.path().file_name().unwrap());
+    let behind = fs::read_to_string(about.join("loop/backing_file")).unwrap();
+    assert_eq!(Path::new(behind.trim_end()), path.canonicalize().unwrap());
+    // As the kernel does for a mount, even a dead one.
+    let claimed = ways::open_alone(named.path(), fs::File::options().read(true)).unwrap();
+    let second = device.for_mount(7).unwrap();
+    assert_ne!(second.path(), named.path(), "another mount has that");
+    drop(device);
+    let again = open(&path, OpenOptions::default());
+    block_on(again.write_at(0, vec![Bytes::from(vec![1; 4096])])).unwrap();
+    named.leave_to_mount();
+    assert!(about.join("loop/backing_file").exists(), "it lives as long as somebody has it");
+    drop(claimed);
+    named.remove();
+    second.remove();
+    assert!(!about.exists());
+}
+
+/// What is no file has a device as well.
+#[test]
+fn a_name_without_a_file_gets_a_loop_device() {
+    let Ok(named) = MountDevice::called("nbd://host/export", 9) else {
+        return eprintln!("skipped: no loop devices here");
+    };
+    let about = Path::new("/sys/block").join(named.path().file_name().unwrap());
+    let behind = fs::read_to_string(about.join("loop/backing_file")).unwrap();
+    assert_eq!(behind.trim_end(), "/memfd:nbd://host/export (deleted)");
+    // Nobody can change it.
+    let written = fs::File::options().write(true).open(named.path()).and_then(|file| {
+        file.write_all_at(&[1; 4096], 0)?;
+        file.sync_all()
+    });
+    assert!(written.is_err());
+    named.remove();
+    assert!(!about.exists());
+}
+
+#[test]
+fn others_may_have_a_device_that_was_let_go() {
+    let (_place, path) = image();
+    let device = open(&path, OpenOptions::default());
+    device.let_go();
+    let other = open(&path, OpenOptions::default());
+    assert!(block_on(device.write_at(0, vec![Bytes::from(vec![1; 4096])])).is_err());
+    block_on(other.write_at(0, vec![Bytes::from(vec![2; 4096])])).unwrap();
+    block_on(device.read_at(0, 4096)).unwrap();
 }

@@ -5,7 +5,10 @@
 //! - Opening a loop device also locks the bytes below it, where someone who opens the file locks
 //!   them.
 //! - Opening anything for writing claims the loop devices over the same bytes, as the kernel does
-//!   for a filesystem that it mounts.
+//!   for a filesystem that it mounts. Those that only give a mount of ours its name are left alone:
+//!   nothing is written through them, and one of a daemon that has died must not keep the image from
+//!   the next.
+//! - A block device is claimed as well, until the kernel claims it for the mount.
 //!
 //! A file or device that can't be examined (in another namespace, deleted, or not accessible to
 //! this user) is not a reason to refuse; only use is.
@@ -13,6 +16,7 @@
 use super::lock::lock;
 use super::loops::{self, Below, Identity, WHOLE};
 use super::open::Refusal;
+use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -34,11 +38,13 @@ pub(super) enum Use {
 /// Excludes those who reach the same bytes in another way, as long as it is held.
 #[derive(Default)]
 pub(crate) struct Others {
+    /// The claim on the opened block device, while it is ours.
+    pub(super) own: Mutex<Option<File>>,
     /// The files and devices below the opened one, from there downwards, as far as they could be
     /// opened, each with the byte at which the image begins in it.
     pub(super) below: Vec<(File, u64)>,
     /// Loop devices over the same bytes.
-    above: Vec<File>,
+    pub(super) above: Mutex<Vec<File>>,
 }
 
 /// Locks and claims everything else through which the same bytes can be reached.
@@ -46,7 +52,7 @@ pub(super) fn meet(file: &File, how: Use) -> Result<Others, Refusal> {
     let identity = Identity::of(&file.metadata().map_err(Refusal::Failed)?);
     let mut others = Others::default();
     if how == Use::Write {
-        claim_above(identity, &WHOLE, None, DEPTH_MAX, &mut others.above)?;
+        claim_above(identity, &WHOLE, None, DEPTH_MAX, others.above.get_mut())?;
     }
     let mut bytes = WHOLE;
     while others.below.len() < DEPTH_MAX {
@@ -55,7 +61,7 @@ pub(super) fn meet(file: &File, how: Use) -> Result<Others, Refusal> {
         };
         bytes = below.bytes.clone();
         if how == Use::Write {
-            claim_above(below.identity, &bytes, Some(below.number), DEPTH_MAX, &mut others.above)?;
+            claim_above(below.identity, &bytes, Some(below.number), DEPTH_MAX, others.above.get_mut())?;
         }
         let Some(file) = open_below(&below, how)? else { break };
         if how == Use::Beside {
@@ -87,7 +93,7 @@ fn claim_above(
         return Ok(());
     }
     for above in loops::above(identity, bytes) {
-        if Some(above.number) == opened {
+        if Some(above.number) == opened || above.is_for_a_mount {
             continue;
         }
         match open_alone(&above.path, File::options().read(true)) {

@@ -1,5 +1,6 @@
 //! Mounting and unmounting a FUSE connection.
 
+mod apart;
 mod elsewhere;
 mod fusermount;
 mod privileged;
@@ -13,13 +14,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use syncline_device::{FILESYSTEM_TYPES, MountDevice};
 
 pub use elsewhere::{Elsewhere, is_connected, mounted_elsewhere};
-pub use privileged::remount;
+pub use privileged::{namespace_outlives_us, remount};
 pub use syncline_device::{MountEntry, mounts};
 
-/// The filesystem type that `mount` and `findmnt` show.
-pub const FILESYSTEM_TYPE: &str = "fuse.syncline";
+/// The filesystem type that `mount` and `findmnt` show for a mount without a block device.
+const PLAIN_TYPE: &str = FILESYSTEM_TYPES[0];
+/// And for one with a block device.
+const BLOCK_TYPE: &str = FILESYSTEM_TYPES[1];
 /// The part of the filesystem type after "fuse.".
 const SUBTYPE: &str = "syncline";
 /// How far the kernel reads ahead in a sequential read: as much as one READ carries. Its own
@@ -34,6 +38,9 @@ const FUSE_DEVICE: &str = "/dev/fuse";
 pub struct KernelOptions {
     /// The source that `mount` and `findmnt` show: the image's path.
     pub source: OsString,
+    /// The block device to be the source instead, if root mounts and the kernel allows it. The kernel
+    /// then passes sync(2) on, and its unmount waits for the daemon. Default: none.
+    pub device: Option<Arc<MountDevice>>,
     /// Refuse all changes. Default: no.
     pub read_only: bool,
     /// Let users other than the mounting one in (permission bits apply either way). Default: yes
@@ -56,6 +63,7 @@ impl KernelOptions {
         let source = source.into();
         Self {
             source,
+            device: None,
             read_only: false,
             allow_other: None,
             no_suid: false,
@@ -71,6 +79,9 @@ impl KernelOptions {
 enum Method {
     /// By mount(2).
     Direct,
+    /// By mount(2), with a block device. The kernel asks the daemon before such a mount ends, and
+    /// waits for the answer.
+    Block,
     /// By fusermount3.
     Helper,
 }
@@ -82,6 +93,12 @@ pub struct MountPoint {
     path: PathBuf,
     method: Method,
     mounted: bool,
+    /// The block device, of a mount that has one.
+    device: Option<Arc<MountDevice>>,
+    /// Why it has none though one was asked for.
+    without_device: Option<io::Error>,
+    /// Requests are answered.
+    served: bool,
     /// The connection has ended: another daemon may have mounted at the path since.
     ended: Arc<AtomicBool>,
 }
@@ -89,6 +106,16 @@ pub struct MountPoint {
 /// Mounts at `path`. The connection's first request, INIT, is then waiting at the descriptor.
 pub fn mount(path: &Path, options: &KernelOptions) -> Result<(OwnedFd, MountPoint), MountError> {
     let path = examine(path)?;
+    let mut without_device = None;
+    if let Some(device) = options.device.as_ref().filter(|_| privileged::may_mount()) {
+        match privileged::mount_device(&path, options, device)? {
+            Ok(descriptor) => {
+                let mount_point = MountPoint::new(path, Method::Block, Some(device.clone()), None);
+                return Ok((descriptor, mount_point));
+            }
+            Err(refused) => without_device = Some(refused),
+        }
+    }
     let (descriptor, method) = if privileged::may_mount() {
         match privileged::mount(&path, options) {
             // Root without the capability, as in a container: the helper may have it.
@@ -101,7 +128,7 @@ pub fn mount(path: &Path, options: &KernelOptions) -> Result<(OwnedFd, MountPoin
     } else {
         (fusermount::mount(&path, options)?, Method::Helper)
     };
-    Ok((descriptor, MountPoint { path, method, mounted: true, ended: Arc::default() }))
+    Ok((descriptor, MountPoint::new(path, method, None, without_device)))
 }
 
 /// Fails where [`mount`] is certain to fail, without mounting: a path where nothing can be mounted,
@@ -119,8 +146,8 @@ fn examine(path: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::NotDirectory { path: path.to_owned() });
     }
     let here = mounts().map_err(failed)?.into_iter().rfind(|entry| entry.mount_point == resolved);
-    if let Some(entry) = here.filter(|entry| entry.filesystem_type == FILESYSTEM_TYPE) {
-        return Err(MountError::AlreadyMounted { path: path.to_owned(), source_path: entry.source });
+    if let Some(entry) = here.filter(MountEntry::is_ours) {
+        return Err(MountError::AlreadyMounted { path: path.to_owned(), source_path: entry.image });
     }
     if fs::read_dir(&resolved).map_err(failed)?.next().is_some() {
         return Err(MountError::NotEmpty { path: path.to_owned() });
@@ -129,9 +156,37 @@ fn examine(path: &Path) -> Result<PathBuf, MountError> {
 }
 
 impl MountPoint {
+    fn new(
+        path: PathBuf,
+        method: Method,
+        device: Option<Arc<MountDevice>>,
+        without_device: Option<io::Error>,
+    ) -> Self {
+        let ended = Arc::default();
+        Self { path, method, mounted: true, device, without_device, served: false, ended }
+    }
+
     /// The mount point, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// True if the mount has a block device.
+    pub fn has_device(&self) -> bool {
+        self.method == Method::Block
+    }
+
+    /// Why it has no block device though one was asked for.
+    pub fn why_without_device(&self) -> Option<&io::Error> {
+        self.without_device.as_ref()
+    }
+
+    /// Called when requests are about to be answered.
+    pub fn serve(&mut self) {
+        self.served = true;
+        if let Some(device) = &self.device {
+            device.leave_to_mount();
+        }
     }
 
     /// Raises the kernel's read-ahead. (INIT can only lower it.) Only root may do that; without it
@@ -146,7 +201,9 @@ impl MountPoint {
     fn set_limit(&self, name: &str, value: u32) -> io::Result<()> {
         let ours = mounts()?.into_iter().rfind(|entry| entry.mount_point == self.path);
         let entry = ours.ok_or(io::ErrorKind::NotFound)?;
-        fs::write(format!("/sys/class/bdi/{}/{name}", entry.device), value.to_string())
+        // The block device has limits of its own under its number.
+        let kind = if self.has_device() { "-fuseblk" } else { "" };
+        fs::write(format!("/sys/class/bdi/{}{kind}/{name}", entry.device), value.to_string())
     }
 
     /// Unmounts. Fails with [`MountError::Busy`] while files are open there.
@@ -166,9 +223,13 @@ impl MountPoint {
 
     fn unmount_as(&mut self, lazy: bool) -> Result<(), MountError> {
         if self.mounted && self.is_ours() {
+            let dead = !self.served || self.ended.load(Ordering::Acquire);
             match self.method {
                 Method::Direct => privileged::unmount(&self.path, lazy)?,
                 Method::Helper => fusermount::unmount(&self.path, lazy)?,
+                // Nobody answers when the kernel asks, so it must not ask.
+                Method::Block if dead => privileged::abort(&self.path)?,
+                Method::Block => apart::unmount(&self.path, lazy)?,
             }
         }
         self.mounted = false;
@@ -179,7 +240,7 @@ impl MountPoint {
     fn is_ours(&self) -> bool {
         let mounted = mounts().map_or(true, |mounts| {
             let top = mounts.iter().rfind(|entry| entry.mount_point == self.path);
-            top.is_some_and(|entry| entry.filesystem_type == FILESYSTEM_TYPE)
+            top.is_some_and(MountEntry::is_ours)
         });
         // An aborted connection leaves its mount behind, dead. An unmounted one leaves none:
         // whatever is mounted there now is somebody else's.

@@ -1,13 +1,19 @@
 //! Mounting as root, by mount(2).
 
-use super::{FILESYSTEM_TYPE, FUSE_DEVICE, KernelOptions};
+use super::{BLOCK_TYPE, FUSE_DEVICE, KernelOptions, PLAIN_TYPE};
 use crate::error::MountError;
 use std::ffi::{CString, OsStr};
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
+use syncline_device::{BLOCK_BYTES, MountDevice};
+
+/// The inode number of the initial pid namespace (`PROC_PID_INIT_INO`).
+const FIRST_PIDS: u64 = 0xEFFF_FFFC;
 
 /// True when trying mount(2) makes sense.
 pub(super) fn may_mount() -> bool {
@@ -21,8 +27,49 @@ pub(crate) fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// True if this mount namespace can't end with this process: it is that of the machine's first
+/// process.
+///
+/// The last process to leave a namespace ends its mounts, and the kernel asks the daemon of each that
+/// has a block device. If that process is the daemon itself, killed, it waits for its own answer for
+/// ever: nothing ends it then but an abort of the connection.
+pub fn namespace_outlives_us() -> bool {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let first_pids = fs::metadata("/proc/self/ns/pid").is_ok_and(|pids| pids.ino() == FIRST_PIDS);
+    first_pids && namespace("1").is_some_and(|first| Some(first) == namespace("self"))
+}
+
+/// Mounts a new connection with a block device; the inner error if the kernel refuses that. Our claim
+/// on the device is given up for it, and taken again if that was in vain.
+pub(super) fn mount_device(
+    path: &Path,
+    options: &KernelOptions,
+    device: &Arc<MountDevice>,
+) -> Result<io::Result<OwnedFd>, MountError> {
+    let more = format!(",blksize={BLOCK_BYTES}");
+    device.give();
+    let refused = match mount_as(BLOCK_TYPE, device.path().as_os_str(), path, options, &more)? {
+        Ok(descriptor) => return Ok(Ok(descriptor)),
+        Err(refused) => refused,
+    };
+    let lost =
+        |source| MountError::DeviceTaken { device: device.path().to_owned(), source: Arc::new(source) };
+    device.take_back().map_err(lost)?;
+    Ok(Err(refused))
+}
+
 /// Mounts a new connection.
 pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, MountError> {
+    mount_as(PLAIN_TYPE, &options.source, path, options, "")?.map_err(|error| MountError::mount(path, error))
+}
+
+fn mount_as(
+    filesystem_type: &str,
+    source: &OsStr,
+    path: &Path,
+    options: &KernelOptions,
+    more: &str,
+) -> Result<io::Result<OwnedFd>, MountError> {
     let device =
         OpenOptions::new().read(true).write(true).open(FUSE_DEVICE).map_err(MountError::fuse_device)?;
     // SAFETY: both take nothing and cannot fail.
@@ -33,17 +80,18 @@ pub(super) fn mount(path: &Path, options: &KernelOptions) -> Result<OwnedFd, Mou
     if options.allow_other.unwrap_or(true) {
         data.push_str(",allow_other");
     }
+    data.push_str(more);
     let data = c_string(data.as_ref())?;
-    let (source, target) = (c_string(&options.source)?, c_string(path.as_os_str())?);
-    let filesystem_type = c_string(FILESYSTEM_TYPE.as_ref())?;
+    let (source, target) = (c_string(source)?, c_string(path.as_os_str())?);
+    let filesystem_type = c_string(filesystem_type.as_ref())?;
     let flags = flags(options);
     // SAFETY: all pointers are NUL-terminated strings that outlive the call.
     let result = unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), filesystem_type.as_ptr(), flags, data.as_ptr().cast())
     };
     match result {
-        0 => Ok(device.into()),
-        _ => Err(MountError::mount(path, io::Error::last_os_error())),
+        0 => Ok(Ok(device.into())),
+        _ => Ok(Err(io::Error::last_os_error())),
     }
 }
 
@@ -80,8 +128,21 @@ pub fn remount(path: &Path, options: &KernelOptions) -> Result<(), MountError> {
 
 /// Unmounts; `lazy` detaches the mount even while it is in use.
 pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
+    unmount_with(path, unmount_flags(lazy))
+}
+
+/// Ends the connection of a mount that nobody serves, and detaches the mount.
+pub(super) fn abort(path: &Path) -> Result<(), MountError> {
+    unmount_with(path, unmount_flags(true) | libc::MNT_FORCE)
+}
+
+/// Flags of umount2(2).
+pub(super) fn unmount_flags(lazy: bool) -> libc::c_int {
+    libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 }
+}
+
+fn unmount_with(path: &Path, flags: libc::c_int) -> Result<(), MountError> {
     let target = c_string(path.as_os_str())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
     // SAFETY: the pointer is a NUL-terminated string that outlives the call.
     match unsafe { libc::umount2(target.as_ptr(), flags) } {
         0 => Ok(()),
@@ -89,6 +150,6 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-fn c_string(text: &OsStr) -> Result<CString, MountError> {
+pub(super) fn c_string(text: &OsStr) -> Result<CString, MountError> {
     CString::new(text.as_bytes()).map_err(|_| MountError::PathWithNul { path: text.into() })
 }

@@ -140,7 +140,10 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::SetXattr => xattrs::set(session, request).await,
         Opcode::RemoveXattr => xattrs::remove(session, request).await,
         Opcode::Ioctl => ioctl::ioctl(session, request).await,
-        Opcode::Destroy => Ok(Reply::empty()),
+        Opcode::Destroy => {
+            session.carry_out_last().await;
+            Ok(Reply::empty())
+        }
         other => Err(Refusal::Errno(unsupported(other))),
     }
 }

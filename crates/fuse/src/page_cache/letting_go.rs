@@ -45,6 +45,9 @@ const PLACES_CACHED: usize = 1;
 const PIECE_BYTES: u64 = 64 << 20;
 const PIECE_PART: u64 = 32;
 
+/// The most files that wait where all are let go of.
+const FILES_AT_ONCE: usize = 1000;
+
 /// Pages of one file to drop.
 struct Job {
     ino: Ino,
@@ -177,6 +180,22 @@ impl LettingGo {
     /// Has the pages of a range written back and dropped some time later.
     pub fn let_go_later(&self, ino: Ino, range: Range<u64>) {
         self.queue.add(ino, vec![range], None);
+    }
+
+    /// Has all pages of these files written back and dropped, and waits for that, on a thread that
+    /// serves no requests.
+    pub async fn let_go_of_files(&self, inos: &[Ino]) {
+        for some in inos.chunks(FILES_AT_ONCE) {
+            let started = some.iter().map(|&ino| {
+                let done = Arc::<Done>::default();
+                self.queue.add(ino, vec![0..i64::MAX as u64], Some(done.clone()));
+                done
+            });
+            let started: Vec<_> = started.collect();
+            for done in started {
+                done.wait().await;
+            }
+        }
     }
 }
 

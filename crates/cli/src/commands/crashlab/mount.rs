@@ -46,7 +46,8 @@ fn serve(args: &Args) -> Outcome {
         rustix::process::setsid()?;
     }
     let (fs, mounted) = open(args)?;
-    let signals = signals::unmount(signals::catch()?, mounted.unmounter(), &fs)?;
+    let last = fs.clone();
+    let signals = signals::unmount(signals::catch()?, mounted.unmounter(), move || image::close(&last))?;
     if args.daemon {
         mount::detach_from_terminal(&File::options().append(true).open("/dev/null")?)?;
     }
