@@ -56,11 +56,11 @@ pub fn is_connected(entry: &MountEntry) -> bool {
     number.is_some_and(|number| Path::new(CONNECTIONS).join(number.to_string()).exists()) && !taken()
 }
 
-/// A device number in the kernel's one-word encoding.
+/// A device number as the kernel has it inside, which is the name of the connection.
 fn connection_number(device: &str) -> Option<u64> {
     let (major, minor) = device.split_once(':')?;
     let (major, minor): (u64, u64) = (major.parse().ok()?, minor.parse().ok()?);
-    Some((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
+    Some(major << 20 | minor)
 }
 
 #[cfg(test)]
@@ -70,8 +70,9 @@ mod tests {
     #[test]
     fn connections_have_the_numbers_of_their_devices() {
         assert_eq!(connection_number("0:53"), Some(53));
-        assert_eq!(connection_number("0:300"), Some(0x2c | 0x100 << 12));
-        assert_eq!(connection_number("8:1"), Some(0x801));
+        assert_eq!(connection_number("0:300"), Some(300));
+        // As seen with Linux 6.18.
+        assert_eq!(connection_number("7:0"), Some(7340032));
         assert_eq!(connection_number("nonsense"), None);
     }
 
