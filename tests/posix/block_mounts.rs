@@ -5,6 +5,7 @@ use crate::skip_if;
 use crate::support::{
     Loop, Mount, Place, c_program, missing_of, no_fuse, no_mounts, program, run, syncline, tool, wait_for_end,
 };
+use rustix::fs::syncfs;
 use rustix::process::{Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,6 +13,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 const WITH: [&str; 2] = ["-o", "fuseblk=always"];
 
@@ -206,6 +209,42 @@ fn nobody_waits_for_a_daemon_that_is_killed_while_it_ends() {
         wait_for_end(daemon);
         let ended = crate::support::wait(&mut umount, std::time::Duration::from_secs(60));
         assert!(ended.is_some(), "umount hangs");
+    }
+}
+
+/// A daemon that does not answer keeps sync waiting, as a disk does. One that was killed does not.
+#[test]
+fn a_sync_that_waits_for_a_daemon_ends_with_it() {
+    skip_if!(no_mounts());
+    let place = Place::with_image("32MiB");
+    for transport in ["auto", "classic"] {
+        let options = format!("fuseblk=always,transport={transport}");
+        let mut mount = Mount::new(&place.image(), &place.directory(transport), &["-o", &options]);
+        fs::write(mount.path.join("file"), "contents").unwrap();
+        let directory = File::open(&mount.path).unwrap();
+        // Connections are named after the device: major, and 20 bits of minor.
+        let number = directory.metadata().unwrap().dev();
+        let number = u64::from(rustix::fs::major(number)) << 20 | u64::from(rustix::fs::minor(number));
+        let waiting = PathBuf::from(format!("/sys/fs/fuse/connections/{number}/waiting"));
+        let (ended, end) = mpsc::channel();
+        kill_process(mount.pid(), Signal::STOP).unwrap();
+        let of_mount = directory.try_clone().unwrap();
+        std::thread::spawn(move || ended.send(syncfs(of_mount)).unwrap());
+        let mut of_machine = Command::new("sync").spawn().unwrap();
+        if waiting.exists() {
+            crate::support::eventually("both wait", || {
+                fs::read_to_string(&waiting).unwrap().trim().parse::<u64>().unwrap() >= 2
+            });
+        }
+        assert!(end.try_recv().is_err() && of_machine.try_wait().unwrap().is_none());
+        mount.kill();
+        assert!(end.recv_timeout(Duration::from_secs(60)).unwrap().is_err(), "nothing was synced");
+        assert!(crate::support::wait(&mut of_machine, Duration::from_secs(60)).is_some(), "sync hangs");
+        // The dead mount keeps nobody either.
+        let mut after = Command::new("sync").spawn().unwrap();
+        assert!(crate::support::wait(&mut after, Duration::from_secs(60)).is_some(), "sync hangs");
+        drop(directory);
+        tool("umount", &[OsStr::new("-l"), mount.path.as_ref()]).unwrap();
     }
 }
 

@@ -262,12 +262,15 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts an image. Leaves the machine's switch for FUSE over io_uring alone.
+    /// Mounts an image, also with the options of SYNCLINE_TEST_OPTIONS. Leaves the machine's switch for
+    /// FUSE over io_uring alone.
     #[track_caller]
     pub fn new(image: &Path, directory: &Path, options: &[&str]) -> Self {
         let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
         let arguments = [OsStr::new("mount"), image.as_ref(), directory.as_ref(), leave[0], leave[1]];
-        syncline(arguments.into_iter().chain(options.iter().map(OsStr::new))).ok();
+        let more = std::env::var_os("SYNCLINE_TEST_OPTIONS");
+        let more = more.iter().flat_map(|options| [OsStr::new("-o"), options]);
+        syncline(arguments.into_iter().chain(more).chain(options.iter().map(OsStr::new))).ok();
         let mut mount = Self { path: directory.to_owned(), daemon: None };
         mount.daemon = Some(mount.pid());
         mount

@@ -30,8 +30,8 @@ mod uring_switch;
 pub use counters::RequestCounters;
 pub use error::MountError;
 pub use mount::{
-    Elsewhere, KernelOptions, MountEntry, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
-    namespace_outlives_us, remount, require_mountable,
+    Elsewhere, KernelOptions, MountEntry, daemon_has_gone, is_connected, is_frozen_for_sleep,
+    mounted_elsewhere, mounts, namespace_outlives_us, remount, require_mountable,
 };
 pub use negotiate::Negotiated;
 pub use options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};

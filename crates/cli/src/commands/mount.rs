@@ -303,9 +303,8 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         block_on(recovered.begin()).map_err(about)?;
     }
     loaded.start();
-    let is_told = !choices.store.read_only && choices.fuseblk != Fuseblk::Never;
-    if let Some(why) = why_not.filter(|_| is_told) {
-        note!("syncline: sync(2) does not reach this mount ({why}): {}", reach::WITHOUT);
+    if let Some(why) = why_not.filter(|_| !choices.store.read_only) {
+        reach::tell_without(&why, choices);
     }
     // The kernel may have refused it.
     let device = device.filter(|_| !matches!(prepared.session().sync_reach(), SyncReach::NoDevice(_)));

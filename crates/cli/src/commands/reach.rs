@@ -45,6 +45,8 @@ fn may_have(choices: &MountChoices) -> Result<(), String> {
         "root's mounts only"
     } else if choices.fuseblk == Fuseblk::Auto && !syncline_fuse::namespace_outlives_us() {
         "not in a mount namespace that may end with the daemon, as a container's; see -o fuseblk"
+    } else if choices.fuseblk == Fuseblk::Auto && syncline_fuse::is_frozen_for_sleep() {
+        "not in a user's session, which is frozen while the machine goes to sleep; see -o fuseblk"
     } else {
         return Ok(());
     };
@@ -61,6 +63,15 @@ pub fn why_not(reach: &SyncReach, without: Option<&str>) -> Option<String> {
             let refused = refused.as_ref().map(|error| format!("the kernel refused fuseblk: {error}"));
             Some(without.map(str::to_owned).or(refused).unwrap_or_else(|| "no block device".to_owned()))
         }
+    }
+}
+
+/// Says once that sync(2) does not reach a mount: to the caller who has asked for it, to others in the log.
+pub fn tell_without(why_not: &str, choices: &MountChoices) {
+    if choices.fuseblk == Fuseblk::Never {
+        tracing::info!("sync(2) does not reach this mount ({why_not}): {WITHOUT}");
+    } else {
+        note!("syncline: sync(2) does not reach this mount ({why_not}): {WITHOUT}");
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{FILESYSTEM_TYPES, MountDevice};
 
 pub use elsewhere::{Elsewhere, is_connected, mounted_elsewhere};
-pub use privileged::{namespace_outlives_us, remount};
+pub use privileged::{is_frozen_for_sleep, namespace_outlives_us, remount};
 pub use syncline_device::{MountEntry, mounts};
 
 /// The filesystem type that `mount` and `findmnt` show for a mount without a block device.

@@ -39,6 +39,19 @@ pub fn namespace_outlives_us() -> bool {
     first_pids && namespace("1").is_some_and(|first| Some(first) == namespace("self"))
 }
 
+/// True if this process is in a user's session. systemd freezes those before it has the machine sleep,
+/// and the kernel then syncs every filesystem: a frozen daemon would keep the machine from sleeping, and
+/// from waking.
+pub fn is_frozen_for_sleep() -> bool {
+    fs::read_to_string("/proc/self/cgroup").is_ok_and(|cgroups| is_in_session(&cgroups))
+}
+
+/// The same of the text of a process's `cgroup` file: a line for each hierarchy, `number:names:path`.
+fn is_in_session(cgroups: &str) -> bool {
+    let paths = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.flat_map(|path| path.split('/')).any(|group| group == "user.slice")
+}
+
 /// Mounts a new connection with a block device; the inner error if the kernel refuses that. Our claim
 /// on the device is given up for it, and taken again if that was in vain.
 pub(super) fn mount_device(
@@ -152,4 +165,22 @@ fn unmount_with(path: &Path, flags: libc::c_int) -> Result<(), MountError> {
 
 pub(super) fn c_string(text: &OsStr) -> Result<CString, MountError> {
     CString::new(text.as_bytes()).map_err(|_| MountError::PathWithNul { path: text.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_of_users_are_told_from_services() {
+        assert!(is_in_session("0::/user.slice/user-0.slice/session-3.scope\n"));
+        assert!(is_in_session(
+            "5:freezer:/\n1:name=systemd:/user.slice/user-1000.slice/user@1000.service/app.slice\n"
+        ));
+        for none in
+            ["0::/system.slice/mnt-data.mount\n", "0::/init.scope\n", "0::/\n", "0::/other-user.slice\n", ""]
+        {
+            assert!(!is_in_session(none), "{none}");
+        }
+    }
 }
