@@ -228,7 +228,7 @@ impl Filesystem {
         if parents {
             self.remove_items(ino, Kind::Parent).await?;
         }
-        let _room = self.store.admit(Admission::Shrink).await?;
+        let _room = self.store.admit(Admission::Remove).await?;
         let _lease = self.lease_of_orphan(inode).await;
         let mut transaction = Transaction::new();
         transaction.delete(Inode::key(ino));
@@ -251,7 +251,7 @@ impl Filesystem {
     async fn remove_items(&self, ino: Ino, kind: Kind) -> Result<(), FsError> {
         let (mut from, to) = (Key::new(ino, kind, 0), Key::new(ino, kind, u64::MAX));
         loop {
-            let _room = self.store.admit(Admission::Shrink).await?;
+            let _room = self.store.admit(Admission::Remove).await?;
             let chunk = self.store.scan(from, to, ITEMS_EACH).await?;
             let mut transaction = Transaction::new();
             chunk.items.iter().for_each(|(key, _)| transaction.delete(*key));
@@ -305,15 +305,18 @@ impl Filesystem {
 
     /// Writes back everything that is dirty, which frees reserved blocks: a file that will go into
     /// its inode item holds a reserved block until then, and every dirty file holds room for the
-    /// tree nodes that will name its blocks. Returns false if nothing is dirty. The caller holds no
-    /// lease.
+    /// tree nodes that will name its blocks. A caller that was refused during a standstill waits for its
+    /// checkpoint instead. Returns false if nothing is dirty and there is no standstill. The caller holds
+    /// no lease.
     pub(crate) async fn give_back_by_sync(&self) -> bool {
+        let still = self.store.is_standing_still();
+        self.store.pass_gate().await;
         let dirty = self.data.queue.dirty_bytes() > 0;
         if dirty {
             // Errors are reported to those who own the data.
             self.syncfs().await.ok();
         }
-        dirty
+        dirty || still
     }
 
     /// The lease of an inode that is being removed. A late write or write-back may still hold it.

@@ -21,9 +21,12 @@ pub enum Admission {
     /// Changes existing state and takes little or no space (rename, attributes): draws on half of
     /// the floor (the part of the reserve for changes that make room), and is refused beyond that.
     Change,
-    /// Releases space or is needed to do so (unlink, truncate, orphan cleanup): draws on the
-    /// reserve.
+    /// Releases space or is needed to do so (unlink, truncate): draws on the reserve.
     Shrink,
+    /// Like `Shrink`, for removing an inode without names. It does not wait for a standstill to end:
+    /// a writer without room waits for it and holds the lease that the standstill needs. Nobody can
+    /// see on which side of the snapshot it is.
+    Remove,
     /// Like `Shrink`, but for work that must go through: changes that were accepted earlier,
     /// changes that hold what placing data anew may need (leases, a file's write-back), and placing
     /// data anew itself. It does not wait for memory that becomes free only after that work, and is
@@ -225,7 +228,7 @@ impl Store {
         size: ChangeSize,
     ) -> Result<Admitted, StoreError> {
         self.health.writable()?;
-        if admission != Admission::Finish {
+        if !matches!(admission, Admission::Remove | Admission::Finish) {
             self.pass_gate().await;
         }
         self.throttle(admission).await?;

@@ -31,7 +31,7 @@ pub(crate) struct Standstill<'a> {
 
 impl Store {
     /// Waits while there is a standstill. Each change comes through here when it begins; its caller
-    /// holds no lease. (`admit` does it, unless for `Admission::Finish`.)
+    /// holds no lease. (`admit` does it, unless for `Admission::Remove` and `Finish`.)
     pub async fn pass_gate(&self) {
         while self.is_standing_still() && !self.breaks(Canary::SnapshotOfTwoMoments) {
             let opened = self.gate.opened.listen();

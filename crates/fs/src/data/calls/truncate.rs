@@ -368,7 +368,7 @@ pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
         let _lease = fs.lease_of_orphan(inode).await;
         drop_dirty(fs, inode);
     }
-    let _room = fs.store.admit(Admission::Shrink).await?;
+    let _room = fs.store.admit(Admission::Remove).await?;
     let _lease = fs.lease_of_orphan(inode).await;
     // Data that a failed write-back has made dirty again meanwhile.
     drop_dirty(fs, inode);
