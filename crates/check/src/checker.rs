@@ -4,13 +4,14 @@ use crate::blocks::BlockSet;
 use crate::error::CheckError;
 use crate::finding::{FindingKind, Report};
 use crate::items::ItemCheck;
+use crate::repair::overlay::Overlay;
 use crate::{names, parents, snapshots, space, start};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, Superblock};
 use syncline_format::{BlockRun, OBJECTS_END};
-use syncline_store::{RecoveryReport, Snapshot, Store, StoreError, StoreOptions};
+use syncline_store::{Ignored, RecoveryReport, SEGMENT_IN_USE, Snapshot, Store, StoreError, StoreOptions};
 use syncline_tree::{Tree, TreeError};
 
 /// The stage that a check has reached.
@@ -58,6 +59,7 @@ pub async fn check(
     let tracker = FlushTracker::new(device.clone());
     let mut reachable = BlockSet::new(superblock.geometry.total_blocks);
     let space_map = start::space_map(&tracker, &superblock, &mut report).await;
+    start::counters(&superblock, &mut report);
     let log = start::log(&device, &superblock, &mut report).await?;
     nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
     let table = snapshots::table(&tracker, &superblock, &log.segments, &mut report).await;
@@ -65,7 +67,7 @@ pub async fn check(
         report.incomplete = true;
         return Ok(report);
     };
-    let (store, recovery) = match Store::open(device.clone(), options(), spawn.clone()).await {
+    let (store, recovery) = match open(&device, &spawn, &mut report).await {
         Ok(opened) => opened,
         Err(StoreError::Corrupt { addr, detail }) => {
             report.block(FindingKind::LogDamaged, addr, detail.to_string());
@@ -91,6 +93,38 @@ pub async fn check(
         report.adopt(&snapshot.name, found?);
     }
     Ok(report)
+}
+
+/// Opens the image as a mount for writing does, up to where that would begin to write. If that is
+/// refused, which is damage, opens it for reading.
+async fn open(
+    device: &Arc<dyn Device>,
+    spawn: &Arc<dyn Spawn>,
+    report: &mut Report,
+) -> Result<(Arc<Store>, RecoveryReport), StoreError> {
+    let writing = StoreOptions { read_only: false, ..options() };
+    // Such a mount begins with a flush, for which the device may not be open.
+    let over = Overlay::new(device.clone());
+    let refused = match Store::recover(over, writing, spawn.clone()).await {
+        Ok((recovered, recovery)) => return Ok((recovered.store().clone(), recovery)),
+        Err(error) => error,
+    };
+    let opened = Store::open(device.clone(), options(), spawn.clone()).await?;
+    let told = opened.1.ignored != Ignored::default() || opened.1.cut.is_some();
+    match refused {
+        // A full image is sound.
+        StoreError::NoSpace => {}
+        // Told in other words.
+        _ if told || !report.is_clean() => {}
+        StoreError::Corrupt { addr, detail } if detail == SEGMENT_IN_USE => {
+            report.block(FindingKind::LogOverlap, addr, "a segment of the log, or what it leads to");
+        }
+        StoreError::Corrupt { addr, detail } => {
+            report.block(FindingKind::LogDamaged, addr, detail.to_string());
+        }
+        error => report.add(FindingKind::LogDamaged, None, None, error.to_string()),
+    }
+    Ok(opened)
 }
 
 /// Reports parts of the log that replay left out; because of them the image can't be mounted for

@@ -4,7 +4,8 @@ use crate::error::CheckError;
 use crate::finding::{FindingKind, Report};
 use std::sync::Arc;
 use syncline_device::{Device, DeviceExt, FlushTracker};
-use syncline_format::superblock::Superblock;
+use syncline_format::batch::BatchHeader;
+use syncline_format::superblock::{COUNTER_MAX, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Geometry};
 use syncline_log::ReplayError;
 use syncline_space::{Space, SpaceError};
@@ -97,6 +98,19 @@ pub(crate) async fn space_map(
     }
 }
 
+/// Reports counters of the superblock that leave a mount for writing no room.
+pub(crate) fn counters(superblock: &Superblock, report: &mut Report) {
+    let (generation, op_seq, seq) = (superblock.generation, superblock.op_seq, superblock.log.seq);
+    if generation.max(op_seq).max(seq) > COUNTER_MAX {
+        let text = format!("{}, batch {seq}", no_room(generation, op_seq));
+        report.add(FindingKind::SuperblockCounter, None, None, text);
+    }
+}
+
+fn no_room(generation: u64, op_seq: u64) -> String {
+    format!("nobody has counted so far: generation {generation}, transaction {op_seq}")
+}
+
 /// Facts about the log.
 pub(crate) struct LogFacts {
     pub(crate) segments: Vec<BlockRun>,
@@ -124,6 +138,11 @@ pub(crate) async fn log(
                     scan.end.seq, later.seq, later.durable_seq
                 );
                 report.block(FindingKind::LogDamaged, scan.end.addr, text);
+            }
+            let impossible = |batch: &&BatchHeader| batch.generation.max(batch.op_seq) > COUNTER_MAX;
+            if let Some(batch) = scan.batches.iter().find(impossible) {
+                let text = format!("log batch {}: {}", batch.seq, no_room(batch.generation, batch.op_seq));
+                report.block(FindingKind::SuperblockCounter, batch.addr, text);
             }
             segments.extend(scan.batches.iter().map(|batch| batch.next_segment));
             segments.dedup();

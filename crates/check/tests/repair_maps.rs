@@ -5,7 +5,7 @@ use crate::common::survey::{assert_kept, survey};
 use crate::common::{edit_inode, edit_superblock, examine, leaf_of, rot, spawn};
 use std::sync::Arc;
 use syncline::{Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
-use syncline_check::{Condition, Repair, RepairOptions, repair};
+use syncline_check::{Condition, FindingKind, Repair, RepairOptions, repair};
 use syncline_device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::snapshots::{decode_block, encode_block};
 use syncline_format::space::{
@@ -176,7 +176,8 @@ fn what_a_snapshot_uses_is_not_written_over_whatever_its_map_says() {
     }
 }
 
-/// If a snapshot's map and a leaf of its tree are lost, the blocks it keeps are unknown.
+/// If a snapshot's map and a leaf of its tree are lost, the blocks it keeps are unknown: it can only be
+/// given up.
 #[test]
 fn a_map_whose_tree_is_torn_does_not_come_back() {
     let device = sample(64 << 20);
@@ -184,8 +185,15 @@ fn a_map_whose_tree_is_torn_does_not_come_back() {
     rot(&device, snapshot.space.page.addr);
     rot(&device, leaf_of(&device, snapshot.tree));
     let before = device.image();
+    let refused = mend(&device, false);
+    assert!(refused.refused_for_loss && device.image() == before, "{:?}", refused.condition());
     let done = mend(&device, true);
-    assert!(done.refused.is_some() && device.image() == before, "{:?}", done.condition());
+    // The other snapshots share the leaf.
+    let after = done.after.expect("it was given up");
+    assert!(after.findings.iter().all(|finding| finding.kind == FindingKind::SnapshotDamaged), "{after:#?}");
+    Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap().close().unwrap();
+    let left = block_on(Store::snapshots(&open_read_only(&device)));
+    assert!(left.len() == 2 && !left.contains(&snapshot), "{left:?}");
 }
 
 /// Every free block looks like a page for the same place, with all blocks in use: a repair must not

@@ -39,6 +39,10 @@ pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_LEASE
     | FEATURE_DURABILITY;
 
+/// Generations, numbers of batches and of transactions stay below this: a billion of them a second, for
+/// thirty years. Greater ones are damage. What decoders accept, up to 2^63, leaves a writer without room.
+pub const COUNTER_MAX: u64 = 1_000_000_000_000_000_000;
+
 /// Magic number at the start of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";
 

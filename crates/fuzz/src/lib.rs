@@ -11,9 +11,11 @@
 
 pub mod bases;
 pub mod exercise;
+pub mod hard;
 pub mod image;
 pub mod mutate;
 pub mod repairs;
 pub mod run;
+pub mod single;
 pub mod targets;
 pub mod walk;

@@ -71,15 +71,16 @@ pub use leave_log::Relocate;
 pub use options::StoreOptions;
 pub use reads::Chunk;
 pub use rebuild::Rebuild;
-pub use recovery::{Ignored, Recovered, RecoveryReport};
+pub use recovery::{Ignored, Recovered, RecoveryReport, SEGMENT_IN_USE};
 pub use regrow::Regrown;
 pub use reserve::Reservation;
 pub use salvage::{Salvaged, Unreadable};
 pub use shrink::require_shrinkable;
 pub use slots::{ReadSlots, WIPED, read_superblocks};
 pub use snapshots::{
-    RECEIVING, Snapshot, SnapshotError, SnapshotUsage, Submit, first_kept_by_snapshots, kept_by_snapshots,
-    require_rollback, require_visible, roll_back, table_in_what_is_kept, table_of_snapshots,
+    RECEIVING, SavedSnapshots, Snapshot, SnapshotError, SnapshotUsage, Submit, first_kept_by_snapshots,
+    kept_by_snapshots, require_rollback, require_visible, roll_back, table_in_what_is_kept,
+    table_of_snapshots,
 };
 pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};

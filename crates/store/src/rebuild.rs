@@ -9,6 +9,7 @@
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::salvage::Salvaged;
 use crate::slots::write_slot;
+use crate::snapshots::SavedSnapshots;
 use crate::{Store, StoreError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -38,6 +39,8 @@ pub struct Rebuild {
     op_seq: u64,
     slot: usize,
     generation: u64,
+    /// The snapshots of the new image, if their table must be written anew.
+    snapshots: Option<SavedSnapshots>,
 }
 
 impl Rebuild {
@@ -99,17 +102,18 @@ impl Rebuild {
         let geometry = old.geometry();
         let space = Space::format(geometry);
         avoid.for_each(|run| space.reserve_live(run));
-        salvaged.kept.iter().flatten().for_each(|run| space.reserve_live(*run));
+        salvaged.kept().iter().chain(salvaged.table()).for_each(|run| space.reserve_live(*run));
         data.for_each(|run| space.name(run));
         Ok(Self {
             tree: Tree::new(tracker.clone(), geometry, NODE_CACHE_BYTES),
             tracker,
             space,
             root: TreeRoot::default(),
-            old: match salvaged.kept {
+            old: match salvaged.snapshots {
                 Some(_) => old.superblock(),
                 None => old.superblock().without_snapshots(),
             },
+            snapshots: salvaged.snapshots.clone().filter(|saved| saved.moves),
             op_seq: old.last_op().0,
             slot: salvaged.slot,
             generation: salvaged.generation,
@@ -207,13 +211,17 @@ impl Rebuild {
         let blocks = segment_blocks(geometry.total_blocks);
         let segment =
             self.space.allocate(Class::Log, blocks, LEAST_SEGMENT_BLOCKS, None).ok_or(StoreError::NoSpace)?;
+        let old = match &self.snapshots {
+            Some(saved) => saved.write_table(self.old, &self.space, &self.tracker).await?,
+            None => self.old,
+        };
         self.tracker.make_durable(self.tracker.newest_ticket()).await?;
         let superblock = Superblock {
             generation: self.generation,
             epoch: rand::random(),
             tree: self.root,
             space: persisted.root,
-            log: LogStart::first_in(segment, self.old.log.seq, 0),
+            log: LogStart::first_in(segment, old.log.seq, 0),
             next_object,
             op_seq: self.op_seq,
             tree_nodes: walked.nodes,
@@ -221,7 +229,7 @@ impl Rebuild {
             objects,
             // There is no log.
             clean: true,
-            ..self.old
+            ..old
         };
         write_slot(&self.tracker, 1 - self.slot, &superblock).await?;
         let again = Superblock { generation: self.generation + 1, ..superblock };

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use syncline_device::{Device, DeviceError, FlushTracker, Spawn};
 use syncline_format::batch::{BatchHeader, Record, Records};
 use syncline_format::space::MAX_BLOCKS;
-use syncline_format::superblock::{LogStart, Superblock};
+use syncline_format::superblock::{COUNTER_MAX, LogStart, Superblock};
 use syncline_format::{BlockAddr, BlockRun, Epoch, FormatError, Geometry, Key, OBJECTS_END, SharedGeometry};
 use syncline_log::{
     Chain, Pending, Reading, ReplayError, Scan, Window, payload_of, scan_believing, verify_named,
@@ -36,6 +36,9 @@ use syncline_tree::Tree;
 
 /// Blocks rewritten at a time (1 MiB), so that a hostile image can't claim much memory.
 const REWRITE_BLOCKS: u64 = 256;
+
+/// The defect of a log segment that lies where something else does.
+pub const SEGMENT_IN_USE: FormatError = FormatError::Field { structure: "log", field: "segment in use" };
 
 /// The findings of opening an image.
 #[derive(Clone, Debug, Default)]
@@ -165,6 +168,10 @@ impl Store {
         report.notes.extend(found.healed().map(|(_, text)| text));
         refuse_contradiction(&found, &options, &mut report)?;
         let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
+        if !options.read_only && replayed.has_no_room() {
+            let text = "a generation or a number of the log is too great to be one; run 'syncline check'";
+            return Err(StoreError::Damaged(text.into()));
+        }
         space.border(end);
         let segment = match options.read_only {
             true => log.segment,
@@ -335,8 +342,7 @@ async fn replay(
         if !space.reserve_segment(*segment) && !options.read_only {
             // Recovery frees these segments when it ends, and would free anything else that lies
             // there.
-            let detail = FormatError::Field { structure: "log", field: "segment in use" };
-            return Err(StoreError::Corrupt { addr: segment.start, detail });
+            return Err(StoreError::Corrupt { addr: segment.start, detail: SEGMENT_IN_USE });
         }
     }
     let mut window = Window::new(device.clone());
@@ -383,6 +389,12 @@ impl Replayed {
             unsure: Vec::new(),
             lenient: true,
         }
+    }
+
+    /// True if there is a number that nobody has counted up to. Writing on would end where decoders
+    /// refuse the next one, and the image would be lost.
+    fn has_no_room(&self) -> bool {
+        self.generation.max(self.end.seq).max(self.op_seq) > COUNTER_MAX
     }
 
     /// The state that the superblock gives, and the extent of the log's chain.

@@ -140,7 +140,7 @@ impl Store {
         let wanted: BTreeSet<BlockAddr> = nodes.iter().flat_map(|node| &node.blocks).copied().collect();
         let met = |run: BlockRun| wanted.range(run.start..run.end()).next().copied();
         let pages = self.space_pages();
-        let fixed = pages.iter().chain(&salvaged.segments).chain(&salvaged.table).copied().find_map(met);
+        let fixed = pages.iter().chain(&salvaged.segments).chain(salvaged.table()).copied().find_map(met);
         let mut found = fixed;
         self.each_data_run(&mut |run| found = found.or_else(|| met(run))).await;
         let blocks = self.geometry().node_blocks();
@@ -220,7 +220,7 @@ impl Store {
             true => self.named_runs(),
             false => vec![self.geometry().usable()],
         };
-        area.extend(salvaged.kept.iter().flatten());
+        area.extend(salvaged.kept().iter().chain(salvaged.table()));
         area.sort_unstable_by_key(|run| run.start);
         let mut data = Vec::new();
         self.each_data_run(&mut |run| data.push(run)).await;

@@ -7,15 +7,16 @@
 use crate::memtable::Layers;
 use crate::newest::{Newest, take_live};
 use crate::recovery::{Ignored, RecoveryReport, Replayed, apply, assemble, unreadable_data};
-use crate::slots::read_superblocks;
-use crate::snapshots::{kept_by_snapshots, table_of_snapshots};
-use crate::{Chunk, Store, StoreError, StoreOptions};
+use crate::slots::{ReadSlots, read_superblocks};
+use crate::snapshots::SavedSnapshots;
+use crate::{Chunk, Snapshot, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_device::{AlignedBuf, Completion, Device, FlushTracker, Spawn};
 use syncline_format::batch::Records;
 use syncline_format::space::MAX_BLOCKS;
+use syncline_format::superblock::COUNTER_MAX;
 use syncline_format::{BLOCK_BYTES, BlockRun, Key};
 use syncline_log::{ReplayError, Window, payload_of, scan, verify_named};
 use syncline_space::Space;
@@ -37,17 +38,50 @@ pub struct Salvaged {
     pub segments: Vec<BlockRun>,
     /// Whether the space map could be read.
     pub space_map: bool,
-    /// The blocks that snapshots keep, including those of their table; `None` if that can't be
-    /// read.
-    pub kept: Option<Vec<BlockRun>>,
-    /// The blocks of that table. It can't move, and the space map does not name it.
-    pub table: Vec<BlockRun>,
+    /// What can be saved of the snapshots; `None` if their table can't be read.
+    pub snapshots: Option<SavedSnapshots>,
     /// Log records that were left out.
     pub ignored: Ignored,
     /// Why the log was not read to its end, if so.
     pub log_cut: Option<String>,
     /// Why the newest superblock may be lost, if so.
     pub lost_slot: Option<String>,
+}
+
+impl Replayed {
+    /// Puts numbers right that only a damaged batch can have given. For a log that is given up: nothing
+    /// that is written under a new epoch can be taken for a part of it.
+    fn forget_impossible(&mut self, slots: &ReadSlots) {
+        let superblock = &slots.superblock;
+        if self.generation > COUNTER_MAX {
+            self.generation = slots.generation_seen.max(superblock.generation) + 2;
+        }
+        if self.op_seq > COUNTER_MAX {
+            self.op_seq = superblock.op_seq + 1;
+        }
+    }
+}
+
+impl Salvaged {
+    /// The blocks that snapshots keep.
+    pub fn kept(&self) -> &[BlockRun] {
+        self.snapshots.as_ref().map_or(&[], |saved| &saved.kept)
+    }
+
+    /// The blocks of the table of snapshots, which the space map does not name.
+    pub fn table(&self) -> &[BlockRun] {
+        self.snapshots.as_ref().map_or(&[], |saved| &saved.table)
+    }
+
+    /// The snapshots of which nobody knows which blocks they need.
+    pub fn given_up(&self) -> &[Snapshot] {
+        self.snapshots.as_ref().map_or(&[], |saved| &saved.given_up)
+    }
+
+    /// True if the space maps of all snapshots can be read.
+    pub(crate) fn has_all_snapshots(&self) -> bool {
+        self.snapshots.is_some() && self.given_up().is_empty()
+    }
 }
 
 impl Store {
@@ -99,9 +133,9 @@ impl Store {
             }
             apply(&mut replayed, &space, geometry, header, &payload, &mut report)?;
         }
+        replayed.forget_impossible(&slots);
         let salvaged = Salvaged {
-            kept: kept_by_snapshots(&tracker, &superblock).await.ok(),
-            table: table_of_snapshots(&device, &superblock).await.unwrap_or_default(),
+            snapshots: SavedSnapshots::read(&tracker, &superblock).await.ok(),
             ignored: report.ignored,
             slot: slots.slot,
             generation: replayed.generation,

@@ -436,6 +436,67 @@ pub async fn kept_by_snapshots(
     Ok(runs)
 }
 
+/// What can be saved of the snapshots of a damaged image.
+#[derive(Clone, Debug)]
+pub struct SavedSnapshots {
+    /// The snapshots whose space maps can be read.
+    pub entries: Vec<Snapshot>,
+    /// The others: nobody knows which blocks they need.
+    pub given_up: Vec<Snapshot>,
+    /// The blocks that `entries` keep.
+    pub kept: Vec<BlockRun>,
+    /// The blocks of the table.
+    pub table: Vec<BlockRun>,
+    /// The table must be written anew, elsewhere: snapshots are given up, or it lies in what one keeps.
+    pub moves: bool,
+}
+
+impl SavedSnapshots {
+    /// Reads the table, and the space maps of all snapshots.
+    pub(crate) async fn read(
+        tracker: &Arc<FlushTracker>,
+        superblock: &Superblock,
+    ) -> Result<Self, StoreError> {
+        let Table { entries, blocks } = Table::read(tracker.device(), superblock).await?;
+        let mut saved = Table { entries, blocks };
+        let mut given_up = Vec::new();
+        if saved.kept_without(tracker, superblock, None).await.is_err() {
+            for entry in std::mem::take(&mut saved.entries) {
+                let alone = Table { entries: vec![entry.clone()], blocks: Vec::new() };
+                match alone.kept_without(tracker, superblock, None).await {
+                    Ok(_) => saved.entries.push(entry),
+                    Err(_) => given_up.push(entry),
+                }
+            }
+        }
+        let kept = saved.kept_without(tracker, superblock, None).await?;
+        let overlaps = saved.blocks.iter().any(|block| !kept.is_clear_of(*block));
+        let Table { entries, blocks: table } = saved;
+        let moves = overlaps || !given_up.is_empty();
+        Ok(Self { entries, given_up, kept: kept.runs(), table, moves })
+    }
+
+    /// Writes a table of what is left to free blocks, and makes the superblock point to it. Waits for the
+    /// writes.
+    pub(crate) async fn write_table(
+        &self,
+        superblock: Superblock,
+        space: &Space,
+        tracker: &Arc<FlushTracker>,
+    ) -> Result<Superblock, StoreError> {
+        if self.entries.is_empty() {
+            return Ok(superblock.without_snapshots());
+        }
+        let mut table = Table { entries: self.entries.clone(), blocks: Vec::new() };
+        let mut started = Vec::new();
+        let snapshots = table.write(space, tracker, &mut started)?;
+        for write in &started {
+            write.wait().await?;
+        }
+        Ok(Superblock { snapshots, ..superblock })
+    }
+}
+
 /// The first of these runs of which a snapshot, or the table, has a block.
 pub async fn first_kept_by_snapshots(
     tracker: &Arc<FlushTracker>,

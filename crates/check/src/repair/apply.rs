@@ -53,7 +53,7 @@ pub(crate) async fn build(
 async fn structures(store: &Arc<Store>, salvaged: &Salvaged) -> BlockSet {
     let geometry = store.geometry();
     let mut blocks = BlockSet::new(geometry.total_blocks);
-    let kept = salvaged.kept.iter().flatten().chain(&salvaged.table).copied();
+    let kept = salvaged.kept().iter().chain(salvaged.table()).copied();
     let nodes = store.walk_nodes().await.nodes;
     for run in
         nodes.into_iter().chain(store.space_pages()).chain(salvaged.segments.iter().copied()).chain(kept)

@@ -20,7 +20,7 @@ use syncline_format::items::unplaced::PIECES;
 use syncline_format::{BLOCK_BYTES, Key, Kind};
 use syncline_fs::types::{Attributes, FileType, Ino};
 use syncline_fs::{AccessTime, Filesystem, Options};
-use syncline_store::{Store, StoreOptions, read_snapshots};
+use syncline_store::{Snapshot, Store, StoreOptions, read_snapshots};
 
 /// Items read at a time.
 const ITEMS_EACH: usize = 512;
@@ -91,12 +91,12 @@ impl Shown {
 
 /// Compares the image below with the repaired one over it. An inner `Err` says what would be lost.
 pub(crate) async fn compare(
-    before: &Arc<dyn Device>,
-    after: &Arc<dyn Device>,
+    (before, after): (&Arc<dyn Device>, &Arc<dyn Device>),
     spawn: &Arc<dyn Spawn>,
     moved: &Moved,
+    given_up: &[Snapshot],
 ) -> Result<Result<(), Difference>, CheckError> {
-    if let Err(difference) = snapshots(before, after).await {
+    if let Err(difference) = snapshots(before, after, given_up).await {
         return Ok(Err(difference));
     }
     let was = Shown::before(before.clone(), spawn.clone()).await?;
@@ -134,12 +134,16 @@ pub(crate) async fn mounts(device: Arc<dyn Device>, spawn: &Arc<dyn Spawn>) -> R
     closed.and(checkpointed)
 }
 
-/// Checks that all snapshots that could be opened still exist. That nothing wrote to their blocks
-/// is checked separately.
-async fn snapshots(before: &Arc<dyn Device>, after: &Arc<dyn Device>) -> Result<(), Difference> {
+/// Checks that all snapshots still exist but those that are given up. That nothing wrote to their
+/// blocks is checked separately.
+async fn snapshots(
+    before: &Arc<dyn Device>,
+    after: &Arc<dyn Device>,
+    given_up: &[Snapshot],
+) -> Result<(), Difference> {
     let Ok((_, was)) = read_snapshots(before).await else { return Ok(()) };
     let is = read_snapshots(after).await.map(|(_, entries)| entries).unwrap_or_default();
-    match was.iter().find(|snapshot| !is.contains(snapshot)) {
+    match was.iter().find(|snapshot| !is.contains(snapshot) && !given_up.contains(snapshot)) {
         Some(lost) => Err(format!("snapshot {:?} would be gone", lost.name)),
         None => Ok(()),
     }

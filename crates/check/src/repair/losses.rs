@@ -104,8 +104,13 @@ fn log(found: &Report, salvaged: &Salvaged) -> Option<String> {
 /// Only the table says which blocks snapshots keep; without it these blocks count as free.
 fn snapshots(store: &Store, salvaged: &Salvaged) -> Option<String> {
     let table = store.superblock().snapshots.addr;
-    let lost = salvaged.table.is_empty() && table != 0;
-    lost.then(|| format!("it would give up all snapshots: their table at block {table} is damaged"))
+    if salvaged.snapshots.is_none() && table != 0 {
+        return Some(format!("it would give up all snapshots: their table at block {table} is damaged"));
+    }
+    let given_up = salvaged.given_up();
+    let first = given_up.first()?;
+    let more = if given_up.len() > 1 { format!(" and {} more", given_up.len() - 1) } else { String::new() };
+    Some(format!("it would give up snapshot {:?}{more}: which blocks it needs is lost", first.name))
 }
 
 fn objects(store: &Store, planner: &Planner) -> Option<String> {

@@ -24,7 +24,7 @@ mod lost_names;
 mod names;
 mod object;
 mod objects;
-mod overlay;
+pub(crate) mod overlay;
 mod parents;
 mod planner;
 mod put_back;
@@ -56,7 +56,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use syncline_device::{Device, Spawn};
 use syncline_format::items::inode::Time;
-use syncline_store::{Store, StoreError, read_superblocks};
+use syncline_store::{Snapshot, Store, StoreError, read_superblocks};
 
 /// Passes after which a repair gives up. One pass may bring to light damage that the next one
 /// mends.
@@ -197,6 +197,8 @@ struct Work {
     /// `needed`, plus the blocks that each later pass needs of the pass before.
     used: Option<BlockSet>,
     moved: Moved,
+    /// Snapshots that nobody can keep.
+    given_up: Vec<Snapshot>,
     /// Blocks of inner nodes and pages of space maps that were restored.
     put_back: BTreeSet<u64>,
     accept_loss: bool,
@@ -218,6 +220,7 @@ impl Work {
             needed: None,
             used: None,
             moved,
+            given_up: Vec::new(),
             put_back,
             accept_loss,
             refuse_loss,
@@ -291,7 +294,7 @@ impl Work {
         let mut planner = Planner::new(store.clone(), now());
         planner.flaw = self.flaw;
         if self.flaw != Some(Flaw::TableUnguarded) {
-            salvaged.table.iter().for_each(|block| {
+            salvaged.table().iter().for_each(|block| {
                 planner.fixed.add(*block);
             });
         }
@@ -317,6 +320,7 @@ impl Work {
         if too_much.is_some() {
             return Ok(too_much);
         }
+        self.given_up.extend(salvaged.given_up().iter().cloned());
         let so_far = self.used.as_ref().or(self.needed.as_ref());
         let used = apply::build(&store, &salvaged, &mut planner, anew, so_far).await?;
         match self.needed {
@@ -337,7 +341,8 @@ impl Work {
         if let Some(block) = blocks.iter().find(|block| needed(block) && !may_be(block)) {
             return Err(Stopped::Refused(format!("block {block} would be written over")));
         }
-        let compared = compare::compare(&self.device, &self.over(), &self.spawn, &self.moved).await?;
+        let compared =
+            compare::compare((&self.device, &self.over()), &self.spawn, &self.moved, &self.given_up).await?;
         compared.map_err(Stopped::Refused)?;
         let trial = Overlay::new(self.over());
         compare::mounts(trial, &self.spawn).await.map_err(Stopped::Refused)

@@ -23,8 +23,13 @@ fn remedy(kind: FindingKind) -> Option<&'static str> {
 
 /// Reports the structural changes.
 pub(crate) fn tell(before: &Report, salvaged: &Salvaged, planner: &mut Planner) {
+    for snapshot in salvaged.given_up() {
+        let text = format!("the space map of snapshot {:?} → the snapshot is given up", snapshot.name);
+        planner.tell(FindingKind::SnapshotTable, None, Some(snapshot.space.page.addr), text);
+    }
     for finding in &before.findings {
-        if let Some(remedy) = remedy(finding.kind) {
+        let told = finding.kind == FindingKind::SnapshotTable && salvaged.snapshots.is_some();
+        if let Some(remedy) = remedy(finding.kind).filter(|_| !told) {
             let text = format!("{} → {remedy}", finding.text);
             planner.tell(finding.kind, finding.object, finding.block, text);
         }

@@ -304,7 +304,9 @@ fn used(image: &Arc<MemoryDevice>) -> (BTreeSet<BlockAddr>, Vec<BatchHeader>) {
     let any: Arc<dyn Device> = image.clone();
     let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
     let (store, salvaged) = block_on(Store::open_to_salvage(any, spawn())).unwrap();
-    let runs = store.named_runs().into_iter().chain(salvaged.segments).chain(salvaged.kept.unwrap());
+    let saved = salvaged.snapshots.unwrap();
+    let snapshots = saved.kept.into_iter().chain(saved.table);
+    let runs = store.named_runs().into_iter().chain(salvaged.segments).chain(snapshots);
     let mut used: BTreeSet<BlockAddr> = runs.flat_map(|run| run.start..run.end()).collect();
     used.extend((0..2).flat_map(|slot| superblock.geometry.superblock_copies(slot)));
     (used, log_of(image))

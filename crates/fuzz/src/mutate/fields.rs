@@ -42,6 +42,24 @@ pub const SUPERBLOCK: [Field; 31] = [
     (272, 8),
 ];
 
+/// Fields of an entry in the table of snapshots, but for the name.
+pub const SNAPSHOT: [Field; 14] = [
+    (0, 8),
+    (8, 8),
+    (16, 8),
+    (24, 8),
+    (32, 4),
+    (36, 4),
+    (40, 8),
+    (48, 4),
+    (52, 4),
+    (56, 8),
+    (64, 8),
+    (72, 8),
+    (80, 1),
+    (81, 8),
+];
+
 /// Fields of a tree node's header.
 pub const NODE: [Field; 7] = [(0, 8), (8, 8), (16, 8), (24, 4), (28, 4), (32, 1), (33, 7)];
 

@@ -1,7 +1,7 @@
 //! Structure-aware changes of an image: checksums are corrected from the changed structure up to
 //! the superblock, so that the changes reach the code behind the checksums.
 
-mod fields;
+pub(crate) mod fields;
 mod log;
 mod loose;
 mod number;

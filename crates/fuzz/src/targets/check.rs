@@ -3,12 +3,10 @@
 use super::from_bytes;
 use super::mount::Input;
 use crate::bases::{open, store_options};
-use crate::run::{run, run_here};
+use crate::hard::{examine, is_sound};
+use crate::run::run;
 use crate::walk::walk;
-use std::sync::Arc;
-use syncline_check::{CheckError, FINDINGS_MAX, Report};
-use syncline_device::MemoryDevice;
-use syncline_sim::Simulation;
+use syncline_check::FINDINGS_MAX;
 
 /// Checks a changed image.
 ///
@@ -33,17 +31,4 @@ pub fn check(bytes: &[u8]) {
         });
         assert_eq!(walked.error, None, "a clean report, but {:#?}", input.case);
     }
-}
-
-/// Runs a check.
-pub(super) fn examine(device: &Arc<MemoryDevice>) -> Result<Report, CheckError> {
-    let simulation = Simulation::new(0);
-    let mut tell = |_| {};
-    let work = syncline_check::check(device.clone(), simulation.spawner(), &mut tell);
-    run_here(work)
-}
-
-/// True if nothing is wrong and nothing was left out.
-pub(super) fn is_sound(report: &Report) -> bool {
-    report.is_clean() && !report.incomplete
 }

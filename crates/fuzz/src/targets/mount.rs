@@ -1,9 +1,9 @@
 //! Whole images, opened for writing and used.
 
-use super::check::{examine, is_sound};
 use super::from_bytes;
 use crate::bases::{open, store_options};
 use crate::exercise::{Step, exercise, round};
+use crate::hard::{examine, hold, is_sound};
 use crate::mutate::Case;
 use crate::run::run;
 use crate::walk::walk;
@@ -30,7 +30,8 @@ pub(crate) struct Input {
 /// - Nothing panics or hangs: each operation returns a result or a proper error, in a bounded
 ///   number of steps.
 /// - Results are consistent with each other (see [`walk`]).
-/// - If a check of the image was clean before, it is clean after, whether unmounted or killed.
+/// - If a check of the image was clean before, it is clean after, whether unmounted or killed. So it is
+///   after hard use ([`hold`]).
 /// - An image that could be closed can be opened again.
 pub fn mount(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input>(bytes) else { return };
@@ -38,6 +39,8 @@ pub fn mount(bytes: &[u8]) {
     let sound = input.checked && examine(&device).is_ok_and(|report| is_sound(&report));
     let closed = used(&device, input.steps, input.killed);
     if sound {
+        let used = hold(&input.case.device());
+        used.unwrap_or_else(|what| panic!("it was sound before: {what}"));
         let report = examine(&device).expect("an image that was sound can be checked");
         assert!(is_sound(&report), "it was sound before: {:#?}", report.findings);
     }

@@ -1,8 +1,8 @@
 //! Streams of snapshots, received.
 
-use super::check::{examine, is_sound};
 use super::from_bytes;
 use crate::bases::{open, store_options};
+use crate::hard::{examine, is_sound};
 use crate::run::run;
 use arbitrary::Arbitrary;
 use bytes::Bytes;

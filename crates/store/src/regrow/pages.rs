@@ -18,13 +18,13 @@ impl Store {
         salvaged: &Salvaged,
         snapshots: &[Snapshot],
     ) -> Result<Vec<Regrown>, StoreError> {
-        if salvaged.space_map && salvaged.kept.is_some() {
+        if salvaged.space_map && salvaged.has_all_snapshots() {
             return Ok(Vec::new());
         }
         let superblock = self.superblock();
         let present = (superblock.geometry, superblock.tree, superblock.space);
         // If the blocks that snapshots keep could be read, all their maps can.
-        let torn = if salvaged.kept.is_some() { &[] } else { snapshots };
+        let torn = if salvaged.has_all_snapshots() { &[] } else { snapshots };
         let earlier = torn.iter().map(|it| (it.geometry(superblock.geometry), it.tree, it.space));
         let mut search = PageSearch::new(self.tracker.clone(), superblock.geometry);
         let mut regrown = Vec::new();
