@@ -89,7 +89,7 @@ impl Store {
     /// Holds checkpoints off from now on.
     pub(crate) fn hold_off(&self) {
         self.brackets.held_off.fetch_add(1, Ordering::AcqRel);
-        // Whoever waits for a checkpoint, or for memory that one frees, goes on without.
+        // Tasks that wait for a checkpoint, or for memory that one frees, go on without.
         self.brackets.begun.notify(usize::MAX);
         self.checkpoint_ended.notify(usize::MAX);
         self.drained.notify(usize::MAX);
@@ -98,7 +98,7 @@ impl Store {
     /// Ends that.
     pub(crate) fn hold_off_no_more(&self) {
         self.brackets.held_off.fetch_add(1, Ordering::AcqRel);
-        // What became due meanwhile was put off.
+        // The background task put off the checkpoints that became due meanwhile.
         self.wake.notify(usize::MAX);
     }
 }

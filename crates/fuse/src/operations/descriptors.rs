@@ -43,7 +43,7 @@ fn strictest(directory: &Path, ino: Ino) -> Asked {
     strictest.unwrap_or(Asked::Everything)
 }
 
-/// What a descriptor of this inode asks for; `None` for one of another.
+/// The durability that a descriptor asks for, from its text in /proc; `None` if it is of another inode.
 fn asked_by(text: &str, ino: Ino) -> Option<Asked> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     // Linux before 5.14 does not show the inode.

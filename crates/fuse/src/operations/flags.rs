@@ -134,7 +134,7 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
         flags.compression = before.compression.or(flags.compression);
     }
     if (flags.immutable && !before.immutable) || (flags.append_only && !before.append_only) {
-        // What was stored through a mapping is refused from now on.
+        // With the flag, write-back of pages that a mapping has dirtied is refused.
         page_cache::take_over_unknown(session, request.ino()).await;
     }
     session.fs().set_file_flags(request.ino(), flags).await?;

@@ -114,7 +114,7 @@ pub(super) async fn shown(session: &Session, ino: Ino, thread: u32) -> Result<At
                 continue;
             }
             Told::Its => attributes.size,
-            // What has begun since we were asked.
+            // A write that began after the question.
             Told::Later(last) => last.before.min(attributes.size),
             Told::Before(size) => size.min(attributes.size),
         };

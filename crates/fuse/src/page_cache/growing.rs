@@ -70,7 +70,7 @@ pub enum Told {
     Its,
     /// This one.
     Before(u64),
-    /// What holds after a moment.
+    /// To be asked again once the kernel has taken this answer.
     Later(Answered),
 }
 

@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// Whoever waits holds up a request; what it waits for may be others that have yet to come.
+    /// A wait holds up a request, and may be for requests that have yet to come.
     #[test]
     fn few_requests_wait_and_all_are_woken_in_the_end() {
         let pages = LettingGo::new(Some(8));

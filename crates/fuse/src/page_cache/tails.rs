@@ -27,7 +27,7 @@ impl Tails {
     }
 
     /// True if something may have been stored behind the end of a file of `size` bytes, in its last
-    /// page. Asked once: a later read records the page anew.
+    /// page. A second call answers false, unless the page has been read again in between.
     pub fn take(&self, ino: Ino, size: u64) -> bool {
         self.knows(ino) && self.change(|files| files.remove(&ino)) == Some(size / PAGE_BYTES)
     }

@@ -54,7 +54,7 @@ fn switching_direct_io_on_and_off_hangs_nobody() {
     written.store(true, Ordering::Relaxed);
     switching.join().unwrap();
     if outcomes.iter().any(Result::is_err) {
-        // Those who wait can't be killed, and the mount can't be used or removed.
+        // The waiting threads can't be killed, and the mount can't be used or removed.
         mount.abort();
     }
     assert_eq!(outcomes, [Ok(true); 2]);

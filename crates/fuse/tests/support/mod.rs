@@ -215,7 +215,7 @@ impl TestMount {
         self.end_of_daemon();
     }
 
-    /// Ends the connection to the kernel, whoever waits for an answer.
+    /// Ends the connection to the kernel, even if requests wait for answers.
     pub fn abort(&mut self) {
         let connections = tempfile::tempdir().unwrap();
         let mounted =

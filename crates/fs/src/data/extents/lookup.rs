@@ -37,9 +37,7 @@ pub(crate) async fn some(
     end: u64,
     max_items: usize,
 ) -> Result<Extents, FsError> {
-    let range = first..end;
-    let step = step(store, ino, std::slice::from_ref(&range), first, Begin::Piece, max_items).await?;
-    Ok(Extents { extents: step.extents, complete: step.next.is_none() })
+    at_most(store, ino, first..end, Begin::Piece, max_items).await
 }
 
 /// As `some`, for a question about few extents that is asked again and again: the scan begins at
@@ -51,8 +49,17 @@ pub(crate) async fn few(
     end: u64,
     max_items: usize,
 ) -> Result<Extents, FsError> {
-    let range = first..end;
-    let step = step(store, ino, std::slice::from_ref(&range), first, Begin::Nearest, max_items).await?;
+    at_most(store, ino, first..end, Begin::Nearest, max_items).await
+}
+
+async fn at_most(
+    store: &Store,
+    ino: Ino,
+    blocks: Range<u64>,
+    begin: Begin,
+    max_items: usize,
+) -> Result<Extents, FsError> {
+    let step = step(store, ino, std::slice::from_ref(&blocks), blocks.start, begin, max_items).await?;
     Ok(Extents { extents: step.extents, complete: step.next.is_none() })
 }
 

@@ -80,9 +80,9 @@ fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
 /// Leases inodes whose data all has its place: nothing of it is dirty or in flight while the leases are
 /// held. Their `writeback`s are held, their leases are not.
 ///
-/// What is dirty at first is written before the leases are taken. A writer that is faster than the device
-/// may have made any amount dirty meanwhile. After a few tries it has to wait, and the rest is submitted
-/// under the leases, in as many transactions as it takes.
+/// Dirty data is submitted before the leases are taken, so that writers wait little. A writer that is
+/// faster than the device may dirty any amount meanwhile. After a few tries it has to wait, and the rest
+/// is submitted under the leases, in as many transactions as it takes.
 pub(crate) async fn lease_settled<'a>(
     fs: &Filesystem,
     inodes: &[&'a Arc<Inode>],

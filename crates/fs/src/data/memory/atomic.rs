@@ -16,8 +16,8 @@ use std::sync::Arc;
 use syncline_store::{Reservation, Store};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
-/// Tells an atomic write from all others. What waits for its turn goes by this: meanwhile the one that
-/// it is a part of may have ended, and another one of the same file may be half done.
+/// Tells an atomic write from all others. A write that waits for its turn carries it: by then its atomic
+/// write may have ended, and another one of the same file may be half done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicWrite {
     ino: Ino,
