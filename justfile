@@ -32,6 +32,10 @@ hosts seeds="100000":
 network seconds="600":
     SYNCLINE_NBD_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test nbd -- --ignored --nocapture
 
+# Random programs on a mount, half of whose daemons are killed, for so many seconds (root)
+programs seconds="600":
+    SYNCLINE_PROGRAMS_SECONDS={{seconds}} cargo test --profile dist -p syncline-fuse --test programs -- --nocapture programs_find_what_they_have_done
+
 # Two hosts that take an image from each other while a nemesis cuts, stops and kills them and their storage, for so many seconds on NBD
 # and as many on Ceph (root; nbdkit, nftables, iproute2 and Ceph)
 hosts-nemesis seconds="600":

@@ -9,7 +9,7 @@ use crate::inode_change::{InodeChange, InodeChanges};
 use crate::privileges::without_privileges;
 use crate::types::{Attributes, Caller, FileType, Ino, SetAttributes, SetTime, Timestamp};
 use std::sync::Arc;
-use syncline_store::{Admission, Transaction};
+use syncline_store::{Admission, Canary, Transaction};
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
@@ -17,7 +17,11 @@ impl Filesystem {
     /// Attributes of an inode.
     pub async fn getattr(&self, ino: Ino) -> Result<Attributes, FsError> {
         let inode = self.inode(ino).await?;
-        let attributes = inode.state.lock().attributes();
+        let state = inode.state.lock();
+        let mut attributes = state.attributes();
+        if self.store.breaks(Canary::StaleSize) && inode.file_type == FileType::Regular {
+            attributes.size = state.data.disk_size;
+        }
         Ok(attributes)
     }
 

@@ -7,6 +7,7 @@ use crate::inode::Inode;
 use crate::types::{Attributes, DirectoryEntry, FileType, Ino, Timestamp};
 use std::sync::Arc;
 use syncline_format::{Key, Kind};
+use syncline_store::Canary;
 
 /// Cookies 1 and 2 are "." and ".."; the cookie of an entry is its offset plus this.
 const COOKIE_BASE: u64 = 3;
@@ -108,6 +109,10 @@ impl Filesystem {
                 Some(next) if !chunk.complete && next <= to => from = next,
                 _ => break,
             }
+        }
+        if self.store.breaks(Canary::StaleListing) {
+            let newest = entries.iter().map(|entry| entry.ino).max();
+            entries.retain(|entry| entry.cookie < COOKIE_BASE || Some(entry.ino) != newest);
         }
         Ok(entries)
     }

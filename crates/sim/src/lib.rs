@@ -19,6 +19,7 @@ mod found;
 mod fs;
 mod images;
 pub mod lab;
+pub mod model;
 mod paths;
 mod recording;
 mod reduce;

@@ -80,6 +80,8 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         PromiseForgotten => return None,
         // Found by lives of streams that are cut off.
         PartAhead => return None,
+        // Found by random programs on a mount.
+        StaleSize | StaleListing => return None,
     })
 }
 

@@ -53,7 +53,7 @@ impl Sizing {
 
 /// A file's data through time.
 #[derive(Clone, Default)]
-pub(crate) struct FileHistory {
+pub struct FileHistory {
     start_size: u64,
     sizings: Vec<Sizing>,
     blocks: BTreeMap<u64, Vec<Version>>,
@@ -83,7 +83,7 @@ struct Window {
 
 impl FileHistory {
     /// A file that certainly holds `contents`.
-    pub(crate) fn holding(contents: &[u8]) -> Self {
+    pub fn holding(contents: &[u8]) -> Self {
         let blocks = (0..).zip(contents.chunks(BLOCK_BYTES));
         let blocks = blocks.map(|(block, bytes)| {
             let bytes = Arc::new(bytes.to_vec());
@@ -94,12 +94,12 @@ impl FileHistory {
     }
 
     /// The current size.
-    pub(crate) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.size
     }
 
     /// The current contents of a range inside the file.
-    pub(crate) fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+    pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let end = self.size.min(offset + len as u64);
         let mut contents = Vec::new();
         let mut at = offset;
@@ -125,19 +125,19 @@ impl FileHistory {
     }
 
     /// A write took place at `time`.
-    pub(crate) fn write(&mut self, time: u64, offset: u64, data: &[u8]) {
+    pub fn write(&mut self, time: u64, offset: u64, data: &[u8]) {
         self.written(time, offset, data, None);
     }
 
     /// A write that was asked for at time `begun` took place at `time`.
-    pub(crate) fn write_begun(&mut self, begun: u64, time: u64, offset: u64, data: &[u8]) {
+    pub fn write_begun(&mut self, begun: u64, time: u64, offset: u64, data: &[u8]) {
         self.begun = begun;
         self.written(time, offset, data, None);
         self.begun = 0;
     }
 
     /// The latest time at which anything was asked for that these contents certainly show.
-    pub(crate) fn begun_of(&self, found: &[u8]) -> u64 {
+    pub fn begun_of(&self, found: &[u8]) -> u64 {
         let begun = |(block, bytes): (u64, &[u8])| {
             let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
             versions.iter().filter(|version| version.shows(bytes)).map(|version| version.begun).min()
@@ -149,7 +149,7 @@ impl FileHistory {
 
     /// Transaction `op` took over these contents at `time`, with everything the file held: they are
     /// present exactly if it survives.
-    pub(crate) fn taken_over(&mut self, time: u64, op: u64, offset: u64, data: &[u8]) {
+    pub fn taken_over(&mut self, time: u64, op: u64, offset: u64, data: &[u8]) {
         self.written(time, offset, data, Some(op));
         self.carried_by(op, time);
     }
@@ -173,7 +173,7 @@ impl FileHistory {
 
     /// Transaction `op` at `time` began to zero a range and to make the file at least `size` bytes
     /// long. From then on each block that the range touches is either unchanged or cleared.
-    pub(crate) fn clearing(&mut self, time: u64, op: u64, range: &Range<u64>, size: u64) {
+    pub fn clearing(&mut self, time: u64, op: u64, range: &Range<u64>, size: u64) {
         self.sizings.push(Sizing::Begun { time, op, end: size });
         let (_, mut blocks) = self.without(range, self.size.max(size));
         if size > self.size {
@@ -194,7 +194,7 @@ impl FileHistory {
 
     /// Transaction `op` at `time` completed a clearing: the earlier contents of the blocks it
     /// touches are gone if it survives. Dirty data elsewhere is not affected.
-    pub(crate) fn cleared(&mut self, time: u64, op: u64, range: &Range<u64>, size: u64) {
+    pub fn cleared(&mut self, time: u64, op: u64, range: &Range<u64>, size: u64) {
         self.sizings.push(Sizing::Write { time, end: size, by: Some(op) });
         let old_size = self.size;
         let (touched, blocks) = self.without(range, old_size.max(size));
@@ -222,7 +222,7 @@ impl FileHistory {
 
     /// Transaction `op` at `time` collapsed or inserted a range, after all dirty data had been
     /// submitted: the file holds exactly these contents if it survives, and none of them otherwise.
-    pub(crate) fn shifted(&mut self, time: u64, op: u64, contents: &[u8]) {
+    pub fn shifted(&mut self, time: u64, op: u64, contents: &[u8]) {
         let (old_size, size) = (self.size, contents.len() as u64);
         self.sizings.push(Sizing::Truncate { time, op, size, up: size > old_size });
         self.size = size;
@@ -246,7 +246,7 @@ impl FileHistory {
     }
 
     /// Transaction `op` truncated the file at `time`.
-    pub(crate) fn truncate(&mut self, time: u64, op: u64, size: u64) {
+    pub fn truncate(&mut self, time: u64, op: u64, size: u64) {
         if size == self.size {
             // Only times change: this does not make earlier writes durable.
             return;
@@ -266,22 +266,22 @@ impl FileHistory {
     }
 
     /// An fsync that began at `time` was acknowledged when the device log was at `position`.
-    pub(crate) fn synced(&mut self, position: usize, time: u64) {
+    pub fn synced(&mut self, position: usize, time: u64) {
         self.synced.push((position, time));
     }
 
     /// Transaction `op` survives only together with the data up to `time` (promises P3 and P6).
-    pub(crate) fn carried_by(&mut self, op: u64, time: u64) {
+    pub fn carried_by(&mut self, op: u64, time: u64) {
         self.carried.push((op, time));
     }
 
     /// The transactions that changed the size.
-    pub(crate) fn ops(&self) -> impl Iterator<Item = u64> {
+    pub fn ops(&self) -> impl Iterator<Item = u64> {
         self.sizings.iter().filter_map(Sizing::op)
     }
 
     /// The history up to `time`.
-    pub(crate) fn until(mut self, time: u64) -> Self {
+    pub fn until(mut self, time: u64) -> Self {
         self.sizings.retain(|sizing| sizing.time() <= time);
         self.blocks.values_mut().for_each(|versions| versions.retain(|version| version.time <= time));
         self.blocks.retain(|_, versions| !versions.is_empty());
@@ -290,7 +290,7 @@ impl FileHistory {
     }
 
     /// The newest truncation up to transaction `op`.
-    pub(crate) fn last_truncation(&self, op: u64) -> Option<u64> {
+    pub fn last_truncation(&self, op: u64) -> Option<u64> {
         self.sizings.iter().rev().find_map(|sizing| match sizing {
             Sizing::Truncate { op: by, .. } if *by <= op => Some(*by),
             _ => None,
@@ -310,7 +310,7 @@ impl FileHistory {
     }
 
     /// The history of the file, for a message.
-    pub(crate) fn story(&self) -> String {
+    pub fn story(&self) -> String {
         format!(
             "start {}, {:?}, synced {:?}, carried {:?}",
             self.start_size, self.sizings, self.synced, self.carried
@@ -319,7 +319,7 @@ impl FileHistory {
 
     /// Compares the contents found after a crash at `position`, with all transactions up to `op`,
     /// with the allowed ones.
-    pub(crate) fn check(&self, found: &[u8], op: u64, position: usize) -> Result<(), String> {
+    pub fn check(&self, found: &[u8], op: u64, position: usize) -> Result<(), String> {
         let window = self.window(op, position);
         let (least, most) = window.sizes(self.start_size);
         let size = found.len() as u64;

@@ -51,7 +51,7 @@ struct Grown {
 
 impl FsHistory {
     /// A history that starts with this tree, after transaction `op`, and these file contents.
-    pub(crate) fn starting_with(start: Tree, contents: &BTreeMap<Ino, Vec<u8>>, op: u64) -> Self {
+    pub fn starting_with(start: Tree, contents: &BTreeMap<Ino, Vec<u8>>, op: u64) -> Self {
         let files = contents.iter().map(|(ino, bytes)| (*ino, FileHistory::holding(bytes))).collect();
         let now = Some((op, start.clone()));
         let grown = Grown { files, newest_tag: op << 32, now, ..Grown::default() };
@@ -69,7 +69,7 @@ impl FsHistory {
 
     /// The tree after transaction `op`; an error if the filesystem reported a change that was
     /// impossible.
-    pub(crate) fn tree_after(&self, op: u64) -> Result<Tree, String> {
+    pub fn tree_after(&self, op: u64) -> Result<Tree, String> {
         let grown = self.grown.lock();
         let mut tree = self.start.clone();
         for (by, change) in grown.changes.range(..=op) {
@@ -80,7 +80,7 @@ impl FsHistory {
 
     /// The trees after each transaction from `first` to `last`, with these transactions; those that
     /// did not change names, attributes or sizes are left out.
-    pub(super) fn trees_between(&self, first: u64, last: u64) -> Result<Vec<(u64, Tree)>, String> {
+    pub fn trees_between(&self, first: u64, last: u64) -> Result<Vec<(u64, Tree)>, String> {
         let mut tree = self.tree_after(first)?;
         let mut trees = vec![(first, tree.clone())];
         let grown = self.grown.lock();
@@ -96,7 +96,7 @@ impl FsHistory {
     }
 
     /// The current tree.
-    pub(crate) fn tree(&self) -> Result<Tree, String> {
+    pub fn tree(&self) -> Result<Tree, String> {
         if let Some((_, tree)) = &self.grown.lock().now {
             return Ok(tree.clone());
         }
@@ -108,7 +108,7 @@ impl FsHistory {
     }
 
     /// The lowest transaction number that a crash at `position` may recover to.
-    pub(crate) fn promised_at(&self, position: usize) -> u64 {
+    pub fn promised_at(&self, position: usize) -> u64 {
         let grown = self.grown.lock();
         let given = grown.promises.iter().filter(|promise| promise.position <= position);
         let (all, own): (Vec<_>, Vec<_>) = given.partition(|promise| promise.only.is_none());
@@ -138,7 +138,7 @@ impl FsHistory {
 
     /// The data that new names up to `op` carried along (promise P3): for each file the transaction,
     /// and the time up to which.
-    pub(crate) fn carried_by_names(&self, op: u64) -> BTreeMap<Ino, Vec<(u64, u64)>> {
+    pub fn carried_by_names(&self, op: u64) -> BTreeMap<Ino, Vec<(u64, u64)>> {
         let grown = self.grown.lock();
         let mut carried: BTreeMap<Ino, Vec<(u64, u64)>> = BTreeMap::new();
         let mut tree = self.start.clone();
@@ -153,7 +153,7 @@ impl FsHistory {
 
     /// Compares a file's contents with those that a crash may leave. `carried` is the data that
     /// new names carried along.
-    pub(crate) fn check_file(
+    pub fn check_file(
         &self,
         ino: Ino,
         found: &[u8],
@@ -184,7 +184,7 @@ impl FsHistory {
 
     /// Compares a file's contents in a snapshot that ends with transaction `op` and was made
     /// between two times: data written before the first is present, and none from after the second.
-    pub(super) fn check_kept(
+    pub fn check_kept(
         &self,
         ino: Ino,
         found: &[u8],
@@ -202,26 +202,26 @@ impl FsHistory {
     }
 
     /// Advances the time and returns it.
-    pub(crate) fn tick(&self) -> u64 {
+    pub fn tick(&self) -> u64 {
         let mut grown = self.grown.lock();
         grown.time += 1;
         grown.time
     }
 
     /// The current time.
-    pub(crate) fn now(&self) -> u64 {
+    pub fn now(&self) -> u64 {
         self.grown.lock().time
     }
 
     /// A tag never used before for contents.
-    pub(crate) fn new_tag(&self) -> u64 {
+    pub fn new_tag(&self) -> u64 {
         let mut grown = self.grown.lock();
         grown.newest_tag += 1;
         grown.newest_tag
     }
 
     /// Records the change made by transaction `op`.
-    pub(crate) fn changed(&self, op: u64, change: Change) {
+    pub fn changed(&self, op: u64, change: Change) {
         let mut grown = self.grown.lock();
         if let Change::Create { ino, node, .. } = &change
             && node.body == Body::File
@@ -236,7 +236,7 @@ impl FsHistory {
     }
 
     /// Records that transaction `op` set the file's size.
-    pub(super) fn truncated(&self, ino: Ino, op: u64, size: u64) {
+    pub fn truncated(&self, ino: Ino, op: u64, size: u64) {
         let time = self.tick();
         self.with_file(ino, |file| file.truncate(time, op, size));
         self.changed(op, Change::Truncate);
@@ -244,7 +244,7 @@ impl FsHistory {
 
     /// Records that everything up to `op` was acknowledged as durable when the device log was at
     /// `position`; with `only`, just the part that concerns this file.
-    pub(crate) fn promise(&self, position: usize, op: u64, only: Option<Ino>) {
+    pub fn promise(&self, position: usize, op: u64, only: Option<Ino>) {
         tracing::info!("promised at event {position}: {op} {only:?}");
         self.grown.lock().promises.push(Promise { position, op, only });
     }
@@ -265,22 +265,22 @@ impl FsHistory {
     }
 
     /// Accesses a file's data history.
-    pub(crate) fn with_file<T>(&self, ino: Ino, look: impl FnOnce(&mut FileHistory) -> T) -> T {
+    pub fn with_file<T>(&self, ino: Ino, look: impl FnOnce(&mut FileHistory) -> T) -> T {
         look(self.grown.lock().files.entry(ino).or_default())
     }
 
     /// Records that the data of every file up to `time` was acknowledged as durable.
-    pub(crate) fn all_synced(&self, position: usize, time: u64) {
+    pub fn all_synced(&self, position: usize, time: u64) {
         self.grown.lock().files.values_mut().for_each(|file| file.synced(position, time));
     }
 
     /// Claims the file's data for the caller; returns false if another task has claimed it.
-    pub(crate) fn claim(&self, ino: Ino) -> bool {
+    pub fn claim(&self, ino: Ino) -> bool {
         self.grown.lock().busy.insert(ino)
     }
 
     /// Releases the claim.
-    pub(crate) fn release(&self, ino: Ino) {
+    pub fn release(&self, ino: Ino) {
         self.grown.lock().busy.remove(&ino);
     }
 }

@@ -17,7 +17,9 @@ mod tree;
 mod verify;
 mod workload;
 
+pub use file::FileHistory;
 pub use history::FsHistory;
+pub use tree::{Body, Change, Node, Place, Tree};
 
 use self::workload::Mix;
 use crate::lab::{Opened, Subject, Work, World};

@@ -9,7 +9,7 @@ use syncline_fs::types::{Algorithm, Ino, ROOT};
 
 /// The part of an inode that concerns names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Body {
+pub enum Body {
     /// A regular file; its data is modelled elsewhere.
     File,
     /// A directory and its entries.
@@ -20,24 +20,30 @@ pub(crate) enum Body {
 
 /// An inode.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) body: Body,
-    pub(crate) permissions: u16,
-    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    pub(crate) nlink: u32,
+pub struct Node {
+    /// What it is.
+    pub body: Body,
+    /// Its permission bits.
+    pub permissions: u16,
+    /// Its extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Its names, and those of subdirectories for their parent.
+    pub nlink: u32,
     /// Compression of data written to it, or inherited by files created in it.
-    pub(crate) compression: Option<Algorithm>,
+    pub compression: Option<Algorithm>,
     /// Its own durability class, which files created in it inherit.
-    pub(crate) class: Option<Durability>,
+    pub class: Option<Durability>,
 }
 
 impl Node {
-    pub(crate) fn new(body: Body, permissions: u16) -> Self {
+    /// An inode with one name, and without anything else.
+    pub fn new(body: Body, permissions: u16) -> Self {
         let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
         Self { body, permissions, xattrs: BTreeMap::new(), nlink, compression: None, class: None }
     }
 
-    pub(crate) fn is_directory(&self) -> bool {
+    /// True for a directory.
+    pub fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory(_))
     }
 }
@@ -63,70 +69,44 @@ impl fmt::Debug for Node {
 
 /// A directory and a name in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    pub(crate) parent: Ino,
-    pub(crate) name: Vec<u8>,
+pub struct Place {
+    /// The directory.
+    pub parent: Ino,
+    /// The name.
+    pub name: Vec<u8>,
 }
 
 /// One change of names or attributes, made by one transaction of the filesystem.
+#[expect(missing_docs, reason = "fields say what they are")]
 #[derive(Clone, Debug)]
-pub(crate) enum Change {
-    Create {
-        at: Place,
-        ino: Ino,
-        node: Node,
-    },
+pub enum Change {
+    /// A new inode gets its name.
+    Create { at: Place, ino: Ino, node: Node },
     /// A nameless file gets its first name; the link was requested at time `started`.
-    Publish {
-        at: Place,
-        ino: Ino,
-        node: Node,
-        started: u64,
-    },
+    Publish { at: Place, ino: Ino, node: Node, started: u64 },
     /// Another name for a file, requested at time `started`.
-    Link {
-        ino: Ino,
-        at: Place,
-        started: u64,
-    },
-    Remove {
-        at: Place,
-    },
+    Link { ino: Ino, at: Place, started: u64 },
+    /// A name goes.
+    Remove { at: Place },
     /// A rename, requested at time `started`.
-    Rename {
-        from: Place,
-        to: Place,
-        exchange: bool,
-        started: u64,
-    },
-    Permissions {
-        ino: Ino,
-        permissions: u16,
-    },
-    SetXattr {
-        ino: Ino,
-        name: Vec<u8>,
-        value: Vec<u8>,
-    },
-    RemoveXattr {
-        ino: Ino,
-        name: Vec<u8>,
-    },
-    Compression {
-        ino: Ino,
-        how: Option<Algorithm>,
-    },
-    Class {
-        ino: Ino,
-        class: Option<Durability>,
-    },
+    Rename { from: Place, to: Place, exchange: bool, started: u64 },
+    /// New permission bits.
+    Permissions { ino: Ino, permissions: u16 },
+    /// An extended attribute is set.
+    SetXattr { ino: Ino, name: Vec<u8>, value: Vec<u8> },
+    /// An extended attribute goes.
+    RemoveXattr { ino: Ino, name: Vec<u8> },
+    /// How new contents are compressed.
+    Compression { ino: Ino, how: Option<Algorithm> },
+    /// A durability class of its own, or none.
+    Class { ino: Ino, class: Option<Durability> },
     /// A truncation; it affects only the file's data.
     Truncate,
 }
 
 impl Change {
     /// Shows each inode number in it to `with`, which may change it.
-    pub(crate) fn each_ino(&mut self, with: impl Fn(&mut Ino)) {
+    pub fn each_ino(&mut self, with: impl Fn(&mut Ino)) {
         match self {
             Self::Create { at, ino, .. } | Self::Publish { at, ino, .. } | Self::Link { ino, at, .. } => {
                 with(ino);
@@ -149,24 +129,26 @@ impl Change {
 
 /// All inodes that have a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Tree {
-    pub(crate) nodes: BTreeMap<Ino, Node>,
+pub struct Tree {
+    /// The inodes by their numbers.
+    pub nodes: BTreeMap<Ino, Node>,
 }
 
 impl Tree {
     /// Only an empty root.
-    pub(crate) fn empty() -> Self {
+    pub fn empty() -> Self {
         Self::compressing(None)
     }
 
     /// Only an empty root that compresses what is created in it.
-    pub(crate) fn compressing(how: Option<Algorithm>) -> Self {
+    pub fn compressing(how: Option<Algorithm>) -> Self {
         let root = Node::new(Body::Directory(BTreeMap::new()), 0o755);
         let root = Node { compression: how, ..root };
         Self { nodes: BTreeMap::from([(ROOT, root)]) }
     }
 
-    pub(crate) fn find(&self, at: &Place) -> Option<Ino> {
+    /// The inode that a name leads to.
+    pub fn find(&self, at: &Place) -> Option<Ino> {
         match &self.nodes.get(&at.parent)?.body {
             Body::Directory(entries) => entries.get(&at.name).copied(),
             _ => None,
@@ -174,7 +156,7 @@ impl Tree {
     }
 
     /// The inodes whose names a change affects; to be called before it is applied.
-    pub(crate) fn touched_by(&self, change: &Change) -> Vec<Ino> {
+    pub fn touched_by(&self, change: &Change) -> Vec<Ino> {
         match change {
             Change::Create { ino, .. } | Change::Publish { ino, .. } | Change::Link { ino, .. } => vec![*ino],
             Change::Remove { at } => self.find(at).into_iter().collect(),
@@ -187,7 +169,7 @@ impl Tree {
 
     /// The inodes whose data a rename or a first name carries along (promise P3); to be called
     /// before it is applied.
-    pub(crate) fn carried_by(&self, change: &Change) -> Vec<(Ino, u64)> {
+    pub fn carried_by(&self, change: &Change) -> Vec<(Ino, u64)> {
         let (from, to, exchange, started) = match change {
             Change::Rename { from, to, exchange, started } => (from, to, exchange, started),
             Change::Publish { ino, started, .. } | Change::Link { ino, started, .. } => {
@@ -200,7 +182,7 @@ impl Tree {
     }
 
     /// Applies a change that the filesystem reported; an error if it was impossible.
-    pub(crate) fn apply(&mut self, change: &Change) -> Result<(), String> {
+    pub fn apply(&mut self, change: &Change) -> Result<(), String> {
         let impossible = || format!("{change:?} can't have been done here");
         match change {
             Change::Create { at, ino, node } | Change::Publish { at, ino, node, .. } => {
@@ -326,17 +308,17 @@ impl Tree {
     }
 
     /// All directories.
-    pub(crate) fn directories(&self) -> Vec<Ino> {
+    pub fn directories(&self) -> Vec<Ino> {
         self.nodes.iter().filter(|(_, node)| node.is_directory()).map(|(ino, _)| *ino).collect()
     }
 
     /// All regular files.
-    pub(crate) fn files(&self) -> Vec<Ino> {
+    pub fn files(&self) -> Vec<Ino> {
         self.nodes.iter().filter(|(_, node)| node.body == Body::File).map(|(ino, _)| *ino).collect()
     }
 
     /// All names.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
         for (&parent, node) in &self.nodes {
             if let Body::Directory(entries) = &node.body {

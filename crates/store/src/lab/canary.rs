@@ -117,11 +117,15 @@ pub enum Canary {
     TransactionTorn,
     /// Keep a part of a stream that says it has a record which it does not have.
     PartAhead,
+    /// Tell of a file the size that the log has, though it has another one in memory.
+    StaleSize,
+    /// Leave the newest of the files in a directory out of its listings.
+    StaleListing,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 52] = [
         Self::SkipFlush,
         Self::FlushEarly,
         Self::ThroughEarly,
@@ -172,6 +176,8 @@ impl Canary {
         Self::SpillUncovered,
         Self::TransactionTorn,
         Self::PartAhead,
+        Self::StaleSize,
+        Self::StaleListing,
     ];
 
     /// The canary's name: that of the variant, in lower case with dashes.

@@ -1,0 +1,143 @@
+//! Random programs on a real mount: what one process has written, stored, cut, named or removed, it
+//! and any other process finds at once, whichever way it looks, and a crash of the daemon leaves
+//! what was acknowledged.
+//!
+//! A seed decides the program, the mount's options and how the life ends: half of the lives are
+//! killed, between two steps or in the middle of one. Nobody looks at sizes, times or listings but now
+//! and then, since a look makes the kernel ask, which hides what it believes.
+//!
+//! `SYNCLINE_PROGRAMS_SEED` repeats one life, `SYNCLINE_PROGRAMS_SECONDS` says how long to go on.
+
+mod contents;
+mod daemon;
+mod generator;
+mod life;
+mod looks;
+mod model;
+mod step;
+mod worker;
+
+#[path = "../support/filesystem.rs"]
+mod filesystem;
+#[path = "../support/switch.rs"]
+mod switch;
+
+use daemon::{OPTIONS, UNHURRIED};
+use life::Life;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+use syncline_store::Canary;
+
+/// Lives of the short search.
+const LIVES: u64 = 24;
+
+#[test]
+#[ignore = "run as a process of its own by the other tests"]
+fn daemon_process() {
+    daemon::run();
+}
+
+#[test]
+#[ignore = "run as a process of its own by the other tests"]
+fn worker_process() {
+    worker::run();
+}
+
+/// The options of a life: each alone, each pair, and none.
+fn options_of(seed: u64) -> Vec<&'static str> {
+    let count = OPTIONS.len() as u64;
+    let (first, second) = (seed / 3 % (count + 1), seed / 3 / (count + 1) % (count + 1));
+    let chosen = [first, second].map(|number| OPTIONS.get(number as usize).copied());
+    let mut chosen: Vec<&str> = chosen.into_iter().flatten().collect();
+    let kind = |option: &str| option.split('=').next().map(str::to_owned);
+    let contradicts =
+        |one: &str, other: &str| one == "durability=ordered" && ["sync", "dirsync"].contains(&other);
+    if let [first, second] = chosen[..]
+        && (kind(first) == kind(second) || contradicts(first, second) || contradicts(second, first))
+    {
+        chosen.pop();
+    }
+    chosen.retain(|option| *option != "transport=uring" || daemon::has_uring());
+    chosen
+}
+
+fn live(seed: u64, options: &[&str], canary: Option<Canary>) -> Result<(), String> {
+    Life::new(seed, options, canary).live()
+}
+
+fn count(seed: u64, options: &[&str], canary: Option<Canary>) -> Result<(), String> {
+    Life::new(seed, options, canary).count()
+}
+
+/// Lives through seeds until one fails, time is over, or there have been enough.
+fn search(first: u64, lives: u64, limit: Duration) {
+    let started = Instant::now();
+    let mut lived = 0;
+    for seed in (first..).take(lives as usize) {
+        if started.elapsed() > limit {
+            break;
+        }
+        let options = options_of(seed);
+        if let Err(what) = live(seed, &options, None) {
+            panic!("SYNCLINE_PROGRAMS_SEED={seed}, options {options:?}: {what}");
+        }
+        lived += 1;
+    }
+    eprintln!("{lived} lives from seed {first} on, in {:?}", started.elapsed());
+}
+
+#[test]
+fn programs_find_what_they_have_done() {
+    if let Some(why) = daemon::reason_to_skip() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    match (number("SYNCLINE_PROGRAMS_SEED"), number("SYNCLINE_PROGRAMS_SECONDS")) {
+        (Some(seed), None) => search(seed, 1, Duration::MAX),
+        (first, Some(seconds)) => search(first.unwrap_or(1000), u64::MAX, Duration::from_secs(seconds)),
+        (None, None) => search(0, LIVES, Duration::from_secs(40)),
+    }
+}
+
+#[test]
+fn snapshots_are_one_moment() {
+    if let Some(why) = daemon::reason_to_skip() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    for options in [&[][..], &["transport=uring"], &["direct_io=write"], &["commit=soon", "writeback=soon"]] {
+        if options != ["transport=uring"] || daemon::has_uring() {
+            count(0, options, None).unwrap_or_else(|what| panic!("{options:?}: {what}"));
+        }
+    }
+}
+
+/// A life of one kind.
+type Kind = fn(u64, &[&str], Option<Canary>) -> Result<(), String>;
+
+/// Rules that are broken on purpose, with the kind of lives and the seeds in which each has to show.
+const CANARIES: [(Canary, Kind, Range<u64>); 5] = [
+    (Canary::StaleSize, live, 0..10),
+    (Canary::StaleListing, live, 0..10),
+    (Canary::RenameWithoutData, live, 10..70),
+    (Canary::SnapshotWithoutData, live, 0..30),
+    (Canary::SnapshotOfTwoMoments, count, 0..60),
+];
+
+#[test]
+fn each_canary_is_found() {
+    if let Some(why) = daemon::reason_to_skip() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    for (canary, kind, seeds) in CANARIES {
+        let found =
+            seeds.clone().find_map(|seed| Some((seed, kind(seed, &[UNHURRIED], Some(canary)).err()?)));
+        let (seed, what) = found.unwrap_or_else(|| panic!("{canary} went unnoticed by seeds {seeds:?}"));
+        eprintln!("{canary}: seed {seed}: {}", what.lines().next().unwrap_or_default());
+        // It must be the cause, not something that the seed shows anyway.
+        kind(seed, &[UNHURRIED], None)
+            .unwrap_or_else(|what| panic!("seed {seed} fails without {canary}: {what}"));
+    }
+}
