@@ -33,15 +33,16 @@ pub struct Options {
     /// With syncs of more than two blocks it is the blocks of half so many syncs. Default 16. Above
     /// 192 this never happens: a sync that would log more places them itself.
     pub place_ahead_blocks: u64,
-    /// Blocks that write-back writes and then names at a time, in one file, and that an operation which
-    /// needs a file without dirty data names in one transaction. Default 4096; for compressed files
-    /// 1024.
+    /// Blocks that write-back writes and then names at a time, in one file, or as many more as the last
+    /// aligned 64 KiB has, and that an operation which needs a file without dirty data names in one
+    /// transaction. Default 4096; for compressed files 1024.
     pub round_blocks: u64,
-    /// Dirty blocks that a sync writes in parallel with the batch that names them; any more are
-    /// written before it, in rounds. Default 256.
+    /// Dirty blocks that a sync writes in parallel with the batch that names them, or as many more as
+    /// the first aligned 64 KiB has; all others are written before it, in rounds. Default 256.
     pub parallel_blocks: u64,
     /// Extents that a truncation, a removal, a clearing or a preallocation changes in one
-    /// transaction; more take several. Default 8192, about a third of a megabyte in the log.
+    /// transaction, and, up to 256, that write-back names in one; more take several. Default 8192, about
+    /// a third of a megabyte in the log.
     pub extents_at_once: usize,
     /// Blocks of an open atomic write that stay in memory; more are written to the device before the
     /// commit. Default 16384. All open ones together take at most half of `dirty_bytes_max`.

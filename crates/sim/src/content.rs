@@ -2,7 +2,15 @@
 //! any other block is recognised at once, whichever of its sectors are wrong.
 
 use crate::SECTOR_BYTES;
+use std::ops::Range;
 use syncline_device::BLOCK_BYTES;
+
+/// The blocks of a write that promise P9 is about, if it has several.
+pub(crate) fn page(offset: u64, len: u64) -> Option<Range<u64>> {
+    let block = BLOCK_BYTES as u64;
+    let is_page = len.is_power_of_two() && (2 * block..=64 << 10).contains(&len);
+    (is_page && offset.is_multiple_of(len)).then(|| offset / block..(offset + len) / block)
+}
 
 /// The bytes of block `index` of the data with this tag. No two sectors of any two blocks are
 /// equal, and none is zero.

@@ -17,6 +17,8 @@ enum Engine {
     Fs,
     Everything,
     Growing,
+    /// Files of which pages are written.
+    Pages,
     /// A log of which each block is rotted.
     Rot,
 }
@@ -66,7 +68,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         // stops, or a device operation that ends, at one exact moment.
         LateRetry | SealAfterSuperblock => return None,
         // Likewise: a block must be rewritten while it is on its way to a place.
-        PlaceStale | TruncateBehind | ForgetRecalled => return None,
+        PlaceStale | ForgetRecalled => return None,
         // A life that fills the image and frees every second file shows it at once (`full`); a slow
         // device, after 128 seeds.
         ScatteredRoom => return None,
@@ -76,6 +78,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         AtomicWriteLeaks => (Engine::Everything, false, 100),
         SpillUncovered => (Engine::Everything, false, 400),
         TransactionTorn => (Engine::Fs, false, 100),
+        PageCut => (Engine::Pages, false, 50),
         // Found by small worlds in which time passes.
         PromiseForgotten => return None,
         // Found by lives of streams that are cut off.
@@ -173,6 +176,7 @@ fn each_is_found() {
                 Engine::Fs => look(&FsSubject::PLAIN, canary, faults, seeds),
                 Engine::Everything => look(&FsSubject::EVERYTHING, canary, faults, seeds),
                 Engine::Growing => one_at_a_time(|| look(&FsSubject::GROWING, canary, faults, seeds)),
+                Engine::Pages => look(&FsSubject::PAGES, canary, faults, seeds),
                 Engine::Rot => look_in_rot(canary, seeds),
             }
         }

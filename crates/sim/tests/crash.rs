@@ -33,6 +33,19 @@ fn what_was_promised_survives_a_failing_device_where_files_are_compressed() {
 }
 
 #[test]
+fn no_page_is_ever_torn() {
+    assert_no_violation(&FsSubject::PAGES, Plan::default(), 100);
+    assert_no_violation(&FsSubject::COMPRESSED_PAGES, Plan::default(), 40);
+}
+
+#[test]
+fn no_page_is_ever_torn_by_a_failing_device() {
+    let plan = Plan { faults: true, ..Plan::default() };
+    assert_no_violation(&FsSubject::PAGES, plan, 100);
+    assert_no_violation(&FsSubject::COMPRESSED_PAGES, plan, 30);
+}
+
+#[test]
 fn usage_of_quotas_survives() {
     assert_no_violation(&FsSubject::WITH_QUOTAS, Plan::default(), 60);
 }
@@ -73,6 +86,13 @@ fn one_seed_is_one_run() {
 #[ignore = "takes minutes; prints what it explored"]
 fn ten_thousand() {
     explore(&FsSubject::PLAIN, Plan::default(), 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes; prints what it explored"]
+fn pages_ten_thousand() {
+    explore(&FsSubject::PAGES, Plan::default(), 5_000);
+    explore(&FsSubject::COMPRESSED_PAGES, Plan { faults: true, ..Plan::default() }, 5_000);
 }
 
 #[test]

@@ -51,7 +51,6 @@ fn broken_rules_of_the_filesystem_are_found() {
         (Canary::SnapshotWithoutData, 3),
         (Canary::SizeBehind, 3),
         (Canary::PlaceStale, 40),
-        (Canary::TruncateBehind, 40),
     ] {
         let search = Search { count: 5000, ..Search::from_seed(1) };
         let quotas = canary == Canary::OverlookUsage;

@@ -303,6 +303,23 @@ impl Task {
         self.write_claimed(ino).await
     }
 
+    /// Writes a few pages of a file, of one size or of another, that are there, lie apart or follow its
+    /// end.
+    pub(super) async fn write_pages(&mut self) -> Done {
+        let ino = self.random_file()?;
+        let _claim = self.claim(ino).await?;
+        for _ in 0..self.rng.random_range(1..5) {
+            let size = self.history.with_file(ino, |file| file.size());
+            let len = 8192_u64 << self.rng.random_range(0..4);
+            let last = size.div_ceil(len).min(400_000 / len);
+            let beyond = u64::from(self.rng.random_range(0..4) == 0);
+            let page = self.rng.random_range(0..=last + beyond);
+            let data = contents_of(self.history.new_tag(), len as usize);
+            self.write_contents(ino, Some(page * len), data).await?;
+        }
+        Ok(())
+    }
+
     async fn write_claimed(&mut self, ino: Ino) -> Done {
         let size = self.history.with_file(ino, |file| file.size());
         let (offset, len) = self.random_range_of(size);

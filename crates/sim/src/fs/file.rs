@@ -1,5 +1,6 @@
 //! The history of one file's data: all contents that each block ever had, and all sizes.
 
+use crate::content::page;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,6 +68,8 @@ pub struct FileHistory {
     carried: Vec<(u64, u64)>,
     /// The time at which the write that is being recorded was asked for, or 0.
     begun: u64,
+    /// Writes of pages: the time and the blocks.
+    pages: Vec<(u64, Range<u64>)>,
 }
 
 /// The part of a file's history that the recovered file may show.
@@ -126,6 +129,7 @@ impl FileHistory {
 
     /// A write took place at `time`.
     pub fn write(&mut self, time: u64, offset: u64, data: &[u8]) {
+        self.pages.extend(page(offset, data.len() as u64).map(|blocks| (time, blocks)));
         self.written(time, offset, data, None);
     }
 
@@ -286,6 +290,7 @@ impl FileHistory {
         self.blocks.values_mut().for_each(|versions| versions.retain(|version| version.time <= time));
         self.blocks.retain(|_, versions| !versions.is_empty());
         self.clearings.retain(|(_, _, at)| *at <= time);
+        self.pages.retain(|(at, _)| *at <= time);
         self
     }
 
@@ -329,10 +334,49 @@ impl FileHistory {
         for (block, bytes) in (0..).zip(found.chunks(BLOCK_BYTES)) {
             self.check_block(block, bytes, &window)?;
         }
-        Ok(())
+        let there = self.pages.iter().filter(|(time, _)| *time < window.end);
+        there.into_iter().try_for_each(|(time, blocks)| self.check_page(*time, blocks, found, &window))
     }
 
-    fn check_block(&self, block: u64, found: &[u8], window: &Window) -> Result<(), String> {
+    /// Promise P9: the write of a page at `time` is there wholly or not at all. Blocks that show what
+    /// came later, or what they showed before as well, say nothing.
+    fn check_page(
+        &self,
+        time: u64,
+        blocks: &Range<u64>,
+        found: &[u8],
+        window: &Window,
+    ) -> Result<(), String> {
+        let (mut new, mut old) = (None, None);
+        for block in blocks.clone() {
+            let from = (block * BLOCK) as usize;
+            if from >= found.len() {
+                let cut = |sizing: &Sizing| matches!(*sizing, Sizing::Truncate { time: at, size, .. } if at > time && size <= block * BLOCK);
+                if !window.sizings.iter().any(cut) {
+                    old = Some(block);
+                }
+                continue;
+            }
+            let bytes = &found[from..found.len().min(from + BLOCK_BYTES)];
+            let legal = self.legal(block, window);
+            let shown = legal.iter().filter(|version| version.filled >= bytes.len() && version.shows(bytes));
+            let times: Vec<u64> = shown.map(|version| version.time).collect();
+            if times.iter().all(|at| *at == time) {
+                new = Some(block);
+            } else if times.iter().all(|at| *at < time) {
+                old = Some(block);
+            }
+        }
+        match (new, old) {
+            (Some(new), Some(old)) => Err(format!(
+                "a page is torn: of what was written to blocks {blocks:?} at time {time}, block {new} is there and block {old} is not"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The versions of a block that may show.
+    fn legal(&self, block: u64, window: &Window) -> Vec<Version> {
         let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
         let cleared = window.cleared.iter().filter(|(blocks, _)| blocks.contains(&block));
         let least = cleared.map(|(_, time)| *time).fold(window.least, u64::max);
@@ -340,11 +384,16 @@ impl FileHistory {
         // Before its first version a block was empty.
         let nothing = Version { time: 0, begun: 0, bytes: Arc::default(), filled: 0, perhaps: false };
         let nothing = first.is_none().then_some(&nothing).into_iter();
-        let legal: Vec<Version> = nothing
+        nothing
             .chain(&versions[first.unwrap_or(0)..])
             .filter(|version| version.time < window.end)
             .map(|version| window.seen_through_truncations(block, version))
-            .collect();
+            .collect()
+    }
+
+    fn check_block(&self, block: u64, found: &[u8], window: &Window) -> Result<(), String> {
+        let versions = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
+        let legal = self.legal(block, window);
         if legal.iter().any(|version| version.filled >= found.len() && version.shows(found)) {
             return Ok(());
         }
@@ -430,6 +479,26 @@ mod tests {
         let mut half = [1; 6000];
         half[..2048].fill(2);
         assert!(file.check(&half, 0, 10).is_err(), "half of one block");
+    }
+
+    #[test]
+    fn a_page_is_there_or_not() {
+        let found = |blocks: &[u8]| blocks.iter().flat_map(|byte| [*byte; 4096]).collect::<Vec<u8>>();
+        let mut file = FileHistory::holding(&found(&[1, 1, 1, 1]));
+        file.write(1, 8192, &[2; 8192]);
+        file.write(2, 4096, &[3; 8192]);
+        for whole in [[1, 1, 1, 1], [1, 1, 2, 2], [1, 3, 3, 2], [1, 1, 3, 2], [1, 3, 1, 1]] {
+            assert!(file.check(&found(&whole), 0, 0).is_ok(), "{whole:?}");
+        }
+        for torn in [[1, 1, 1, 2], [1, 3, 2, 1], [1, 1, 2, 1]] {
+            assert!(file.check(&found(&torn), 0, 0).is_err(), "{torn:?}");
+        }
+        file.write(3, 16384, &[4; 16384]);
+        assert!(file.check(&found(&[1, 1, 2, 2, 4, 4, 4, 4]), 0, 0).is_ok());
+        assert!(file.check(&found(&[1, 1, 2, 2, 4, 4, 4]), 0, 0).is_err(), "its size cuts it");
+        file.truncate(4, 7, 7 * 4096);
+        assert!(file.check(&found(&[1, 1, 2, 2, 4, 4, 4]), 7, 0).is_ok());
+        assert!(file.check(&found(&[1, 1, 2, 2, 4, 4]), 7, 0).is_err());
     }
 
     #[test]

@@ -59,6 +59,13 @@ impl FsSubject {
     pub const PLAIN: Self = Self { base: plain_base, work: plain_work };
     /// The same on an image without parent pointers.
     pub const WITHOUT_PARENT_POINTERS: Self = Self { base: base_without_parent_pointers, work: plain_work };
+    /// With many writes of pages, of which promise P9 says that they are never torn.
+    pub const PAGES: Self = Self {
+        base: plain_base,
+        work: |world, fs, model| Box::pin(workload::work(world, fs, model, Mix::Pages)),
+    };
+    /// The same where files are compressed.
+    pub const COMPRESSED_PAGES: Self = Self { base: compressed_base, work: Self::PAGES.work };
     /// With a root directory whose files are compressed.
     pub const COMPRESSED: Self = Self { base: compressed_base, work: plain_work };
     /// While directories get and lose quotas: whatever a crash leaves, usage must equal a recount.

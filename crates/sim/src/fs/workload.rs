@@ -76,6 +76,8 @@ pub(super) enum Mix {
     Plain,
     /// Those, and all other features of the filesystem.
     Everything,
+    /// Names, attributes and data, with many writes of pages, as databases make them.
+    Pages,
 }
 
 /// Runs the workload beside one more task, which runs until it is told to stop.
@@ -214,6 +216,11 @@ impl Task {
             let names = self.names.clone();
             let _names = names.read().await;
             return self.use_feature().await;
+        }
+        if self.mix == Mix::Pages && self.rng.random_range(0..3) > 0 {
+            let names = self.names.clone();
+            let _names = names.read().await;
+            return self.write_pages().await;
         }
         let action = self.rng.random_range(0..100);
         if action == 99 {

@@ -68,7 +68,40 @@ impl<'a> Window<'a> {
                 ));
             }
         }
-        Ok(())
+        let calls = self.versions.clone().skip(1);
+        calls.into_iter().try_for_each(|call| self.check_page(call, &seen, found))
+    }
+
+    /// Promise P9: if the last of the first `call` calls wrote a page, all of its blocks are there, or
+    /// none. Blocks that show what came later, or what they showed before as well, say nothing.
+    fn check_page(&self, call: usize, seen: &[Vec<u8>], found: &[u8]) -> Result<(), String> {
+        let ran = &self.run.ran[call - 1];
+        let Some(blocks) = ran.page.clone().filter(|_| ran.written == Some(self.ino)) else { return Ok(()) };
+        let (before, since) = seen.split_at(call - self.versions.start());
+        let (mut new, mut old) = (None, None);
+        for block in blocks.clone() {
+            let from = block as usize * BLOCK_BYTES;
+            let range = from..found.len().min(from + BLOCK_BYTES);
+            if range.is_empty() {
+                old = if since.iter().all(|seen| seen.len() > from) { Some(block) } else { old };
+                continue;
+            }
+            let shows = |seen: &Vec<u8>| seen.get(range.clone()) == Some(&found[range.clone()]);
+            if !since.iter().any(shows) {
+                old = Some(block);
+            } else if shows(&since[0]) && !before.iter().any(shows) {
+                new = Some(block);
+            }
+        }
+        match (new, old) {
+            (Some(new), Some(old)) => {
+                let call = call - 1;
+                Err(format!(
+                    "a page is torn: call {call} wrote {blocks:?}, block {new} is there and {old} is not"
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A version as seen through the later truncations that survived. Shrinking cuts off; growing

@@ -23,6 +23,8 @@ const OPERATIONS: &[&str] = &[
     "write A/bar 2000 8192",
     "write A/bar 20000 100",
     "write foo 0 4096",
+    "write A/bar 0 8192",
+    "write B/bar 0 16384",
     "atomic A/foo 30 200",
     "atomic A/bar 4000 9000",
     "append A/foo 60",

@@ -10,6 +10,7 @@ use super::kept::Turn;
 use super::observe::{observe, stamp};
 use super::state::{State, contents};
 use super::step::{Path, Persist, RenameKind, Step, Workload};
+use crate::content::page;
 use crate::{Event, Latency, RecordingDevice, SimDevice, Simulation, ThroughDevice};
 use bytes::Bytes;
 use futures_lite::future::yield_now;
@@ -39,6 +40,8 @@ pub(super) struct Ran {
     /// blocks. `written` is the file whose data or size it changed.
     pub(super) carried: Vec<Ino>,
     pub(super) written: Option<Ino>,
+    /// Blocks of the written file that the call wrote as a page.
+    pub(super) page: Option<Range<u64>>,
     /// It was a truncation.
     pub(super) truncation: bool,
     /// The two files of a copy, whose data it logs.
@@ -281,7 +284,10 @@ impl Runner {
                 }
             }
             Step::Link(from, _) => ran.carried.extend(self.now().find(from).ok()),
-            Step::Write(at, ..) | Step::Append(at, _) => ran.written = self.now().find(at).ok(),
+            Step::Write(at, offset, len) => {
+                (ran.written, ran.page) = (self.now().find(at).ok(), page(*offset, *len as u64));
+            }
+            Step::Append(at, _) => ran.written = self.now().find(at).ok(),
             Step::Atomic(at, ..) => {
                 ran.written = self.now().find(at).ok();
                 ran.carried.extend(ran.written);

@@ -100,8 +100,6 @@ pub enum Canary {
     MapToRead,
     /// Name blocks that were placed ahead of a sync although they were written again since.
     PlaceStale,
-    /// Treat a submission as ended although a truncation has put back the size that it had to log.
-    TruncateBehind,
     /// Of the blocks in flight that truncations made dirty again, remember only the last.
     ForgetRecalled,
     /// Answer a sync of class `ordered` without fixing an order.
@@ -121,6 +119,8 @@ pub enum Canary {
     StaleSize,
     /// Leave the newest of the files in a directory out of its listings.
     StaleListing,
+    /// Let submissions of file data end within an aligned page (breaks P9).
+    PageCut,
 }
 
 impl Canary {
@@ -168,7 +168,6 @@ impl Canary {
         Self::LeadOnce,
         Self::MapToRead,
         Self::PlaceStale,
-        Self::TruncateBehind,
         Self::ForgetRecalled,
         Self::OrderedWithoutOrder,
         Self::PromiseForgotten,
@@ -178,6 +177,7 @@ impl Canary {
         Self::PartAhead,
         Self::StaleSize,
         Self::StaleListing,
+        Self::PageCut,
     ];
 
     /// The canary's name: that of the variant, in lower case with dashes.

@@ -244,7 +244,9 @@ fn logged_size(data: &DataState, size: u64, clear_from: u64) -> u64 {
     let before = data.disk_size.min(size);
     let from = before / BLOCK;
     let waiting = [data.dirty.next_unlogged(from), data.in_flight.next(from)].into_iter().flatten().min();
-    let limit = waiting.filter(|&block| block < clear_from).map_or(size, |block| size.min(block * BLOCK));
+    let limit = waiting
+        .filter(|&block| block < clear_from)
+        .map_or(size, |block| size.min(DataState::size_limit(before, block)));
     before.max(limit)
 }
 
@@ -297,12 +299,13 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
             // `make_up_for` has made a dirty copy of the block in flight, which must not be named
             // any more.
             data.dirty.zero_from(block, at);
-            if data.in_flight.remove(block).is_some() {
+            if data.in_flight.remove(block).is_some()
+                && let Some(flight) = &mut data.flight
+            {
                 // Other blocks may be recalled already: `has_missed` looks at all blocks from the
                 // first of them on.
-                let earlier = data.recalled.take().filter(|_| !fs.store.breaks(Canary::ForgetRecalled));
-                let first = earlier.map_or(block, |first| block.min(*first));
-                data.recalled = Some(Box::new(first));
+                let earlier = flight.recalled.filter(|_| !fs.store.breaks(Canary::ForgetRecalled));
+                flight.recalled = Some(earlier.map_or(block, |first| block.min(first)));
             }
         }
         _ => {}

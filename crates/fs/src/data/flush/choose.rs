@@ -6,8 +6,8 @@
 //! transaction is committed at once. Everything before that ([`before_log_end`]) goes through
 //! background write-back, so that a large fsync does not hold up everybody's flush.
 
-use crate::data::memory::DataState;
 use crate::data::memory::submission::Aim;
+use crate::data::memory::{DataState, page_start};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeState;
 use syncline_format::items::extent::EXTENT_BLOCKS_MAX;
@@ -52,7 +52,12 @@ pub(super) fn is_logged(fs: &Filesystem, state: &InodeState, aim: Aim, files: us
 /// The end of the part of the range that is written before its batch, if there is such a part: all
 /// but the last `parallel_blocks` dirty blocks and, if the file is to be compressed, the whole
 /// units among those last ones. A smaller sync compresses nothing.
-pub(super) fn before_log_end(fs: &Filesystem, state: &InodeState, first: u64, end: u64) -> Option<u64> {
+pub(in crate::data) fn before_log_end(
+    fs: &Filesystem,
+    state: &InodeState,
+    first: u64,
+    end: u64,
+) -> Option<u64> {
     let split = background_end(&state.data, first, end, fs.options.parallel_blocks.max(1));
     if compression_of(state.meta.flags).is_none() {
         return split;
@@ -60,14 +65,14 @@ pub(super) fn before_log_end(fs: &Filesystem, state: &InodeState, first: u64, en
     split.max(whole_units_end(&state.data, split.unwrap_or(first), end))
 }
 
-/// The beginning of the last `parallel` dirty blocks of the range, if it has more than that.
+/// The beginning of the page with the first of the last `parallel` dirty blocks of the range, if there
+/// are more before that.
 fn background_end(data: &DataState, first: u64, end: u64, parallel: u64) -> Option<u64> {
     if first >= end || data.dirty.len() <= parallel {
         return None;
     }
-    let mut last = data.dirty.numbers_backwards(first, end);
-    let split = last.nth(parallel as usize - 1)?;
-    last.next().map(|_| split)
+    let split = page_start(data.dirty.numbers_backwards(first, end).nth(parallel as usize - 1)?);
+    (split > first && data.dirty.numbers(first..split).next().is_some()).then_some(split)
 }
 
 /// The end of the last unit in the range whose blocks are all dirty.

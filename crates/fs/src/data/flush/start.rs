@@ -140,7 +140,7 @@ fn start_writes<'a>(
         return Ok(Started { inode, taken, logged: SmallVec::new(), placements: Vec::new(), change });
     }
     let near = data.near.map(NonZeroU64::get);
-    let (taken, mut reservation) = data.take_dirty(size, &file.blocks, u64::MAX);
+    let (taken, mut reservation) = data.take_dirty(size, file.blocks.clone());
     drop(state);
     let placements = match place::place(fs, &mut reservation, &taken, near) {
         Ok(placements) => placements,

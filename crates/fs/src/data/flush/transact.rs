@@ -52,9 +52,8 @@ pub(crate) enum SizeChange {
     /// Dirty data was submitted: the logged size advances as far as it may. With `all`, everything
     /// that was dirty when the submission began is named by this transaction or an earlier one, and
     /// the logged size advances at least to the inode's `floor`. The logged mtime advances too. The
-    /// block in which the logged size ends is named up to byte `reach` of the file, if at all,
-    /// though it may be dirty again: a named block never has contents behind the size that is
-    /// logged with it.
+    /// file is named up to byte `reach`, though blocks before that may be dirty again: a named
+    /// block never has contents behind the size that is logged with it, and no page is torn.
     Submitted {
         all: bool,
         reach: u64,
@@ -246,7 +245,11 @@ impl<'a> FileChange<'a> {
                     // A pending block at the new end has yet to be named.
                     let edge = size / crate::data::memory::BLOCK;
                     let waits = data.dirty.contains(edge) || data.in_flight.contains(edge);
-                    data.floor = data.floor.min(if waits { edge * crate::data::memory::BLOCK } else { size });
+                    let left = if waits { edge * crate::data::memory::BLOCK } else { size };
+                    data.floor = data.floor.min(left);
+                    if let Some(flight) = &mut data.flight {
+                        flight.size = flight.size.min(left);
+                    }
                     data.promised = data.promised.min(size);
                 }
                 data.disk_mtime = now;

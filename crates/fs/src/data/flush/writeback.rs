@@ -19,9 +19,9 @@ use crate::data::extents::shares::Shares;
 use crate::data::extents::{lookup, pack};
 use crate::data::memory::block::Block;
 use crate::data::memory::ranges::number_ranges;
-use crate::data::memory::submission::{self, Aim};
+use crate::data::memory::submission::Aim;
 use crate::data::memory::unplaced;
-use crate::data::memory::{BLOCK, DataState};
+use crate::data::memory::{DataState, page_end, page_start};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
@@ -29,7 +29,7 @@ use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
-use syncline_format::items::extent::{Algorithm, Extent};
+use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent, piece_start};
 use syncline_store::{Admission, Canary, ChangeSize, Reservation, StoreError};
 
 /// Most blocks of one inode in flight at a time when its data is compressed before writing: 4 MiB.
@@ -137,7 +137,7 @@ async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
         return Ok(());
     }
     // If the file has grown meanwhile, the rest is due again soon enough.
-    let blocks = 0..fs.options.parallel_blocks.max(1);
+    let blocks = 0..page_end(fs.options.parallel_blocks);
     start::submit(fs, &[start::Submission { inode, blocks, aim: Aim::Place }], &mut Submitted::default())
         .await
 }
@@ -225,32 +225,30 @@ struct Flight<'a> {
     inode: &'a Arc<Inode>,
     /// Blocks that are written or being written, and not named.
     placements: Vec<Placement>,
-    /// Size of the file when the blocks were taken.
-    size: u64,
     /// Blocks in flight that are not placed yet; `reservation` is the room for them.
     waiting: Vec<(u64, Block)>,
     reservation: Reservation,
 }
 
-/// The block to continue with after `taken`, when at most `max` blocks of a range were requested.
-fn next_after(taken: &[(u64, Block)], max: u64, end: u64) -> u64 {
-    // Fewer than requested: the range has no more.
-    let full = taken.len() as u64 == max;
-    taken.last().filter(|_| full).map_or(end, |(last, _)| last + 1)
+/// The end of a round of at most `max` blocks, or a few more: it never cuts a page (P9).
+fn round_end(fs: &Filesystem, data: &DataState, blocks: Range<u64>, max: u64) -> u64 {
+    if fs.store.breaks(Canary::PageCut) {
+        return data.dirty.numbers(blocks.clone()).nth(max as usize - 1).map_or(blocks.end, |last| last + 1);
+    }
+    data.round_end(blocks, max)
 }
 
 /// Moves dirty blocks into flight, to be placed later.
 fn take<'a>(fs: &'a Filesystem, inode: &'a Arc<Inode>, blocks: Range<u64>) -> (Flight<'a>, u64) {
     let mut state = inode.state.lock();
     let most = fs.options.round_blocks.clamp(1, PACKED_ROUND_BLOCKS);
+    let next = round_end(fs, &state.data, blocks.clone(), most);
     let size = state.attr.size;
-    let (waiting, reservation) = state.data.take_dirty(size, &blocks, most);
-    let next = next_after(&waiting, most, blocks.end);
-    state.data.in_flight.restore(waiting.iter().map(|(number, block)| (*number, block.share())));
-    state.data.flying_blocks = state.data.in_flight.memory_blocks();
+    let (waiting, reservation) = state.data.take_dirty(size, blocks.start..next);
+    state.data.take_off(waiting.iter().map(|(number, block)| (*number, block.share())), size);
     fs.data.queue.account(&mut state.data);
     drop(state);
-    (Flight { fs, inode, placements: Vec::new(), size, waiting, reservation }, next)
+    (Flight { fs, inode, placements: Vec::new(), waiting, reservation }, next)
 }
 
 /// Moves dirty blocks into flight and starts writing them.
@@ -260,25 +258,24 @@ fn take_off<'a>(
     blocks: Range<u64>,
 ) -> Result<(Flight<'a>, u64), FsError> {
     let most = fs.options.round_blocks.max(1);
-    let (taken, mut reservation, size, near) = {
+    let (taken, mut reservation, size, near, next) = {
         let mut state = inode.state.lock();
+        let next = round_end(fs, &state.data, blocks.clone(), most);
         let size = state.attr.size;
         let near = state.data.near.map(NonZeroU64::get);
-        let (taken, reservation) = state.data.take_dirty(size, &blocks, most);
-        (taken, reservation, size, near)
+        let (taken, reservation) = state.data.take_dirty(size, blocks.start..next);
+        (taken, reservation, size, near, next)
     };
-    let next = next_after(&taken, most, blocks.end);
     let placed = place::place(fs, &mut reservation, &taken, near);
     let mut state = inode.state.lock();
     let result = match placed {
         Ok(placements) => {
-            state.data.in_flight.restore(taken);
-            state.data.flying_blocks = state.data.in_flight.memory_blocks();
+            state.data.take_off(taken, size);
             if let Some(last) = placements.last() {
                 state.data.near = NonZeroU64::new(last.write.run().end());
             }
             let (waiting, reservation) = (Vec::new(), Reservation::default());
-            Ok((Flight { fs, inode, placements, size, waiting, reservation }, next))
+            Ok((Flight { fs, inode, placements, waiting, reservation }, next))
         }
         Err(error) => {
             state.data.dirty.restore(taken);
@@ -305,8 +302,8 @@ impl Flight<'_> {
         Ok(())
     }
 
-    /// Waits for all writes. Blocks whose write failed become dirty again; the first failure is
-    /// returned.
+    /// Waits for all writes. Blocks whose write failed become dirty again, with the rest of their
+    /// pages and units; the first failure is returned.
     async fn wait(&mut self) -> Result<(), FsError> {
         let mut result = Ok(());
         let mut failed = Vec::new();
@@ -347,16 +344,20 @@ impl Flight<'_> {
         Ok(())
     }
 
-    /// The number of placements that fit one transaction.
+    /// The number of placements that fit one transaction, or a few more: it never cuts a page (P9).
     fn next_unit(&self) -> usize {
-        let mut extents = 0;
+        let most = EXTENTS_MAX.min(self.fs.options.extents_at_once);
+        let (mut extents, mut last) = (0, None);
         for (index, placement) in self.placements.iter().enumerate() {
             let mut naming = Naming::default();
             placement.name(&mut naming, |_| true);
-            extents += naming.extents.len();
-            if extents > EXTENTS_MAX && index > 0 {
+            let page = placement.numbers().next().map(page_start);
+            let cuts = last == page && !self.fs.store.breaks(Canary::PageCut);
+            if extents + naming.extents.len() > most && index > 0 && !cuts {
                 return index;
             }
+            extents += naming.extents.len();
+            last = placement.numbers().last().map(page_start);
         }
         self.placements.len()
     }
@@ -383,13 +384,12 @@ impl Flight<'_> {
         let placed = self.placements[..unit].iter().map(|placement| placement.write.run().len_bytes());
         let written = placed.sum::<u64>() - stale.iter().map(|(_, run)| run.len_bytes()).sum::<u64>();
         self.fs.store.give_way();
-        let (short, tail) = {
+        let (short, reach) = {
             let InodeState { data, attr, .. } = &*self.inode.state.lock();
-            (all && data.disk_size < data.floor.min(attr.size), data.disk_size / BLOCK)
+            let numbers: Vec<u64> = landed.iter().map(|(number, _)| *number).collect();
+            (all && data.disk_size < data.floor.min(attr.size), data.reach(&numbers))
         };
         if short || !naming.extents.is_empty() {
-            let named = landed.iter().any(|(number, _)| *number == tail);
-            let reach = if named { submission::named_end(tail, self.size) } else { 0 };
             let size = SizeChange::Submitted { all, reach };
             let mut change = FileChange { size, ..FileChange::nothing(self.inode) };
             change.name(old, naming);
@@ -415,11 +415,18 @@ impl Flight<'_> {
     }
 
     /// Makes the blocks of a placement dirty again, unless they are gone or newer contents are
-    /// dirty.
+    /// dirty. So it does with the others of their pages, which must not be named without them (P9), and
+    /// of their compressed units, which are named as a whole.
     fn give_up(&self, placement: &Placement) {
         place::abandon(self.fs, std::slice::from_ref(placement));
         let mut state = self.inode.state.lock();
-        self.give_back(&mut state.data, placement.numbers());
+        if self.fs.store.breaks(Canary::PageCut) {
+            return self.give_back(&mut state.data, placement.numbers());
+        }
+        let mut units: Vec<u64> = placement.numbers().map(piece_start).collect();
+        units.dedup();
+        let blocks = units.into_iter().flat_map(|first| first..first + EXTENT_BLOCKS_MAX);
+        self.give_back(&mut state.data, blocks);
     }
 
     /// Makes those of the blocks dirty again that are still in flight.

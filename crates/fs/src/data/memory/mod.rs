@@ -5,7 +5,7 @@
 //! (`unplaced`, `preallocated`, `cached`) or set aside (`atomic`, and `spilled` where they are on the
 //! device), what a quota has reserved for them (`charge`) and the
 //! failures to report (`failures`). `submission` says what waits to be submitted and what a
-//! submission takes. The lists of all files are `queue` and `small`. `ranges`, `numbers` and
+//! submission takes, and `page` where it may be cut. The lists of all files are `queue` and `small`. `ranges`, `numbers` and
 //! `gauge` are the sets and the counter that the others use.
 
 pub(in crate::data) mod atomic;
@@ -16,6 +16,7 @@ pub(in crate::data) mod dirty;
 pub(in crate::data) mod failures;
 pub(in crate::data) mod gauge;
 pub(in crate::data) mod numbers;
+pub(in crate::data) mod page;
 pub(in crate::data) mod preallocated;
 pub(in crate::data) mod queue;
 pub(in crate::data) mod ranges;
@@ -25,6 +26,7 @@ pub(in crate::data) mod state;
 pub(in crate::data) mod submission;
 pub(in crate::data) mod unplaced;
 
+pub(in crate::data) use page::{page_end, page_start};
 pub(crate) use state::DataState;
 pub(in crate::data) use state::{MemoryBlock, inline_units};
 use syncline_format::BLOCK_BYTES;

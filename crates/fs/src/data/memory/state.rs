@@ -6,6 +6,7 @@ use super::charge::Charge;
 use super::dirty::BlockMap;
 use super::failures::Failures;
 use super::preallocated::Preallocated;
+use super::submission::Flight;
 use super::unplaced::Unplaced;
 use super::{BLOCK, UNITS, block};
 use crate::inode::DiskView;
@@ -57,9 +58,9 @@ pub(crate) struct DataState {
     /// The size that must be logged when the submission has ended. It starts equal to `floor`, but
     /// a truncation lowers it to the new size and no further. The check in `ended` uses it.
     pub(in crate::data) promised: u64,
-    /// The first block that was in flight when a truncation ended the file within it. Such a block
-    /// becomes dirty again, and the submission is not complete without it. Rare, so it is boxed.
-    pub(in crate::data) recalled: Option<Box<u64>>,
+    /// What the current submission notes about the blocks that it has had in flight. Few files have
+    /// any, so it is boxed.
+    pub(in crate::data) flight: Option<Box<Flight>>,
     /// Newest operation that changed size or extents; fdatasync needs it to be durable.
     pub(in crate::data) data_op: OpSeq,
     pub(in crate::data) failures: Failures,
@@ -113,7 +114,7 @@ impl DataState {
             submitted: false,
             floor: 0,
             promised: 0,
-            recalled: None,
+            flight: None,
             data_op: last_op,
             failures: Failures::default(),
             unshrunk: 0,
@@ -201,8 +202,12 @@ impl DataState {
 
     /// The first block that is written but neither named nor logged, at or after the block in which
     /// the logged size ends.
-    pub(in crate::data) fn first_unnamed(&self) -> Option<u64> {
-        let from = self.disk_size / BLOCK;
+    fn first_unnamed(&self) -> Option<u64> {
+        self.first_unnamed_from(self.disk_size / BLOCK)
+    }
+
+    /// The same, at or after a block.
+    pub(in crate::data) fn first_unnamed_from(&self, from: u64) -> Option<u64> {
         match (self.dirty.next_unlogged(from), self.in_flight.next(from)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -210,9 +215,10 @@ impl DataState {
     }
 
     /// The logged size that the next inode item may carry: not past a block that is neither named
-    /// nor logged, and never less than before.
+    /// nor logged, nor into its page, and never less than before.
     pub(in crate::data) fn next_disk_size(&self, size: u64) -> u64 {
-        let limit = self.first_unnamed().map_or(size, |block| size.min(block * BLOCK));
+        let limit =
+            self.first_unnamed().map_or(size, |block| size.min(Self::size_limit(self.disk_size, block)));
         self.disk_size.max(limit)
     }
 

@@ -2,7 +2,7 @@
 //! what it takes, and whether it has done all that it had to.
 
 use super::block::Block;
-use super::{BLOCK, DataState};
+use super::{BLOCK, DataState, page_end, page_start};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeState;
 use std::ops::Range;
@@ -17,15 +17,24 @@ pub(crate) enum Aim {
     Place,
 }
 
+/// Blocks in flight.
+pub(in crate::data) struct Flight {
+    /// Size of the file when they were taken, or as far as truncations have left it since.
+    pub size: u64,
+    /// The first block that was in flight when a truncation ended the file within it. Such a block
+    /// becomes dirty again, and the submission is not complete without it.
+    pub recalled: Option<u64>,
+}
+
 impl InodeState {
-    /// Begins a submission and returns the end of the blocks that are dirty now. Blocks that become
-    /// dirty later are not part of it, so a busy writer can't keep it going forever. Its size is
+    /// Begins a submission and returns the end of the pages that have dirty blocks now. What becomes
+    /// dirty behind that is not part of it, so a busy writer can't keep it going forever. Its size is
     /// the current one, so an append can't hold it back. The inode's `writeback` is held.
     pub(crate) fn begin_submission(&mut self) -> u64 {
         self.data.floor = self.attr.size;
         self.data.promised = self.attr.size;
-        self.data.recalled = None;
-        self.data.dirty.last().map_or(0, |last| last + 1)
+        self.data.flight = None;
+        self.data.dirty.last().map_or(0, page_end)
     }
 
     /// True when the inode item would say nothing new, and no data waits for a submission with this
@@ -51,33 +60,39 @@ impl InodeState {
     /// which the truncation put back to that block's beginning, has not advanced far enough since.
     pub(crate) fn has_missed(&mut self, fs: &Filesystem) -> bool {
         let Self { data, attr, removing, .. } = self;
-        let waiting = data.recalled.take().and_then(|first| data.dirty.next(*first));
+        let waiting = data.flight.take().and_then(|flight| data.dirty.next(flight.recalled?));
         let waits = waiting.is_some_and(|block| block * BLOCK < data.promised);
         waits || data.is_short(attr.size) && !*removing && !may_be_short(fs)
     }
 }
 
 impl DataState {
-    /// Takes dirty blocks of a file of `size` bytes out together with their part of the
-    /// reservation.
+    /// Takes the dirty blocks of a range, which ends between pages, of a file of `size` bytes, together
+    /// with their part of the reservation.
     pub(in crate::data) fn take_dirty(
         &mut self,
         size: u64,
-        blocks: &Range<u64>,
-        max: u64,
+        blocks: Range<u64>,
     ) -> (Vec<(u64, Block)>, Reservation) {
-        let taken = self.dirty.take(blocks.start, blocks.end, max);
-        // If an append has written into the block in which the file ended when the submission began,
-        // the block is named with the appended bytes. The floor rises, so that the logged size covers
-        // them.
-        let last = self.floor / BLOCK;
-        if !self.floor.is_multiple_of(BLOCK)
-            && taken.binary_search_by_key(&last, |(number, _)| *number).is_ok()
-        {
-            self.floor = self.floor.max(named_end(last, size));
+        let taken = self.dirty.take(blocks.start, blocks.end, u64::MAX);
+        // Writes may have gone on in the page in which the file ended when the submission began. If so,
+        // it is named with them, and the floor rises, so that the logged size covers them: otherwise
+        // contents would lie behind the logged size, or a page would be torn.
+        let page = page_start(self.floor / BLOCK)..page_end(self.floor / BLOCK);
+        let at = taken.partition_point(|(number, _)| *number < page.start);
+        if self.floor > page.start * BLOCK && taken.get(at).is_some_and(|(number, _)| *number < page.end) {
+            self.floor = self.floor.max(size.min(page.end * BLOCK));
         }
         let reservation = self.reservation.as_mut().map(|mine| mine.split(taken.len() as u64));
         (taken, reservation.unwrap_or_default())
+    }
+
+    /// Moves blocks that were taken from a file of `size` bytes into flight.
+    pub(in crate::data) fn take_off(&mut self, blocks: impl IntoIterator<Item = (u64, Block)>, size: u64) {
+        self.in_flight.restore(blocks);
+        self.flying_blocks = self.in_flight.memory_blocks();
+        let recalled = self.flight.take().and_then(|flight| flight.recalled);
+        self.flight = Some(Box::new(Flight { size, recalled }));
     }
 
     /// True when a submission that has just ended has logged less than it had to.
@@ -88,10 +103,5 @@ impl DataState {
 
 /// True when a submission may end short, because that rule is broken on purpose.
 pub(crate) fn may_be_short(fs: &Filesystem) -> bool {
-    [Canary::SizeBehind, Canary::TruncateBehind].into_iter().any(|rule| fs.store.breaks(rule))
-}
-
-/// The end of the contents of a block that was taken when the file had `size` bytes.
-pub(crate) fn named_end(block: u64, size: u64) -> u64 {
-    size.min((block + 1) * BLOCK)
+    fs.store.breaks(Canary::SizeBehind)
 }

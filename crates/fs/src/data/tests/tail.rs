@@ -55,7 +55,7 @@ fn a_round_names_no_more_of_the_last_block_than_the_size_says() {
         ending.join().unwrap().unwrap();
         crashed
     });
-    require_zeros_behind(&crashed, 2 * BLOCK);
+    require_zeros_behind(&crashed, ROUND * BLOCK);
 }
 
 #[test]
