@@ -278,6 +278,26 @@ impl Spilled {
         self.writes.insert(number, Written { write, left: run.blocks });
     }
 
+    /// Counts that blocks of the file below these are shared from now on: each may have a count of its
+    /// own, which the commit changes too. False, with nothing changed, if that is more than `max`.
+    pub(in crate::data) fn share(&mut self, blocks: &Range<u64>, max: u64) -> bool {
+        let mut shared: Vec<Piece> = self.across(blocks).copied().collect();
+        for piece in &mut shared {
+            let Range { start, end } = piece.numbers();
+            let common = end.min(blocks.end) - start.max(blocks.start);
+            piece.replaced = piece.replaced.saturating_add(common as u32).min(piece.blocks);
+        }
+        let more = shared.iter().map(|piece| u64::from(piece.replaced - self.pieces[&piece.first].replaced));
+        if weight(self.extents, self.replaced + more.sum::<u64>()) > max {
+            return false;
+        }
+        for piece in shared {
+            self.take(&self.pieces[&piece.first].clone());
+            self.put(piece);
+        }
+        true
+    }
+
     fn put(&mut self, piece: Piece) {
         self.extents += piece.extents();
         self.replaced += u64::from(piece.replaced);

@@ -22,6 +22,7 @@ use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::types::Ino;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_store::OpSeq;
 
@@ -54,6 +55,14 @@ pub(in crate::data) fn size(inode: &Inode) -> Option<u64> {
 /// Refuses a change that can't be kept apart from an open atomic write. The inode's lease is held.
 pub(in crate::data) fn require_none(inode: &Inode) -> Result<(), FsError> {
     if is_open(inode) { Err(FsError::AtomicWriteOpen) } else { Ok(()) }
+}
+
+/// True unless an open atomic write of the file has put so much onto the device that its commit would be
+/// too large if these blocks below it were shared. Counts them as shared. The inode's lease is held.
+pub(in crate::data) fn may_share(fs: &Filesystem, inode: &Inode, blocks: &Range<u64>) -> bool {
+    let mut state = inode.state.lock();
+    let max = fs.options.atomic_extents_max;
+    state.data.atomic.as_mut().is_none_or(|atomic| atomic.spilled.share(blocks, max))
 }
 
 impl Filesystem {

@@ -176,7 +176,8 @@ impl<'a> Span<'a> {
     }
 
     /// Replaces the destination's blocks by those of the source. False, with nothing changed, if a
-    /// block can't have more references.
+    /// block can't have more references, or if an open atomic write of the source would have more of
+    /// them to replace than one transaction may.
     pub(super) async fn commit(
         self,
         fs: &Filesystem,
@@ -192,6 +193,9 @@ impl<'a> Span<'a> {
         let mut shares = hold(fs, source.iter().chain(&old)).await?;
         // Extents without the mark need no lookup, but their counts change now.
         shares.hold_still(fs).await;
+        if !atomic::may_share(fs, self.from, &(blocks.from..blocks.from + blocks.count)) {
+            return Ok(false);
+        }
         let Some(new) = self.share(&mut source, blocks, &mut shares) else { return Ok(false) };
         if fs.store.breaks(Canary::ShareWithoutCount) {
             shares.uncount();

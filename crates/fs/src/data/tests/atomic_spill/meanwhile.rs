@@ -239,3 +239,35 @@ fn readers_beside_it_never_see_what_others_have_written_to_freed_blocks() {
     mount.check_items(ino);
     mount.check_blocks();
 }
+
+/// Blocks below what is on the device become shared: each may have a count of its own then, which the
+/// commit changes too. Sharing more of them than one transaction takes is copying.
+#[test]
+fn a_copy_of_the_file_does_not_make_the_commit_too_large() {
+    for (extents_max, shares) in [(1000, true), (100, false)] {
+        let mount = Mount::sized(128 << 20, Options { atomic_extents_max: extents_max, ..keeping(16) });
+        let (old, new) = (pattern(1, 4 << 20), pattern(2, 4 << 20));
+        let ino = mount.synced("database", &old);
+        mount.start(ino);
+        new.chunks(1 << 20).zip(0..).for_each(|(piece, at)| mount.put(ino, at << 20, piece));
+        let copy = mount.create("copy");
+        let mut copied = 0;
+        while copied < 4 << 20 {
+            copied += block_on(mount.fs.copy_range((ino, copied), (copy, copied), 4 << 20, false)).unwrap();
+        }
+        let shared = mount.fs.counters().reflinked_bytes / BLOCK;
+        assert_eq!(shared == 1024, shares, "{shared} blocks");
+        {
+            let inode = block_on(mount.fs.inode(ino)).unwrap();
+            let state = inode.state.lock();
+            let atomic = state.data.atomic.as_ref().unwrap();
+            let (spilled, in_memory) = (&atomic.spilled, atomic.blocks.len());
+            let counted = crate::data::memory::spilled::weight(spilled.extents(), spilled.replaced());
+            assert!(spilled.replaced() >= shared.saturating_sub(in_memory), "{shared} are shared");
+            assert!(counted <= extents_max, "{counted}");
+        }
+        mount.commit(ino);
+        assert!(mount.whole(copy) == old && mount.whole_after_crash("database") == new);
+        mount.check_counts(&[ino, copy]);
+    }
+}
