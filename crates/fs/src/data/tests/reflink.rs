@@ -235,3 +235,20 @@ fn contents_in_the_inode_item_are_not_taken_for_zeros() {
     assert_eq!(answer, Deduplicated::Shared(0));
     assert_eq!(mount.read(small, 0, 17), b"in the inode item");
 }
+
+/// A message may name any offset.
+#[test]
+fn no_offset_is_too_large_to_be_refused() {
+    let mount = Mount::new();
+    let (one, other) = (mount.create("one"), mount.create("other"));
+    for ino in [one, other] {
+        mount.write(ino, 0, &pattern(1, 20_000));
+        mount.fsync_placed(ino);
+    }
+    for offset in [u64::MAX - 4095, u64::MAX / 4096 * 4096, u64::MAX] {
+        for (from, to) in [(0, offset), (offset, 0), (offset, offset)] {
+            let answer = block_on(mount.fs.dedupe_range((one, from), (other, to), 8192));
+            assert!(matches!(answer, Ok(Deduplicated::Shared(0)) | Err(_)), "{from} {to}: {answer:?}");
+        }
+    }
+}
