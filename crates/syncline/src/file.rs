@@ -120,17 +120,18 @@ impl File {
         Ok(read)
     }
 
-    /// Writes at `offset` without moving the position. May write fewer bytes than given, but at
-    /// least one if there are any.
+    /// Writes at `offset` without moving the position. May write fewer bytes than given, as when the
+    /// filesystem is nearly full, but at least one if there are any.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         self.require_write()?;
         let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
-        let write = self.shared.engine.write(self.ino(), offset, owned(data), self.shared.kill_privileges());
+        let engine = &self.shared.engine;
+        let write = engine.write_what_fits(self.ino(), offset, owned(data), self.shared.kill_privileges());
         self.shared.call(async {
-            write.await?;
-            self.shared.settle(self.ino()).await
-        })?;
-        Ok(data.len())
+            let written = write.await?;
+            self.shared.settle(self.ino()).await?;
+            Ok(written)
+        })
     }
 
     /// Writes all of `data` at `offset`.

@@ -15,6 +15,7 @@ mod faults;
 mod history;
 mod lookup;
 mod model;
+mod pages;
 mod quota;
 mod quota_xattrs;
 mod reflink;
@@ -26,6 +27,7 @@ mod sync;
 mod tail;
 mod threads;
 mod unplaced;
+mod what_fits;
 mod writing;
 
 use crate::inode::Inode;

@@ -256,7 +256,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
     let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
     let range = input.offset..input.offset + u64::from(input.size);
     let growth = page_cache::before_write(session, request, &input, goes_beside(&input)).await?;
-    session.fs().write(ino, input.offset, data, kill_privileges).await?;
+    let written = session.fs().write_what_fits(ino, input.offset, data, kill_privileges).await?;
     if goes_beside(&input) {
         let synced = async {
             if input.flags & libc::O_DSYNC as u32 != 0 {
@@ -271,7 +271,7 @@ pub(super) async fn write(session: &Session, request: &Request) -> Answer {
         };
         futures_lite::future::try_zip(synced, page_cache::after_write(session, ino, range)).await?;
     }
-    let reply = Reply::fixed(&WriteOut { size: input.size, padding: 0 }).with_growth(growth);
+    let reply = Reply::fixed(&WriteOut { size: written as u32, padding: 0 }).with_growth(growth);
     Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
 }
 

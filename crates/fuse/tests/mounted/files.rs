@@ -41,6 +41,39 @@ fn files_hold_what_is_written() {
     }
 }
 
+/// Through the cache, and past it.
+#[test]
+fn a_write_to_a_nearly_full_filesystem_writes_what_fits() {
+    for direct_io in [false, true] {
+        let Some(mount) = TestMount::with(Setup { direct_io, in_file: true, ..Setup::default() }) else {
+            return;
+        };
+        let path = mount.path().join("file");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
+        let data = pattern(1 << 20, 3);
+        let (mut expected, mut short) = (Vec::new(), 0);
+        let error = loop {
+            match file.write_at(&data, expected.len() as u64) {
+                Ok(written) => {
+                    short += u64::from(written < data.len());
+                    expected.extend_from_slice(&data[..written]);
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        assert!(short > 0, "the last write took nothing of what was left");
+        assert_eq!(file.metadata().unwrap().len(), expected.len() as u64);
+        file.sync_all().unwrap();
+        let mut found = vec![0; expected.len() + 1];
+        assert_eq!(file.read_at(&mut found[..1 << 20], expected.len() as u64).unwrap(), 0);
+        file.read_exact_at(&mut found[..expected.len()], 0).unwrap();
+        assert!(found[..expected.len()] == expected);
+        drop(file);
+        mount.unmount();
+    }
+}
+
 /// Long reads return what was written, wherever it is: in one piece, in many, compressed, in holes,
 /// not yet written back.
 #[test]

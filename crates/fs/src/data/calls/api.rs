@@ -55,6 +55,21 @@ impl Filesystem {
         write::write(self, &inode, offset, data, Writer::calling(kill_privileges), None).await
     }
 
+    /// Writes as much of `data` at `offset` as there is room for, and returns how many bytes that is. It
+    /// fails where [`write`](Self::write) does if nothing fits, and if `data` is a page: 4 KiB to 64 KiB,
+    /// a power of two, at a multiple of that.
+    pub async fn write_what_fits(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        kill_privileges: bool,
+    ) -> Result<usize, FsError> {
+        let inode = self.regular(ino).await?;
+        let writer = Writer::calling(kill_privileges);
+        write::write_what_fits(self, &inode, offset, data, writer).await
+    }
+
     /// Writes data that was stored through a mapping of the file and arrives only now. The file
     /// keeps its privileges (setuid, setgid, capabilities), whoever stored the data.
     pub async fn write_mapped(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {

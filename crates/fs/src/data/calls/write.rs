@@ -8,6 +8,7 @@ use crate::data::extents::room::reserve;
 use crate::data::flush::throttle;
 use crate::data::memory::BLOCK;
 use crate::data::memory::atomic::AtomicWrite;
+use crate::data::memory::page::is_page;
 use crate::data::memory::ranges::count;
 use crate::filesystem::Filesystem;
 use crate::flags::require_writable;
@@ -17,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::items::inode::{FLAG_CAPABILITY, SIZE_MAX};
-use syncline_store::{Admission, Admitted, Reservation};
+use syncline_store::{Admission, Admitted, Reservation, StoreError};
 
 /// Set-user-id and set-group-id.
 const SETID: u16 = 0o6000;
@@ -71,6 +72,68 @@ pub(crate) async fn write(
         }
         synced = true;
     }
+}
+
+/// Writes as much of `data` at `offset` as there is room for, and returns how many bytes that is: all of
+/// them, unless the filesystem or the quota is full. A page is written wholly or not at all (P9).
+pub(crate) async fn write_what_fits(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: Bytes,
+    writer: Writer,
+) -> Result<usize, FsError> {
+    let full = match write(fs, inode, offset, data.clone(), writer, None).await {
+        Ok(()) => return Ok(data.len()),
+        Err(error) if !is_no_room(&error) || is_page(offset, data.len() as u64) => return Err(error),
+        Err(full) => full,
+    };
+    match Box::pin(write_pieces(fs, inode, offset, &data, writer)).await? {
+        0 => Err(full),
+        written => Ok(written),
+    }
+}
+
+/// Writes pieces, which end between blocks and become smaller until one fits. An error after the first
+/// piece ends the write.
+async fn write_pieces(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &Bytes,
+    writer: Writer,
+) -> Result<usize, FsError> {
+    let (mut done, mut most) = (0, data.len().checked_ilog2().map_or(0, |log| 1 << log));
+    while done < data.len() && most >= BLOCK_BYTES {
+        let end = ((offset + done as u64) / most as u64 + 1) * most as u64 - offset;
+        let piece = data.slice(done..data.len().min(end as usize));
+        match write_piece(fs, inode, offset + done as u64, &piece, writer).await {
+            Ok(()) => done += piece.len(),
+            Err(error) if is_no_room(&error) => most /= 2,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// A write that takes what room there is now.
+async fn write_piece(
+    fs: &Filesystem,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &Bytes,
+    writer: Writer,
+) -> Result<(), FsError> {
+    // Otherwise it would wait for room that the whole write has waited for in vain.
+    drop(fs.store.try_reserve(data.len().div_ceil(BLOCK_BYTES) as u64).ok_or(StoreError::NoSpace)?);
+    let _room = prepare(fs, inode, data.len(), writer).await?;
+    let _lease = inode.lease.write().await;
+    write_leased(fs, inode, offset, data, writer, None).await
+}
+
+fn is_no_room(error: &FsError) -> bool {
+    matches!(error, FsError::QuotaExceeded | FsError::Store(StoreError::NoSpace))
 }
 
 /// Writes `data` at the end of the file, as it is once the lease is held, and returns the offset.
