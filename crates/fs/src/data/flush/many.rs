@@ -113,15 +113,16 @@ pub(in crate::data) async fn submit_rest(fs: &Filesystem, inode: &Arc<Inode>) ->
     }
     inode.state.lock().begin_submission();
     let (mut first, aim, note) = (0, Aim::Place, &mut Submitted::default());
-    let most = fs.options.round_blocks.max(1) as usize;
+    let most = fs.options.round_blocks.max(1);
     loop {
-        let next = inode.state.lock().data.dirty.numbers(first..).nth(most);
+        // Between pages (P9).
+        let next = inode.state.lock().data.round_end(first..u64::MAX, most + 1);
         let _room = fs.store.admit(Admission::Finish).await?;
-        let Some(next) = next else {
-            start::submit(fs, &[Submission { inode, blocks: first..u64::MAX, aim }], note).await?;
+        if next == u64::MAX {
+            start::submit(fs, &[Submission { inode, blocks: first..next, aim }], note).await?;
             ended::require_size(fs, inode);
             return Ok(());
-        };
+        }
         start::submit_part(fs, Submission { inode, blocks: first..next, aim }, note).await?;
         first = next;
     }
