@@ -268,7 +268,9 @@ impl Mount {
     pub fn new(image: &Path, directory: &Path, options: &[&str]) -> Self {
         let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
         let arguments = [OsStr::new("mount"), image.as_ref(), directory.as_ref(), leave[0], leave[1]];
-        let more = std::env::var_os("SYNCLINE_TEST_OPTIONS");
+        // They are for mounts that can be written.
+        let is_snapshot = options.iter().any(|option| option.contains("snapshot"));
+        let more = std::env::var_os("SYNCLINE_TEST_OPTIONS").filter(|_| !is_snapshot);
         let more = more.iter().flat_map(|options| [OsStr::new("-o"), options]);
         syncline(arguments.into_iter().chain(more).chain(options.iter().map(OsStr::new))).ok();
         let mut mount = Self { path: directory.to_owned(), daemon: None };

@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// A range that contains every possible byte.
 pub(super) const WHOLE: Range<u64> = 0..1 << 62;
@@ -29,6 +31,10 @@ const DIRECT: u32 = 16;
 const NUMBERS: Range<u32> = 4096..32768;
 /// How many numbers are tried: an image that is mounted several times for reading needs more than one.
 const NUMBERS_TRIED: u32 = 64;
+/// How often, and after what pause, one that was removed at once is made anew: the kernel takes
+/// milliseconds for a removal. (In a `/dev` of which the kernel does not take care it never appears.)
+const MAKING_TRIED: u32 = 500;
+const MAKING_PAUSE: Duration = Duration::from_millis(2);
 /// The text that tells our devices from others, where the kernel has room for the name of a file.
 const MARK: &[u8] = b"syncline: the name of a mount";
 /// The unit of a partition's `start` and `size`, whatever the disk's sector size.
@@ -166,17 +172,16 @@ pub(super) fn attach(file: &File, wish: u32) -> io::Result<(PathBuf, File)> {
     let control = File::options().read(true).write(true).open("/dev/loop-control")?;
     for attempt in 0..NUMBERS_TRIED {
         let number = NUMBERS.start + (wish % NUMBERS.len() as u32 + attempt) % NUMBERS.len() as u32;
-        match control_device(&control, ADD, number) {
-            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
-            _ => {}
-        }
         let path = PathBuf::from(format!("/dev/loop{number}"));
-        let device = open_to_attach(&path, number);
+        // Others tidy too, and may remove it before it is opened.
+        let mut tries = (0..MAKING_TRIED).map(|tried| make(&control, &path, number, tried > 0));
+        let made = tries.find(|made| !made.as_ref().is_err_and(was_removed));
+        let device = made.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
         match device.and_then(|device| configure(&device, file.as_raw_fd()).map(|()| device)) {
             // Kernels may refuse to mount a device that somebody can write to.
             Ok(device) => return File::open(&path).map(|kept| (path, kept)).inspect(|_| drop(device)),
-            // Another mount has this one; or it was tidied away before it was opened.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENXIO)) => {}
+            // Another mount has this one.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             Err(error) => {
                 let _ = control_device(&control, REMOVE, number);
                 return Err(error);
@@ -184,6 +189,21 @@ pub(super) fn attach(file: &File, wish: u32) -> io::Result<(PathBuf, File)> {
         }
     }
     Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// Makes a loop device, unless there is one of this number, and opens it.
+fn make(control: &File, path: &Path, number: u32, again: bool) -> io::Result<File> {
+    if again {
+        sleep(MAKING_PAUSE);
+    }
+    match control_device(control, ADD, number) {
+        Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
+        _ => open_to_attach(path, number),
+    }
+}
+
+fn was_removed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENXIO)
 }
 
 fn open_to_attach(path: &Path, number: u32) -> io::Result<File> {

@@ -503,6 +503,25 @@ fn the_loop_device_of_a_mount_is_no_way_to_its_image() {
     assert!(!about.exists());
 }
 
+/// Each removes what nobody has; that may be the device that another one is about to open.
+#[test]
+fn mounts_made_at_once_have_a_device_each() {
+    if fs::File::options().write(true).open("/dev/loop-control").is_err() {
+        return eprintln!("skipped: no loop devices here");
+    }
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            scope.spawn(move || {
+                for _ in 0..40 {
+                    let named = MountDevice::called("image", number).unwrap();
+                    assert!(named.path().exists());
+                    named.remove();
+                }
+            });
+        }
+    });
+}
+
 /// What is no file has a device as well.
 #[test]
 fn a_name_without_a_file_gets_a_loop_device() {
