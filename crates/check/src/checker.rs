@@ -1,6 +1,7 @@
 //! The steps of a check, in order.
 
 use crate::blocks::BlockSet;
+use crate::compared::Compared;
 use crate::error::CheckError;
 use crate::finding::{FindingKind, Report};
 use crate::items::ItemCheck;
@@ -87,9 +88,12 @@ pub async fn check(
     if let Some(cut) = &recovery.cut {
         report.add(FindingKind::LogDamaged, None, None, cut.as_str());
     }
-    contents(&store, reachable, (&log.segments, &table), &mut report, tell).await;
-    for snapshot in store.snapshots().await {
-        let found = check_snapshot(&device, &spawn, &snapshot, tell).await;
+    let snapshots = store.snapshots().await;
+    let mut compared = Compared::new(!snapshots.is_empty());
+    let sets = (reachable, &mut compared);
+    contents(&store, sets, (&log.segments, &table), &mut report, tell).await;
+    for snapshot in snapshots {
+        let found = check_snapshot((&device, &spawn), &snapshot, &mut compared, tell).await;
         report.adopt(&snapshot.name, found?);
     }
     Ok(report)
@@ -149,12 +153,12 @@ fn options() -> StoreOptions {
 /// Reads all items and all file data, and compares the structures with each other.
 async fn contents(
     store: &Arc<Store>,
-    mut reachable: BlockSet,
+    (mut reachable, compared): (BlockSet, &mut Compared),
     (log, table): (&[BlockRun], &[BlockRun]),
     report: &mut Report,
     tell: Teller<'_>,
 ) {
-    let mut facts = ItemCheck::new(store, &mut reachable, report, tell).run().await;
+    let mut facts = ItemCheck::new(store, (&mut reachable, compared), report, tell).run().await;
     let total = store.superblock().used_blocks;
     tell(Progress { stage: Stage::Comparison, done: total, total });
     if !report.incomplete {
@@ -167,9 +171,9 @@ async fn contents(
 
 /// Checks a snapshot like an image without a log.
 async fn check_snapshot(
-    device: &Arc<dyn Device>,
-    spawn: &Arc<dyn Spawn>,
+    (device, spawn): (&Arc<dyn Device>, &Arc<dyn Spawn>),
     snapshot: &Snapshot,
+    compared: &mut Compared,
     tell: Teller<'_>,
 ) -> Result<Report, CheckError> {
     let mut report = Report::default();
@@ -196,7 +200,7 @@ async fn check_snapshot(
     if !start::space_map(&tracker, &then, &mut report).await {
         return Ok(report);
     }
-    contents(&store, reachable, (&[], &[]), &mut report, tell).await;
+    contents(&store, (reachable, compared), (&[], &[]), &mut report, tell).await;
     Ok(report)
 }
 

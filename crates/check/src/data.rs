@@ -1,5 +1,6 @@
 //! Verifies the checksums of file data and decodes compressed units, with many reads in flight.
 
+use crate::compared::Compared;
 use crate::damaged_run::DamagedRun;
 use crate::finding::{FindingKind, Report};
 use crate::superseded::{are_superseded, readers_of};
@@ -14,8 +15,9 @@ use syncline_store::Store;
 const READS_IN_FLIGHT: usize = 64;
 
 /// Reads extents in order, with a window of reads in flight.
-pub(crate) struct DataReader {
+pub(crate) struct DataReader<'a> {
     store: Arc<Store>,
+    compared: &'a mut Compared,
     window: VecDeque<Pending>,
     damaged: DamagedRun,
 }
@@ -26,13 +28,20 @@ struct Pending {
     extent: Extent,
 }
 
-impl DataReader {
-    pub(crate) fn new(store: Arc<Store>) -> Self {
-        Self { store, window: VecDeque::new(), damaged: DamagedRun::default() }
+impl<'a> DataReader<'a> {
+    pub(crate) fn new(store: Arc<Store>, compared: &'a mut Compared) -> Self {
+        Self { store, compared, window: VecDeque::new(), damaged: DamagedRun::default() }
     }
 
-    /// Starts to verify an extent, which must lie inside the image.
+    /// Starts to verify an extent, which must lie inside the image, as far as it was not found sound
+    /// before.
     pub(crate) async fn push(&mut self, object: u64, extent: Extent, report: &mut Report) {
+        for part in self.compared.unknown(extent) {
+            self.read(object, part, report).await;
+        }
+    }
+
+    async fn read(&mut self, object: u64, extent: Extent, report: &mut Report) {
         if self.window.len() == READS_IN_FLIGHT {
             self.pop(report).await;
         }
@@ -57,11 +66,12 @@ impl DataReader {
         };
         report.data_blocks += extent.run().blocks;
         let wrong = wrong(&bytes, &extent.checksums);
-        if wrong.is_empty()
-            && let Some(packed) = &extent.packed
-            && let Err(error) = syncline_codec::unpack(packed, &bytes)
-            && !self.is_superseded(object, &extent, 0).await
-        {
+        if wrong.is_empty() {
+            let decoded = extent.packed.as_ref().map(|packed| syncline_codec::unpack(packed, &bytes));
+            let Some(Err(error)) = decoded else { return self.compared.sound(&extent) };
+            if self.is_superseded(object, &extent, 0).await {
+                return;
+            }
             let text = format!("blocks from {} on of the file: {error}", extent.file_block);
             report.add(FindingKind::DataDamaged, Some(object), Some(extent.addr), text);
         }

@@ -2,6 +2,7 @@
 
 use crate::blocks::BlockSet;
 use crate::checker::{Progress, Stage, Teller};
+use crate::compared::Compared;
 use crate::data::DataReader;
 use crate::finding::{FindingKind, Report};
 use crate::names::Facts;
@@ -26,7 +27,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) hasher: SipHasher24,
     pub(crate) reachable: &'a mut BlockSet,
     pub(crate) report: &'a mut Report,
-    pub(crate) data: DataReader,
+    pub(crate) data: DataReader<'a>,
     pub(crate) facts: Facts,
     pub(crate) references: References,
     pub(crate) sums: Sums,
@@ -62,7 +63,7 @@ pub(crate) struct ItemCheck<'a> {
 impl<'a> ItemCheck<'a> {
     pub(crate) fn new(
         store: &'a Arc<Store>,
-        reachable: &'a mut BlockSet,
+        (reachable, compared): (&'a mut BlockSet, &'a mut Compared),
         report: &'a mut Report,
         tell: Teller<'a>,
     ) -> Self {
@@ -71,7 +72,7 @@ impl<'a> ItemCheck<'a> {
             hasher: SipHasher24::new_with_key(&store.hash_seed()),
             reachable,
             report,
-            data: DataReader::new(store.clone()),
+            data: DataReader::new(store.clone(), compared),
             facts: Facts::default(),
             references: References::default(),
             sums: Sums::default(),

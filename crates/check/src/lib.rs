@@ -9,11 +9,13 @@
 //! verifies a filesystem that is in use.
 //!
 //! Memory: two bits for each block of the image, about 32 bytes for each inode, 32 for each name
-//! and 24 for its parent pointer, and 32 for each extent that shares blocks.
+//! and 24 for its parent pointer, and 32 for each extent that shares blocks. With snapshots, also
+//! four bytes for each block of file data, at most 1 GiB.
 #![forbid(unsafe_code)]
 
 mod blocks;
 mod checker;
+mod compared;
 mod damaged_run;
 mod data;
 mod error;

@@ -12,4 +12,5 @@ mod repair_maps;
 mod repair_nodes;
 mod repair_shared;
 mod scrub;
+mod shared_blocks;
 mod sound;
