@@ -2,14 +2,16 @@
 
 use crate::skip_if;
 use crate::support::{
-    Answer, Loop, NOBODY, Place, Tmpfs, as_nobody, eventually, no_fuse, not_root, program, run, syncline,
-    tool,
+    Answer, Loop, NOBODY, Place, Tmpfs, as_nobody, edit, eventually, no_fuse, not_root, program, run,
+    syncline, tool,
 };
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 fn call(words: &[&str], there: &Path) -> Command {
     let mut command = program();
@@ -260,4 +262,54 @@ fn a_bench_without_its_peers_leaves_no_report() {
     );
     run(command).fails(1, &["mkfs.btrfs", "btrfs-progs"]);
     assert!(!place.path().join("bench.html").exists());
+}
+
+/// The socket of the system's log, where there is none; removed when dropped.
+struct Syslog(UnixDatagram);
+
+impl Syslog {
+    const PATH: &str = "/dev/log";
+
+    fn new() -> Option<Self> {
+        let socket = UnixDatagram::bind(Self::PATH).ok()?;
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Some(Self(socket))
+    }
+}
+
+impl Drop for Syslog {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(Self::PATH);
+    }
+}
+
+/// Without a file for its messages a daemon tells the system's log what has gone wrong, and where.
+#[test]
+fn a_daemon_tells_the_systems_log() {
+    skip_if!(no_fuse());
+    let Some(log) = Syslog::new() else {
+        return eprintln!("skipped: there is a log already, or none can be made");
+    };
+    let place = Place::with_image("32MiB");
+    let mount = place.mount("mount");
+    fs::write(mount.path.join("file"), "rotten\n".repeat(100_000)).unwrap();
+    mount.unmount().ok();
+    let bytes = fs::read(place.image()).unwrap();
+    let at = bytes.windows(14).position(|bytes| bytes == b"rotten\nrotten\n").expect("its data");
+    edit(&place.image(), at as u64, 6, |bytes| bytes.copy_from_slice(b"Rotten"));
+    let mount = place.mount("again");
+    fs::read(mount.path.join("file")).expect_err("it is damaged");
+    let about = format!("syncline[{}]: {}: ", mount.pid().as_raw_nonzero(), mount.path.display());
+    // Others may use it meanwhile.
+    let message = loop {
+        let mut message = vec![0; 4096];
+        let len = log.0.recv(&mut message).expect("a message");
+        let message = String::from_utf8_lossy(&message[..len]).into_owned();
+        if message.contains(&about) {
+            break message;
+        }
+    };
+    assert!(message.starts_with("<27>") || message.starts_with("<28>"), "{message}");
+    assert!(message.contains("checksum"), "{message}");
+    mount.unmount().ok();
 }

@@ -204,7 +204,7 @@ const DEVICE_FAILED: &str = "the device failed: see the kernel's log ('dmesg'), 
 
 /// The next step where a daemon answers EIO.
 const DAEMON_TELLS: &str = "the device failed, the host of the image file is full, or something is damaged: \
-     the daemon's messages tell which ('-o log=FILE')";
+     the daemon's messages tell which (syslog, the journal, or '-o log=FILE')";
 
 /// The next step for an image without room for a stream.
 const MAKE_ROOM: &str = "enlarge the image with 'syncline resize', or delete snapshots there";

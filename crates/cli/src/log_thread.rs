@@ -17,12 +17,8 @@ pub struct LogThread {
 }
 
 impl LogThread {
-    /// Starts writing to standard error.
-    pub fn start() -> Self {
-        Self::over(crate::printed::stderr())
-    }
-
-    fn over(output: impl Write + Send + 'static) -> Self {
+    /// Starts writing lines to an output.
+    pub fn start(output: impl Write + Send + 'static) -> Self {
         let left_out = Arc::new(OnceLock::new());
         let output = Told { output, left_out: left_out.clone(), told: 0 };
         let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX);
@@ -74,7 +70,7 @@ mod tests {
     #[test]
     fn a_pipe_that_nobody_reads_stops_nobody() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let thread = LogThread::over(writer);
+        let thread = LogThread::start(writer);
         // A line is one write, as it is from a subscriber.
         let log = |line: &str| thread.writer().write_all(line.as_bytes()).unwrap();
         let begun = Instant::now();

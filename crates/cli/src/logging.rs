@@ -1,11 +1,15 @@
-//! Log lines on standard error. A command reports its outcome in one line of its own, so only a
-//! daemon logs, once it serves; `-v` and `SYNCLINE_LOG` show more, from the start.
+//! Log lines on standard error, or in the system's log. A command reports its outcome in one line of
+//! its own, so only a daemon logs, once it serves; `-v` and `SYNCLINE_LOG` show more, from the start.
 
 use crate::log_limit::Limited;
 use crate::log_thread::LogThread;
+use crate::syslog::{SOCKET, Syslog, Tag, Tagged};
 use clap::{ArgAction, ValueEnum};
 use std::io;
+use std::path::Path;
 use std::sync::OnceLock;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
@@ -19,6 +23,8 @@ const FORMAT: &str = "SYNCLINE_LOG_FORMAT";
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 static CHOSEN: OnceLock<Choices> = OnceLock::new();
 static THREAD: OnceLock<LogThread> = OnceLock::new();
+/// Set if the lines go to the system's log.
+static TAG: OnceLock<Tag> = OnceLock::new();
 
 /// How log lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -71,7 +77,7 @@ impl Choices {
 pub fn start(choices: Choices) {
     let levels = choices.levels().and_then(|levels| EnvFilter::try_new(levels).ok());
     let (filter, handle) = reload::Layer::new(levels.unwrap_or_else(|| EnvFilter::new("off")));
-    let lines = fmt::layer().with_writer(writer).with_ansi(false);
+    let lines = fmt::layer().with_writer(Output).with_ansi(false);
     let lines = match choices.format() {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),
@@ -81,18 +87,52 @@ pub fn start(choices: Choices) {
     let _ = CHOSEN.set(choices);
 }
 
-/// The destination of a line: standard error, for a daemon through a thread of its own.
-fn writer() -> Box<dyn io::Write> {
-    match THREAD.get() {
-        Some(thread) => Box::new(thread.writer()),
-        None => Box::new(crate::printed::stderr()),
+/// The destination of a line: standard error or the system's log, for a daemon through a thread of
+/// its own.
+struct Output;
+
+impl<'a> MakeWriter<'a> for Output {
+    type Writer = Box<dyn io::Write>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        writer(Level::INFO)
+    }
+
+    fn make_writer_for(&'a self, of: &Metadata<'_>) -> Self::Writer {
+        writer(*of.level())
+    }
+}
+
+fn writer(level: Level) -> Box<dyn io::Write> {
+    match (THREAD.get(), TAG.get()) {
+        (Some(thread), Some(tag)) => Box::new(Tagged { tag: tag.clone(), level, output: thread.writer() }),
+        (Some(thread), None) => Box::new(thread.writer()),
+        _ => Box::new(crate::printed::stderr()),
     }
 }
 
 /// From now on warnings and errors are logged, unless something else was chosen. Serving threads
 /// never wait for the reader of the log.
 pub fn serve() {
-    THREAD.get_or_init(LogThread::start);
+    THREAD.get_or_init(|| LogThread::start(crate::printed::stderr()));
+    log_warnings();
+}
+
+/// The same, for a daemon that was given no file: into the system's log, if there is one.
+pub fn serve_into_syslog(mount_point: &Path) {
+    // Where nothing reads the socket, standard error has been turned into /dev/null.
+    let Ok(syslog) = Syslog::connect(Path::new(SOCKET)) else { return serve() };
+    let _ = TAG.set(Tag { about: crate::printed::one_line(mount_point.display()) });
+    THREAD.get_or_init(|| LogThread::start(syslog));
+    log_warnings();
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!("{panic}");
+        usual(panic);
+    }));
+}
+
+fn log_warnings() {
     let chosen = CHOSEN.get().and_then(Choices::levels);
     if chosen.is_none()
         && let Some(handle) = FILTER.get()

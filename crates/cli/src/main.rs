@@ -23,6 +23,7 @@ mod near;
 mod permission;
 mod size;
 mod suggestions;
+mod syslog;
 mod utab;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

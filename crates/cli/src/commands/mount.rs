@@ -65,8 +65,8 @@ pub struct Args {
     /// How requests come from the kernel: the same as -o transport, which counts if both are given
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
-    /// Where the daemon's messages go once the mount is usable: the same as -o log. Default:
-    /// nowhere
+    /// Where the daemon's messages go once the mount is usable: the same as -o log. Default: the
+    /// system's log, which is syslog or the journal; in the foreground standard error
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// The daemon's end of a mount in the background
@@ -195,7 +195,10 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
         rustix::stdio::dup2_stderr(&log)?;
     }
     systemd::tell("READY=1");
-    crate::logging::serve();
+    match args.daemon && args.log.is_none() {
+        true => crate::logging::serve_into_syslog(mounted.path()),
+        false => crate::logging::serve(),
+    }
     let (image, directory) = (args.image.display(), args.directory.display());
     tracing::info!(%image, %directory, version = env!("CARGO_PKG_VERSION"), "serving");
     let served = mounted.run_until_unmounted();
