@@ -100,6 +100,7 @@ fn a_forgotten_fsync_is_found_reduced_and_shown() {
     assert_eq!(found.code, 1, "{found:?}");
     assert!(found.out.contains("saved 1"), "the first promise that is broken: {found:?}");
     assert!(!found.out.contains("look at the checker"), "{found:?}");
+    assert!(found.out.contains("ledger"), "it is told what is missing: {found:?}");
     // The same state examined later, through a mount.
     let state = state_of(&found);
     let directory = lab.place.directory("state");
@@ -109,6 +110,9 @@ fn a_forgotten_fsync_is_found_reduced_and_shown() {
     syncline(words).ok();
     let mount = Mount::of(&directory);
     assert!(!directory.join("ledger").exists(), "nothing of it is there");
+    for question in ["stats", "explain"] {
+        syncline([OsStr::new(question), directory.as_ref()]).ok();
+    }
     fs::write(directory.join("scratch"), b"forgotten").unwrap();
     mount.unmount().ok();
     // The state by itself fails again, and the same seed leads to the same state.
@@ -220,6 +224,32 @@ fn a_git_repository_is_whole_after_a_power_cut() {
 fn a_git_repository_is_whole_after_a_thousand_power_cuts() {
     skip_if!(no_fuse());
     git("20", 17);
+}
+
+/// Python flushes each line to a terminal, and a pipe only when its buffer is full.
+#[test]
+fn output_is_taken_when_it_is_printed() {
+    skip_if!(no_fuse());
+    skip_if!(no_python());
+    let lab = Lab::new();
+    let python = |script: &str| lab.record(&["python3".as_ref(), "-c".as_ref(), script.as_ref()]).ok();
+    let save = "import os; d = os.environ['SYNCLINE_CRASHLAB_DIR']
+def save(name):
+    f = open(d + '/' + name, 'w'); f.write('x' * 100); f.flush(); os.fsync(f.fileno())
+";
+    let answer =
+        python("import sys; print('flushed' if sys.stdout.line_buffering else 'kept'); print('twice')");
+    assert_eq!(answer.out, "flushed\ntwice\n");
+    // One that keeps it back.
+    let late = "for name in 'abc': save(name)\nprint('saved a\\nsaved b\\nsaved c')";
+    let answer = python(&format!("{save}{late}"));
+    assert!(answer.err.contains("all 3 lines") && answer.err.contains("at its end"), "{answer:?}");
+    // And one that does not look where the mount is.
+    let answer = python("print('done')");
+    assert!(
+        answer.err.contains("changed nothing on the mount") && answer.err.contains("recorded"),
+        "{answer:?}"
+    );
 }
 
 #[test]

@@ -61,8 +61,9 @@ impl Role {
 
     /// Translates the arguments of the role. The first is the program's name.
     pub fn arguments(self, arguments: Vec<OsString>) -> Result<Asked, Failure> {
-        let rest = arguments.into_iter().skip(1).collect();
+        let rest: Vec<_> = arguments.into_iter().skip(1).collect();
         match self {
+            Self::Program if is_of_mount_fuse(&rest) => mount(rest),
             Self::Program => Ok(Asked::Run(rest)),
             Self::Mkfs => Ok(Asked::Run(mkfs(rest))),
             Self::Fsck => fsck(rest),
@@ -84,6 +85,15 @@ impl Role {
             (Self::Program | Self::Fsck, code) => code,
         })
     }
+}
+
+/// True for `syncline IMAGE DIRECTORY -o OPTIONS`. That is how mount.fuse(8) calls the program for the
+/// type `fuse.syncline` where the helper of that name is missing.
+fn is_of_mount_fuse(arguments: &[OsString]) -> bool {
+    let [image, directory, flag, _] = arguments else { return false };
+    let is_word = |word: &OsString| word.to_string_lossy().starts_with('-');
+    let is_command = || crate::definition().find_subcommand(image).is_some();
+    flag == "-o" && !is_word(image) && Path::new(directory).is_absolute() && !is_command()
 }
 
 /// `mkfs.syncline [-v] [-f] [OPTIONS] DEVICE`, or `-V` for the version.
@@ -257,6 +267,13 @@ mod tests {
             let words: Vec<OsString> = wrong.split(' ').map(Into::into).collect();
             assert!(Role::Mount.arguments(words).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn mount_fuse_finds_the_program_without_its_helper() {
+        assert_eq!(asked("syncline a.img /b -o rw,nosuid"), run("mount a.img /b -o rw,nosuid"));
+        assert_eq!(asked("syncline mount /b -o rw"), run("mount /b -o rw"));
+        assert_eq!(asked("syncline a.img b -o rw"), run("a.img b -o rw"));
     }
 
     #[test]

@@ -35,6 +35,19 @@ pub fn describe(recording: &Recording, state: &State, cut: &Cut) -> Result<Vec<D
     Ok(described.collect())
 }
 
+/// The writes that came after `position`, up to the end of the first flush behind them.
+pub fn describe_next(recording: &Recording, position: usize) -> Result<Vec<String>, CrashlabError> {
+    let is_write = |event: &&Event| matches!(event, Event::Write { .. });
+    let rest = recording.events.get(position..).unwrap_or_default();
+    let first = rest.iter().take_while(|event| !is_write(event)).count();
+    let group = rest[first..].iter().take_while(|event| !matches!(event, Event::FlushEnded { ok: true, .. }));
+    let end = position + first + group.count();
+    let mut names = Names::new(recording)?;
+    names.advance(recording, end);
+    let writes = (position..end).filter(|id| is_write(&&recording.events[*id]));
+    Ok(writes.map(|id| what(recording, &names, id)).collect())
+}
+
 fn what(recording: &Recording, names: &Names, id: usize) -> String {
     let event = &recording.events[id];
     let Event::Write { offset, bufs } = event else { return "no write".to_owned() };

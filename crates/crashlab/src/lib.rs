@@ -25,7 +25,7 @@ mod states;
 mod tree;
 
 pub use base::{BASE_BYTES_MAX, Base, load};
-pub use describe::{Described, describe};
+pub use describe::{Described, describe, describe_next};
 pub use error::CrashlabError;
 pub use explore::{Case, Counts, Explorer, Failing, Judge, Verdict};
 pub use export::export;

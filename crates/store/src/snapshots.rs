@@ -43,7 +43,9 @@ pub enum SnapshotError {
         name: String,
     },
     /// The snapshot is mounted or being read.
-    #[error("snapshot {name:?} is in use; unmount it first")]
+    #[error(
+        "snapshot {name:?} is in use: if it is mounted, unmount it first; if it is being sent or read, wait for the end of that"
+    )]
     InUse {
         /// The requested name.
         name: String,

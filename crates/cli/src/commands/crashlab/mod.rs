@@ -8,13 +8,8 @@ mod mount;
 mod record;
 mod report;
 
-use super::figures::namespace_of_processes;
 use crate::examples;
 use crate::failure::Outcome;
-use serde_json::json;
-use std::sync::Arc;
-use syncline_fs::Filesystem;
-use syncline_fuse::Mounted;
 
 /// Arguments of `crashlab`.
 #[derive(clap::Args)]
@@ -47,25 +42,4 @@ pub fn run(args: Args) -> Outcome {
         Command::Explore(args) => explore::run(args),
         Command::Mount(args) => mount::run(args),
     }
-}
-
-/// Makes a laboratory mount answer `stats`, and also `umount`, which must not check whether an
-/// image has become clean: there is none.
-fn register(mounted: &Mounted, fs: &Arc<Filesystem>) {
-    // No image: the filesystem is in memory.
-    let daemon = json!({
-        "pid": std::process::id(),
-        "pid_namespace": namespace_of_processes(),
-        "version": env!("CARGO_PKG_VERSION"),
-    });
-    let control = mounted.session().control();
-    let text = daemon.to_string();
-    control.register("daemon", move || text.clone());
-    let fs = Arc::downgrade(fs);
-    control.register("stats", move || match fs.upgrade() {
-        Some(fs) => {
-            json!({ "daemon": daemon, "files": fs.counters(), "store": fs.store().counters() }).to_string()
-        }
-        None => "{}".to_owned(),
-    });
 }

@@ -1,7 +1,7 @@
 //! `syncline crashlab mount`: mounts one state of a recording at a directory. It is in memory;
 //! changes are lost.
 
-use crate::commands::{image, mount, signals};
+use crate::commands::{figures, image, mount, signals};
 use crate::failure::{Failure, Outcome};
 use std::fs::File;
 use std::path::PathBuf;
@@ -50,8 +50,10 @@ fn serve(args: &Args) -> Outcome {
     let signals = signals::unmount(signals::catch()?, mounted.unmounter(), move || image::close(&last))?;
     if args.daemon {
         mount::detach_from_terminal(&File::options().append(true).open("/dev/null")?)?;
+        crate::logging::serve_into_syslog(mounted.path());
+    } else {
+        crate::logging::serve();
     }
-    crate::logging::serve();
     let served = mounted.run_until_unmounted();
     signals.close();
     image::close(&fs)?;
@@ -65,9 +67,9 @@ fn open(args: &Args) -> Result<(Arc<Filesystem>, Mounted), Failure> {
     let device = cut.image(&state.fates(&cut));
     let spawn = image::background()?;
     let (store, _) = block_on(Store::open(device, StoreOptions::default(), spawn.clone()))?;
-    let fs = block_on(Filesystem::open(store, spawn, syncline_fs::Options::default()))?;
+    let fs = block_on(Filesystem::open(store, spawn.clone(), syncline_fs::Options::default()))?;
     let source = format!("{} {}", args.recording.display(), state);
     let mounted = Session::mount(fs.clone(), &args.directory, &MountOptions::new(source))?;
-    super::register(&mounted, &fs);
+    figures::register_without_image(mounted.session(), &fs, spawn);
     Ok((fs, mounted))
 }

@@ -4,20 +4,21 @@
 //! The copy is in memory, and so is the recording until it is written at the end; the image stays
 //! as it is.
 
-use crate::commands::image;
 use crate::commands::mount_options::MountChoices;
+use crate::commands::{figures, image};
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use syncline_crashlab::{Info, MarkKind, Recorder};
+use syncline_crashlab::{Info, Mark, MarkKind, Recorder, Recording};
 use syncline_device::block_on;
 use syncline_fs::Filesystem;
 use syncline_fuse::{MountError, Mounted, Session, SyncObserver, Synced};
@@ -38,7 +39,8 @@ const END: Duration = Duration::from_secs(5);
 #[derive(clap::Args)]
 #[command(
     after_help = "COMMAND finds the mount in SYNCLINE_CRASHLAB_DIR. What it prints is taken as told to somebody at that moment: a \
-                        checker gets it. It has to reach the pipe at once: flush standard output after each line. \
+                        checker gets it. Its standard output is a terminal, so that most programs print each line at once; \
+                        others have to flush it after each line. \
                         The exit code is COMMAND's; 126 and 127 if it can't be run."
 )]
 pub struct Args {
@@ -75,8 +77,10 @@ pub fn run(args: Args) -> Outcome {
     let (fs, mounted) = serve(&recorder, &image, &args.directory, choices).map_err(about)?;
     let begin = recorder.position();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let before = fs.store().last_change();
     let ran = run_command(&args, &mounted, &recorder);
     let end = recorder.mark(MarkKind::Ended);
+    let changed_nothing = fs.store().last_change() == before;
     leave(mounted)?;
     image::close(&fs)?;
     let (exit_code, truncated) = match ran? {
@@ -96,6 +100,13 @@ pub fn run(args: Args) -> Outcome {
         truncated,
     };
     let recording = recorder.finish(info);
+    if changed_nothing {
+        note!(
+            "syncline: COMMAND changed nothing on the mount, so there is nothing to explore: it has to work in $SYNCLINE_CRASHLAB_DIR, here {}",
+            args.directory.display()
+        );
+    }
+    tell_of_late_lines(&recording);
     syncline_crashlab::write(&recording, &output)?;
     note!(
         "syncline: recorded {} device events, {} written, in {}; next: syncline crashlab explore {} --check 'COMMAND'",
@@ -105,6 +116,22 @@ pub fn run(args: Args) -> Outcome {
         output.display()
     );
     Ok(ExitCode::from(exit_code))
+}
+
+/// Tells of output that was kept back: no sync counts as told to anybody before COMMAND has ended.
+fn tell_of_late_lines(recording: &Recording) {
+    let is_line = |mark: &Mark| matches!(mark.kind, MarkKind::Line(_));
+    let is_sync =
+        |mark: &Mark| matches!(mark.kind, MarkKind::Fsync(_) | MarkKind::Fdatasync(_) | MarkKind::SyncFs);
+    let lines = recording.marks.iter().filter(|mark| is_line(mark)).count();
+    let before = recording.marks.iter().take_while(|mark| !is_line(mark)).filter(|mark| is_sync(mark));
+    let ended = recording.marks.iter().take_while(|mark| mark.kind != MarkKind::Ended);
+    let syncs = ended.filter(|mark| is_sync(mark)).count();
+    if lines > 1 && syncs > 1 && before.count() >= syncs {
+        note!(
+            "syncline: all {lines} lines that COMMAND printed came at its end: it has to flush its output after each line"
+        );
+    }
 }
 
 /// Reads the options of the mount, and refuses those that a copy in memory has no use for.
@@ -167,7 +194,7 @@ fn serve(
     let spawn = image::background()?;
     let mut options = choices.kernel(image);
     let (store, _) = block_on(Store::open(recorder.clone(), choices.store, spawn.clone()))?;
-    let fs = block_on(Filesystem::open(store, spawn, choices.fs))?;
+    let fs = block_on(Filesystem::open(store, spawn.clone(), choices.fs))?;
     let ear = recorder.clone();
     options.sync_observer = Some(SyncObserver::new(move |synced| {
         ear.mark(match synced {
@@ -184,7 +211,7 @@ fn serve(
             return Err(error.into());
         }
     };
-    super::register(&mounted, &fs);
+    figures::register_without_image(mounted.session(), &fs, spawn);
     Ok((fs, mounted))
 }
 
@@ -204,7 +231,8 @@ fn run_command(args: &Args, mounted: &Mounted, recorder: &Arc<Recorder>) -> Resu
         signal_hook::flag::register(signal, told.clone())?;
     }
     let mut command = Command::new(name);
-    command.args(arguments).env("SYNCLINE_CRASHLAB_DIR", mounted.path()).stdout(Stdio::piped());
+    let (output, stdout) = terminal()?;
+    command.args(arguments).env("SYNCLINE_CRASHLAB_DIR", mounted.path()).stdout(stdout);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -214,7 +242,8 @@ fn run_command(args: &Args, mounted: &Mounted, recorder: &Arc<Recorder>) -> Resu
             return Ok(Ran::NotRun { failure });
         }
     };
-    let output = child.stdout.take().expect("it was asked for");
+    // Our copy of its end of the terminal.
+    drop(command);
     let (sender, printed) = mpsc::channel();
     let listener = recorder.clone();
     std::thread::Builder::new().name("syncline-crashlab-output".into()).spawn(move || {
@@ -228,9 +257,19 @@ fn run_command(args: &Args, mounted: &Mounted, recorder: &Arc<Recorder>) -> Resu
     Ok(Ran::Ended { code: u8::try_from(code).unwrap_or(1), truncated })
 }
 
+/// A terminal for COMMAND's output, which programs flush after each line; a pipe where there are no
+/// terminals to be had.
+fn terminal() -> io::Result<(Box<dyn Read + Send>, Stdio)> {
+    if let Ok((ours, its)) = pty_process::blocking::open() {
+        return Ok((Box::new(ours), its.as_fd().try_clone_to_owned()?.into()));
+    }
+    let (ours, its) = io::pipe()?;
+    Ok((Box::new(ours), its.into()))
+}
+
 /// Records each line when it arrives, and passes it on. A line that arrives was printed earlier, so
 /// a crash after the recorded position is certainly later than the printing.
-fn listen(output: ChildStdout, recorder: &Recorder) {
+fn listen(output: impl Read, recorder: &Recorder) {
     let mut output = BufReader::new(output);
     let mut kept = 0;
     loop {
@@ -238,6 +277,10 @@ fn listen(output: ChildStdout, recorder: &Recorder) {
         match (&mut output).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
+        }
+        // The terminal turns each newline into these two.
+        if line.ends_with(b"\r\n") {
+            line.remove(line.len() - 2);
         }
         if kept + line.len() <= LINES_BYTES_MAX {
             recorder.mark(MarkKind::Line(line.clone()));

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::size;
-use syncline_crashlab::{Cause, Failing, Names, Recording, describe, points};
+use syncline_crashlab::{Cause, Failing, Names, Recording, describe, describe_next, points};
 use syncline_sim::Fate;
 
 /// Up to this many open writes, the number of images is written out.
@@ -61,7 +61,14 @@ pub fn failing_text(recording: &Recording, failing: &Failing) -> Result<String, 
     }
     let writes = describe(recording, state, &cut)?;
     if writes.is_empty() {
-        text += "\nNo write was on its way: what is missing had not been given to the device yet.";
+        text += "\nNo write was on its way. What is missing was written later:";
+        let next = describe_next(recording, state.position)?;
+        next.iter().take(WRITES_MAX).for_each(|what| text += &format!("\n      {what}"));
+        match next.len() {
+            0 => text += "\n      nothing more was written",
+            count if count > WRITES_MAX => text += &format!("\n      ... and {} more", count - WRITES_MAX),
+            _ => {}
+        }
     } else {
         text += "\nOn their way, not covered by a flush:";
     }
