@@ -38,7 +38,7 @@ fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
         SplitTransaction => (Engine::Fs, false, 50),
         LogStartsLate => (Engine::Store, false, 50),
         SuperblockEarly => (Engine::Store, false, 100),
-        NoReserve => (Engine::Fs, false, 200),
+        NoReserve => (Engine::Everything, false, 200),
         LateJoiner => (Engine::Store, false, 100),
         RedeemFailedFlush => (Engine::Store, true, 200),
         IgnoreFailedWrite => (Engine::Store, true, 200),
@@ -95,6 +95,7 @@ fn first_seed(canary: Canary) -> u64 {
     1_000_000
         + match canary {
             Canary::UnchainedBatch => 11,
+            Canary::NoReserve => 65,
             Canary::ReleaseAfterFailure => 65,
             Canary::OverlookWriteback => 15,
             Canary::DropSnapshotEarly => 12,

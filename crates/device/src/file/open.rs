@@ -49,7 +49,11 @@ pub(super) fn open_existing(path: &Path, options: OpenOptions) -> Result<OpenFil
         }
         let holder = Holder::of(&refusal);
         if started.elapsed() > LEFT_WAIT || !holder.is_left_over(&refusal) {
-            return Err(DeviceError::in_use(path, holder));
+            // It may have been let go while its holder was looked for.
+            return try_open(path, options).map_err(|refusal| match refusal {
+                Refusal::Failed(_) => tell(path, refusal),
+                _ => DeviceError::in_use(path, holder),
+            });
         }
         if !std::mem::replace(&mut told, true) {
             tracing::warn!(

@@ -188,7 +188,8 @@ impl LettingGo {
         for some in inos.chunks(FILES_AT_ONCE) {
             let started = some.iter().map(|&ino| {
                 let done = Arc::<Done>::default();
-                self.queue.add(ino, vec![0..i64::MAX as u64], Some(done.clone()));
+                let everything = 0..i64::MAX as u64;
+                self.queue.add(ino, vec![everything], Some(done.clone()));
                 done
             });
             let started: Vec<_> = started.collect();

@@ -231,7 +231,10 @@ impl Model {
                 self.history.truncated(ino, self.op, 0);
                 ino
             }
-            Step::Close(slot) => return drop(self.slots.remove(slot)),
+            Step::Close(slot) => {
+                self.slots.remove(slot);
+                return;
+            }
             Step::Map { slot, len } => return self.slot(*slot).map = Some(*len),
             Step::Unmap(slot) => return self.slot(*slot).map = None,
             Step::Write(part, tag) => {
