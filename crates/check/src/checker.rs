@@ -107,7 +107,7 @@ async fn open(
     report: &mut Report,
 ) -> Result<(Arc<Store>, RecoveryReport), StoreError> {
     let writing = StoreOptions { read_only: false, ..options() };
-    // Such a mount begins with a flush, for which the device may not be open.
+    // A mount for writing begins with a flush, and `check` may have the device open for reading only.
     let over = Overlay::new(device.clone());
     let refused = match Store::recover(over, writing, spawn.clone()).await {
         Ok((recovered, recovery)) => return Ok((recovered.store().clone(), recovery)),

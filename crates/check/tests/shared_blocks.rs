@@ -61,7 +61,7 @@ fn blocks_of_many_copies_are_read_once() {
     assert!(report.data_blocks < 2 * 512 + 32 * 64, "{}", report.data_blocks);
 }
 
-/// What rots is damage for every snapshot that has it.
+/// A rotten block is damage for every snapshot that shares it.
 #[test]
 fn damage_in_a_shared_block_is_found_for_each_snapshot() {
     let (device, inodes) = sample();

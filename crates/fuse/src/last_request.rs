@@ -1,5 +1,5 @@
-//! The kernel's last request to a mount with a block device, DESTROY, and what is done then: whoever
-//! unmounts waits for the answer, so that the image is clean, and free, when umount(2) returns.
+//! The kernel's last request to a mount with a block device, DESTROY, and the action that answers it.
+//! umount(2) waits for the answer, so that the image is clean, and free, when it returns.
 
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use std::thread;
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// What to do once.
+/// An action that is carried out once, when the kernel ends the mount.
 #[derive(Default)]
 pub(crate) struct LastRequest {
     action: Mutex<Option<Action>>,

@@ -40,7 +40,7 @@ pub struct Session<F = Filesystem> {
     shut_down: AtomicBool,
     /// Whether sync(2) comes here.
     sync_reach: SyncReach,
-    /// What to do when the kernel asks before the end of the mount.
+    /// The action that answers the kernel's last request, DESTROY.
     last_request: LastRequest,
 }
 

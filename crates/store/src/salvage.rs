@@ -38,7 +38,7 @@ pub struct Salvaged {
     pub segments: Vec<BlockRun>,
     /// Whether the space map could be read.
     pub space_map: bool,
-    /// What can be saved of the snapshots; `None` if their table can't be read.
+    /// The snapshots that can be saved; `None` if their table can't be read.
     pub snapshots: Option<SavedSnapshots>,
     /// Log records that were left out.
     pub ignored: Ignored,

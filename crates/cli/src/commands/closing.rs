@@ -16,7 +16,7 @@ use syncline_image::Image;
 /// How long to try to claim a block device that the kernel had claimed for the mount.
 const CLAIM_WAIT: Duration = Duration::from_secs(1);
 
-/// What a daemon has to close.
+/// The parts of a daemon that are closed at its end.
 pub struct Closing {
     pub image: PathBuf,
     pub fs: Arc<Filesystem>,
@@ -46,7 +46,7 @@ pub enum Kernel {
 }
 
 impl Closing {
-    /// Closes everything, once: whoever comes meanwhile waits for that.
+    /// Closes everything, once. A second caller waits until the first has done it.
     pub fn close(&self, kernel: Kernel) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::Open) {

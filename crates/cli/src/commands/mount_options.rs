@@ -314,7 +314,7 @@ impl MountChoices {
         (self.fs.durability == Durability::Strict && !is_promised).then(|| "durability=strict".to_owned())
     }
 
-    /// What a mount keeps for its whole life, to compare.
+    /// The options that a remount can't change, as text to compare.
     pub fn kept_for_life(&self) -> String {
         let (store, fs) = (&self.store, &self.fs);
         let times = (fs.access_time, fs.directory_access_time);

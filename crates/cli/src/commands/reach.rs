@@ -75,7 +75,7 @@ pub fn tell_without(why_not: &str, choices: &MountChoices) {
     }
 }
 
-/// What the daemon tells of it.
+/// The daemon's report of whether sync(2) reaches its mount.
 pub fn told(why_not: Option<&str>) -> Value {
     json!({ "reached": why_not.is_none(), "why_not": why_not })
 }

@@ -80,7 +80,7 @@ pub enum Step {
         data_only: bool,
     },
     SyncDirectory(Ino),
-    /// What the daemon is asked for.
+    // Steps that the test asks the daemon for.
     SyncAll,
     Snapshot(String),
     /// While the program counts, in data and in names.

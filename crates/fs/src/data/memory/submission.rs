@@ -21,8 +21,8 @@ pub(crate) enum Aim {
 pub(in crate::data) struct Flight {
     /// Size of the file when they were taken, or as far as truncations have left it since.
     pub size: u64,
-    /// The first block that was in flight when a truncation ended the file within it. Such a block
-    /// becomes dirty again, and the submission is not complete without it.
+    /// The first block that a truncation cut while it was in flight. The block becomes dirty again, and
+    /// the submission is not complete without it.
     pub recalled: Option<u64>,
 }
 

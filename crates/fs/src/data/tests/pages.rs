@@ -62,7 +62,8 @@ fn a_round_ends_between_pages() {
     }
 }
 
-/// What a sync writes before its batch ends between pages, and so does what it writes beside it.
+/// The blocks that a sync writes before its batch end between pages. So do the blocks that it writes
+/// beside the batch.
 #[test]
 fn a_large_sync_is_divided_between_pages() {
     for parallel_blocks in [1, 5, 30] {
