@@ -549,7 +549,9 @@ mod tests {
     #[test]
     fn what_was_cleared_is_gone_with_the_transaction() {
         let mut file = FileHistory::holding(&[1; 4 * 4096]);
-        file.write(1, 0, &[2; 4 * 4096]);
+        // Two writes that are no pages, so that each block stands for itself.
+        file.write(1, 0, &[2; 3 * 4096]);
+        file.write(1, 3 * 4096, &[2; 4096]);
         file.cleared(2, 7, &(4096..3 * 4096 - 1), 0);
         let found = |blocks: [u8; 4]| blocks.iter().flat_map(|byte| [*byte; 4096]).collect::<Vec<u8>>();
         let mut edge = found([1, 0, 0, 1]);
