@@ -2,6 +2,7 @@
 
 use super::faults::{Moody, moody};
 use super::*;
+use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -65,7 +66,7 @@ fn names_are_not_ahead_of_data_written_before_them() {
 }
 
 /// Polls a future once.
-fn polled<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+fn polled<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -158,4 +159,35 @@ fn snapshots_under_load_are_of_one_moment_each() {
             "snapshot {index} has {one} in one file, {other} in the next, and the name {named:?}"
         );
     }
+}
+
+/// Makes the snapshot "now", and runs `during` while everybody stands still.
+fn standing_still<'a>(mount: &Mount, during: impl Fn() -> Job<'a, ()> + Sync) {
+    let during = &during;
+    let submit = || -> Job<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            during().await;
+            Ok(())
+        })
+    };
+    block_on(mount.fs.store().create_snapshot_with("now", 1, &submit)).unwrap();
+}
+
+type Job<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The commit of an atomic write is a change like any other. A write that had passed the gate may have
+/// ended before that commit began, and not be in the snapshot.
+#[test]
+fn a_commit_that_begins_after_the_moment_is_not_in_it() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(1, 20_000));
+    mount.fsync_placed(ino);
+    let open = mount.start(ino);
+    mount.put(ino, 0, &pattern(2, 20_000));
+    let late: Mutex<Job<'_, Result<(), FsError>>> = Mutex::new(Box::pin(mount.fs.commit_atomic_write(open)));
+    standing_still(&mount, || Box::pin(async { assert!(polled(late.lock().as_mut()).is_pending()) }));
+    block_on(late.into_inner()).unwrap();
+    assert!(mount.read(ino, 0, 30_000) == pattern(2, 20_000));
+    assert!(contents(&mount.snapshot(), "file") == pattern(1, 20_000));
 }

@@ -42,6 +42,8 @@ async fn name(
     write: AtomicWrite,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
+    // A change begins here (P10).
+    fs.store.pass_gate().await;
     let has_spilled = inode.state.lock().data.atomic.as_ref().is_some_and(|open| !open.spilled.is_empty());
     let _naming = if has_spilled { Some(fs.data.atomic.naming.lock().await) } else { None };
     let writeback = inode.state.lock().data.writeback.clone();
