@@ -194,6 +194,11 @@ impl Store {
         self.room_after_checkpoint().blocks.max(0) as u64
     }
 
+    /// True when a good part of the room becomes free only with the next checkpoint.
+    pub(crate) fn has_room_after_checkpoint_only(&self) -> bool {
+        self.space.counters().pending_free as i64 > self.room().blocks / 16
+    }
+
     fn room_after_checkpoint(&self) -> Room {
         self.room().and(self.space.counters().pending_free)
     }

@@ -365,9 +365,15 @@ impl Store {
         created_ns: u64,
         submit: Submit<'_, E>,
     ) -> Result<Result<Snapshot, StoreError>, E> {
-        let state = self.checkpoint.lock().await;
+        let mut state = self.checkpoint.lock().await;
         if let Err(error) = state.table.require_new(name, None) {
             return Ok(Err(error.into()));
+        }
+        // During the standstill nobody can wait for a checkpoint to make room.
+        if self.has_room_after_checkpoint_only()
+            && let Err(error) = self.run_checkpoint(&mut state, false).await
+        {
+            return Ok(Err(error));
         }
         let created_ns = state.table.free_time(created_ns);
         let mut still = self.stand_still(state);

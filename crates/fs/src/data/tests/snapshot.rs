@@ -191,3 +191,35 @@ fn a_commit_that_begins_after_the_moment_is_not_in_it() {
     assert!(mount.read(ino, 0, 30_000) == pattern(2, 20_000));
     assert!(contents(&mount.snapshot(), "file") == pattern(1, 20_000));
 }
+
+/// Blocks that were freed before are promised to nobody until a checkpoint, and nobody can wait for one
+/// during a standstill.
+#[test]
+fn nobody_is_refused_room_that_was_freed_before_the_moment() {
+    let mount = Mount::sized(64 << 20, options());
+    let [old, ino] = ["old", "file"].map(|name| mount.create(name));
+    mount.allocate(ino, Allocation::Preallocate { keep_size: true }, 0, 4096).unwrap();
+    (0..40).for_each(|at| mount.write(old, at << 20, &[7; 1 << 20]));
+    block_on(mount.fs.syncfs()).unwrap();
+    mount.unlink("old");
+    mount.fs.forget(old, u64::MAX);
+    block_on(mount.fs.wait_for_orphans());
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    let writeback = inode.state.lock().data.writeback.clone();
+    let busy = Mutex::new(Some(block_on(writeback.lock_arc())));
+    let preallocate = Allocation::Preallocate { keep_size: true };
+    let mut begun: Job<'_, Result<(), FsError>> =
+        Box::pin(mount.fs.allocate(ino, preallocate, 0, 30 << 20, false));
+    assert!(polled(begun.as_mut()).is_pending(), "it waits for the write-back, and has passed the gate");
+    let (begun, answer) = (Mutex::new(Some(begun)), Mutex::new(None));
+    standing_still(&mount, || {
+        Box::pin(async {
+            drop(busy.lock().take());
+            let begun = begun.lock().take().unwrap();
+            let answered = begun.await;
+            *answer.lock() = Some(answered);
+        })
+    });
+    answer.into_inner().unwrap().unwrap();
+    mount.check_items(ino);
+}
