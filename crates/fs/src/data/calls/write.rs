@@ -94,8 +94,9 @@ pub(crate) async fn write_what_fits(
     }
 }
 
-/// Writes pieces, which end between blocks and become smaller until one fits. An error after the first
-/// piece ends the write.
+/// Writes pieces, which end between blocks and become smaller until one fits. None completes a page that
+/// an earlier one has begun (P9), though there may be room by then: behind the first half of a page come
+/// only pieces that are smaller than the other half. An error after the first piece ends the write.
 async fn write_pieces(
     fs: &Filesystem,
     inode: &Arc<Inode>,
@@ -105,10 +106,16 @@ async fn write_pieces(
 ) -> Result<usize, FsError> {
     let (mut done, mut most) = (0, data.len().checked_ilog2().map_or(0, |log| 1 << log));
     while done < data.len() && most >= BLOCK_BYTES {
-        let end = ((offset + done as u64) / most as u64 + 1) * most as u64 - offset;
-        let piece = data.slice(done..data.len().min(end as usize));
-        match write_piece(fs, inode, offset + done as u64, &piece, writer).await {
-            Ok(()) => done += piece.len(),
+        let (at, rest) = (offset + done as u64, data.slice(done..));
+        let piece = rest.slice(..rest.len().min(most - (at % most as u64) as usize));
+        match write_piece(fs, inode, at, &piece, writer).await {
+            Ok(()) => {
+                done += piece.len();
+                let page = 2 * piece.len();
+                if page <= rest.len() && is_page(at, page as u64) {
+                    most /= 2;
+                }
+            }
             Err(error) if is_no_room(&error) => most /= 2,
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
@@ -126,7 +133,11 @@ async fn write_piece(
     writer: Writer,
 ) -> Result<(), FsError> {
     // Otherwise it would wait for room that the whole write has waited for in vain.
-    drop(fs.store.try_reserve(data.len().div_ceil(BLOCK_BYTES) as u64).ok_or(StoreError::NoSpace)?);
+    let plan = WritePlan::new(fs, inode, offset, offset.saturating_add(data.len() as u64));
+    if plan.blocks() > 0 && fs.store.try_reserve(plan.blocks()).is_none() {
+        let _lease = inode.lease.read().await;
+        drop(overwrite::reserve(fs, inode, &plan.ranges(), plan.blocks()).await?);
+    }
     let _room = prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
     write_leased(fs, inode, offset, data, writer, None).await
@@ -224,8 +235,7 @@ async fn write_leased(
     }
     let plan = WritePlan::new(fs, inode, offset, end);
     let accepted = quota::accept(fs, inode, &plan.ranges(), end).await?;
-    // Preallocated blocks have their room already.
-    let blocks = plan.new_blocks.saturating_sub(plan.preallocated);
+    let blocks = plan.blocks();
     // Room for names is promised first, so that the check for the blocks counts it too.
     let named = inode.state.lock().data.has_room_for_names();
     let names = (!named).then(|| Reservation::of_names(&fs.store));
@@ -287,6 +297,11 @@ impl WritePlan {
         }
         let preallocated = preallocated.iter().sum();
         Self { offset, end, new_blocks, preallocated, to_read, spill_inline }
+    }
+
+    /// The blocks that need room; preallocated ones have theirs already.
+    fn blocks(&self) -> u64 {
+        self.new_blocks.saturating_sub(self.preallocated)
     }
 
     /// The blocks that will be dirty.
