@@ -101,9 +101,9 @@ pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>
         };
         fs.store.give_way();
         if small || end == 0 {
-            submit_small(fs, inode).await?;
+            let submitted = submit_small(fs, inode).await?;
             ended::require_size(fs, inode);
-            return Ok(wrote);
+            return Ok(wrote || submitted);
         }
         wrote = true;
         while first < end {
@@ -129,17 +129,19 @@ pub(in crate::data) async fn place_logged(fs: &Filesystem, inode: &Arc<Inode>) -
     if some && fs.store.writable().is_ok() { write_back(fs, inode).await } else { Ok(()) }
 }
 
-/// Submits a small file, which lies in its inode item: it has no data to write beside that.
-async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
+/// Submits a small file, which lies in its inode item: it has no data to write beside that. True if there
+/// was something to submit.
+async fn submit_small(fs: &Filesystem, inode: &Arc<Inode>) -> Result<bool, FsError> {
     let _room = fs.store.admit(Admission::Finish).await?;
     let _lease = inode.lease.write().await;
     if inode.state.lock().is_clean(Aim::Place) {
-        return Ok(());
+        return Ok(false);
     }
     // If the file has grown meanwhile, the rest is due again soon enough.
     let blocks = 0..page_end(fs.options.parallel_blocks);
     start::submit(fs, &[start::Submission { inode, blocks, aim: Aim::Place }], &mut Submitted::default())
-        .await
+        .await?;
+    Ok(true)
 }
 
 /// The kind of submission that a round belongs to.

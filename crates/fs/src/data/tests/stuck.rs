@@ -76,3 +76,29 @@ fn writes_are_refused_when_more_than_the_limit_is_stuck() {
     }
     block_on(mount.fs.wait_for_orphans());
 }
+
+/// A file that lies in its inode item, too: its next failure counts and is told again.
+#[test]
+fn a_small_file_that_could_be_written_back_again_is_not_stuck() {
+    let mount = mount();
+    let ino = mount.create("small");
+    mount.write(ino, 0, &pattern(0, 100));
+    mount.fsync(ino);
+    let mount = mount.reopen();
+    let inode = block_on(mount.fs.inode(ino)).unwrap();
+    let write_back = || block_on(crate::data::flush::writeback::write_back(&mount.fs, &inode));
+    let key = Key::new(ino, Kind::Extent, 0);
+    for round in 1..3 {
+        let mut transaction = syncline_store::Transaction::new();
+        transaction.put(key, vec![0; 8]);
+        mount.fs.store().commit(transaction).unwrap();
+        mount.write(ino, 0, &pattern(round, 100));
+        write_back().unwrap_err();
+        assert_eq!(mount.fs.counters().writeback_errors, round);
+        let mut transaction = syncline_store::Transaction::new();
+        transaction.delete(key);
+        mount.fs.store().commit(transaction).unwrap();
+        write_back().unwrap();
+        assert!(!inode.state.lock().data.failures.is_unwritten(), "it is written");
+    }
+}
