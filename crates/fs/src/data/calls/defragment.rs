@@ -147,7 +147,8 @@ impl Filesystem {
 
 /// The first row of small fragments at or after block `first`, within one step.
 async fn find_row(fs: &Filesystem, ino: Ino, first: u64, end: u64, unshare: bool) -> Result<Row, FsError> {
-    let until = end.min((first / STEP_BLOCKS + 1) * STEP_BLOCKS);
+    // A message may name any block.
+    let until = end.min((first / STEP_BLOCKS + 1).saturating_mul(STEP_BLOCKS));
     let next = (until < end).then_some(until);
     if first >= until {
         return Ok(Row { extents: Vec::new(), before: None, after: None, next });

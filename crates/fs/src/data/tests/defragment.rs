@@ -247,3 +247,14 @@ fn who_waits_for_the_lease_keeps_nothing_from_being_used_anew() {
     assert!(mount.has_scattered(one, 0, 100));
     mount.check_items(one);
 }
+
+/// A message may name any block.
+#[test]
+fn a_step_may_begin_anywhere() {
+    let mount = Mount::new();
+    let [ino, _] = mount.scattered(4);
+    for first in [100, 1 << 52, u64::MAX - 4096, u64::MAX - 4095, u64::MAX] {
+        let done = block_on(mount.fs.defragment(ino, first, false)).unwrap();
+        assert_eq!((done.next, done.moved_bytes), (None, 0));
+    }
+}
