@@ -1,10 +1,9 @@
 //! The kernel's last request to a mount with a block device, DESTROY, and the action that answers it.
 //! umount(2) waits for the answer, so that the image is clean, and free, when it returns.
 
-use event_listener::Event;
+use crate::done::Done;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 type Action = Box<dyn FnOnce() + Send>;
@@ -13,13 +12,7 @@ type Action = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(crate) struct LastRequest {
     action: Mutex<Option<Action>>,
-    carried_out: Arc<CarriedOut>,
-}
-
-#[derive(Default)]
-struct CarriedOut {
-    is_over: AtomicBool,
-    told: Event,
+    carried_out: Arc<Done>,
 }
 
 impl LastRequest {
@@ -40,28 +33,23 @@ impl LastRequest {
             tracing::error!(%error, "no thread to write everything back: that is done after the unmount");
             return;
         }
-        while !self.carried_out.is_over.load(Ordering::Acquire) {
-            let told = self.carried_out.told.listen();
-            if !self.carried_out.is_over.load(Ordering::Acquire) {
-                told.await;
-            }
-        }
+        self.carried_out.wait().await;
     }
 }
 
 /// Tells who waits, when it is dropped.
-struct Over(Arc<CarriedOut>);
+struct Over(Arc<Done>);
 
 impl Drop for Over {
     fn drop(&mut self) {
-        self.0.is_over.store(true, Ordering::Release);
-        self.0.told.notify(usize::MAX);
+        self.0.tell();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use syncline_device::block_on;
 
     #[test]

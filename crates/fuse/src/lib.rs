@@ -10,13 +10,16 @@
 pub mod abi;
 pub mod control;
 mod counters;
+mod done;
 mod error;
 mod last_request;
 mod mount;
 mod negotiate;
 mod operations;
 mod options;
+mod own_table;
 mod page_cache;
+mod processes;
 mod reply;
 mod request;
 mod serve;

@@ -98,7 +98,7 @@ impl PageCache {
     pub fn forget(&self, ino: Ino) {
         self.beside.forget(ino);
         self.holes.forget(ino);
-        self.stored.take(ino);
+        self.stored.forget(ino);
         self.tails.forget(ino);
     }
 }

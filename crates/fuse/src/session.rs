@@ -7,8 +7,10 @@ use crate::error::MountError;
 use crate::last_request::LastRequest;
 use crate::mount::{MountPoint, mount};
 use crate::negotiate::{Negotiated, Wishes};
+use crate::operations::take_over_everything;
 use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
 use crate::page_cache::PageCache;
+use crate::processes::Processes;
 use crate::serve::Serve;
 use crate::transport::{ReadyWorkers, Workers, another_end, entries_of_a_queue, handshake};
 use crate::uring_switch::why_not_offered;
@@ -31,6 +33,7 @@ pub struct Session<F = Filesystem> {
     synchronous: Synchronous,
     sync_observer: Option<SyncObserver>,
     page_cache: PageCache,
+    processes: Processes,
     /// The connection has ended.
     ended: Arc<AtomicBool>,
     /// The inode whose capabilities were last removed, and the thread for which the kernel did
@@ -73,7 +76,7 @@ impl Session {
     /// Has the kernel hand over what programs have stored to mappings of any file until now. Call it on a
     /// thread that serves no requests; they must be served meanwhile.
     pub fn take_over_mapped(&self) {
-        block_on(self.page_cache.letting_go.let_go_of_files(&self.fs.known_to_kernel()));
+        block_on(take_over_everything(self));
     }
 }
 
@@ -120,6 +123,7 @@ impl<F: Serve> Session<F> {
         let session = Arc::new(Self { sync_reach: SyncReach::of(&mount_point, &negotiated), ..session });
         let notifying = || another_end(&descriptor);
         session.page_cache.start(notifying).map_err(MountError::workers)?;
+        session.processes.start().map_err(MountError::workers)?;
         let workers = ReadyWorkers::prepare(descriptor, &session, options)?;
         let path = mount_point.path().to_owned();
         Ok(Prepared { workers, path, mount_point: Arc::new(Mutex::new(mount_point)), session })
@@ -152,6 +156,7 @@ impl<F: Serve> Session<F> {
             synchronous,
             sync_observer,
             page_cache,
+            processes: Processes::default(),
             ended,
             capability_removed: Mutex::default(),
             shut_down: AtomicBool::new(false),
@@ -245,6 +250,10 @@ impl<F: Serve> Session<F> {
 
     pub(crate) fn page_cache(&self) -> &PageCache {
         &self.page_cache
+    }
+
+    pub(crate) fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     pub(crate) fn synchronous(&self) -> Synchronous {

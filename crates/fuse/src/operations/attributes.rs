@@ -172,25 +172,30 @@ fn changes(input: &SetAttrIn) -> Result<SetAttributes, Refusal> {
 /// even if it changes neither owner nor group: the kernel sends it as a SETATTR without changes. It
 /// sends the same before a write that drops capabilities, once it has removed them, as it has before
 /// chown(2) too; if root writes, the bits stay.
-fn is_bare_chown(session: &Session, request: &Request, changes: &SetAttributes) -> bool {
+async fn is_bare_chown(session: &Session, request: &Request, changes: &SetAttributes) -> bool {
     let after_capabilities = session.take_capability_removed(request.ino(), request.pid());
-    let goes = || !after_capabilities || privileges::goes_by(request) || privileges::is_in_chown(request);
-    *changes == SetAttributes::default() && goes()
+    *changes == SetAttributes::default()
+        && (!after_capabilities
+            || privileges::goes_by(request)
+            || Box::pin(privileges::is_in_chown(session, request)).await)
 }
 
 pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     let input: SetAttrIn = request.arguments().take()?;
     let mut changes = changes(&input)?;
-    changes.kill_privileges |= is_bare_chown(session, request, &changes);
+    changes.kill_privileges |= is_bare_chown(session, request, &changes).await;
     let goes = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
     privileges::prepare(session, request, request.ino(), goes && changes.permissions.is_none()).await?;
-    match changes.size {
-        Some(size) => page_cache::before_truncation(session, request.ino(), size).await?,
-        // The write-back of a store from before would change the times again.
-        None => page_cache::take_over(session, request.ino()).await,
-    }
+    let growth = match changes.size {
+        Some(size) => page_cache::before_truncation(session, request, size).await?,
+        None => {
+            // The write-back of a store from before would change the times again.
+            page_cache::take_over(session, request.ino()).await;
+            None
+        }
+    };
     let attributes = session.fs().setattr(request.caller(), request.ino(), changes).await?;
-    Ok(Reply::fixed(&attr_out(session, &attributes)))
+    Ok(Reply::fixed(&attr_out(session, &attributes)).with_growth(growth))
 }
 
 /// STATFS. Within a tree with a quota it reports the quota's limits and what is left of them, as

@@ -2,9 +2,10 @@
 //!
 //! A WRITE has the flags of its descriptor. COPY_FILE_RANGE and FALLOCATE do not, and most mounts are
 //! not told of opens. So the caller's descriptors are looked up: procfs shows the flags and the inode
-//! of each, and neither look comes back to this daemon.
+//! of each.
 
 use crate::request::Request;
+use crate::session::Session;
 use std::path::Path;
 use syncline_fs::types::Ino;
 
@@ -23,9 +24,12 @@ pub(super) enum Asked {
 
 /// What the caller of a request asked for when it opened this inode. Where it has several
 /// descriptors, the strictest counts, and so it does where none can be seen: the caller is in
-/// another PID namespace, belongs to another user than this daemon, or is the kernel.
-pub(super) fn asked(request: &Request, ino: Ino) -> Asked {
-    strictest(&Path::new("/proc").join(request.pid().to_string()).join("fdinfo"), ino)
+/// another PID namespace, belongs to another user than this daemon, or is the kernel; or where looking
+/// takes too long.
+pub(super) async fn asked(session: &Session, request: &Request, ino: Ino) -> Asked {
+    let directory = Path::new("/proc").join(request.pid().to_string()).join("fdinfo");
+    let looked = session.processes().look(move || strictest(&directory, ino)).await;
+    looked.unwrap_or(Asked::Everything)
 }
 
 fn strictest(directory: &Path, ino: Ino) -> Asked {

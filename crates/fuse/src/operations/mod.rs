@@ -30,6 +30,7 @@ use crate::abi::Opcode;
 use crate::reply::Reply;
 use crate::request::{Malformed, Request};
 use crate::session::Session;
+pub(crate) use page_cache::take_over_everything;
 use syncline_fs::FsError;
 
 /// Why a request is refused.

@@ -1,25 +1,18 @@
 //! Work that requests must do about pages in the kernel's cache (see [`crate::page_cache`]).
 
 use crate::abi::WriteIn;
+use crate::done::over;
 use crate::page_cache::{Growth, Told, Unanswered, next_maybe_data};
 use crate::request::Request;
 use crate::session::Session;
-use futures_lite::future::{or, pending};
+use futures_lite::future::or;
 use std::ops::Range;
 use std::time::Duration;
-use syncline_device::{BLOCK_BYTES, Worker};
+use syncline_device::BLOCK_BYTES;
 use syncline_fs::FsError;
 use syncline_fs::types::{Attributes, FileType, Ino};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
-
-/// Ends after a time.
-async fn over(time: Duration) {
-    match Worker::try_current() {
-        Some(worker) => worker.sleep(time).await,
-        None => pending().await,
-    }
-}
 
 /// How long a write through the cache waits for the last page of its file. The kernel may hold that
 /// page until the write is answered, if it has dropped and made it anew since it was read.
@@ -137,10 +130,21 @@ pub(super) fn size_with_name(session: &Session, attributes: &Attributes) -> u64 
 ///
 /// If too many wait for pages already, it comes later, as it does for a program that has not asked.
 pub(super) async fn take_over(session: &Session, ino: Ino) {
-    let pages = session.page_cache();
-    if pages.stored.take(ino) && !Box::pin(pages.letting_go.let_go_of_all(ino)).await {
-        pages.stored.note(ino);
+    let stored = &session.page_cache().stored;
+    let Some(record) = stored.last(ino) else { return };
+    let are_gone = Box::pin(async {
+        let size = size_of_file(session, ino).await;
+        session.page_cache().letting_go.let_go_of_all(ino, size).await
+    });
+    if are_gone.await {
+        stored.left(ino, record);
     }
+}
+
+/// The bytes of which the kernel may have pages; as many as there can be if that is not known. (A range
+/// without an end is many notifications.)
+async fn size_of_file(session: &Session, ino: Ino) -> u64 {
+    session.fs().getattr(ino).await.map_or(u64::MAX, |attributes| attributes.size)
 }
 
 /// The same for what is not known of, too: where a store would be lost.
@@ -156,13 +160,30 @@ pub(super) async fn take_over_all(session: &Session) {
     }
 }
 
-/// Called before ftruncate changes a file's size.
-pub(super) async fn before_truncation(session: &Session, ino: Ino, size: u64) -> Result<(), FsError> {
-    let attributes = session.fs().getattr(ino).await?;
-    if attributes.file_type == FileType::Regular {
-        session.page_cache().grown.note(ino, attributes.size, size);
+/// The same for all files that the kernel knows. Call it on a thread that serves no requests.
+pub(crate) async fn take_over_everything(session: &Session) {
+    let mut files = Vec::new();
+    for ino in session.fs().known_to_kernel() {
+        match session.fs().getattr(ino).await {
+            Ok(found) if found.file_type != FileType::Regular => {}
+            found => files.push((ino, found.map_or(u64::MAX, |found| found.size))),
+        }
     }
-    Ok(())
+    session.page_cache().letting_go.let_go_of_files(&files).await;
+}
+
+/// Called before ftruncate changes a file's size. The file grows until the answer leaves.
+pub(super) async fn before_truncation(
+    session: &Session,
+    request: &Request,
+    size: u64,
+) -> Result<Option<Unanswered>, FsError> {
+    let (ino, before) = (request.ino(), session.fs().getattr(request.ino()).await?);
+    if before.file_type != FileType::Regular {
+        return Ok(None);
+    }
+    session.page_cache().grown.note(ino, before.size, size);
+    Ok(growing(session, request, ino, before.size..size, before.size, true))
 }
 
 /// Called after a write that bypassed the cache: from now on no reader sees the old contents there.

@@ -34,23 +34,20 @@ pub(super) async fn prepare(
     let attributes = session.fs().getattr(ino).await?;
     let special = attributes.permissions & (SETUID | SETGID) != 0;
     let by_group = attributes.permissions & (SETGID | GROUP_EXECUTE) == SETGID;
-    if by_group && goes_by(request) && !is_in_group(request, attributes.gid) {
+    if by_group && goes_by(request) && !Box::pin(is_in_group(session, request, attributes.gid)).await {
         session.fs().clear_setgid(ino).await?;
     }
     Ok(special)
 }
 
 /// True if the caller is in chown(2) or one of its kin, as far as its process can be seen from here.
-pub(super) fn is_in_chown(request: &Request) -> bool {
+pub(super) async fn is_in_chown(session: &Session, request: &Request) -> bool {
     #[cfg(target_arch = "x86_64")]
     const CALLS: [libc::c_long; 4] =
         [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
     #[cfg(not(target_arch = "x86_64"))]
     const CALLS: [libc::c_long; 2] = [libc::SYS_fchown, libc::SYS_fchownat];
-    let text = match request.pid() {
-        0 => return false,
-        pid => fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default(),
-    };
+    let text = text_of_caller(session, request, "syscall").await;
     text.split_whitespace()
         .next()
         .is_some_and(|number| number.parse().is_ok_and(|call| CALLS.contains(&call)))
@@ -59,14 +56,18 @@ pub(super) fn is_in_chown(request: &Request) -> bool {
 /// True if the caller is in a group. The request carries one of the caller's groups; the others are
 /// read from its process while it waits. A process that can't be seen from here counts as in no
 /// other group.
-fn is_in_group(request: &Request, gid: u32) -> bool {
+async fn is_in_group(session: &Session, request: &Request, gid: u32) -> bool {
     if request.caller().gid == gid {
         return true;
     }
-    let status = match request.pid() {
-        0 => return false,
-        pid => fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
-    };
+    let status = text_of_caller(session, request, "status").await;
     let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     groups.is_some_and(|groups| groups.split_whitespace().any(|group| group.parse() == Ok(gid)))
+}
+
+/// A text of /proc about the caller's process; empty if that can't be seen from here.
+async fn text_of_caller(session: &Session, request: &Request, name: &'static str) -> String {
+    let pid = request.pid();
+    let look = move || fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    session.processes().look(look).await.unwrap_or_default()
 }

@@ -63,7 +63,9 @@ pub(super) async fn shut_down(session: &Session, request: &Request, input: &Ioct
     if request.caller().uid != 0 {
         return Err(Refusal::Errno(libc::EPERM));
     }
-    let number = argument(request.pid(), input.argument).ok_or(Refusal::Errno(libc::EFAULT))?;
+    let (pid, address) = (request.pid(), input.argument);
+    let number = session.processes().look(move || argument(pid, address)).await.flatten();
+    let number = number.ok_or(Refusal::Errno(libc::EFAULT))?;
     let first = First::from_number(number).ok_or(Refusal::Errno(libc::EINVAL))?;
     let fs = session.fs();
     match first {

@@ -87,7 +87,7 @@ pub(super) async fn settle(
     if says_nothing_of_its_descriptor(opcode)
         && let Some(ino) = changed(request, opcode, Synchronous::Everything)?
     {
-        let data_only = match descriptors::asked(request, ino) {
+        let data_only = match Box::pin(descriptors::asked(session, request, ino)).await {
             Asked::Everything => Some(false),
             Asked::Data => Some(true),
             Asked::Nothing => None,

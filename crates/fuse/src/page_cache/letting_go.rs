@@ -20,13 +20,14 @@
 
 use super::joined;
 use crate::abi::{InvalidateInodeOut, NOTIFY_INVALIDATE_INODE, OUT_HEADER_BYTES, OutHeader};
-use event_listener::Event;
+use crate::done::Done;
+use crate::own_table::keep_only;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::{io, thread};
 use syncline_fs::types::Ino;
@@ -60,28 +61,6 @@ impl Drop for Job {
     fn drop(&mut self) {
         // Those who wait are woken in any case.
         self.waiting.iter().for_each(|done| done.tell());
-    }
-}
-
-#[derive(Default)]
-struct Done {
-    over: AtomicBool,
-    told: Event,
-}
-
-impl Done {
-    fn tell(&self) {
-        self.over.store(true, Ordering::Release);
-        self.told.notify(usize::MAX);
-    }
-
-    async fn wait(&self) {
-        while !self.over.load(Ordering::Acquire) {
-            let told = self.told.listen();
-            if !self.over.load(Ordering::Acquire) {
-                told.await;
-            }
-        }
     }
 }
 
@@ -129,7 +108,7 @@ impl LettingGo {
         self.queue.jobs.lock().running = true;
         thread::Builder::new().name("syncline-pages".into()).spawn(move || {
             // `start` waits for this message, so sending can't fail.
-            let _ = ready.send(keep_only(descriptor));
+            let _ = ready.send(keep_only(Some(descriptor)));
             while let Some(job) = queue.next() {
                 let pieces = job.ranges.iter().rev().flat_map(|range| pieces(range).into_iter().rev());
                 pieces.for_each(|piece| let_go(descriptor, job.ino, &piece));
@@ -162,9 +141,9 @@ impl LettingGo {
         self.wait(self.writes.take(), ino, ranges).await
     }
 
-    /// The same for all pages of a file, and a request without data.
-    pub async fn let_go_of_all(&self, ino: Ino) -> bool {
-        let everything = 0..i64::MAX as u64;
+    /// The same for all pages of a file, which has so many bytes, and a request without data.
+    pub async fn let_go_of_all(&self, ino: Ino, size: u64) -> bool {
+        let everything = 0..size;
         self.wait(self.others.take(), ino, vec![everything]).await
     }
 
@@ -182,13 +161,13 @@ impl LettingGo {
         self.queue.add(ino, vec![range], None);
     }
 
-    /// Has all pages of these files written back and dropped, and waits for that, on a thread that
-    /// serves no requests.
-    pub async fn let_go_of_files(&self, inos: &[Ino]) {
-        for some in inos.chunks(FILES_AT_ONCE) {
-            let started = some.iter().map(|&ino| {
+    /// Has all pages of these files, which have so many bytes, written back and dropped, and waits for
+    /// that, on a thread that serves no requests.
+    pub async fn let_go_of_files(&self, files: &[(Ino, u64)]) {
+        for some in files.chunks(FILES_AT_ONCE) {
+            let started = some.iter().map(|&(ino, size)| {
                 let done = Arc::<Done>::default();
-                let everything = 0..i64::MAX as u64;
+                let everything = 0..size;
                 self.queue.add(ino, vec![everything], Some(done.clone()));
                 done
             });
@@ -268,19 +247,6 @@ struct Place<'a>(&'a Places);
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Gives this thread a descriptor table of its own that contains only this descriptor; false if
-/// that can't be done.
-fn keep_only(descriptor: RawFd) -> bool {
-    let own = descriptor as libc::c_uint;
-    // SAFETY: after the first call the table belongs to this thread alone, so closing descriptors
-    // in it affects no other thread, and this thread uses no other descriptor.
-    unsafe {
-        libc::unshare(libc::CLONE_FILES) == 0
-            && (own == 0 || libc::syscall(libc::SYS_close_range, 0, own - 1, 0) == 0)
-            && libc::syscall(libc::SYS_close_range, own + 1, libc::c_uint::MAX, 0) == 0
     }
 }
 

@@ -8,7 +8,7 @@
 //! maps without having to read one, are not known.)
 
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::Range;
 use syncline_fs::types::Ino;
 
@@ -20,7 +20,14 @@ const SHARDS: usize = 16;
 /// The files that may have been stored to.
 #[derive(Default)]
 pub struct Stored {
-    shards: [Mutex<HashSet<Ino>>; SHARDS],
+    shards: [Mutex<Files>; SHARDS],
+}
+
+/// Files, each with the number of the last record of it.
+#[derive(Default)]
+struct Files {
+    records: u64,
+    last: HashMap<Ino, u64>,
 }
 
 impl Stored {
@@ -41,21 +48,37 @@ impl Stored {
 
     /// Records that a program has stored into the file.
     pub fn note(&self, ino: Ino) {
-        self.shard(ino).lock().insert(ino);
+        let mut files = self.shard(ino).lock();
+        files.records += 1;
+        let record = files.records;
+        files.last.insert(ino, record);
     }
 
-    /// True if something may be stored in the cache. Asked once: what is read and written later
-    /// records it anew.
-    pub fn take(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().remove(&ino)
+    /// The last record of a file, if something may be stored in the cache.
+    pub fn last(&self, ino: Ino) -> Option<u64> {
+        self.shard(ino).lock().last.get(&ino).copied()
+    }
+
+    /// Called when the pages have gone that a file had when this record of it was the last one. Until
+    /// then it counts: whoever asks meanwhile has to wait, too.
+    pub fn left(&self, ino: Ino, record: u64) {
+        let mut files = self.shard(ino).lock();
+        if files.last.get(&ino) == Some(&record) {
+            files.last.remove(&ino);
+        }
+    }
+
+    /// Called when the kernel has forgotten the file.
+    pub fn forget(&self, ino: Ino) {
+        self.shard(ino).lock().last.remove(&ino);
     }
 
     /// All such files.
     pub fn all(&self) -> Vec<Ino> {
-        self.shards.iter().flat_map(|files| files.lock().iter().copied().collect::<Vec<_>>()).collect()
+        self.shards.iter().flat_map(|files| files.lock().last.keys().copied().collect::<Vec<_>>()).collect()
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashSet<Ino>> {
+    fn shard(&self, ino: Ino) -> &Mutex<Files> {
         &self.shards[ino as usize % SHARDS]
     }
 }
@@ -74,11 +97,28 @@ mod tests {
         stored.read(7, libc::O_RDONLY as u32);
         stored.written(7, libc::O_WRONLY as u32, &(0..8192));
         stored.written(7, libc::O_RDWR as u32, &(1..8191));
-        assert!(!stored.take(7) && stored.all().is_empty());
+        assert!(stored.last(7).is_none() && stored.all().is_empty());
         stored.written(7, libc::O_RDWR as u32, &(1..8192));
         assert_eq!(stored.all(), [7]);
-        assert!(stored.take(7) && !stored.take(7));
+        stored.forget(7);
+        assert!(stored.last(7).is_none());
         stored.read(23, (libc::O_RDWR | libc::O_APPEND) as u32);
-        assert!(stored.take(23));
+        assert!(stored.last(23).is_some());
+    }
+
+    #[test]
+    fn a_file_counts_until_its_pages_are_gone() {
+        let stored = Stored::default();
+        stored.note(7);
+        let first = stored.last(7).unwrap();
+        assert_eq!(stored.last(7), Some(first), "whoever asks next waits, too");
+        stored.note(7);
+        stored.left(7, first);
+        let second = stored.last(7).expect("a page came meanwhile");
+        stored.left(7, second);
+        assert!(stored.last(7).is_none());
+        stored.note(7);
+        stored.left(7, second);
+        assert!(stored.last(7).is_some(), "another page came");
     }
 }

@@ -11,6 +11,7 @@ mod listings;
 mod mapped;
 mod names;
 mod pages;
+mod processes;
 #[path = "../support/shell.rs"]
 mod shell;
 #[path = "../support/mod.rs"]

@@ -19,6 +19,8 @@ mod mapped;
 mod names;
 #[path = "../mounted/pages.rs"]
 mod pages;
+#[path = "../mounted/processes.rs"]
+mod processes;
 mod queues;
 #[path = "../support/shell.rs"]
 mod shell;

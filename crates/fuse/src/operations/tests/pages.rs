@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::abi::flags::{read as read_flags, setattr, write as write_flags};
-use std::io::{self, PipeReader, Write};
+use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -18,6 +18,13 @@ fn slow_kernel(bench: &Bench) -> PipeReader {
     // SAFETY: takes no memory.
     let bytes = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
     writer.write_all(&vec![0; usize::try_from(bytes).unwrap()]).unwrap();
+    bench.session.page_cache().start(|| Ok(writer.try_clone()?.into())).unwrap();
+    reader
+}
+
+/// A kernel whose notifications can be read.
+fn quick_kernel(bench: &Bench) -> PipeReader {
+    let (reader, writer) = io::pipe().unwrap();
     bench.session.page_cache().start(|| Ok(writer.try_clone()?.into())).unwrap();
     reader
 }
@@ -101,4 +108,73 @@ fn a_size_is_told_when_the_write_that_made_it_is_answered() {
     std::thread::spawn(move || io::copy(&mut kernel, &mut io::sink()));
     writing.join().unwrap();
     assert_eq!(sizes(), [5500; 3]);
+}
+
+/// A second one, of a snapshot for instance, used to take the pages for gone.
+#[test]
+fn whoever_changes_times_while_pages_are_dropped_waits_for_them_too() {
+    let bench = Arc::new(Bench::new());
+    let ino = bench.create(ROOT_NODE, b"file", libc::O_RDWR).entry.node;
+    let whole = WriteIn { size: 4096, flags: libc::O_RDWR as u32, ..WriteIn::default() };
+    assert_eq!(bench.errno(Opcode::Write, ino, &[whole.as_bytes(), &[1; 4096]]), 0);
+    let mut kernel = slow_kernel(&bench);
+    let times = SetAttrIn { valid: setattr::MTIME, mtime: 7, ..SetAttrIn::default() };
+    let (answered, answers) = mpsc::channel();
+    let changes: Vec<_> = (0..2)
+        .map(|_| {
+            let (bench, answered) = (bench.clone(), answered.clone());
+            std::thread::spawn(move || {
+                assert_eq!(bench.errno(Opcode::SetAttr, ino, &[times.as_bytes()]), 0);
+                answered.send(()).unwrap();
+            })
+        })
+        .collect();
+    assert!(answers.recv_timeout(Duration::from_millis(300)).is_err(), "its pages are not gone");
+    std::thread::spawn(move || io::copy(&mut kernel, &mut io::sink()));
+    changes.into_iter().for_each(|change| change.join().unwrap());
+    assert!(bench.session.page_cache().stored.last(ino).is_none());
+}
+
+/// A range without an end used to be hundreds of notifications, for each file.
+#[test]
+fn pages_are_dropped_as_far_as_there_are_any() {
+    let bench = Bench::new();
+    let mut kernel = quick_kernel(&bench);
+    let files = [&b"empty"[..], b"small", b"other"]
+        .map(|name| bench.create(ROOT_NODE, name, libc::O_RDWR).entry.node);
+    let whole = WriteIn { size: 4096, flags: libc::O_RDWR as u32, ..WriteIn::default() };
+    for ino in &files[1..] {
+        assert_eq!(bench.errno(Opcode::Write, *ino, &[whole.as_bytes(), &[1; 4096]]), 0);
+    }
+    bench.mkdir(ROOT_NODE, b"directory");
+    let mode = SetAttrIn { valid: setattr::MODE, mode: 0o600, ..SetAttrIn::default() };
+    assert_eq!(bench.errno(Opcode::SetAttr, files[1], &[mode.as_bytes()]), 0);
+    bench.session.take_over_mapped();
+    let mut dropped = Vec::new();
+    for _ in 0..3 {
+        let mut message = [0; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()];
+        kernel.read_exact(&mut message).unwrap();
+        let (body, _) = InvalidateInodeOut::read_from_prefix(&message[OUT_HEADER_BYTES..]).unwrap();
+        assert_eq!((body.offset, body.len), (0, 4096));
+        dropped.push(body.ino);
+    }
+    dropped[1..].sort_unstable();
+    assert_eq!(dropped, [files[1], files[1], files[2]]);
+    bench.session.page_cache().end();
+    drop(bench);
+    assert_eq!(kernel.read(&mut [0; 1]).unwrap(), 0, "and nothing else");
+}
+
+/// The kernel takes the size from the answer, when it runs the thread that asked.
+#[test]
+fn a_size_that_a_truncation_makes_waits_for_the_kernel_too() {
+    let bench = Bench::new();
+    let ino = bench.create(ROOT_NODE, b"file", libc::O_RDWR).entry.node;
+    // A busy machine may look too late.
+    let may_be_told_early = |size| {
+        let size = SetAttrIn { valid: setattr::SIZE, size, ..SetAttrIn::default() };
+        assert_eq!(bench.errno(Opcode::SetAttr, ino, &[size.as_bytes()]), 0);
+        bench.session.page_cache().growing.told(ino, 1) == crate::page_cache::Told::Its
+    };
+    assert!(!(1..1000).all(may_be_told_early), "another thread is told it at once");
 }
