@@ -91,6 +91,24 @@ fn synchronous_mounts_survive_a_crash_without_an_fsync() {
     }
 }
 
+/// As on the kernel's filesystems, whose images may be copied then.
+#[test]
+fn a_mount_that_becomes_read_only_has_nothing_left_to_write() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = Place::with_image("32MiB");
+    let mut mount = place.mount("mount");
+    fs::write(mount.path.join("file"), "contents").unwrap();
+    let mut remount = named(&place, "mount.syncline");
+    remount.arg(place.image()).arg(&mount.path).args(["-o", "remount,ro"]);
+    assert_eq!(run(remount).ok().err, "");
+    mount.kill();
+    drop(mount);
+    let mount = Mount::new(&place.image(), &place.directory("again"), &[]);
+    assert_eq!(fs::read(mount.path.join("file")).unwrap(), b"contents");
+    mount.unmount().ok();
+}
+
 #[test]
 fn access_times_follow_the_option() {
     skip_if!(no_fuse());

@@ -67,6 +67,10 @@ pub fn remount(directory: &Path, options: &[String], shown: &[String]) -> Outcom
             error => error.into(),
         },
     )?;
+    if choices.store.read_only && daemon["read_only"] != true {
+        // As with the kernel's filesystems: nothing is left in memory when it returns.
+        control::sync(directory)?;
+    }
     let mounted = daemon["options"].as_str().map(str::to_owned);
     let stays = |option: &String| shown.contains(option) || changes_nothing(mounted.as_deref(), option);
     let left: Vec<_> = left_by_remount(options).into_iter().filter(|option| !stays(option)).collect();
