@@ -151,22 +151,14 @@ python *options:
     python/test {{options}}
 
 # The program, its manual, completions, units, the libraries for C with headers, and examples, below a prefix. mount(8) looks for helpers
-# in /sbin only, whatever the prefix; '' for a place that mount(8) is not to know
+# in /sbin only, whatever the prefix; where it is not to know them: just install PREFIX PREFIX/sbin
 install prefix="/usr/local" helpers="/sbin":
     cargo build --profile dist --locked
-    install -D -m 755 target/dist/syncline {{prefix}}/bin/syncline
-    install -d {{prefix}}/sbin
-    for name in mount.syncline mount.fuse.syncline mount.fuseblk.syncline umount.fuse.syncline umount.fuseblk.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline {{prefix}}/sbin/$name; done
-    test ! -w "{{helpers}}" || for name in mount.syncline mount.fuse.syncline mount.fuseblk.syncline umount.fuse.syncline umount.fuseblk.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do test {{prefix}}/sbin -ef {{helpers}} || ln -sfn {{prefix}}/bin/syncline {{helpers}}/$name; done
+    target/dist/syncline setup --prefix {{prefix}} --helpers {{helpers}}
     for unit in examples/systemd/*; do sed 's#/usr/bin/syncline#{{prefix}}/bin/syncline#' $unit | install -D -m 644 /dev/stdin {{prefix}}/lib/systemd/system/$(basename $unit); done
     install -D -m 644 examples/boot/modprobe.conf {{prefix}}/lib/modprobe.d/syncline.conf
     install -D -m 644 examples/boot/tmpfiles.conf {{prefix}}/lib/tmpfiles.d/syncline.conf
     install -D -m 644 examples/magic {{prefix}}/share/file/magic/syncline
-    for page in docs/man/*.1; do install -D -m 644 $page {{prefix}}/share/man/man1/$(basename $page); done
-    install -d {{prefix}}/share/bash-completion/completions {{prefix}}/share/zsh/site-functions {{prefix}}/share/fish/vendor_completions.d
-    target/dist/syncline completions bash > {{prefix}}/share/bash-completion/completions/syncline
-    target/dist/syncline completions zsh > {{prefix}}/share/zsh/site-functions/_syncline
-    target/dist/syncline completions fish > {{prefix}}/share/fish/vendor_completions.d/syncline.fish
     install -D -m 644 include/syncline.h {{prefix}}/include/syncline.h
     install -D -m 644 include/libsyncline.h {{prefix}}/include/libsyncline.h
     install -D -m 755 target/dist/libsyncline_c.so {{prefix}}/lib/libsyncline.so.0

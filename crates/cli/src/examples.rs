@@ -332,7 +332,14 @@ Examples:
   syncline completions zsh
   syncline completions fish
 Where they go: /usr/share/bash-completion/completions/syncline, /usr/share/zsh/site-functions/_syncline,
-~/.config/fish/completions/syncline.fish. 'just install' puts them there.";
+~/.config/fish/completions/syncline.fish. 'syncline setup' puts them below /usr/local.";
+
+pub const SETUP: &str = "\
+Examples:
+  sudo ~/.cargo/bin/syncline setup               for all users, with 'mount -t syncline' and fstab
+  syncline setup --prefix ~/.local --helpers ~/.local/sbin
+  sudo syncline setup --remove
+Run it again after an update. A package, or 'just install', has all of it already.";
 
 #[cfg(test)]
 mod tests {

@@ -51,7 +51,7 @@ pub fn grouped(command: Command) -> Command {
     }
     command.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{text}'syncline help COMMAND' tells more; 'completions' prints what \
-         a shell needs.\n\nOptions:\n{{options}}{{after-help}}"
+         a shell needs,\n'setup' installs that, the manual and the helpers of mount(8).\n\nOptions:\n{{options}}{{after-help}}"
     ))
 }
 
@@ -64,7 +64,7 @@ mod tests {
     fn every_command_is_in_one_group_and_on_one_line() {
         let command = crate::definition();
         let mut shown: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
-        shown.push("completions");
+        shown.extend(["completions", "setup"]);
         let mut there: Vec<&str> = command
             .get_subcommands()
             .filter(|command| !command.is_hide_set() && command.get_name() != "help")

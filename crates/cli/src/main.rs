@@ -187,6 +187,9 @@ enum Command {
     /// Make an image, mount it, measure fsync, cut the power, and get everything back
     #[command(after_help = examples::DEMO)]
     Demo(commands::demo::Args),
+    /// Add the manual, completions and the helpers of mount(8) to a 'cargo install'
+    #[command(after_help = examples::SETUP)]
+    Setup(commands::setup::Args),
     /// Print what a shell needs to complete command lines
     #[command(after_help = examples::COMPLETIONS)]
     Completions(commands::completions::Args),
@@ -268,6 +271,7 @@ fn run(command: Command) -> Outcome {
         Command::Ask(args) => commands::ask::run(&args),
         Command::BenchNull(args) => commands::bench_null::run(&args),
         Command::Demo(args) => commands::demo::run(args),
+        Command::Setup(args) => commands::setup::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Manual(args) => commands::manual::run(&args),
     }

@@ -5,6 +5,8 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use support::{Answer, Place, no_fuse, program, run};
 
 fn json(answer: Answer) -> Value {
@@ -273,6 +275,44 @@ fn shells_learn_every_command() {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
+}
+
+#[test]
+fn setup_installs_what_mount_man_and_shells_look_for() {
+    let place = Place::new();
+    let (prefix, sbin) = (place.path().join("prefix"), place.path().join("sbin"));
+    let setup = |options: &[&str]| {
+        let mut command = program();
+        command.arg("setup").arg("--prefix").arg(&prefix).arg("--helpers").arg(&sbin).args(options);
+        run(command)
+    };
+    let files = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    // The second time it replaces its own.
+    for _ in 0..2 {
+        setup(&[]).ok();
+        let mut mkfs = Command::new(sbin.join("mkfs.syncline"));
+        mkfs.arg("-V");
+        assert!(run(mkfs).ok().out.starts_with("syncline "), "the helper is the program");
+        let page = fs::read_to_string(prefix.join("share/man/man1/syncline.1")).unwrap();
+        assert!(page.contains(".B setup"));
+        let mut printed = program();
+        printed.args(["completions", "bash"]);
+        let script = fs::read_to_string(prefix.join("share/bash-completion/completions/syncline")).unwrap();
+        assert_eq!(run(printed).ok().out, script);
+        assert_eq!(files(&sbin), 8);
+    }
+
+    // The helper of another installation stays, and nothing is changed.
+    let helper = sbin.join("fsck.syncline");
+    fs::remove_file(&helper).unwrap();
+    fs::write(&helper, "another program").unwrap();
+    fs::remove_file(prefix.join("bin/syncline")).unwrap();
+    setup(&[]).fails(1, &["fsck.syncline", "another installation", "--helpers"]);
+    assert!(!prefix.join("bin/syncline").exists());
+    setup(&["--remove"]).ok();
+    assert_eq!(fs::read_to_string(&helper).unwrap(), "another program");
+    assert_eq!((files(&sbin), files(&prefix.join("share/man/man1")), files(&prefix.join("bin"))), (1, 0, 0));
+    setup(&["--remove"]).ok();
 }
 
 /// Runs the demo in a folder of its own, which must be empty afterwards.

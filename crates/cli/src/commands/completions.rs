@@ -36,11 +36,16 @@ fn kept(name: &str) -> &'static str {
     name.to_owned().leak()
 }
 
+/// The completions for a shell.
+pub fn script(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut shown(&crate::definition()), "syncline", &mut script);
+    script
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut shown(&crate::definition()), "syncline", &mut script);
-    printed::written(std::io::stdout().write_all(&script))?;
+    printed::written(std::io::stdout().write_all(&script(args.shell)))?;
     Ok(ExitCode::SUCCESS)
 }
 

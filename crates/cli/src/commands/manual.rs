@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// Every page: its file name and text.
-fn pages() -> Vec<(String, String)> {
+pub fn pages() -> Vec<(String, String)> {
     let mut definition = crate::definition();
     definition.build();
     let commands = below(&definition);

@@ -48,6 +48,7 @@ pub mod resize;
 pub mod run;
 pub mod scrub;
 pub mod send;
+pub mod setup;
 mod signals;
 pub mod snapshot;
 pub mod stats;
