@@ -112,6 +112,56 @@ CASE(times_that_another_process_sees)
 	end(child);
 }
 
+/* Appends to a file beside a process that reads or maps it, up to the size that it is told. */
+static void read_while_it_grows(int *shorter, int *smaller, bool maps)
+{
+	char room[5000], byte;
+	long before = 0;
+	int fd = fresh("f"), status;
+	pid_t child = MUST(fork());
+
+	if (child == 0) {
+		memset(room, 'z', sizeof(room));
+		for (int round = 0; round < 1000; round++)
+			MUST(write(fd, room, sizeof(room)));
+		_exit(0);
+	}
+	while (waitpid(child, &status, WNOHANG) == 0) {
+		int other = MUST(open("f", O_RDONLY));
+		long size = stat_of("f").st_size;
+
+		*smaller += size < before;
+		before = size;
+		if (size > 0 && maps) {
+			volatile char *at = mmap(NULL, size, PROT_READ, MAP_SHARED, other, 0);
+
+			*shorter += at[size - 1] != 'z';
+			munmap((void *)at, size);
+		} else if (size > 0) {
+			*shorter += pread(other, &byte, 1, size - 1) != 1 || byte != 'z';
+		}
+		close(other);
+	}
+	tell("at last %ld", (long)stat_of("f").st_size);
+}
+
+CASE(growing_files_are_read_up_to_their_size)
+{
+	int shorter = 0, smaller = 0;
+
+	read_while_it_grows(&shorter, &smaller, false);
+	tell("%d times less than was told, %d times smaller than before", shorter, smaller);
+}
+
+CASE(growing_files_are_mapped_up_to_their_size)
+{
+	int shorter = 0, smaller = 0;
+
+	/* A fault behind the end ends this process, which is told. */
+	read_while_it_grows(&shorter, &smaller, true);
+	tell("%d times less than was told, %d times smaller than before", shorter, smaller);
+}
+
 /* Lists a directory that stays open, from its beginning, in the order of the names. */
 static void list_again(DIR *directory, const char *path)
 {

@@ -313,6 +313,7 @@ pub(super) async fn lseek(session: &Session, request: &Request) -> Answer {
 pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
     let input: FSyncIn = request.arguments().take()?;
     let ino = request.ino();
+    session.page_cache().growing.goes_on(ino, request.pid());
     sync(session, ino, input.flags & fsync_flags::DATA_ONLY != 0).await?;
     Ok(Reply::empty())
 }

@@ -26,6 +26,8 @@ use syncline_fs::types::Ino;
 pub const TAKING: Duration = Duration::from_millis(1);
 /// How long the kernel may need to run a thread on a busy machine.
 const TAKING_MAX: Duration = Duration::from_millis(100);
+/// Where the kernel has a thread sleep that waits for an answer from FUSE.
+const WAITS_FOR_AN_ANSWER: &str = "request_wait_answer";
 /// The number of maps that the files are divided among.
 const SHARDS: usize = 16;
 /// The entries of a map from which on those are removed that are over.
@@ -88,8 +90,9 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Waits until the kernel has run the thread since, or the thread sleeps or is gone. `over` ends
-    /// after a time.
+    /// Waits until the kernel has run the thread since, or the thread is gone or sleeps elsewhere than
+    /// where it waits for an answer: on a busy machine ours may still be on its way. `over` ends after a
+    /// time.
     pub async fn taken<F: Future<Output = ()>>(&self, over: impl Fn(Duration) -> F) {
         let before = run_time(self.thread);
         over(self.wait).await;
@@ -102,14 +105,17 @@ impl Answered {
     }
 }
 
-/// How long a thread has run, in nanoseconds, if it could run now and is seen from here.
+/// How long a thread has run, in nanoseconds, if it could run now or waits for an answer from FUSE, and
+/// is seen from here.
 fn run_time(thread: u32) -> Option<u64> {
     let read = |what: &str| fs::read_to_string(format!("/proc/{thread}/{what}")).ok();
+    // Before the state: once it waits no more, it can run.
+    let waits = read("wchan").is_some_and(|place| place.starts_with(WAITS_FOR_AN_ANSWER));
     let stat = read("stat")?;
     // The name before the state may contain anything.
     let is_runnable = stat.rsplit_once(") ")?.1.starts_with('R');
     let run_time = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
-    is_runnable.then_some(run_time)
+    (is_runnable || waits).then_some(run_time)
 }
 
 impl File {
@@ -172,6 +178,15 @@ impl Growing {
         Told::Later(Answered { before, at: Some(file.answered), thread, wait })
     }
 
+    /// Called when a thread syncs a file: if it made the file larger before, it has taken the answer.
+    /// Otherwise whoever asks for the size would wait for the sync.
+    pub fn goes_on(&self, ino: Ino, thread: u32) {
+        let mut files = self.shard(ino).lock();
+        if files.get(&ino).is_some_and(|file| file.open == 0 && file.last.thread == thread) {
+            files.remove(&ino);
+        }
+    }
+
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
         &self.shards[ino as usize % SHARDS]
     }
@@ -223,6 +238,11 @@ mod tests {
         assert_eq!(growing.told(7, 1), Told::Its, "whoever wrote has taken the answer");
         std::thread::sleep(TAKING_MAX);
         assert_eq!(growing.told(7, 2), Told::Its);
+        drop(growing.begin(7, growth(300..310, 300, 1)));
+        growing.goes_on(7, 3);
+        assert!(later(growing.told(7, 2)).is_some(), "another thread's sync says nothing");
+        growing.goes_on(7, 1);
+        assert_eq!(growing.told(7, 2), Told::Its, "it syncs, so it has taken the answer");
         // Whoever holds the inode's lock next comes after that.
         drop(growing.begin(7, growth(300..400, 300, 1)));
         let write = growing.begin(7, growth(400..500, 400, 3));
