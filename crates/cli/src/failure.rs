@@ -262,7 +262,8 @@ impl From<DeviceError> for Failure {
             (
                 DeviceError::Create { .. } | DeviceError::TakeOver { .. },
                 Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
-            ) => of(Cause::NoSpace).next("free some space there, or choose a smaller --size"),
+            ) => of(Cause::NoSpace)
+                .next("free some space there, choose a smaller --size, or make it with --sparse"),
             (DeviceError::Create { .. }, Some(io::ErrorKind::NotFound)) => {
                 of(Cause::Other).next("create the folder first")
             }

@@ -54,6 +54,9 @@ pub struct OpenOptions {
     /// again, the host may be full. Without this an image file keeps all of its space. Block
     /// devices are always told of discards.
     pub punch_holes: bool,
+    /// Create an image file without blocks: its host finds them when they are first written, and may
+    /// be full then.
+    pub sparse: bool,
 }
 
 /// An image file or a block device.
@@ -84,10 +87,10 @@ impl FileDevice {
         Self::new(path, opened, options)
     }
 
-    /// Creates an image file of `size_bytes` (rounded down to a multiple of 4096) that is
-    /// completely allocated and written with zeros, so that no later write can be the first to meet
-    /// ENOSPC or the host's extent conversion. Takes over an existing file or block device: a file
-    /// is given `size_bytes`, if a size is given, and written with zeros; a block device keeps its
+    /// Creates an image file of `size_bytes` (rounded down to a multiple of 4096). Unless it is to be
+    /// sparse, it is completely allocated and written with zeros, so that no later write can be the
+    /// first to meet ENOSPC or the host's extent conversion. Takes over an existing file or block device: a file
+    /// is given `size_bytes`, if a size is given, and loses what is in it; a block device keeps its
     /// contents.
     ///
     /// Without `force`, one whose first MiB holds anything but zeros is refused. `progress` is told

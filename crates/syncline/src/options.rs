@@ -259,6 +259,7 @@ impl ImageOptions {
             direct: self.direct,
             io_uring: self.io_uring,
             punch_holes: self.punch_holes,
+            sparse: false,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::size;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline::FormatOptions;
-use syncline_device::block_on;
+use syncline_device::{OpenOptions, block_on};
 use syncline_image::How;
 
 /// Arguments of `mkfs`.
@@ -22,6 +22,10 @@ pub struct Args {
     /// an existing one is its length
     #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
+    /// Leave the image file without blocks, which its host finds when they are first written. When
+    /// the host is full, writes fail, and nothing that was synced is lost
+    #[arg(long)]
+    sparse: bool,
     /// Tree node size: 4KiB, 8KiB, 16KiB, 32KiB or 64KiB
     #[arg(long, value_parser = size::parse, default_value = "16KiB")]
     node_size: u64,
@@ -95,7 +99,11 @@ pub fn run(mut args: Args) -> Outcome {
     if let Some(uuid) = args.uuid {
         options = options.uuid(*uuid.as_bytes()).hash_seed(*uuid.as_bytes());
     }
-    let made = image::make(&args.image, args.size, args.force, args.shared, &How::default(), &options)?;
+    if args.sparse && syncline_image::is_remote(&args.image) {
+        return Err(Failure::usage("--sparse is for image files"));
+    }
+    let how = How::new(OpenOptions { sparse: args.sparse, ..OpenOptions::default() });
+    let made = image::make(&args.image, args.size, args.force, args.shared, &how, &options)?;
     let device = made.device();
     if args.json {
         let info = block_on(syncline_check::info(&device))

@@ -91,9 +91,15 @@ fn create_new(
     let size_bytes = size_bytes
         .filter(|&size| size > 0)
         .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a size")))?;
-    allocate(file, size_bytes).map_err(failed)?;
+    match options.sparse {
+        true => file.set_len(size_bytes).map_err(failed)?,
+        false => allocate(file, size_bytes).map_err(failed)?,
+    }
     let direct = options.direct == Use::Auto && open::enable_direct(path, file).map_err(failed)?;
-    write_zeros(file, 0..size_bytes, progress).and_then(|()| file.sync_all()).map_err(failed)?;
+    if !options.sparse {
+        write_zeros(file, 0..size_bytes, progress).map_err(failed)?;
+    }
+    file.sync_all().map_err(failed)?;
     sync_parent(path).map_err(failed)?;
     Ok(direct)
 }
@@ -133,6 +139,17 @@ fn take_over(
                 format!("a block device is used whole, and this one has {present} bytes: leave out the size");
             return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
+        return match options.sparse {
+            true => {
+                Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "a block device can't be sparse")))
+            }
+            false => Ok(opened),
+        };
+    }
+    if options.sparse {
+        let emptied = opened.file.set_len(0).and_then(|()| opened.file.set_len(size_bytes));
+        emptied.and_then(|()| opened.file.sync_all()).map_err(failed)?;
+        sync_parent(path).map_err(failed)?;
         return Ok(opened);
     }
     // A lack of space shows before any of the file's contents are lost, and leaves it as it was.
