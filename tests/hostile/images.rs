@@ -49,6 +49,8 @@ fn a_truncated_image_is_called_so() {
     let place = Place::with_image("64MiB");
     fs::File::options().write(true).open(place.image()).unwrap().set_len(40 << 20).unwrap();
     all_refuse(&place, 5, &["truncated", "restore"]);
+    fs::File::options().write(true).open(place.image()).unwrap().set_len(1 << 20).unwrap();
+    all_refuse(&place, 5, &["truncated", "backup"]);
     fs::File::options().write(true).open(place.image()).unwrap().set_len(4096).unwrap();
     all_refuse(&place, 5, &["truncated"]);
 }

@@ -174,6 +174,7 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
             (&["barrier"], &[]),
             (&["sync"], &[]),
             (&["check"], &[]),
+            (&["info"], &[]),
             (&["mkfs"], &[]),
         ] {
             scope.spawn(move || ask(words, behind));
@@ -185,6 +186,34 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
     kill_process(daemon, Signal::CONT).unwrap();
     assert_eq!(mount.pid(), daemon, "nothing has happened to the mount");
     mount.unmount().ok();
+}
+
+/// A look for the process of a silent daemon opens its image, and waits for that filesystem.
+#[test]
+fn a_filesystem_that_hangs_below_an_image_hides_no_mount() {
+    skip_if!(no_fuse());
+    let (place, beside) = (Place::with_image("64MiB"), Place::with_image("16MiB"));
+    let (host, sound) = (place.mount("host"), beside.mount("mount"));
+    let image = host.path.join("image");
+    let mut command = program();
+    command.arg("mkfs").arg(&image).args(["--size", "16MiB"]);
+    run(command).ok();
+    let inner = Mount::new(&image, &place.directory("inner"), &[]);
+    let daemons = [inner.pid(), host.pid()];
+    daemons.iter().for_each(|daemon| kill_process(*daemon, Signal::STOP).unwrap());
+    let answer = syncline(["status"]).ok();
+    let about = |mount: &Mount| {
+        let head = format!("{}: ", mount.path.display());
+        let from = answer.out.find(&head).unwrap_or_else(|| panic!("{head} is missing: {answer:?}"));
+        answer.out[from..].lines().take(2).collect::<String>()
+    };
+    assert!(about(&host).contains("has not answered"), "{answer:?}");
+    assert!(about(&inner).contains("has not answered"), "{answer:?}");
+    assert!(about(&sound).contains("free"), "{answer:?}");
+    daemons.iter().for_each(|daemon| kill_process(*daemon, Signal::CONT).unwrap());
+    inner.unmount().ok();
+    sound.unmount().ok();
+    host.unmount().ok();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Why a command failed: one line that names the cause and the next step, and an exit code.
 
 use crate::commands::image::known_contents;
-use crate::known::STREAM;
+use crate::known::{FILESYSTEM, STREAM};
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -101,6 +101,10 @@ impl Failure {
         let nothing_found = self.code == Cause::NotAnImage as u8
             && (says("no superblock found") || says("or no Syncline image"));
         if let Some(what) = nothing_found.then(|| known_contents(path)).flatten() {
+            if what.starts_with(FILESYSTEM) {
+                let text = format!("{}: the image is truncated: only its start is there", path.display());
+                return self.with_text(text).next("get the rest from where it came, or use a backup");
+            }
             let text = format!("{}: not a Syncline image: it holds {what}", path.display());
             return self.with_text(text).next(match what == STREAM {
                 true => "name an image that it is for: 'syncline receive IMAGE -i FILE'",

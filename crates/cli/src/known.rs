@@ -15,6 +15,8 @@ struct Known(&'static str, usize, &'static [u8]);
 
 /// The name of what `syncline send` writes.
 pub const STREAM: &str = "a stream of 'syncline send'";
+/// The name of a filesystem of our own.
+pub const FILESYSTEM: &str = "a Syncline filesystem";
 
 const SUPERBLOCK_AT: usize = 16 * BLOCK_BYTES;
 const BCACHE: &[u8] =
@@ -88,8 +90,8 @@ fn syncline(start: &[u8]) -> Option<String> {
     let label =
         found.find_map(|block| Superblock::decode(block).ok()).map(|superblock| superblock.label_text());
     Some(match label.filter(|label| !label.is_empty()) {
-        Some(label) => format!("a Syncline filesystem ({label:?})"),
-        None => "a Syncline filesystem".to_owned(),
+        Some(label) => format!("{FILESYSTEM} ({label:?})"),
+        None => FILESYSTEM.to_owned(),
     })
 }
 

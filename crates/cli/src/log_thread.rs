@@ -17,10 +17,13 @@ pub struct LogThread {
 }
 
 impl LogThread {
-    /// Starts writing lines to an output.
-    pub fn start(output: impl Write + Send + 'static) -> Self {
+    /// Starts writing lines to an output, each in one write. `line` makes one of a text of ours.
+    pub fn start(
+        output: impl Write + Send + 'static,
+        line: impl Fn(&str) -> Vec<u8> + Send + 'static,
+    ) -> Self {
         let left_out = Arc::new(OnceLock::new());
-        let output = Told { output, left_out: left_out.clone(), told: 0 };
+        let output = Told { output, line, left_out: left_out.clone(), told: 0 };
         let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX);
         let (queue, guard) = builder.thread_name("syncline-log").finish(output);
         let _ = left_out.set(queue.error_counter());
@@ -39,18 +42,25 @@ impl LogThread {
     }
 }
 
+/// A line of its own.
+pub fn plain(text: &str) -> Vec<u8> {
+    format!("{text}\n").into_bytes()
+}
+
 /// Reports how many lines were left out, before the next one.
-struct Told<W> {
+struct Told<W, L> {
     output: W,
+    line: L,
     left_out: Arc<OnceLock<ErrorCounter>>,
     told: usize,
 }
 
-impl<W: Write> Write for Told<W> {
+impl<W: Write, L: Fn(&str) -> Vec<u8>> Write for Told<W, L> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let left_out = self.left_out.get().map_or(0, ErrorCounter::dropped_lines);
         if left_out > self.told {
-            writeln!(self.output, "{} lines were left out: nobody read the log", left_out - self.told)?;
+            let text = format!("{} lines were left out: nobody read the log", left_out - self.told);
+            self.output.write_all(&(self.line)(&text))?;
             self.told = left_out;
         }
         self.output.write(line)
@@ -70,7 +80,7 @@ mod tests {
     #[test]
     fn a_pipe_that_nobody_reads_stops_nobody() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let thread = LogThread::start(writer);
+        let thread = LogThread::start(writer, plain);
         // A line is one write, as it is from a subscriber.
         let log = |line: &str| thread.writer().write_all(line.as_bytes()).unwrap();
         let begun = Instant::now();
@@ -98,5 +108,47 @@ mod tests {
         assert!(text.contains("line 0 of"), "{text:.200}");
         assert!(text.contains("lines were left out: nobody read the log"), "{} bytes", text.len());
         assert!(text.ends_with("the last line\n"));
+    }
+
+    /// An output that takes nothing until it may, and keeps what it is given in one write.
+    struct Messages {
+        asked: std::sync::mpsc::Sender<()>,
+        may: std::sync::mpsc::Receiver<()>,
+        given: Arc<Mutex<Vec<Vec<u8>>>>,
+    }
+
+    impl Write for Messages {
+        fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+            let _ = self.asked.send(());
+            let _ = self.may.recv();
+            self.given.lock().unwrap().push(message.to_vec());
+            Ok(message.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_was_left_out_is_told_in_one_write() {
+        let (go, may) = std::sync::mpsc::channel();
+        let (asked, begun) = std::sync::mpsc::channel();
+        let given = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let output = Messages { asked, may, given: given.clone() };
+        let thread = LogThread::start(output, |text| format!("<{text}>").into());
+        let log = || thread.writer().write_all(b"a line").unwrap();
+        log();
+        begun.recv().unwrap();
+        (0..2 * LINES_MAX).for_each(|_| log());
+        let left_out = thread.queue.error_counter().dropped_lines();
+        drop(go);
+        // It is told before the second line.
+        (0..2).for_each(|_| begun.recv().unwrap());
+        thread.end();
+        drop(thread);
+        let given = given.lock().unwrap();
+        assert_eq!(given[0], b"a line");
+        assert_eq!(given[1], format!("<{left_out} lines were left out: nobody read the log>").as_bytes());
     }
 }

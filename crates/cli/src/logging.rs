@@ -2,7 +2,7 @@
 //! its own, so only a daemon logs, once it serves; `-v` and `SYNCLINE_LOG` show more, from the start.
 
 use crate::log_limit::Limited;
-use crate::log_thread::LogThread;
+use crate::log_thread::{LogThread, plain};
 use crate::syslog::{SOCKET, Syslog, Tag, Tagged};
 use clap::{ArgAction, ValueEnum};
 use std::io;
@@ -114,7 +114,7 @@ fn writer(level: Level) -> Box<dyn io::Write> {
 /// From now on warnings and errors are logged, unless something else was chosen. Serving threads
 /// never wait for the reader of the log.
 pub fn serve() {
-    THREAD.get_or_init(|| LogThread::start(crate::printed::stderr()));
+    THREAD.get_or_init(|| LogThread::start(crate::printed::stderr(), plain));
     log_warnings();
 }
 
@@ -122,8 +122,9 @@ pub fn serve() {
 pub fn serve_into_syslog(mount_point: &Path) {
     // Where nothing reads the socket, standard error has been turned into /dev/null.
     let Ok(syslog) = Syslog::connect(Path::new(SOCKET)) else { return serve() };
-    let _ = TAG.set(Tag { about: crate::printed::one_line(mount_point.display()) });
-    THREAD.get_or_init(|| LogThread::start(syslog));
+    let tag = Tag { about: crate::printed::one_line(mount_point.display()) };
+    let _ = TAG.set(tag.clone());
+    THREAD.get_or_init(|| LogThread::start(syslog, move |text| tag.tagged(Level::WARN, text)));
     log_warnings();
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

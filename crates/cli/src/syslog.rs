@@ -51,12 +51,6 @@ pub struct Tag {
 impl Tag {
     /// The message for a line of this level, which begins with a time unless it is JSON.
     pub fn message(&self, level: Level, line: &[u8]) -> Vec<u8> {
-        let severity = match level {
-            Level::ERROR => 3,
-            Level::WARN => 4,
-            Level::INFO => 6,
-            _ => 7,
-        };
         let text = String::from_utf8_lossy(line);
         let text = text.trim_end();
         // The log has a time of its own.
@@ -64,8 +58,19 @@ impl Tag {
             .split_once(' ')
             .filter(|_| !text.starts_with('{'))
             .map_or(text, |(_, rest)| rest.trim_start());
+        self.tagged(level, rest)
+    }
+
+    /// The message for a text of this level.
+    pub fn tagged(&self, level: Level, text: &str) -> Vec<u8> {
+        let severity = match level {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            _ => 7,
+        };
         let (pid, about) = (std::process::id(), &self.about);
-        format!("<{}>syncline[{pid}]: {about}: {rest}", DAEMON | severity).into_bytes()
+        format!("<{}>syncline[{pid}]: {about}: {text}", DAEMON | severity).into_bytes()
     }
 }
 

@@ -20,9 +20,12 @@ use syncline_fuse::{MountEntry, control, mounts};
 /// device.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long it may take to find the process of a daemon that does not answer.
+const PATIENCE_FOR_PROCESS: Duration = Duration::from_secs(3);
+
 /// Commands that ask the daemon of a mount wherever an argument is on one, and would wait for ever.
 /// The others limit their waiting themselves, or have nothing to do with mounts.
-const WAITING: [&str; 20] = [
+const WAITING: [&str; 21] = [
     "barrier",
     "cat",
     "check",
@@ -34,6 +37,7 @@ const WAITING: [&str; 20] = [
     "du",
     "durability",
     "explain",
+    "info",
     "inspect",
     "label",
     "ls",
@@ -53,11 +57,21 @@ const LINKS_MAX: usize = 40;
 pub struct Args {
     /// Any directory or file of a mounted filesystem
     directory: PathBuf,
+    /// Print the daemon's process by the lock on the image, instead of asking
+    #[arg(long)]
+    process: bool,
 }
 
 /// Runs the command: it ends when the daemon has given any answer.
 pub fn run(args: &Args) -> Outcome {
-    control::text(&args.directory, "daemon")?;
+    if args.process {
+        if let Some(pid) = mount_of(&args.directory, &mounts()?).and_then(process_behind) {
+            say!("{pid}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    // The answer to a lesser question would not show that the filesystem below its image hangs.
+    control::stats(&args.directory)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -80,21 +94,28 @@ pub fn require_answers(command: &str, arguments: &[OsString]) -> Result<(), Fail
 /// Refuses a path whose daemon does not answer in time. The contents of the answer, and whether
 /// there is a daemon at all, are left to the next question.
 pub fn require_answer(directory: &Path, patience: Duration) -> Result<(), Failure> {
-    let mut command = Command::new(std::env::current_exe()?);
-    // Independent of the name under which the program was started.
-    command.arg0("syncline");
-    command.arg("ask").arg("--").arg(directory);
-    match output_within(command, patience)? {
+    match ask(&[], directory, patience)? {
         Some(_) => Ok(()),
         None => Err(silent(directory, patience)),
     }
 }
 
+/// Has another process ask; `None` if it got no answer in time.
+fn ask(options: &[&str], directory: &Path, patience: Duration) -> io::Result<Option<Output>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // Independent of the name under which the program was started.
+    command.arg0("syncline");
+    command.arg("ask").args(options).arg("--").arg(directory);
+    output_within(command, patience)
+}
+
 /// The failure for a daemon that did not answer.
 fn silent(directory: &Path, patience: Duration) -> Failure {
-    let mounts = mounts().unwrap_or_default();
-    let process = mount_of(directory, &mounts).and_then(process_behind);
-    let process = process.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    // The filesystem that the image lies on may hang, too.
+    let found = ask(&["--process"], directory, PATIENCE_FOR_PROCESS).ok().flatten();
+    let pid = found.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let process =
+        pid.filter(|pid| !pid.is_empty()).map(|pid| format!(" (process {pid})")).unwrap_or_default();
     let text = format!(
         "the daemon behind {}{process} has not answered for {} s: it is busy, stopped, or hangs",
         directory.display(),

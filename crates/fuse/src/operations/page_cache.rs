@@ -102,7 +102,7 @@ pub(super) async fn shown(session: &Session, ino: Ino, thread: u32) -> Result<At
         let size = match session.page_cache().growing.told(ino, thread) {
             Told::Later(last) if last.at.is_some() && last.at == taken => attributes.size,
             Told::Later(last) if looks < 2 => {
-                Box::pin(last.taken(over)).await;
+                Box::pin(last.taken(session.processes(), over)).await;
                 (looks, taken) = (looks + 1, last.at);
                 continue;
             }

@@ -14,6 +14,7 @@
 //! Nobody is told less than the size after a call that had returned when they asked.
 
 use super::PAGE_BYTES;
+use crate::processes::Processes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -93,11 +94,13 @@ impl Answered {
     /// Waits until the kernel has run the thread since, or the thread is gone or sleeps elsewhere than
     /// where it waits for an answer: on a busy machine ours may still be on its way. `over` ends after a
     /// time.
-    pub async fn taken<F: Future<Output = ()>>(&self, over: impl Fn(Duration) -> F) {
-        let before = run_time(self.thread);
+    pub async fn taken<F: Future<Output = ()>>(&self, looks: &Processes, over: impl Fn(Duration) -> F) {
+        let thread = self.thread;
+        let run_time = || async move { looks.look(move || run_time(thread)).await.flatten() };
+        let before = run_time().await;
         over(self.wait).await;
         for _ in 0..TAKING_MAX.as_millis() {
-            match run_time(self.thread) {
+            match run_time().await {
                 Some(now) if before == Some(now) => over(TAKING).await,
                 _ => return,
             }
@@ -278,6 +281,7 @@ mod tests {
     #[test]
     fn an_answer_is_taken_when_its_thread_sleeps_has_run_or_is_gone() {
         let of = |thread| Answered { before: 0, at: None, thread, wait: Duration::ZERO };
+        let processes = Processes::default();
         let looks = std::cell::Cell::new(0);
         let over = |_| {
             looks.set(looks.get() + 1);
@@ -297,11 +301,11 @@ mod tests {
         while run_time(thread).is_some() {
             std::thread::yield_now();
         }
-        futures_lite::future::block_on(of(thread).taken(over));
+        futures_lite::future::block_on(of(thread).taken(&processes, over));
         assert_eq!(looks.get(), 1, "it sleeps");
         drop(end);
         sleeping.join().unwrap();
-        futures_lite::future::block_on(of(0).taken(over));
+        futures_lite::future::block_on(of(0).taken(&processes, over));
         assert_eq!(looks.get(), 2, "nobody sees it");
     }
 
