@@ -341,13 +341,17 @@ impl Task {
         let payload: Bytes = syncline_device::AlignedBuf::copy_from(&data).into_bytes().slice(..len);
         let begun = self.history.now();
         let written = match offset {
-            None => self.fs.append(ino, payload, false).await,
-            Some(offset) => self.fs.write(ino, offset, payload, false).await.map(|()| offset),
+            None => self.fs.append(ino, payload, false).await.map(|offset| (offset, len)),
+            // On a full filesystem it writes a part.
+            Some(offset) => {
+                let written = self.fs.write_what_fits(ino, offset, payload, false).await;
+                written.map(|fits| (offset, fits))
+            }
         };
         tracing::trace!(ino, offset, len, ?written, "write");
-        let offset = written?;
+        let (offset, fits) = written?;
         let time = self.history.tick();
-        self.history.with_file(ino, |file| file.write_begun(begun, time, offset, &data));
+        self.history.with_file(ino, |file| file.write_begun(begun, time, offset, &data[..fits]));
         Ok(())
     }
 
