@@ -236,15 +236,6 @@ impl References {
         true
     }
 
-    /// Takes a reference back if it is not the only one; true if it did.
-    pub(crate) fn forget_spare(&self, ino: Ino) -> bool {
-        match self.shard(ino).lock().get_mut(&ino) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => return false,
-        }
-        true
-    }
-
     /// True when the kernel refers to the inode.
     pub(crate) fn any(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&ino)

@@ -59,11 +59,6 @@ impl Filesystem {
         }
     }
 
-    /// Takes back one kernel reference if the kernel has others; true if it did.
-    pub fn forget_spare(&self, ino: Ino) -> bool {
-        self.references.forget_spare(ino)
-    }
-
     /// True while the kernel refers to the inode.
     pub fn is_referred_to(&self, ino: Ino) -> bool {
         self.references.any(ino)

@@ -36,16 +36,17 @@ impl EntryBuffer {
         (room / (fixed + NAME_BYTES_GUESSED)).clamp(1, ENTRIES_AT_ONCE)
     }
 
-    /// True if an entry of `fixed` bytes and this name fits.
-    fn holds(&self, fixed: usize, name: &[u8]) -> bool {
-        self.bytes.len() + (fixed + name.len()).next_multiple_of(DIRENT_ALIGN) <= self.capacity
-    }
-
-    /// Adds an entry that fits.
-    fn push(&mut self, fixed: &[u8], name: &[u8]) {
+    /// Adds an entry, or returns false if it does not fit.
+    fn push(&mut self, fixed: &[u8], name: &[u8]) -> bool {
+        let len = (fixed.len() + name.len()).next_multiple_of(DIRENT_ALIGN);
+        if self.bytes.len() + len > self.capacity {
+            return false;
+        }
+        let end = self.bytes.len() + len;
         self.bytes.extend_from_slice(fixed);
         self.bytes.extend_from_slice(name);
-        self.bytes.resize(self.bytes.len().next_multiple_of(DIRENT_ALIGN), 0);
+        self.bytes.resize(end, 0);
+        true
     }
 
     /// The answer. An empty one means "end of directory", so if not even the first entry fits, the
@@ -111,10 +112,9 @@ pub(super) async fn readdir(session: &Session, request: &Request) -> Answer {
         };
         after = last.cookie;
         for entry in &entries {
-            if !buffer.holds(size_of::<Dirent>(), &entry.name) {
+            if !buffer.push(dirent(entry).as_bytes(), &entry.name) {
                 return buffer.finish(true);
             }
-            buffer.push(dirent(entry).as_bytes(), &entry.name);
         }
     }
 }
@@ -126,11 +126,8 @@ fn counts(entry: &DirectoryEntry, attributes: &Attributes) -> bool {
     attributes.ino != 0 && entry.name != b"." && entry.name != b".."
 }
 
-/// An entry, with the inode only if the kernel does not know that: it would take the attributes anew
-/// and drop the access control list that it has cached, and `ls -l` would ask for each.
 fn dirent_plus(session: &Session, entry: &DirectoryEntry, attributes: &Attributes) -> DirentPlus {
-    let is_new = counts(entry, attributes) && !session.fs().forget_spare(entry.ino);
-    let inode = if is_new { entry_out(session, attributes) } else { EntryOut::default() };
+    let inode = if counts(entry, attributes) { entry_out(session, attributes) } else { EntryOut::default() };
     DirentPlus { entry: inode, dirent: dirent(entry) }
 }
 
@@ -153,7 +150,7 @@ pub(super) async fn readdirplus(session: &Session, request: &Request) -> Answer 
         };
         after = last.cookie;
         for (index, (entry, attributes)) in entries.iter().enumerate() {
-            if !buffer.holds(size_of::<DirentPlus>(), &entry.name) {
+            if !buffer.push(dirent_plus(session, entry, attributes).as_bytes(), &entry.name) {
                 // The kernel never sees these entries, so it will not send FORGET for them either.
                 for (unsent, _) in
                     entries[index..].iter().filter(|(entry, attributes)| counts(entry, attributes))
@@ -162,7 +159,6 @@ pub(super) async fn readdirplus(session: &Session, request: &Request) -> Answer 
                 }
                 return buffer.finish(true);
             }
-            buffer.push(dirent_plus(session, entry, attributes).as_bytes(), &entry.name);
         }
     }
 }

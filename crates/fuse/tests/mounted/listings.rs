@@ -302,28 +302,3 @@ fn a_listing_costs_as_many_requests_as_it_must() {
     assert!(taken[1] + taken[2] <= 20 && taken[3] <= 1, "{KINDS:?}: {taken:?}");
     mount.unmount();
 }
-
-/// A listing that brought the attributes of known files again made the kernel drop their access
-/// control lists, and `ls -l` ask for each.
-#[test]
-fn listing_known_files_again_asks_for_no_access_control_list() {
-    let Some(mount) = TestMount::or_skip() else { return };
-    let path = mount.path().join("known");
-    fs::create_dir(&path).unwrap();
-    (0..100).for_each(|number| make(&path.join(number.to_string())));
-    let list = || {
-        let before = ["GetXattr", "Lookup", "GetAttr"].map(|kind| mount.requests(kind));
-        for entry in fs::read_dir(&path).unwrap() {
-            let path = entry.unwrap().path();
-            fs::symlink_metadata(&path).unwrap();
-            let list = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut [0_u8; 100]);
-            assert_eq!(list, Err(rustix::io::Errno::NODATA));
-        }
-        let after = ["GetXattr", "Lookup", "GetAttr"].map(|kind| mount.requests(kind));
-        after.iter().zip(before).map(|(after, before)| after - before).collect::<Vec<u64>>()
-    };
-    assert!(list()[0] >= 100, "they were not known");
-    let again = list();
-    assert!(again.iter().sum::<u64>() <= 10, "{again:?}");
-    mount.unmount();
-}
