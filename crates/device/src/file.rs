@@ -89,9 +89,9 @@ impl FileDevice {
 
     /// Creates an image file of `size_bytes` (rounded down to a multiple of 4096). Unless it is to be
     /// sparse, it is completely allocated and written with zeros, so that no later write can be the
-    /// first to meet ENOSPC or the host's extent conversion. Takes over an existing file or block device: a file
-    /// is given `size_bytes`, if a size is given, and loses what is in it; a block device keeps its
-    /// contents.
+    /// first to meet ENOSPC or the host's extent conversion. Takes over an existing file or block
+    /// device: a file is given `size_bytes`, if a size is given, and loses its contents; a block device
+    /// keeps its contents.
     ///
     /// Without `force`, one whose first MiB holds anything but zeros is refused. `progress` is told
     /// how many bytes have been written.

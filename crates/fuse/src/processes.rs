@@ -1,10 +1,10 @@
 //! What /proc tells of the processes that send requests.
 //!
-//! Whoever looks there holds the memory of the process, or one of its files, for a moment. If the process
-//! lets go of it just then, its end is left to the one who looks: what was stored to mappings is written
-//! back, the file is released. And an epoll(7) descriptor tells of itself only when nobody has it locked, as
-//! a program has whose memory for events is a page that must be read. All that can be requests to this
-//! daemon. So a thread that serves none looks, and a request waits for it for a moment only.
+//! A thread that reads there holds the memory of the process, or one of its files, for a moment. If the
+//! process ends just then, the reading thread writes back the mappings or releases the file. And /proc
+//! shows an epoll(7) descriptor only while it is not locked; its program may hold the lock while it waits
+//! for a READ. Both can be requests to this daemon. So a thread that serves no requests reads /proc, and a
+//! request waits for it for a moment only.
 
 use crate::done::{Done, over};
 use crate::own_table::keep_only;

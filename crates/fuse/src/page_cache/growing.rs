@@ -181,8 +181,8 @@ impl Growing {
         Told::Later(Answered { before, at: Some(file.answered), thread, wait })
     }
 
-    /// Called when a thread syncs a file: if it made the file larger before, it has taken the answer.
-    /// Otherwise whoever asks for the size would wait for the sync.
+    /// Called when a thread syncs a file. If the thread made the file larger before, it has taken the
+    /// answer to that, and stat(2) of other threads need not wait for the sync.
     pub fn goes_on(&self, ino: Ino, thread: u32) {
         let mut files = self.shard(ino).lock();
         if files.get(&ino).is_some_and(|file| file.open == 0 && file.last.thread == thread) {

@@ -59,8 +59,8 @@ impl Stored {
         self.shard(ino).lock().last.get(&ino).copied()
     }
 
-    /// Called when the pages have gone that a file had when this record of it was the last one. Until
-    /// then it counts: whoever asks meanwhile has to wait, too.
+    /// Called when the kernel has dropped the pages that the file had at this record. Until then the
+    /// record stays, so that every other request about the file waits for the pages, too.
     pub fn left(&self, ino: Ino, record: u64) {
         let mut files = self.shard(ino).lock();
         if files.last.get(&ino) == Some(&record) {

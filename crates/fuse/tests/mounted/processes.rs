@@ -80,7 +80,8 @@ fn epoll_wait_number() -> libc::c_long {
     libc::SYS_epoll_pwait
 }
 
-/// The address of a page for which whoever touches it waits for ever; `None` if this user may not have one.
+/// The address of a page. A thread that touches the page waits for ever. `None` if this user may not
+/// register such a page.
 fn page_that_never_comes() -> Option<usize> {
     /// `UFFDIO_API` and `UFFDIO_REGISTER`.
     const AGREE: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;

@@ -46,8 +46,8 @@ fn a_full_filesystem_takes_what_fits() {
     assert!(written < 64 << 10, "{written}");
 }
 
-/// A quota that is full for a part of the write has room again once what was written before is compressed,
-/// which the next part waits for. What then follows would be the other half of a page.
+/// The quota has room for the first half of a page only. The next piece waits until earlier data has been
+/// compressed. Then the quota has room for the other half, which must not follow.
 #[test]
 fn a_write_that_fits_in_parts_divides_no_page() {
     let mount = Mount::sized(64 << 20, Options { dirty_bytes_max: 48 << 10, ..options() });
