@@ -81,7 +81,7 @@ impl Task {
                     history.with_file(to.0, |file| file.taken_over(time, *op, at, &piece));
                 }
                 // Copied through memory: dirty data like any other.
-                _ => history.with_file(to.0, |file| file.write(time, at, &piece)),
+                _ => history.with_file(to.0, |file| file.copied(time, at, &piece)),
             }
             at += piece.len() as u64;
         };

@@ -140,6 +140,12 @@ impl FileHistory {
         self.begun = 0;
     }
 
+    /// A copy through memory took place at `time`. P9 does not cover its pages: the filesystem writes
+    /// them in pieces of its own.
+    pub fn copied(&mut self, time: u64, offset: u64, data: &[u8]) {
+        self.written(time, offset, data, None);
+    }
+
     /// The latest time at which anything was asked for that these contents certainly show.
     pub fn begun_of(&self, found: &[u8]) -> u64 {
         let begun = |(block, bytes): (u64, &[u8])| {

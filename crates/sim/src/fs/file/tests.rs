@@ -45,6 +45,17 @@ fn a_page_is_there_or_not() {
 }
 
 #[test]
+fn a_copy_may_be_there_in_part() {
+    let page = [[1; 4096], [2; 4096]].concat();
+    let mut copied = FileHistory::default();
+    copied.copied(1, 0, &page);
+    assert!(copied.check(&page[..4096], 9, 0).is_ok());
+    let mut written = FileHistory::default();
+    written.write(1, 0, &page);
+    assert!(written.check(&page[..4096], 9, 0).is_err());
+}
+
+#[test]
 fn the_size_must_not_run_ahead() {
     let mut file = FileHistory::default();
     file.write(1, 0, &[1; 3 * 4096]);
