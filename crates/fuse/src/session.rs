@@ -12,7 +12,7 @@ use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, 
 use crate::page_cache::PageCache;
 use crate::processes::Processes;
 use crate::serve::Serve;
-use crate::transport::{ReadyWorkers, Workers, another_end, entries_of_a_queue, handshake};
+use crate::transport::{ReadyWorkers, Workers, another_end, fewest_entries, handshake};
 use crate::uring_switch::why_not_offered;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ impl<F: Serve> Session<F> {
         let direct_io = options.direct_io.with_kernel(negotiated.minor);
         let (synchronous, sync_observer) = (options.synchronous, options.sync_observer.clone());
         let over_io_uring = negotiated.has(init::OVER_IO_URING);
-        let entries = over_io_uring.then(|| entries_of_a_queue(negotiated.transfer_bytes_max));
+        let entries = over_io_uring.then(|| fewest_entries(negotiated.transfer_bytes_max));
         let page_cache = PageCache::new(entries);
         Self {
             fs,

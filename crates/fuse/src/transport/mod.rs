@@ -26,7 +26,7 @@ use uring::{Queues, Share};
 use watch::Watch;
 
 pub use connection::{another_end, handshake};
-pub use uring::entries_of_a_queue;
+pub use uring::fewest_entries;
 
 /// The threads that serve a mount.
 pub struct Workers(Vec<JoinHandle<Result<(), MountError>>>);

@@ -32,7 +32,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use syncline_device::Worker;
 
-pub use shares::{Share, entries_of_a_queue, of_this_machine};
+pub use shares::{Share, fewest_entries, of_this_machine};
 
 /// How often to check whether the device has ended a read that nobody waits for.
 const PAUSE: Duration = Duration::from_millis(1);

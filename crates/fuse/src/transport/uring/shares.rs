@@ -8,7 +8,8 @@ use std::ops::RangeInclusive;
 /// The most entries of a queue. Each is a request that can be in flight; further ones wait in the
 /// kernel, even behind a slow fsync.
 const ENTRIES_MAX: usize = 64;
-/// The fewest entries of a queue, where there are many CPUs.
+/// The fewest entries of a queue: where there are many CPUs, and for a CPU that is offline, which
+/// may come online at any time.
 const ENTRIES_MIN: usize = 8;
 /// Limit on the payload memory of all queues together, unless it would leave them with fewer than
 /// the minimum of entries. It is address space: only pages that are used take memory.
@@ -31,9 +32,14 @@ pub fn of_this_machine(worker_cpus: &[usize], transfer_bytes_max: u32) -> io::Re
     Ok(divide(queues, &cpus("online")?, worker_cpus, transfer_bytes_max as usize))
 }
 
-/// The entries of each queue of a CPU that is online.
-pub fn entries_of_a_queue(transfer_bytes_max: u32) -> usize {
-    cpus("online").map_or(ENTRIES_MIN, |online| entries(online.len(), transfer_bytes_max as usize))
+/// The entries of the queue that has the fewest.
+pub fn fewest_entries(transfer_bytes_max: u32) -> usize {
+    match (cpus("possible"), cpus("online")) {
+        (Ok(possible), Ok(online)) if possible.len() == online.len() => {
+            entries(online.len(), transfer_bytes_max as usize)
+        }
+        _ => ENTRIES_MIN,
+    }
 }
 
 fn entries(online: usize, transfer_bytes_max: usize) -> usize {
@@ -50,8 +56,7 @@ fn divide(
     let mut shares = vec![Vec::new(); worker_cpus.len()];
     for queue in 0..queues {
         let own = worker_cpus.iter().position(|&cpu| cpu == queue);
-        // One is enough for a CPU that is not online.
-        let entries = if online.contains(&queue) { entries } else { 1 };
+        let entries = if online.contains(&queue) { entries } else { ENTRIES_MIN };
         let share = Share { queue: queue as u16, entries };
         shares[own.unwrap_or(queue % worker_cpus.len())].push(share);
     }
@@ -103,7 +108,7 @@ mod tests {
         queues.sort_by_key(|share| share.queue);
         assert_eq!(queues.iter().map(|share| share.queue).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
         let entries: Vec<_> = queues.iter().map(|share| share.entries).collect();
-        assert_eq!(entries, [32, 32, 32, 32, 1, 1, 1, 1]);
+        assert_eq!(entries, [32, 32, 32, 32, 8, 8, 8, 8]);
     }
 
     #[test]
