@@ -1,7 +1,8 @@
-# What both programs about PostgreSQL share.
+# What the programs about PostgreSQL share.
 . "$(dirname "$0")/common.sh"
 
-prepare() {
+prepare() { need_postgres; }
+need_postgres() {
   find /usr/lib/postgresql/*/bin -name postgres 2>/dev/null | grep -q . || need initdb:postgresql pgbench:postgresql
 }
 
