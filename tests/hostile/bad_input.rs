@@ -32,9 +32,6 @@ const REFUSED: &str = "
     5  | send missing name                         | missing; No such file; check the path
     5  | receive missing                           | missing; No such file; check the path
     1  | receive image -i missing                  | missing; No such file
-    5  | archive tar missing name                  | missing; No such file; check the path
-    5  | archive untar missing -i text             | missing; No such file; check the path
-    1  | archive untar image -i missing            | missing; No such file
     5  | snapshot rollback missing name            | missing; No such file; check the path
     5  | mount missing empty                       | missing; No such file; --create
     5  | crashlab explore missing --check true     | missing; No such file; crashlab record
@@ -45,7 +42,6 @@ const REFUSED: &str = "
     6  | barrier missing                           | missing; No such file; check the path
     6  | du missing                                | missing; No such file; check the path
     6  | clone missing new                         | missing; No such file; check the path
-    6  | dedupe missing                            | missing; No such file; check the path
     6  | defragment missing                        | missing; No such file; check the path
     6  | durability show missing                   | missing; No such file; check the path
     6  | compress missing                          | missing; No such file; check the path
@@ -74,7 +70,6 @@ const REFUSED: &str = "
     6  | snapshot create empty name                | empty is not on a mounted Syncline filesystem; syncline status
     5  | snapshot rollback empty name              | empty; neither a regular file nor a block device; name an image
     6  | du empty                                  | empty is not on a mounted Syncline filesystem; syncline status
-    6  | dedupe empty                              | empty is not on a mounted Syncline filesystem; syncline status
     6  | quota set empty --bytes 1MiB              | empty is not on a mounted Syncline filesystem; syncline status
     6  | scrub empty                               | empty is not on a mounted Syncline filesystem; syncline status
     6  | sync --all empty                          | empty is not on a mounted Syncline filesystem; syncline status
@@ -159,8 +154,6 @@ const REFUSED_MOUNTED: &str = "
     3  | receive used -i text                      | used is in use; unmount
     11 | receive mount -i text                     | no stream; syncline send
     1  | receive mount --token                     | nothing is kept; without --resume
-    3  | archive untar used -i text                | used is in use; unmount
-    3  | archive untar mount -i text               | mount is a mounted filesystem; /used); syncline umount
     1  | send mount none                           | there is no snapshot; snapshot list
     3  | crashlab record used empty -- true        | used is in use; unmount
     3  | cp -a used: new                           | used is in use; IMAGE@SNAPSHOT:PATH
@@ -186,7 +179,6 @@ const REFUSED_MOUNTED: &str = "
     2  | clone mount/file new                      | another filesystem; cp -a
     2  | clone mount mount/new                     | lies inside; outside
     2  | sync mount/file text                      | one mount
-    2  | dedupe mount/file text                    | one mount
     2  | defragment mount                          | is a directory; add -r
     2  | top mount                                 | needs a terminal; --once
     3  | umount mount                              | in use; fuser

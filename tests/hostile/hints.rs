@@ -218,7 +218,6 @@ fn a_directory_of_another_filesystem_is_called_by_its_own_name() {
     fs::write(inner.join("secret"), "x").unwrap();
     for words in [
         &["du", "outer"][..],
-        &["dedupe", "outer"],
         &["defragment", "-r", "outer"],
         &["compress", "-r", "outer"],
         &["durability", "list", "outer"],

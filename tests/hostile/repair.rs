@@ -2,8 +2,7 @@
 //! alone.
 
 use crate::skip_if;
-use crate::support::{Answer, Mount, Place, Tmpfs, edit, no_fuse, not_root, program, run, tool};
-use std::ffi::OsStr;
+use crate::support::{Answer, Mount, Place, edit, no_fuse, program, run};
 use std::fs;
 use std::path::Path;
 use syncline_format::superblock::Superblock;
@@ -97,11 +96,9 @@ fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
     assert_eq!(preened.code, 4, "{preened:?}");
     assert!(preened.out.contains("refused") && preened.out.contains("--repair --dry-run"), "{preened:?}");
     assert!(fs::read(place.image()).unwrap() == before, "a refusal wrote");
-    let undo = place.path().join("undo");
-    let refused = check(&place, &["--repair", "--undo", undo.to_str().unwrap()]);
+    let refused = check(&place, &["--repair"]);
     assert_eq!(refused.code, 4, "{refused:?}");
     assert!(refused.out.contains("give up 3 of 3 objects"), "{refused:?}");
-    assert!(!undo.exists() && !refused.err.contains("undoes this"), "there is nothing to undo: {refused:?}");
     assert!(refused.out.contains("--accept-loss") && !refused.out.contains(hint), "{refused:?}");
     assert!(fs::read(place.image()).unwrap() == before, "a refusal wrote");
     let done = check(&place, &["--repair", "--accept-loss", "--json"]);
@@ -250,28 +247,6 @@ fn a_mounted_image_is_refused() {
     let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
     check(&place, &["--repair"]).fails(8, &["in use"]);
     mount.unmount().ok();
-}
-
-#[test]
-fn an_undo_file_that_finds_no_room_leaves_nothing_in_the_way() {
-    skip_if!(not_root());
-    skip_if!(no_fuse());
-    let place = filled();
-    let Some(tmpfs) = Tmpfs::new(place.directory("small"), "8k") else {
-        return eprintln!("skipped: no tmpfs can be mounted here");
-    };
-    flip(&place.image(), newest(&place.image()).space.page.addr);
-    let before = fs::read(place.image()).unwrap();
-    let undo = tmpfs.path.join("undo");
-    let arguments = ["--repair", "--undo", undo.to_str().unwrap()];
-    check(&place, &arguments).fails(8, &["No space left", "undo"]);
-    assert!(!undo.exists(), "a part of it undoes nothing");
-    assert!(fs::read(place.image()).unwrap() == before, "nothing was changed");
-    let larger = [OsStr::new("-o"), OsStr::new("remount,size=1m"), tmpfs.path.as_ref()];
-    tool("mount", &larger).expect("it can become larger");
-    assert_eq!(check(&place, &arguments).code, 1);
-    check(&place, &["--take-back", undo.to_str().unwrap()]).ok();
-    assert!(fs::read(place.image()).unwrap() == before);
 }
 
 #[test]

@@ -167,7 +167,6 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
             (&["trim"], &[]),
             (&["compress"], &[]),
             (&["durability", "show"], &[]),
-            (&["dedupe"], &[]),
             (&["defragment", "-r"], &[]),
             (&["clone"], &["copy"]),
             (&["explain"], &[]),

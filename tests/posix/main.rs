@@ -5,7 +5,6 @@ mod support;
 
 mod acl;
 mod allocate;
-mod archive;
 mod block_mounts;
 mod clone;
 mod cut_streams;

@@ -1,10 +1,10 @@
-//! Sharing blocks through a mount: copy_file_range, cp, du, dedupe.
+//! Sharing blocks through a mount: copy_file_range, cp, du.
 
 use crate::skip_if;
-use crate::support::{as_nobody, no_fuse, not_root, program, run};
+use crate::support::{no_fuse, program, run};
 use crate::{Ground, errno};
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -112,51 +112,5 @@ fn a_clone_of_much_is_fast_and_needs_no_room() {
     drop(from);
     let directory = ground.mount.as_ref().unwrap().path.clone();
     assert_eq!(du(&[&directory]), [(21 * 40 * MIB as u64, 21 * 40 * MIB as u64)]);
-    ground.end();
-}
-
-#[test]
-fn equal_files_are_deduplicated() {
-    skip_if!(no_fuse());
-    let mut ground = Ground::new();
-    fs::create_dir(ground.path("d")).unwrap();
-    let bytes = contents(3 * MIB + 77);
-    let mut other = bytes.clone();
-    other[2 * MIB] ^= 1;
-    fs::write(ground.path("d/one"), &bytes).unwrap();
-    fs::write(ground.path("d/other"), &other).unwrap();
-    fs::write(ground.path("small"), "in its inode item").unwrap();
-    let dedupe = |ground: &Ground| -> serde_json::Value {
-        let mut program = program();
-        program.arg("dedupe").arg("--json").arg(ground.path("d")).arg(ground.path("small"));
-        serde_json::from_str(&run(program).ok().out).unwrap()
-    };
-    let report = dedupe(&ground);
-    assert_eq!(report["files"], 3);
-    assert_eq!(report["shared_bytes"], 3 * MIB - 4096 + 77, "all but the block that differs");
-    assert_eq!(dedupe(&ground)["shared_bytes"], 0);
-    ground.remount();
-    assert_eq!(fs::read(ground.path("d/one")).unwrap(), bytes);
-    assert_eq!(fs::read(ground.path("d/other")).unwrap(), other);
-    let exclusive = |(total, shared)| total - shared;
-    assert_eq!(exclusive(du(&[&ground.path("d/other")])[0]), 4096);
-    ground.end();
-}
-
-/// Reading one file must not reveal the contents of others, and an inode number can be guessed.
-#[test]
-fn strangers_may_not_deduplicate() {
-    skip_if!(no_fuse());
-    skip_if!(not_root());
-    let ground = Ground::new();
-    let file = ground.path("readable");
-    fs::write(&file, contents(MIB)).unwrap();
-    fs::set_permissions(ground.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The program itself may be where only root can go.
-    let copy = ground.place.path().join("syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
-    let mut dedupe = Command::new(&copy);
-    dedupe.arg("dedupe").arg(&file);
-    run(as_nobody(dedupe)).fails(9, &["only root and the owner"]);
     ground.end();
 }

@@ -57,7 +57,7 @@ fn commands_on_many_files_need_few_flushes() {
     };
     let tree = tree.to_str().unwrap();
     let flushes = || counter(&ground, "store", "flushes_issued");
-    for words in [&["compress", "-r", "--now"][..], &["dedupe"], &["defragment", "-r"]] {
+    for words in [&["compress", "-r", "--now"][..], &["defragment", "-r"]] {
         write();
         for what_there_is in ["new", "done"] {
             let before = flushes();

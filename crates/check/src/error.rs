@@ -1,7 +1,5 @@
 //! Errors that prevent a check altogether.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use syncline_device::DeviceError;
 use syncline_store::StoreError;
 
@@ -14,12 +12,4 @@ pub enum CheckError {
     /// The image can't be opened: it is not one, it is truncated, or its format is newer.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An undo file can't be written or used.
-    #[error("undo file {path}: {error}", path = path.display())]
-    Undo {
-        /// Path of the undo file.
-        path: PathBuf,
-        /// The I/O error.
-        error: Arc<std::io::Error>,
-    },
 }

@@ -5,7 +5,7 @@
 //! file data. It compares the structures with each other: names with inodes, link counts with
 //! names, extents with the space map, counters with what was counted. It writes nothing.
 //!
-//! [`repair`] mends what a check finds, or refuses; [`take_back`] undoes a repair. [`Scrub`]
+//! [`repair`] mends what a check finds, or refuses. [`Scrub`]
 //! verifies a filesystem that is in use.
 //!
 //! Memory: two bits for each block of the image, about 32 bytes for each inode, 32 for each name
@@ -44,5 +44,5 @@ pub use error::CheckError;
 pub use finding::{FINDINGS_MAX, Finding, FindingKind, Report};
 pub use info::{Info, info};
 pub use readable::{Readable, what_can_be_read};
-pub use repair::{Condition, Flaw, Repair, RepairOptions, repair, take_back};
+pub use repair::{Condition, Flaw, Repair, RepairOptions, repair};
 pub use scrub::{Scrub, ScrubCounters, ScrubReport};

@@ -5,7 +5,7 @@ use crate::common::damages::DAMAGES;
 use crate::common::survey::{assert_kept, survey, survey_for_reading};
 use crate::common::{sample, spawn};
 use std::sync::Arc;
-use syncline_check::{Condition, FindingKind, RepairOptions, repair, take_back};
+use syncline_check::{Condition, FindingKind, RepairOptions, repair};
 use syncline_device::{Device, block_on};
 use syncline_sim::{CrashImages, RecordingDevice};
 
@@ -53,40 +53,6 @@ fn a_crash_at_any_write_of_a_repair_is_mended_by_another() {
                 assert_ne!(again.condition(), Condition::Damaged, "{what}: {left:#?}");
                 let after = survey(&image);
                 assert_kept(&before, &after, &what);
-            }
-        }
-    }
-}
-
-/// `take_back` may be cut off at any write and repeated.
-#[test]
-fn a_crash_at_any_write_of_a_taking_back_is_ended_by_another() {
-    let place = tempfile::tempdir().unwrap();
-    for kind in [FindingKind::LinkCount, FindingKind::SpaceMapDamaged] {
-        let (device, inodes) = sample();
-        DAMAGES.iter().find(|(damaged, _)| *damaged == kind).unwrap().1(&device, inodes);
-        let (damaged, mounted) = (device.image(), survey_for_reading(device.snapshot()));
-        let undo = place.path().join(kind.name());
-        let options = RepairOptions { undo: Some(undo.clone()), ..RepairOptions::default() };
-        let done = block_on(repair(device.clone(), spawn(), &options, &mut |_| {})).unwrap();
-        assert_eq!(done.condition(), Condition::Repaired, "{}", kind.name());
-        let base = device.snapshot();
-        let recording = RecordingDevice::new(device.clone());
-        block_on(take_back(recording.clone(), &undo)).unwrap();
-        assert!(device.image() == damaged);
-        let events = recording.events();
-        let positions = events.len();
-        let mut images = CrashImages::new(&base, events, 7);
-        for position in 0..=positions {
-            for seed in 0..SEEDS {
-                let what =
-                    format!("{}, crash after event {position} of {positions}, seed {seed}", kind.name());
-                let image = images.at(position, seed);
-                let shown = survey_for_reading(image.clone());
-                assert_kept(&mounted, &shown, &what);
-                let again = block_on(take_back(image.clone(), &undo));
-                assert!(again.is_ok(), "{what}: {}", again.unwrap_err());
-                assert!(image.image() == damaged, "{what}");
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::common::{
 };
 use std::sync::Arc;
 use syncline::{Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
-use syncline_check::{Condition, FINDINGS_MAX, FindingKind, Flaw, Repair, RepairOptions, repair, take_back};
+use syncline_check::{Condition, FINDINGS_MAX, FindingKind, Flaw, Repair, RepairOptions, repair};
 use syncline_device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::items::extent::Extent;
 use syncline_format::items::inode::FLAG_UNPLACED;
@@ -234,105 +234,6 @@ fn what_would_take_something_away_is_refused_and_changes_nothing() {
         assert!(reason.contains("of the sample"), "{reason}");
         assert!(done.after.is_none() && device.image() == before);
     }
-}
-
-#[test]
-fn what_was_replaced_can_be_put_back() {
-    let directory = tempfile::tempdir().unwrap();
-    let undo = directory.path().join("undo");
-    let options = RepairOptions { undo: Some(undo.clone()), ..RepairOptions::default() };
-    for (number, damage) in ["item", "map"].into_iter().enumerate() {
-        let (device, inodes) = sample();
-        match damage {
-            "item" => edit_inode(&device, inodes.linked, |inode| inode.nlink = 9),
-            _ => rot(&device, open_read_only(&device).space_pages()[0].start),
-        }
-        let before = device.image();
-        assert_eq!(mend(&device, &options).condition(), Condition::Repaired);
-        assert!(device.image() != before);
-        assert!(
-            block_on(repair(mendable(), spawn(), &options, &mut |_| {})).is_err(),
-            "it does not write over an undo file"
-        );
-        let any: Arc<dyn Device> = device.clone();
-        let repaired = device.snapshot();
-        assert!(block_on(take_back(any.clone(), &undo)).unwrap() > 4);
-        assert!(device.image() == before, "{damage}: put back byte for byte");
-        assert!(block_on(take_back(any, &undo)).unwrap() > 4, "twice does no harm");
-        assert!(device.image() == before);
-        // Refused if the image was written since, and for another image.
-        Filesystem::open_device(repaired.clone(), ImageOptions::default()).unwrap().close().unwrap();
-        let image = repaired.image();
-        let refused = block_on(take_back(repaired.clone(), &undo)).unwrap_err().to_string();
-        assert!(refused.contains("changed after the repair"), "{refused}");
-        assert!(repaired.image() == image);
-        let other = block_on(take_back(sample().0, &undo)).unwrap_err().to_string();
-        assert!(other.contains("another image"), "{other}");
-        let mut bytes = std::fs::read(&undo).unwrap();
-        let at = bytes.len() - 5;
-        bytes[at] ^= 1;
-        let damaged = directory.path().join(format!("damaged {number}"));
-        std::fs::write(&damaged, bytes).unwrap();
-        assert!(block_on(take_back(device.clone(), &damaged)).is_err());
-        assert!(device.image() == before);
-        std::fs::remove_file(&undo).unwrap();
-    }
-}
-
-/// An image with damage that makes a repair write.
-fn mendable() -> Arc<dyn Device> {
-    let (device, inodes) = sample();
-    edit_inode(&device, inodes.linked, |inode| inode.nlink = 9);
-    device
-}
-
-/// The drive remaps the sector when the repair writes it; then it can be read, with the repair's
-/// superblock.
-#[test]
-fn a_superblock_that_could_not_be_read_does_not_count_when_a_repair_was_taken_back() {
-    let directory = tempfile::tempdir().unwrap();
-    let (device, inodes) = sample();
-    edit_inode(&device, inodes.linked, |inode| inode.nlink = 9);
-    let before = survey(&device);
-    let any: Arc<dyn Device> = device.clone();
-    let geometry = block_on(read_superblocks(&any)).unwrap().superblock.geometry;
-    for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        let undo = directory.path().join(format!("{slot} {copy}"));
-        let options = RepairOptions { undo: Some(undo.clone()), ..RepairOptions::default() };
-        let copied = device.snapshot();
-        let bad = BadBlock::new(copied.clone(), geometry.superblock_copies(slot)[copy]);
-        let done = block_on(repair(bad.clone(), spawn(), &options, &mut |_| {})).unwrap();
-        assert_eq!(done.condition(), Condition::Repaired, "{slot} {copy}: {:?}", done.refused);
-        block_on(take_back(bad, &undo)).unwrap();
-        let opened = Filesystem::open_device(copied.snapshot(), ImageOptions::default());
-        assert!(opened.is_ok(), "copy {copy} of slot {slot}: {:?}", opened.err());
-        drop(opened);
-        assert_eq!(survey(&copied), before, "copy {copy} of slot {slot}");
-    }
-}
-
-/// An interrupted growth leaves zeros in the other copy of such a slot; they must not go to both
-/// copies.
-#[test]
-fn nothing_is_wiped_when_a_repair_was_taken_back() {
-    let directory = tempfile::tempdir().unwrap();
-    let (device, inodes) = sample();
-    edit_inode(&device, inodes.linked, |inode| inode.nlink = 9);
-    let any: Arc<dyn Device> = device.clone();
-    let slots = block_on(read_superblocks(&any)).unwrap();
-    let [first, second] = slots.superblock.geometry.superblock_copies(1 - slots.slot);
-    let zeros = vec![vec![0; BLOCK_BYTES].into()];
-    block_on(device.write_at(second * BLOCK_BYTES as u64, zeros)).unwrap();
-    let before = survey(&device);
-    let bad = BadBlock::new(device.clone(), first);
-    let undo = directory.path().join("undo");
-    let options = RepairOptions { undo: Some(undo.clone()), ..accepting_loss() };
-    let done = block_on(repair(bad.clone(), spawn(), &options, &mut |_| {})).unwrap();
-    assert_eq!(done.condition(), Condition::Repaired, "{:?}", done.refused);
-    block_on(take_back(bad, &undo)).unwrap();
-    assert_eq!(survey(&device), before);
-    let opened = Filesystem::open_device(device, ImageOptions::default());
-    assert!(opened.is_ok(), "{:?}", opened.err());
 }
 
 /// A power failure during a write may leave an unreadable sector. Whether it belonged to something

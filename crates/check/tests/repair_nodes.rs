@@ -253,31 +253,6 @@ fn a_node_is_not_put_back_over_data_of_a_snapshot() {
     assert!(device.image() == image);
 }
 
-/// An undo file is usable until the image is mounted for writing, even if the repair only restored
-/// a node.
-#[test]
-fn a_node_that_was_put_back_can_be_taken_away_again() {
-    let device = sample(4096);
-    let root = nodes(&device).into_values().max_by_key(|node| node.level()).unwrap();
-    put(&device, root.addr(), &[0; BLOCK_BYTES]);
-    let damaged = device.image();
-    let directory = tempfile::tempdir().unwrap();
-    for changed in [false, true] {
-        let path = directory.path().join(format!("undo {changed}"));
-        let options = RepairOptions { undo: Some(path.clone()), ..RepairOptions::default() };
-        let done = block_on(repair(device.clone(), spawn(), &options, &mut |_| {})).unwrap();
-        assert_eq!(done.condition(), Condition::Repaired);
-        if changed {
-            let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
-            fs.write("file 0001", "changed").unwrap();
-            fs.close().unwrap();
-        }
-        let taken = block_on(syncline_check::take_back(device.clone(), &path));
-        assert_eq!(taken.is_ok(), !changed, "{taken:?}");
-        assert_eq!(device.image() == damaged, !changed);
-    }
-}
-
 /// File contents are data even if they look like nodes: here, modified leaves of this very tree at
 /// their own addresses.
 #[test]

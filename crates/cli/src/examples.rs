@@ -103,11 +103,6 @@ The copy is what 'cp -a' would make, with owners, permissions, times, extended a
 holes and flags, but needs no room for data, and survives a crash when the command returns. It is not one moment's state of a \
 tree that is being changed.";
 
-pub const DEDUPE: &str = "\
-Examples:
-  syncline dedupe /mnt/data/images
-  syncline dedupe old.img new.img --json";
-
 pub const DEFRAGMENT: &str = "\
 Examples:
   syncline defragment vm.img accounts.db
@@ -124,20 +119,6 @@ A stream that was cut off, and received with --resume, goes on:
   token=$(ssh backup syncline receive /srv/backup.img --token)
   syncline send /mnt/data monday --resume $token  | ssh backup syncline receive --resume /srv/backup.img
 What the receiver has is read and compared once more here, and only the rest is sent. With --from if the stream had it.";
-
-pub const ARCHIVE_TAR: &str = "\
-Examples:
-  syncline archive tar disk.img monday -o monday.tar
-  syncline archive tar /mnt/data monday  | zstd > monday.tar.zst
-GNU tar unpacks it with everything: 'tar -x --xattrs --xattrs-include='*' -f monday.tar'. Holes are zeros in it, and what files \
-share is in it for each. A pipe reports only its last program: say 'set -o pipefail' in scripts.";
-
-pub const ARCHIVE_UNTAR: &str = "\
-Examples:
-  syncline archive untar disk.img -i monday.tar
-  tar -c /etc  | syncline archive untar disk.img --to /backup
-Blocks of zeros become holes. Nothing that is there is replaced, and directories that are there stay as they are, but for the one \
-that is unpacked into. It ends at the first entry that fails; those before it stay, and nothing of that one.";
 
 pub const RECEIVE: &str = "\
 Examples:

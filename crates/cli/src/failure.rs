@@ -411,7 +411,6 @@ impl From<CheckError> for Failure {
             CheckError::Device(error) => error.into(),
             CheckError::Store(error) => error.into(),
             // Each text says what is wrong with the file that was named.
-            error @ CheckError::Undo { .. } => Self::new(error).next("nothing was changed"),
         }
     }
 }

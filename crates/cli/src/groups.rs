@@ -9,8 +9,8 @@ const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Everyday",
         &[
-            "mkfs", "mount", "umount", "run", "status", "snapshot", "send", "receive", "archive", "clone",
-            "sync", "barrier",
+            "mkfs", "mount", "umount", "run", "status", "snapshot", "send", "receive", "clone", "sync",
+            "barrier",
         ],
     ),
     (
@@ -26,7 +26,6 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "quota",
             "durability",
             "compress",
-            "dedupe",
             "defragment",
         ],
     ),

@@ -111,9 +111,6 @@ enum Command {
     /// Copy a file or a whole tree, sharing all data
     #[command(after_help = examples::CLONE)]
     Clone(commands::clone::Args),
-    /// Find equal blocks in files and share them
-    #[command(after_help = examples::DEDUPE)]
-    Dedupe(commands::dedupe::Args),
     /// Put files together that lie scattered on the device
     #[command(after_help = examples::DEFRAGMENT)]
     Defragment(commands::defragment::Args),
@@ -125,8 +122,6 @@ enum Command {
     /// Make the snapshot that a stream holds, in another image
     #[command(after_help = examples::RECEIVE)]
     Receive(commands::receive::Args),
-    /// Write a snapshot as a tar archive for those who have no Syncline, or unpack one
-    Archive(commands::archive::Args),
     /// Have what is written to files compressed, or what they hold
     #[command(after_help = examples::COMPRESS)]
     Compress(commands::compress::Args),
@@ -243,12 +238,10 @@ fn run(command: Command) -> Outcome {
         Command::Barrier(args) => commands::sync::barrier(args),
         Command::Du(args) => commands::du::run(args),
         Command::Clone(args) => commands::clone::run(args),
-        Command::Dedupe(args) => commands::dedupe::run(args),
         Command::Defragment(args) => commands::defragment::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Send(args) => commands::send::run(&args),
         Command::Receive(args) => commands::receive::run(&args),
-        Command::Archive(args) => commands::archive::run(&args),
         Command::Compress(args) => commands::compress::run(args),
         Command::Durability(args) => commands::durability::run(args),
         Command::Quota(args) => commands::quota::run(args),

@@ -137,19 +137,6 @@ fn at_boot_nothing_is_checked_and_what_is_no_image_is_told() {
 }
 
 #[test]
-fn what_a_repair_replaced_is_put_back_and_told_as_json() {
-    let place = Place::with_image("16MiB");
-    support::edit(&place.image(), 65536, 4096, |block| block[8] ^= 1);
-    let call = |words: &[&str]| {
-        let mut command = program();
-        command.arg("check").args(words).arg("undo").arg("image").current_dir(place.path());
-        run(command)
-    };
-    assert_eq!(call(&["--repair", "--undo"]).code, 1);
-    assert!(json(call(&["--json", "--take-back"]))["blocks"].as_u64().is_some_and(|blocks| blocks > 0));
-}
-
-#[test]
 fn a_listing_shows_times_that_no_calendar_has() {
     use std::time::{Duration, UNIX_EPOCH};
     let place = Place::with_image("16MiB");

@@ -121,7 +121,6 @@ counters! {
     /// Bytes that copies share with their originals instead of having them twice.
     reflinked_bytes,
     /// Bytes that were found to be equal and are now shared.
-    deduplicated_bytes,
     /// Bytes rewritten so that they lie together.
     defragmented_bytes,
     /// Bytes that were copied because they could not be shared.

@@ -55,9 +55,7 @@ mod xattr_place;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
-pub use data::{
-    Allocation, AtomicWrite, Contents, Deduplicated, Defragmented, Fragments, LoggedBlock, Rewritten, Usage,
-};
+pub use data::{Allocation, AtomicWrite, Contents, Defragmented, Fragments, Rewritten, Usage};
 pub use durability::Durability;
 pub use enlarge::Enlarged;
 pub use error::FsError;

@@ -56,8 +56,6 @@ pub enum Step {
     Orphan(u8, u8),
     /// Copies a range of a file to another: the number of blocks in the last field, or all.
     Copy(u8, Offset, u8, Offset, u8),
-    /// Shares equal blocks of two files at one offset.
-    Dedupe(u8, u8, Offset),
 }
 
 /// An offset in a file.
@@ -96,7 +94,6 @@ pub fn round() -> Vec<Step> {
         Step::Append(1, 100),
         Step::Copy(1, Offset::Near(0), 2, Offset::Near(0), 0),
         Step::Copy(3, Offset::Near(0), 4, Offset::Block(1), 0),
-        Step::Dedupe(3, 4, Offset::Near(0)),
         Step::Copy(4, Offset::Block(0), 4, Offset::Block(90), 3),
         Step::Setxattr(1, name(10), 5000),
         Step::Setxattr(2, name(9), 5),
@@ -273,10 +270,6 @@ impl Actor<'_> {
                 let copied = fs.copy_range(from, to, len, true).await?;
                 assert!(copied <= len);
                 Ok(())
-            }
-            Step::Dedupe(one, other, at) => {
-                let (one, other) = ((self.object(one), at.bytes()), (self.object(other), at.bytes()));
-                fs.dedupe_range(one, other, 1 << 20).await.map(drop)
             }
             Step::Fsync(object, data_only) => fs.fsync(self.object(object), data_only).await,
             Step::SyncMany(one, other) => fs.sync_many(&[self.object(one), self.object(other)], 0).await,

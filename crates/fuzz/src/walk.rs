@@ -180,10 +180,8 @@ impl Walk<'_> {
         if let Some(usage) = self.tell(ino, "usage", usage) {
             assert!(usage.shared_bytes <= usage.total_bytes, "{usage:?}");
         }
-        let blocks = self.fs.logged_blocks(ino, 0, PIECES_MAX as usize).await;
-        if let Some(blocks) = self.tell(ino, "logged_blocks", blocks) {
-            assert!(blocks.is_sorted_by(|one, other| one.number < other.number), "{blocks:?}");
-        }
+        let fragments = self.fs.fragments(ino).await;
+        self.tell(ino, "fragments", fragments);
         self.read(ino, size.saturating_sub(100), size).await;
         let mut at = 0;
         for _ in 0..PIECES_MAX {

@@ -97,7 +97,7 @@ pub enum StreamError {
     Unrelated(Ino),
     /// Inode numbers are greater than any receiver takes.
     #[error(
-        "its inode numbers are too great for a stream: a snapshot that was received and rolled back to brought them; use 'syncline archive'"
+        "its inode numbers are too great for a stream: a snapshot that was received and rolled back to brought them; copy its files instead, with 'syncline cp --archive'"
     )]
     Numbers,
     /// The filesystem refused something.

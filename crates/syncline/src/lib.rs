@@ -127,8 +127,7 @@ pub use read_dir::{DirEntry, ReadDir};
 pub use snapshots::Snapshot;
 pub use syncline_fs::types::{FileType, RenameFlags, Statfs, Timestamp, XattrMode};
 pub use syncline_fs::{
-    AccessTime, Allocation, Change, ChangeKind, Deduplicated, Durability, QuotaLimits, QuotaUsage, Receipt,
-    Usage,
+    AccessTime, Allocation, Change, ChangeKind, Durability, QuotaLimits, QuotaUsage, Receipt, Usage,
 };
 pub use syncline_store::RecoveryReport;
 pub use transaction::Transaction;

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::file::File;
 use syncline_device::block_on;
-use syncline_fs::{Deduplicated, Usage};
+use syncline_fs::Usage;
 
 impl File {
     /// Copies `len` bytes from `offset` on into `to` at `to_offset`, and returns the number of
@@ -32,15 +32,6 @@ impl File {
         }
         block_on(to.shared().settle(destination))?;
         Ok(copied)
-    }
-
-    /// Compares a range with one of `to`, byte by byte, and if they are equal makes `to` use this
-    /// file's blocks. Contents and times do not change. Call it again for the range after the bytes
-    /// that the result reports.
-    pub fn dedupe_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<Deduplicated> {
-        let destination = to.inode_in(self.shared())?;
-        let dedupe = self.shared().engine.dedupe_range((self.ino(), offset), (destination, to_offset), len);
-        Ok(self.shared().call(dedupe)?)
     }
 
     /// Space that the file uses on the device, and how much of it is shared with other files. Data

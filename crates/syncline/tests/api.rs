@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use syncline::device::{AlignedBuf, Completion, Device, DeviceError, MemoryDevice, Operation};
 use syncline::receipt::{Call, Cover};
 use syncline::{
-    Allocation, Deduplicated, Error, File, FileType, Filesystem, FormatOptions, ImageOptions, OpenOptions,
-    RenameFlags, format_device,
+    Allocation, Error, File, FileType, Filesystem, FormatOptions, ImageOptions, OpenOptions, RenameFlags,
+    format_device,
 };
 
 const SIZE: u64 = 64 << 20;
@@ -142,8 +142,6 @@ fn copies_share_their_blocks() {
     other.sync_all().unwrap();
     assert_eq!(other.usage().unwrap().shared_bytes, 299_008);
     one.write_all_at(&[8; 4096], 0).unwrap();
-    assert_eq!(one.dedupe_range_to(0, &other, 0, 4096).unwrap(), Deduplicated::Shared(4096));
-    assert_eq!(one.dedupe_range_to(0, &other, 4096, 4096).unwrap(), Deduplicated::Differ);
     let (_, elsewhere) = memory();
     let stranger = elsewhere.create_file("stranger").unwrap();
     assert_eq!(errno(one.copy_range_to(0, &stranger, 0, 1)), 18);

@@ -10,8 +10,7 @@
 //! set of changed items; `apply` writes the tree and the space map that follow from them. All these
 //! writes go to an `overlay`, which keeps them from the image. A check of the overlay decides
 //! whether another pass is needed and becomes the final report; `compare` compares the overlay with
-//! the image as a mount shows it. `undo` saves the blocks to be replaced, and `switch` writes to
-//! the image, the superblocks last.
+//! the image as a mount shows it. `switch` writes to the image, the superblocks last.
 //!
 //! File data whose checksum does not match is never touched: reading it is an error before and
 //! after.
@@ -33,13 +32,11 @@ mod rooms;
 mod shared;
 mod structure;
 mod switch;
-mod undo;
 mod unreadable;
 mod view;
 mod xattrs;
 
 pub use flaw::Flaw;
-pub use undo::take_back;
 
 use crate::Progress;
 use crate::blocks::BlockSet;
@@ -51,7 +48,6 @@ use crate::repair::overlay::Overlay;
 use crate::repair::planner::Planner;
 use crate::start;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use syncline_device::{Device, Spawn};
@@ -69,8 +65,6 @@ const SHOWN: usize = 3;
 pub struct RepairOptions {
     /// Only report what would be changed.
     pub dry_run: bool,
-    /// Where to save the replaced blocks, for [`take_back`]. The file must not exist.
-    pub undo: Option<PathBuf>,
     /// Continue even if a large part of the image has to be given up.
     pub accept_loss: bool,
     /// Refuse if anything at all has to be given up or removed, however little: for a repair that
@@ -152,7 +146,7 @@ pub async fn repair(
     let mut work = Work::new(device, spawn, options);
     match work.mend(&mut repair, tell).await {
         Ok(Some(mut after)) if !options.dry_run => {
-            work.write(options).await?;
+            work.write().await?;
             // That check read what is to be written. A superblock is written where it was, and may
             // be no more readable there than before.
             if after.of(FindingKind::SuperblockDamaged).next().is_none() {
@@ -260,7 +254,7 @@ impl Work {
                 Err(error) => return Err(Stopped::Refused(format!("the repair can't be done: {error}"))),
             }
             if self.flaw == Some(Flaw::WriteAsItGoes) {
-                self.write(&RepairOptions::default()).await?;
+                self.write().await?;
             }
             if self.flaw.is_some_and(Flaw::skips_verification) {
                 return Ok(Some(Report { clean_unmount: true, ..Report::default() }));
@@ -349,13 +343,10 @@ impl Work {
     }
 
     /// Writes the overlay to the image.
-    async fn write(&self, options: &RepairOptions) -> Result<(), CheckError> {
+    async fn write(&self) -> Result<(), CheckError> {
         let slots = read_superblocks(&self.device).await?;
-        let superblock = &slots.superblock;
-        if let Some(path) = &options.undo {
-            undo::save(path, &self.overlay, &self.device, superblock, slots.slot).await?;
-        }
-        switch::write_out(&self.overlay, &self.device, superblock.geometry, slots.slot, self.flaw).await
+        let geometry = slots.superblock.geometry;
+        switch::write_out(&self.overlay, &self.device, geometry, slots.slot, self.flaw).await
     }
 }
 

@@ -25,14 +25,13 @@ const PATIENCE_FOR_PROCESS: Duration = Duration::from_secs(3);
 
 /// Commands that ask the daemon of a mount wherever an argument is on one, and would wait for ever.
 /// The others limit their waiting themselves, or have nothing to do with mounts.
-const WAITING: [&str; 21] = [
+const WAITING: [&str; 20] = [
     "barrier",
     "cat",
     "check",
     "clone",
     "compress",
     "cp",
-    "dedupe",
     "defragment",
     "du",
     "durability",

@@ -1,5 +1,4 @@
-//! `syncline check`: reads everything and reports what is wrong; with `--repair` mends what it can,
-//! and with `--take-back` undoes that.
+//! `syncline check`: reads everything and reports what is wrong; with `--repair` mends what it can.
 
 use super::found::{self, Paths};
 use super::image;
@@ -37,10 +36,10 @@ pub struct Args {
     repair: bool,
     /// Mend only where nothing is given up or removed, as when nobody watches; otherwise change
     /// nothing, and end with 4
-    #[arg(short = 'p', visible_short_alias = 'a', conflicts_with_all = ["repair", "take_back"])]
+    #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "repair")]
     preen: bool,
     /// Only look, as without --repair
-    #[arg(short = 'n', conflicts_with_all = ["repair", "preen", "take_back"])]
+    #[arg(short = 'n', conflicts_with_all = ["repair", "preen"])]
     _only_look: bool,
     /// Check it even if it was unmounted cleanly, as is done in any case
     #[arg(short = 'f')]
@@ -51,12 +50,6 @@ pub struct Args {
     /// With --repair: only say what would be changed, and write nothing
     #[arg(long, requires = "repair")]
     dry_run: bool,
-    /// With --repair: first save what will be replaced to this new file
-    #[arg(long, value_name = "FILE", requires = "repair", conflicts_with = "dry_run")]
-    undo: Option<PathBuf>,
-    /// Put back what a repair replaced, from the file of its --undo
-    #[arg(long, value_name = "FILE", conflicts_with = "repair")]
-    take_back: Option<PathBuf>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -66,11 +59,7 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let next = "verify it with 'syncline scrub', or unmount it and name the image";
     refuse_mounted(&args.image, next).map_err(|failure| failure.with_code(OPERATIONAL_ERROR))?;
-    let outcome = match &args.take_back {
-        Some(undo) => take_back(&args, undo),
-        None if args.repair || args.preen => mend(&args),
-        None => examine(&args),
-    };
+    let outcome = if args.repair || args.preen { mend(&args) } else { examine(&args) };
     let code = outcome.map_err(|failure| failure.with_code(OPERATIONAL_ERROR))?;
     Ok(ExitCode::from(code))
 }
@@ -99,7 +88,6 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     let mut tell = |progress| show(&bar, progress);
     let how = RepairOptions {
         dry_run: args.dry_run,
-        undo: args.undo.clone(),
         accept_loss: args.accept_loss,
         refuse_loss: args.preen,
         ..RepairOptions::default()
@@ -107,9 +95,6 @@ fn mend(args: &Args) -> Result<u8, Failure> {
     let repair = block_on(syncline_check::repair(device, spawn, &how, &mut tell));
     bar.finish_and_clear();
     let repair = repair.map_err(|error| {
-        if matches!(error, CheckError::Undo { .. }) {
-            return Failure::from(error).next("nothing was changed; name a new file with --undo");
-        }
         let usable = !matches!(error, CheckError::Store(StoreError::Unusable(_)));
         let failure = not_checked(error, &args.image);
         // If this is no image at all, there is nothing to save; its text names the next step.
@@ -124,13 +109,6 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         print_json(&repair, &paths);
     } else {
         print_repair(&args.image, &repair, &paths, args.preen);
-    }
-    // Otherwise there is no such file.
-    if let Some(undo) = args.undo.as_ref().filter(|_| repair.after.is_some()) {
-        let undo = undo.display();
-        note!(
-            "syncline: 'check --take-back {undo}' undoes this, but only until the image is mounted for writing"
-        );
     }
     Ok(match repair.condition() {
         Condition::Clean => 0,
@@ -158,24 +136,6 @@ pub(super) fn not_checked(error: CheckError, image: &Path) -> Failure {
             ))
             .next("check the name; if it was a Syncline image, restore it from a backup"),
     }
-}
-
-fn take_back(args: &Args, undo: &Path) -> Result<u8, Failure> {
-    let device = image::open(&args.image, &How::default())?.device();
-    let blocks = block_on(syncline_check::take_back(device, undo));
-    let blocks = blocks.map_err(|error| match error {
-        CheckError::Undo { .. } => Failure::from(error).next(
-            "nothing was changed; it takes the file of the last repair's --undo, until the image is mounted for writing",
-        ),
-        error => Failure::from(error).about(&args.image),
-    })?;
-    if args.json {
-        say_text!("{:#}\n", serde_json::json!({ "blocks": blocks }));
-    } else {
-        let put_back = several(blocks, "block was", "blocks were");
-        say!("{}: {put_back} put back; it is what it was before the repair", args.image.display());
-    }
-    Ok(0)
 }
 
 fn show(bar: &ProgressBar, progress: Progress) {

@@ -1,6 +1,5 @@
 //! The commands, one file each.
 
-pub mod archive;
 pub mod ask;
 pub mod bench;
 pub mod bench_null;
@@ -13,7 +12,6 @@ pub mod compress;
 pub mod cp;
 pub mod crashlab;
 mod daemon_image;
-pub mod dedupe;
 pub mod defragment;
 pub mod demo;
 pub mod du;

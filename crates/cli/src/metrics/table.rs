@@ -201,7 +201,6 @@ pub const METRICS: &[Metric] = &[
         "/files/defragmented_bytes",
         "Bytes written again so that they lie together",
     )),
-    bytes(count("deduplicated", "/files/deduplicated_bytes", "Bytes found to be equal and shared since")),
     bytes(count("copied", "/files/copied_bytes", "Bytes copied because they could not be shared")),
     bytes(count("packed_in", "/files/packed_bytes_in", "Bytes of units that were compressed")),
     bytes(count("packed_out", "/files/packed_bytes_out", "Bytes that they take on the device")),

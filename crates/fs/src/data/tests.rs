@@ -32,7 +32,7 @@ mod writing;
 
 use crate::inode::Inode;
 use crate::types::{Algorithm, Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
-use crate::{Allocation, AtomicWrite, Deduplicated, Filesystem, FsError, ManualClock, Options};
+use crate::{Allocation, AtomicWrite, Filesystem, FsError, ManualClock, Options};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A file's blocks, whether they are shared, and sharing equal ones: ioctls on an open file.
+//! A file's layout, compression and shared blocks: ioctls on an open file.
 
 use super::client::{ControlError, failed};
 use super::wire::IOCTL_TYPE;
@@ -6,12 +6,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use syncline_fs::Deduplicated;
 use syncline_fs::types::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// The most blocks that one answer lists.
-pub const BLOCKS_MAX: usize = 640;
 
 /// The requests about a file's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,11 +15,6 @@ pub const BLOCKS_MAX: usize = 640;
 pub(crate) enum BlocksCommand {
     /// How much the file uses alone and how much it shares: returns [`Usage`].
     Usage = 0x58,
-    /// The file's blocks on the device with their checksums: takes and returns [`BlocksPage`].
-    Blocks = 0x59,
-    /// Compares a range with one of another file and shares the equal blocks: takes and returns
-    /// [`DedupeMessage`].
-    Dedupe = 0x5a,
     /// The file's layout on the device: returns [`Fragments`].
     Fragments = 0x5b,
     /// Defragments a part of the file: takes and returns [`DefragmentMessage`].
@@ -76,42 +67,6 @@ pub(crate) struct DefragmentMessage {
     pub(crate) overtaken_bytes: u64,
 }
 
-/// A block of a file, as it is on the device.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Block {
-    /// Its block number in the file.
-    pub number: u64,
-    /// Its address on the device.
-    pub addr: u64,
-    /// CRC32C of its contents.
-    pub checksum: u32,
-    padding: u32,
-}
-
-/// A page of blocks from block `first` on. In the question it is empty.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(crate) struct BlocksPage {
-    pub(crate) first: u64,
-    pub(crate) count: u64,
-    pub(crate) blocks: [Block; BLOCKS_MAX],
-}
-
-/// Two ranges to compare; the second is in the file that the ioctl is called on. `status` and
-/// `bytes` are the answer.
-#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(crate) struct DedupeMessage {
-    pub(crate) from_inode: u64,
-    pub(crate) from_offset: u64,
-    pub(crate) to_offset: u64,
-    pub(crate) len: u64,
-    pub(crate) bytes: u64,
-    pub(crate) status: u32,
-    pub(crate) padding: u32,
-}
-
 /// A request about a file's compression, and its answer.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -147,24 +102,13 @@ pub(crate) fn algorithm_of(number: u32) -> Option<Option<Algorithm>> {
     [None, Some(Algorithm::Lz4), Some(Algorithm::Zstd)].into_iter().find(|it| algorithm_number(*it) == number)
 }
 
-const _: () = assert!(size_of::<BlocksPage>() < 1 << 14);
-
-impl Block {
-    pub(crate) fn new(number: u64, addr: u64, checksum: u32) -> Self {
-        Self { number, addr, checksum, padding: 0 }
-    }
-}
-
 impl BlocksCommand {
-    const ALL: [Self; 6] =
-        [Self::Usage, Self::Blocks, Self::Dedupe, Self::Fragments, Self::Defragment, Self::Compress];
+    const ALL: [Self; 4] = [Self::Usage, Self::Fragments, Self::Defragment, Self::Compress];
 
     /// Length of the argument, the same in both directions.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::Usage => size_of::<Usage>(),
-            Self::Blocks => size_of::<BlocksPage>(),
-            Self::Dedupe => size_of::<DedupeMessage>(),
             Self::Fragments => size_of::<Fragments>(),
             Self::Defragment => size_of::<DefragmentMessage>(),
             Self::Compress => size_of::<CompressMessage>(),
@@ -181,57 +125,11 @@ impl BlocksCommand {
     }
 }
 
-/// The status and byte count of an answer.
-pub(crate) fn to_wire(answer: Deduplicated) -> (u32, u64) {
-    match answer {
-        Deduplicated::Shared(bytes) => (0, bytes),
-        Deduplicated::Already(bytes) => (1, bytes),
-        Deduplicated::Differ => (2, 0),
-    }
-}
-
-fn from_wire(status: u32, bytes: u64) -> io::Result<Deduplicated> {
-    match status {
-        0 => Ok(Deduplicated::Shared(bytes)),
-        1 => Ok(Deduplicated::Already(bytes)),
-        2 => Ok(Deduplicated::Differ),
-        _ => Err(io::Error::other("an answer of a later version")),
-    }
-}
-
 /// The space that the file uses on the device. `path` is for messages.
 pub fn usage(file: &File, path: &Path) -> Result<Usage, ControlError> {
     let mut usage = Usage::default();
     ask(file, BlocksCommand::Usage, &mut usage).map_err(|source| failed(path, "du", source))?;
     Ok(usage)
-}
-
-/// The file's blocks from number `first` on, at most [`BLOCKS_MAX`]. Blocks that have not been
-/// written to the device are left out. For the file's owner and root.
-pub fn blocks(file: &File, path: &Path, first: u64) -> Result<Vec<Block>, ControlError> {
-    let mut page = Box::new(BlocksPage { first, count: 0, blocks: [Block::default(); BLOCKS_MAX] });
-    ask(file, BlocksCommand::Blocks, &mut *page).map_err(|source| failed(path, "dedupe", source))?;
-    Ok(page.blocks[..(page.count as usize).min(BLOCKS_MAX)].to_vec())
-}
-
-/// Compares `len` bytes of the file with inode number `from` to as many of `to`, and shares the
-/// equal blocks. For the owner of both files and root.
-pub fn dedupe(
-    from: (u64, u64),
-    to: (&File, u64),
-    len: u64,
-    path: &Path,
-) -> Result<Deduplicated, ControlError> {
-    let mut message = DedupeMessage {
-        from_inode: from.0,
-        from_offset: from.1,
-        to_offset: to.1,
-        len,
-        ..DedupeMessage::default()
-    };
-    ask(to.0, BlocksCommand::Dedupe, &mut message)
-        .and_then(|()| from_wire(message.status, message.bytes))
-        .map_err(|source| failed(path, "dedupe", source))
 }
 
 /// The file's layout on the device; data that has not been written there does not count.
@@ -316,14 +214,5 @@ mod tests {
             assert_eq!(algorithm_of(algorithm_number(algorithm)), Some(algorithm));
         }
         assert_eq!(algorithm_of(3), None);
-    }
-
-    #[test]
-    fn answers_lead_back() {
-        for answer in [Deduplicated::Shared(7), Deduplicated::Already(8), Deduplicated::Differ] {
-            let (status, bytes) = to_wire(answer);
-            assert_eq!(from_wire(status, bytes).unwrap(), answer);
-        }
-        assert!(from_wire(3, 0).is_err());
     }
 }

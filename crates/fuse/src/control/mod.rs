@@ -11,7 +11,7 @@
 //! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier.
 //! So are [`durability`] for everybody and [`set_durability`] for the file's owner and root, and
 //! those about a file's blocks: [`usage`] and [`fragments`] for everybody, [`blocks`],
-//! [`dedupe`] and [`defragment`] for the owner of the files and root.
+//! [`defragment`] for the owner of the files and root.
 
 pub(crate) mod blocks;
 mod client;
@@ -28,8 +28,7 @@ pub(crate) mod trim;
 pub(crate) mod wire;
 
 pub use blocks::{
-    BLOCKS_MAX, Block, Defragmented, Fragments, Usage, blocks, compression, dedupe, defragment, fragments,
-    rewrite, set_compression, usage,
+    Defragmented, Fragments, Usage, compression, defragment, fragments, rewrite, set_compression, usage,
 };
 pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths, stats, sync, text};
 pub use durability::{durability, set_durability};

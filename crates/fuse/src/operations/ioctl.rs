@@ -1,4 +1,4 @@
-//! IOCTL: the control channel, fsync2 and fbarrier, deduplication, flags of files, durability
+//! IOCTL: the control channel, fsync2 and fbarrier, flags of files, durability
 //! classes, the label, FITRIM. Every other command is "not for this file".
 
 use super::files::tell;

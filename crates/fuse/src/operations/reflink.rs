@@ -3,9 +3,8 @@
 use super::{Answer, Refusal, page_cache, privileges};
 use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, Opcode, WriteOut};
 use crate::control::blocks::{
-    BLOCKS_MAX, Block, BlocksCommand, BlocksPage, COMPRESS_REWRITE, COMPRESS_SET, COMPRESS_TELL,
-    CompressMessage, DedupeMessage, DefragmentMessage, Fragments, Usage, algorithm_number, algorithm_of,
-    to_wire,
+    BlocksCommand, COMPRESS_REWRITE, COMPRESS_SET, COMPRESS_TELL, CompressMessage, DefragmentMessage,
+    Fragments, Usage, algorithm_number, algorithm_of,
 };
 use crate::reply::Reply;
 use crate::request::Request;
@@ -54,33 +53,9 @@ pub(super) async fn ioctl(
             let usage = Usage { total_bytes: usage.total_bytes, shared_bytes: usage.shared_bytes };
             Ok(usage.as_bytes().to_vec())
         }
-        BlocksCommand::Blocks => {
-            require_owner(session, request, ino).await?;
-            let (first, _) = u64::read_from_prefix(argument).map_err(|_| Refusal::Malformed)?;
-            let found = session.fs().logged_blocks(ino, first, BLOCKS_MAX).await?;
-            let mut page = Box::new(BlocksPage {
-                first,
-                count: found.len() as u64,
-                blocks: [Block::default(); BLOCKS_MAX],
-            });
-            for (place, block) in page.blocks.iter_mut().zip(found) {
-                *place = Block::new(block.number, block.addr, block.checksum);
-            }
-            Ok(page.as_bytes().to_vec())
-        }
         BlocksCommand::Compress => {
             let message = CompressMessage::read_from_bytes(argument).map_err(|_| Refusal::Malformed)?;
             Ok(compress(session, request, message).await?.as_bytes().to_vec())
-        }
-        BlocksCommand::Dedupe => {
-            let mut message = DedupeMessage::read_from_bytes(argument).map_err(|_| Refusal::Malformed)?;
-            // Checksums, and whether bytes are equal, are as secret as the contents.
-            require_owner(session, request, ino).await?;
-            require_owner(session, request, message.from_inode).await?;
-            let (from, to) = ((message.from_inode, message.from_offset), (ino, message.to_offset));
-            let answer = session.fs().dedupe_range(from, to, message.len).await?;
-            (message.status, message.bytes) = to_wire(answer);
-            Ok(message.as_bytes().to_vec())
         }
         BlocksCommand::Fragments => {
             let found = session.fs().fragments(ino).await?;

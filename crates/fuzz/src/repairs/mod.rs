@@ -14,7 +14,6 @@
 //!   for writing.
 //! - A power cut at any moment of the repair leaves an image that shows the same, and that another
 //!   repair completes.
-//! - Its undo file restores the image to what it was.
 //!
 //! A seed decides the change and the moments of the power cuts.
 
@@ -37,9 +36,6 @@ use syncline_store::Canary;
 static BACKGROUND: LazyLock<Arc<dyn Spawn>> =
     LazyLock::new(|| Arc::new(Background::start(WorkerOptions::default()).expect("a thread can be started")));
 
-/// One in this many seeds has an undo file.
-const UNDO_EACH: u64 = 5;
-
 /// Statistics of a search.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Figures {
@@ -55,8 +51,6 @@ pub struct Figures {
     pub failed: u64,
     /// Images after power cuts.
     pub cuts: u64,
-    /// Repairs that were taken back.
-    pub undone: u64,
 }
 
 impl Figures {
@@ -68,7 +62,6 @@ impl Figures {
         self.refused += other.refused;
         self.failed += other.failed;
         self.cuts += other.cuts;
-        self.undone += other.undone;
     }
 }
 
@@ -123,11 +116,9 @@ fn try_one(
     let mut figures = Figures { mutations: 1, ..Figures::default() };
     let device = damaged.snapshot();
     let recording = RecordingDevice::new(device.clone());
-    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let undo = seed.is_multiple_of(UNDO_EACH).then(|| directory.path().join("undo"));
     // Half of the repairs refuse if much would be lost.
     let accept_loss = seed.is_multiple_of(2);
-    let options = RepairOptions { undo: undo.clone(), accept_loss, flaw, ..RepairOptions::default() };
+    let options = RepairOptions { accept_loss, flaw, ..RepairOptions::default() };
     let done = mend(recording.clone(), options);
     let wrote = recording.position() > 0;
     let repair = match done {
@@ -161,15 +152,6 @@ fn try_one(
     }
     mounts(device.clone())?;
     figures.cuts += cuts::search(seed, damaged, recording.events(), before.as_ref(), &told)?;
-    if let Some(undo) = undo {
-        let put_back = device.clone();
-        let back = block_on(syncline_check::take_back(put_back, &undo));
-        back.map_err(|error| format!("it can't be taken back: {error}"))?;
-        if device.image() != damaged.image() {
-            return Err("it was taken back, and the image is another than before".into());
-        }
-        figures.undone += 1;
-    }
     Ok(figures)
 }
 

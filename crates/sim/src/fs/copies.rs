@@ -1,4 +1,4 @@
-//! Actions that share blocks: copies between files and within one, and deduplication.
+//! Actions that share blocks: copies between files and within one.
 
 use super::actions::Claim;
 use super::tracked::{Did, tracked_each};
@@ -6,7 +6,6 @@ use super::workload::{Done, Failure, Task};
 use bytes::Bytes;
 use rand::Rng;
 use syncline_device::BLOCK_BYTES;
-use syncline_fs::Deduplicated;
 use syncline_fs::types::Ino;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -93,49 +92,6 @@ impl Task {
                 "{copied} bytes were copied, of {readable}: {} and {}",
                 did.copied, did.reflinked
             )));
-        }
-        Ok(())
-    }
-
-    /// Deduplicates ranges of two files, with equal contents or not; no contents may change.
-    pub(super) async fn dedupe_range(&mut self) -> Done {
-        let (from, to) = (self.random_file()?, self.random_file()?);
-        let _claims = self.claim_both(from, to).await?;
-        let size = self.history.with_file(from, |file| file.size());
-        let (from_at, _) = self.random_range_of(size);
-        let (from_at, len) = if self.rng.random() { (0, size) } else { (from_at / BLOCK * BLOCK, size / 2) };
-        let (to_at, _) = self.random_range_of(self.history.with_file(to, |file| file.size()));
-        let to_at = if self.rng.random() { from_at } else { to_at / BLOCK * BLOCK };
-        let to_at = to_at.min(OFFSET_MAX / BLOCK * BLOCK);
-        // Overlapping ranges of one file are refused, and this write must not change its own
-        // source.
-        let apart = from != to || from_at + len <= to_at || to_at + len <= from_at;
-        if apart && self.rng.random_range(0..4) > 0 {
-            let same = self.contents(from, from_at, len);
-            if !same.is_empty() {
-                self.write_contents(to, Some(to_at), same).await?;
-            }
-        }
-        self.dedupe_claimed((from, from_at), (to, to_at), len).await
-    }
-
-    async fn dedupe_claimed(&mut self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Done {
-        let (fs, started) = (self.fs.clone(), self.history.now());
-        let (answer, op) = self.tracked(async move { fs.dedupe_range(from, to, len).await }).await?;
-        tracing::trace!(?from, ?to, len, ?answer, "dedupe");
-        let same = |bytes: u64| self.contents(from.0, from.1, bytes) == self.contents(to.0, to.1, bytes);
-        let wrong = match answer {
-            Deduplicated::Shared(bytes) | Deduplicated::Already(bytes) => bytes > len || !same(bytes),
-            Deduplicated::Differ => same(len),
-        };
-        if wrong {
-            return Err(Failure::Wrong(format!("{answer:?} of {len} bytes at {from:?} and {to:?}")));
-        }
-        if let Some(op) = op.filter(|_| matches!(answer, Deduplicated::Shared(1..))) {
-            // The dirty data of both files was submitted before it.
-            for ino in [from.0, to.0] {
-                self.history.with_file(ino, |file| file.carried_by(op, started));
-            }
         }
         Ok(())
     }

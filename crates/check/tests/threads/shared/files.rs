@@ -184,12 +184,8 @@ fn with_another(world: &World, thread: u64, ino: Ino, random: &mut StdRng) {
         _ => None,
     };
     match copied {
-        Some(from) if other != ino && random.random_range(0..3) > 0 => {
-            copy(world, thread, (other, from), (ino, offset), len);
-        }
         Some(from) if other != ino => {
-            world.note(thread, || format!("shares {from}+{len} of {other} with {ino}"));
-            world.expect(block_on(fs.dedupe_range((other, from), (ino, offset), len)), &[122]);
+            copy(world, thread, (other, from), (ino, offset), len);
         }
         _ => {
             world.note(thread, || format!("syncs {ino} and {other}"));

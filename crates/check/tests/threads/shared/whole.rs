@@ -77,7 +77,7 @@ pub fn poke(world: &World, thread: u64, random: &mut StdRng) {
     let fs = &world.mount.fs;
     let index = random.random_range(0..world.owned.len());
     let (file, ino) = (&world.owned[index], world.owned[index].ino);
-    match random.random_range(0..16) {
+    match random.random_range(0..15) {
         0..5 => {
             let first = if random.random() { 0 } else { random.random_range(0..1024) };
             let len = random.random_range(1..2048);
@@ -117,14 +117,6 @@ pub fn poke(world: &World, thread: u64, random: &mut StdRng) {
             let what = what[random.random_range(0..2)];
             world.note(thread, || format!("{what:?} {offset}+{len} of {ino}, another's"));
             world.must(block_on(fs.allocate(ino, what, offset, len, false)));
-        }
-        14 => {
-            let other = world.owned[random.random_range(0..world.owned.len())].ino;
-            let offset = random.random_range(0..16) * 4096;
-            world.note(thread, || format!("shares {offset} of {other} with {ino}"));
-            if other != ino {
-                world.must(block_on(fs.dedupe_range((other, offset), (ino, offset), 16384)));
-            }
         }
         _ => {
             world.note(thread, || format!("sets times of {ino}, another's"));

@@ -14,7 +14,6 @@ pub(super) enum Step {
     SyncAll,
     WriteBack { file: usize },
     Copy { from: (usize, u64), to: (usize, u64), len: u64 },
-    Deduplicate { from: (usize, u64), to: (usize, u64), len: u64 },
     Allocate { what: Allocation, place: (usize, u64), len: u64 },
     Defragment { file: usize, unshare: bool },
     Reopen,
@@ -68,10 +67,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         3 => (file.clone(), any::<bool>()).prop_map(|(file, data_only)| Step::Fsync { file, data_only }),
         1 => Just(Step::SyncAll),
         2 => file.clone().prop_map(|file| Step::WriteBack { file }),
-        4 => (place(file.clone()), place(file.clone()), size(300_000))
+        5 => (place(file.clone()), place(file), size(300_000))
             .prop_map(|(from, to, len)| Step::Copy { from, to, len }),
-        1 => (place(file.clone()), place(file), size(300_000))
-            .prop_map(|(from, to, len)| Step::Deduplicate { from, to, len }),
         4 => (allocation(), place(0..3), size(300_000))
             .prop_map(|(what, place, len)| Step::Allocate { what, place, len }),
         3 => shift(),
@@ -170,7 +167,6 @@ impl Pair {
                 self.mount.check_items(self.inos[file]);
             }
             Step::Copy { from, to, len } => self.copy(from, to, len),
-            Step::Deduplicate { from, to, len } => self.deduplicate(from, to, len),
             Step::Allocate { what, place: (file, offset), len } => self.allocate(what, file, offset, len),
             Step::Defragment { file, unshare } => {
                 self.mount.defragment(self.inos[file], unshare);
@@ -212,20 +208,6 @@ impl Pair {
             bytes[to.1 as usize..end].copy_from_slice(&data);
         }
         self.mount.check_items(self.inos[to.0]);
-    }
-
-    /// Whatever the outcome, no contents change.
-    fn deduplicate(&self, from: (usize, u64), to: (usize, u64), len: u64) {
-        let places = |(file, offset): (usize, u64)| (self.inos[file], offset);
-        match block_on(self.mount.fs.dedupe_range(places(from), places(to), len)) {
-            Ok(Deduplicated::Shared(bytes) | Deduplicated::Already(bytes)) => {
-                let part =
-                    |(file, offset): (usize, u64)| &self.model[&file][offset as usize..][..bytes as usize];
-                assert!(bytes == 0 || part(from) == part(to), "different bytes were shared");
-            }
-            Ok(Deduplicated::Differ) | Err(FsError::Invalid("the ranges overlap")) => {}
-            Err(error) => panic!("{error}"),
-        }
     }
 
     fn allocate(&mut self, what: Allocation, file: usize, offset: u64, len: u64) {

@@ -151,28 +151,6 @@ fn small_and_unaligned_pieces_are_copied() {
 }
 
 #[test]
-fn equal_blocks_are_shared_and_different_ones_are_not() {
-    let mount = Mount::new();
-    let (one, other) = (mount.create("one"), mount.create("other"));
-    for ino in [one, other] {
-        mount.write(ino, 0, &pattern(9, MIB));
-        mount.fsync(ino);
-    }
-    mount.write(other, 500_000, b"not the same");
-    let dedupe = |at: u64, len: u64| block_on(mount.fs.dedupe_range((one, at), (other, at), len)).unwrap();
-    assert_eq!(dedupe(0, MIB as u64), Deduplicated::Differ);
-    assert_eq!(dedupe(0, 400_000), Deduplicated::Shared(397_312), "whole blocks");
-    assert_eq!(dedupe(0, 397_312), Deduplicated::Already(397_312));
-    let blocks = block_on(mount.fs.logged_blocks(other, 0, 10)).unwrap();
-    assert_eq!(blocks, block_on(mount.fs.logged_blocks(one, 0, 10)).unwrap());
-    assert_eq!(mount.usage(other).shared_bytes, 397_312);
-    let mtime = block_on(mount.fs.getattr(other)).unwrap().mtime;
-    assert_eq!(dedupe(126 * 4096, 130 * 4096), Deduplicated::Shared(130 * 4096));
-    assert_eq!(block_on(mount.fs.getattr(other)).unwrap().mtime, mtime);
-    mount.check_counts(&[one, other]);
-}
-
-#[test]
 fn a_copy_comes_back_whole_after_a_crash_or_not_at_all() {
     let mount = Mount::new();
     let (one, other) = (mount.create("one"), mount.create("other"));
@@ -219,36 +197,4 @@ fn a_copy_that_finds_no_room_tells_of_all_that_it_copied() {
     assert_eq!((error, mount.size(other)), (28, told));
     assert!(told > 0, "there was room for some");
     assert_eq!(mount.read(other, 0, MIB), mount.read(one, 1, told as usize));
-}
-
-/// A small file that was extended keeps its contents in the inode item, so its block 0 is not zeros
-/// although it has no extent.
-#[test]
-fn contents_in_the_inode_item_are_not_taken_for_zeros() {
-    let mount = Mount::new();
-    let (zeros, small) = (mount.create("zeros"), mount.create("small"));
-    mount.write(zeros, 0, &[0; 2 * BLOCK_BYTES]);
-    mount.write(small, 0, b"in the inode item");
-    mount.fsync(small);
-    mount.truncate(small, 2 * BLOCK_BYTES as u64).unwrap();
-    let answer = block_on(mount.fs.dedupe_range((zeros, 0), (small, 0), BLOCK_BYTES as u64)).unwrap();
-    assert_eq!(answer, Deduplicated::Shared(0));
-    assert_eq!(mount.read(small, 0, 17), b"in the inode item");
-}
-
-/// A message may name any offset.
-#[test]
-fn no_offset_is_too_large_to_be_refused() {
-    let mount = Mount::new();
-    let (one, other) = (mount.create("one"), mount.create("other"));
-    for ino in [one, other] {
-        mount.write(ino, 0, &pattern(1, 20_000));
-        mount.fsync_placed(ino);
-    }
-    for offset in [u64::MAX - 4095, u64::MAX / 4096 * 4096, u64::MAX] {
-        for (from, to) in [(0, offset), (offset, 0), (offset, offset)] {
-            let answer = block_on(mount.fs.dedupe_range((one, from), (other, to), 8192));
-            assert!(matches!(answer, Ok(Deduplicated::Shared(0)) | Err(_)), "{from} {to}: {answer:?}");
-        }
-    }
 }

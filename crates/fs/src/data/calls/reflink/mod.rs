@@ -1,4 +1,4 @@
-//! Blocks on which several extents lie: copies that share, deduplication, reference counts.
+//! Blocks on which several extents lie: copies that share, reference counts.
 //!
 //! An extent whose blocks others may use carries a mark, and blocks with more than one reference
 //! have a count, in an item of its own. Mark and count are committed in one transaction with the
@@ -6,9 +6,7 @@
 //! written in place.
 
 mod copy;
-mod dedupe;
 pub(in crate::data) mod take_over;
 mod usage;
 
-pub use dedupe::{Deduplicated, LoggedBlock};
 pub use usage::Usage;
