@@ -78,6 +78,11 @@ apps *options="--peers --runs 3":
     cargo build --profile dist
     tests/apps/run target/dist/syncline {{options}}
 
+# PostgreSQL and MariaDB without their protection from torn pages, through 1,000 power cuts each (root)
+database-cuts *options="":
+    cargo build --profile dist
+    tests/apps/database-cuts target/dist/syncline {{options}}
+
 # The POSIX test suite pjdfstest on a real mount (root; installs the suite into ~/.cache)
 pjdfstest:
     cargo build --profile dist
