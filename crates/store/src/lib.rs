@@ -35,6 +35,7 @@ mod reads;
 mod rebuild;
 mod recovery;
 mod regrow;
+mod replay;
 mod reserve;
 mod room;
 mod salvage;

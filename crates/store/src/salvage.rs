@@ -6,7 +6,8 @@
 
 use crate::memtable::Layers;
 use crate::newest::{Newest, take_live};
-use crate::recovery::{Ignored, RecoveryReport, Replayed, apply, assemble, unreadable_data};
+use crate::recovery::{Ignored, RecoveryReport, assemble};
+use crate::replay::{Replayed, apply, unreadable_data};
 use crate::slots::{ReadSlots, read_superblocks};
 use crate::snapshots::SavedSnapshots;
 use crate::{Chunk, Snapshot, Store, StoreError, StoreOptions};

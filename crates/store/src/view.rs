@@ -2,7 +2,8 @@
 //! image.
 
 use crate::memtable::Layers;
-use crate::recovery::{Replayed, assemble, load_space};
+use crate::recovery::{assemble, load_space};
+use crate::replay::Replayed;
 use crate::slots::read_superblocks;
 use crate::snapshots::{Table, usage};
 use crate::{Snapshot, SnapshotError, SnapshotUsage, Store, StoreError, StoreOptions};
