@@ -3,11 +3,12 @@
 //! allows, and through a second one during recovery. This is bounded black-box crash testing: crash
 //! bugs show in small workloads.
 //!
-//! `run` makes the log, `cuts` the images, `recover` opens them, and `judge` compares them with a
-//! model that is exact because a workload is a single sequence of calls.
+//! `run` makes the log by calls (`call`), `cuts` the images, `recover` opens them, and `judge`
+//! compares them with a model that is exact because a workload is a single sequence of calls.
 
 mod accounts;
 mod base;
+mod call;
 mod cuts;
 mod data;
 mod disk;
