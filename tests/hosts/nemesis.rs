@@ -129,7 +129,7 @@ impl Plan {
             trouble,
             pause: millis(rng, 0, 1_500),
             takeover: trouble != Trouble::Kill || rng.random_bool(0.5),
-            // The next one begins anew.
+            // The next one starts again.
             kill_taker: rng
                 .random_bool(0.15)
                 .then(|| rng.random_range(Duration::ZERO..takes.min(search / 5))),

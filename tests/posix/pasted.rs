@@ -14,11 +14,8 @@ use std::process::Command;
 const LEFT_ALONE: [&str; 6] =
     ["git clone https:", "cargo ", "syncline demo ", "syncline top ", "sudo ", "syncline crashlab mount "];
 
-/// Each sequence begins in an empty directory; a document continues where the one before ends.
-const SEQUENCES: [&[&str]; 2] = [
-    &[include_str!("../../README.md")],
-    &[include_str!("../../docs/FIRST-HOUR.md"), include_str!("../../docs/USING.md")],
-];
+/// Each begins in an empty directory.
+const DOCUMENTS: [&str; 2] = [include_str!("../../README.md"), include_str!("../../docs/GUIDE.md")];
 
 /// The lines of all code blocks that name no language.
 fn lines(document: &str) -> Vec<&str> {
@@ -33,13 +30,11 @@ fn the_lines_of_the_documents_run_as_they_stand() {
     skip_if!(no_fuse());
     skip_if!(not_root());
     skip_if!(tool("sqlite3", &[OsStr::new("--version")]).is_none().then_some("sqlite3 is not installed"));
-    for documents in SEQUENCES {
-        paste(documents);
-    }
+    DOCUMENTS.into_iter().for_each(paste);
 }
 
 /// Runs every line in a shell of its own.
-fn paste(documents: &[&str]) {
+fn paste(document: &str) {
     let place = Place::new();
     let script = |name: &str, text: &str| {
         let path = place.path().join(name);
@@ -51,7 +46,7 @@ fn paste(documents: &[&str]) {
     let programs = Path::new(program().get_program()).parent().unwrap().to_owned();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let _mounted = Leftover(&place);
-    let pasted: Vec<&str> = documents.iter().flat_map(|document| lines(document)).collect();
+    let pasted = lines(document);
     assert!(pasted.len() > 8, "{pasted:#?}");
     for line in pasted {
         if LEFT_ALONE.iter().any(|start| line.starts_with(start)) {

@@ -475,7 +475,7 @@ async fn is_read(store: &Arc<Store>, object: u64, extent: &Extent, index: u64) -
         return false;
     }
     // Looked up after the log, from which contents go to another place, never back here: a pin keeps
-    // these blocks from being used anew.
+    // these blocks from being reused.
     let (from, to) = (piece_start(blocks.start), blocks.end - 1);
     let keys = (Key::new(object, Kind::Extent, from), Key::new(object, Kind::Extent, to));
     let Ok(found) = store.scan(keys.0, keys.1, ITEMS_EACH).await else { return true };

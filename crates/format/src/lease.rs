@@ -56,7 +56,7 @@ pub struct Lease {
     /// Counts the writes of the block within a term. Whoever sees it change knows that the holder
     /// lives.
     pub sequence: u64,
-    /// Random, drawn anew for each term: the block is somebody else's exactly if this differs.
+    /// Random, drawn again for each term: the block is somebody else's exactly if this differs.
     pub nonce: [u8; 16],
     /// How long the lease is valid, counted from before a renewal is sent.
     pub duration_ms: u32,

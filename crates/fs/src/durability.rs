@@ -25,9 +25,9 @@ impl Filesystem {
         Ok((own, own.unwrap_or(self.options.durability)))
     }
 
-    /// Sets the class of a file, or of a directory and what will be made in it; without one, that
-    /// of the mount holds. What was changed before is as durable as it was. `NotPermitted` for an
-    /// immutable one, whose flags chattr(1) alone changes.
+    /// Sets the class of a file, or of a directory and its future entries; without one, the mount's class
+    /// holds. Earlier changes are as durable as they were. `NotPermitted` for an
+    /// immutable file, whose flags chattr(1) alone changes.
     pub async fn set_durability(&self, ino: Ino, class: Option<Durability>) -> Result<(), FsError> {
         let (features, bits) = match class {
             Some(class) => (FEATURE_DURABILITY, class.flags()),

@@ -45,7 +45,7 @@ pub struct Filesystem {
     /// Held for writing while a transaction of the library is applied, for reading by each call of
     /// the library. A mount has no such transactions and takes none of it.
     pub(crate) transactions: syncline_sync::asynchronous::RwLock<()>,
-    /// What the newest transaction did, for the laboratory.
+    /// The changes of the newest transaction, for the laboratory.
     pub(crate) last_transaction: syncline_sync::Mutex<Option<Together>>,
     pub(crate) counters: Counters,
     /// Receipts of the last syncs.

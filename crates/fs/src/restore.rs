@@ -41,7 +41,7 @@ pub struct Remade {
 pub struct RestoredAttributes {
     /// Permission bits (07777).
     pub permissions: u16,
-    /// The flags of the inode item. Those that tell of other items stay as they are.
+    /// The flags of the inode item. Flags that stand for other items stay as they are.
     pub flags: u32,
     /// Owner.
     pub uid: u32,

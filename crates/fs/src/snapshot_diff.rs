@@ -41,7 +41,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// By the paths; what was replaced goes before what is there instead.
+    /// By path; a removed file goes before the file that replaced it.
     fn order(&self) -> (&[u8], bool, &ChangeKind) {
         (&self.path, self.kind != ChangeKind::Removed, &self.kind)
     }

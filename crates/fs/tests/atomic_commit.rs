@@ -93,7 +93,7 @@ fn a_commit_is_bounded_by_its_extents() {
     assert!(found == block[..]);
 }
 
-/// A file that was written block by block is written anew in sequence.
+/// A file that was written block by block is written again in sequence.
 #[test]
 fn a_commit_is_bounded_by_the_extents_that_it_replaces() {
     let extents = extents();

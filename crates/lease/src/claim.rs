@@ -260,7 +260,7 @@ impl Claim {
             }
             Ok(Some(lease)) if lease.state == LeaseState::Released => self.claim(now, lease.term),
             Ok(Some(lease)) if Some(lease.nonce) == former => {
-                // It had read the block before, and wrote then. The time begins anew.
+                // It had read the block before, and wrote then. The time starts again.
                 self.allow_for(&lease);
                 self.repeats += 1;
                 if self.repeats > REPEATS_MAX {
@@ -342,7 +342,7 @@ impl Claim {
         }
     }
 
-    /// The claim does not count. It may have overwritten that of a holder, so the wait begins anew,
+    /// The claim does not count. It may have overwritten that of a holder, so the wait starts again,
     /// for the own block as for that of a stranger.
     fn too_slow(&mut self, now: Duration, took: Duration) -> Step {
         self.tries += 1;
@@ -379,7 +379,7 @@ impl Claim {
     }
 }
 
-/// Terms begin anew at the end of their range, which only a hostile block can reach.
+/// Terms start again at the end of their range, which only a hostile block can reach.
 fn next_term(term: u64) -> u64 {
     if term >= u64::MAX / 2 { 1 } else { term + 1 }
 }

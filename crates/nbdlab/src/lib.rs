@@ -224,7 +224,7 @@ impl Lab {
         change(&mut self.inner.spec.lock().unwrap());
     }
 
-    /// The server ends, forgets what it may, and is started anew at once (unless it is away).
+    /// The server ends, forgets what it may, and is restarted at once (unless it is away).
     pub fn crash(&self) {
         self.store(Store::crash);
         self.cut();

@@ -2,7 +2,7 @@
 //!
 //! # Promises
 //!
-//! They are those of [`syncline_device::Device`], also when the server is started anew or cannot be
+//! They are those of [`syncline_device::Device`], also when the server is restarted or cannot be
 //! reached for a while:
 //!
 //! - A flush that succeeded covers every write that had completed before, as the server promises

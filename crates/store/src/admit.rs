@@ -28,8 +28,8 @@ pub enum Admission {
     /// see on which side of the snapshot it is.
     Remove,
     /// Like `Shrink`, but for work that must go through: changes that were accepted earlier,
-    /// changes that hold what placing data anew may need (leases, a file's write-back), and placing
-    /// data anew itself. It does not wait for memory that becomes free only after that work, and is
+    /// changes that hold leases or write-backs of files, which relocating data may need, and the
+    /// relocation itself. It does not wait for memory that becomes free only after that work, and is
     /// never refused.
     Finish,
 }
@@ -310,7 +310,7 @@ impl Store {
         // Memory already needs the rest in the worst case; a checkpoint gives back whatever it
         // needs less than that.
         let ended = match passes {
-            // Proceed whatever the result. Whoever is leaving a log may be waiting for this change.
+            // Proceed even if it failed: the task that leaves the log may be waiting for this change.
             true => self.checkpoint_for_room().await,
             false => self.checkpoint_beside_others().await,
         };
@@ -330,7 +330,7 @@ impl Store {
             if let Some(admitted) = admitted {
                 return Ok(admitted);
             }
-            // A checkpoint of what others have committed meanwhile.
+            // A checkpoint of the changes that others have committed meanwhile.
             self.checkpoint_beside_others().await?;
             self.wait_for_readers(enough).await;
         }

@@ -31,7 +31,7 @@ pub struct Held {
     pub data_writes: u64,
     /// Changes that are not in the tree yet.
     pub memtable_bytes: u64,
-    /// True while data is being placed anew: nobody waits for limits meanwhile.
+    /// True while data is being relocated: nobody waits for limits meanwhile.
     pub leaving_log: bool,
 }
 

@@ -16,10 +16,10 @@ use syncline_sync::Event;
 use syncline_sync::asynchronous::{MutexGuard, RwLock, RwLockWriteGuard};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
-/// What brackets, seals and checkpoints have in common.
+/// The locks that brackets, seals and checkpoints share.
 #[derive(Default)]
 pub(crate) struct Brackets {
-    /// Held for writing by an open bracket, for reading by whoever seals.
+    /// Held for writing by an open bracket, for reading by a seal.
     pub(crate) sealing: RwLock<()>,
     /// Counts beginnings and ends of holding checkpoints off: while it is odd, no checkpoint begins.
     held_off: AtomicU64,

@@ -61,7 +61,7 @@ impl Branch {
         &self.store
     }
 
-    /// Blocks that it can still take, beside those that are reserved for what is in memory.
+    /// Free blocks of the branch that are not reserved for changes in memory.
     pub fn free_blocks(&self) -> u64 {
         self.store.space.free_blocks().saturating_sub(self.store.reserved.load(Ordering::Acquire))
     }
@@ -342,7 +342,7 @@ impl Store {
     }
 }
 
-/// The first segment for the log of a branch, and the rest of what it is lent.
+/// The first log segment of a branch, cut from the lent runs, and the runs that remain.
 fn segment_of(lent: &[BlockRun], now: Geometry) -> Option<(BlockRun, Vec<BlockRun>)> {
     let longest = lent.iter().max_by_key(|run| run.blocks)?;
     let segment = BlockRun::new(longest.start, longest.blocks.min(segment_blocks(now.total_blocks)));
@@ -354,8 +354,8 @@ fn segment_of(lent: &[BlockRun], now: Geometry) -> Option<(BlockRun, Vec<BlockRu
     Some((segment, rest))
 }
 
-/// The same state in an image that is as large as it is now, and may have grown since. What its map
-/// needs for that goes to `lent`.
+/// The same state at the image's present size, if the image has grown since. The blocks that its larger
+/// space map needs are taken from `lent`.
 async fn in_size(
     tracker: &Arc<FlushTracker>,
     then: Superblock,

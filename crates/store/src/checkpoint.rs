@@ -106,7 +106,7 @@ impl Store {
     /// Brings the tree up to date and empties the log. The caller holds no lease.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         match self.checkpoint_keeping_log().await {
-            // A task that places data anew may come here for room, and must not wait for itself.
+            // A task that relocates data may come here for room, and must not wait for itself.
             Err(StoreError::Device(error)) if self.has_hole() && !self.is_leaving_log() => {
                 Box::pin(self.leave_log_after(error)).await
             }
@@ -114,7 +114,7 @@ impl Store {
         }
     }
 
-    /// A checkpoint for callers that may hold leases. Placing refused data anew takes the leases of
+    /// A checkpoint for callers that may hold leases. Relocating refused data takes the leases of
     /// files, so the caller would wait for itself: that is left to the background.
     pub(crate) async fn checkpoint_for_room(&self) -> Result<(), StoreError> {
         let wanted = self.last_op();
@@ -545,7 +545,7 @@ impl Store {
     }
 
     /// The same for a filesystem that could not write all that it had accepted: its image is not marked
-    /// as unmounted, so that whoever unmounts it learns that.
+    /// as unmounted, so that the unmount reports it.
     pub async fn close_incomplete(&self) -> Result<(), StoreError> {
         self.close_as(false).await
     }

@@ -45,7 +45,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What makes the device take writes again, if it refuses them.
+    /// The step that makes a device that refuses writes take them again.
     pub(crate) fn mending_device(&self) -> &'static str {
         let Self::Device(error) = self else { return MENDING };
         match error.io_error().map(|error| error.kind()) {

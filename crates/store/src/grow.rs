@@ -47,7 +47,7 @@ impl Store {
         let _alone = self.growing.lock().await;
         let present = self.geometry();
         if let Some(total_blocks) = size_bytes.map(|bytes| bytes / BLOCK) {
-            // The device may be enlarged by what it lacks.
+            // A device that is too short may be enlarged.
             check(u64::MAX, present, total_blocks)?;
         }
         let device_bytes = self.device().enlarge_to(size_bytes.unwrap_or(0) / BLOCK * BLOCK).await?;

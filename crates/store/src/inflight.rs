@@ -180,7 +180,7 @@ impl DataWrite {
     pub fn checksums(&self) -> &[Crc] {
         &self.0.checksums
     }
-    /// Those of a part of it.
+    /// The checksums of a part of the blocks.
     pub fn checksums_of(&self, part: BlockRun) -> &[Crc] {
         let first = (part.start - self.run().start) as usize;
         &self.0.checksums[first..first + part.blocks as usize]
@@ -199,7 +199,7 @@ impl DataWrite {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// True if a flush covered it before anything named it: whoever names it need not wait for it.
+    /// True if a flush covered the write before a batch named it: that batch need not wait for it.
     pub(crate) fn is_covered(&self) -> bool {
         self.0.is_covered
     }

@@ -2,7 +2,7 @@
 //!
 //! When a write of a sealed batch, or of data that one names, fails again after being repeated, the
 //! log has a hole: it cannot acknowledge anything from that batch on. So the log is left behind.
-//! Data that could not be written is placed anew, and a checkpoint puts all changes into the tree
+//! Data that could not be written is relocated, and a checkpoint puts all changes into the tree
 //! and opens a log of a new epoch in a segment of its own. The checkpoint's superblock acknowledges
 //! the changes.
 //!
@@ -30,7 +30,7 @@ use syncline_format::superblock::LogStart;
 use syncline_format::{BlockRun, Epoch, Key};
 use syncline_sync::atomic::Ordering;
 
-/// How many times data is placed anew before the device counts as unwritable: the new place may be
+/// How many times data is relocated before the device counts as unwritable: the new place may be
 /// bad, too.
 const ROUNDS_MAX: usize = 4;
 
@@ -39,7 +39,7 @@ const ROUNDS_MAX: usize = 4;
 const OTHERS_LEAVE_ROUNDS: u32 = 40;
 const OTHERS_LEAVE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Places data anew for a store, which does not know what its items mean.
+/// Relocates data for a store, which does not know what its items mean.
 pub trait Relocate: Send + Sync {
     /// Makes sure that no item refers to blocks of `run` any more; their contents stay readable
     /// meanwhile. Does not wait for a checkpoint.
@@ -81,7 +81,7 @@ impl Drop for Passing<'_> {
 }
 
 impl Store {
-    /// Sets the object that places data anew where the device refuses it. Without one, only the log
+    /// Sets the object that relocates data where the device refuses it. Without one, only the log
     /// itself can be left.
     pub fn set_relocation(&self, by: Arc<dyn Relocate>) {
         let _ = self.relocation.set(by);
@@ -134,7 +134,7 @@ impl Store {
         }
     }
 
-    /// True while data is being placed anew.
+    /// True while data is being relocated.
     pub(crate) fn is_leaving_log(&self) -> bool {
         self.leaving_log.load(Ordering::Acquire)
     }
@@ -174,9 +174,9 @@ impl Store {
         Ok(())
     }
 
-    /// Has data placed anew where it can't be written, and quarantines the old blocks.
+    /// Relocates data that could not be written, and quarantines its old blocks.
     async fn relocate_lost_data(&self) -> Result<(), StoreError> {
-        // Placing data anew takes ordinary writes, which could wait for room that only this makes.
+        // Relocating data takes ordinary writes, which could wait for room that only this makes.
         let _nobody_waits = Passing::begin(self);
         let mut last = None;
         for _ in 0..ROUNDS_MAX {

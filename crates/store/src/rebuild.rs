@@ -1,4 +1,4 @@
-//! Writes the tree and space map of an image anew beside the old ones, and then switches over.
+//! Writes a new tree and space map beside the old ones of an image, and then switches over.
 //!
 //! Steps, and what a crash leaves at each: (1) nodes and space pages go to blocks that neither the
 //! old image nor any data uses; (2) they are flushed, and read back; (3) a superblock goes to the
@@ -39,7 +39,7 @@ pub struct Rebuild {
     op_seq: u64,
     slot: usize,
     generation: u64,
-    /// The snapshots of the new image, if their table must be written anew.
+    /// The snapshots of the new image, if their table must be written again.
     snapshots: Option<SavedSnapshots>,
 }
 

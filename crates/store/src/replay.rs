@@ -108,7 +108,7 @@ impl Replayed {
             objects: superblock.objects,
             next_object: superblock.next_object,
             op_seq: superblock.op_seq,
-            // Greater than any value seen, whoever wrote it.
+            // Greater than any value seen, in batches that count or not.
             generation: newest.max(slots.generation_seen).max(superblock.generation) + 2,
             end: found.end,
             segments: segments(superblock, found),
@@ -188,8 +188,7 @@ pub(crate) fn apply(
                 report.ignored.block.get_or_insert(run.start);
             }
             Record::Name(..) => {
-                // Continuing would hand out blocks twice: to this batch and to whoever gets them
-                // later.
+                // Continuing would allocate these blocks twice: to this batch, and later to others.
                 let detail = FormatError::Field { structure: "log record", field: "name of a block in use" };
                 return Err(StoreError::Corrupt { addr: header.addr, detail });
             }

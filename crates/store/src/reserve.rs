@@ -183,9 +183,9 @@ impl Store {
     }
 
     /// Gives back a part of a write as [`abandon`](Self::abandon) does, and reserves as many blocks
-    /// for what comes in its place.
+    /// for the write that replaces it.
     pub fn abandon_for(self: &Arc<Self>, data: &DataWrite, part: BlockRun) -> Reservation {
-        // Promised first: who looks for room in between finds less of it, never too much.
+        // Reserved first: a task that looks for room in between finds too little, never too much.
         let reservation = self.set_aside(part.blocks);
         self.abandon(data, part);
         reservation

@@ -209,7 +209,7 @@ impl Store {
         self.room_after_checkpoint().data_blocks()
     }
 
-    /// Blocks that an ordinary change must leave free: two checkpoints of what is in memory, log
+    /// Blocks that an ordinary change must leave free: two checkpoints of the changes in memory, log
     /// segments, and a floor for deletes on a full filesystem.
     fn reserve_blocks(&self, coming: ChangeSize) -> u64 {
         if self.breaks(Canary::NoReserve) {
@@ -218,7 +218,7 @@ impl Store {
         self.needed_blocks(coming) + self.floor_blocks() + 2 * self.segment_blocks()
     }
 
-    /// Blocks that checkpoints may need for what is in memory and for the changes under way.
+    /// Blocks that checkpoints may need for the changes in memory and for those under way.
     fn needed_blocks(&self, coming: ChangeSize) -> u64 {
         // If no snapshot keeps blocks, a checkpoint that only names data gives back what it takes.
         let coming = match self.space.keeps_any() {

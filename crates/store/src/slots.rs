@@ -137,7 +137,7 @@ impl ReadSlots {
     }
 
     /// Rewrites copies that could not be read or were never written with the contents of their
-    /// slot's other copy, durably, before anything else is written on the basis of what was read.
+    /// slot's other copy, durably, before any other write relies on the superblock that was read.
     ///
     /// An unreadable copy may hold a superblock that was being written when the power failed, newer
     /// than the one that recovery continues from. If it became readable later it would count, and

@@ -135,7 +135,7 @@ pub(crate) struct Adopted {
 #[derive(Clone)]
 pub(crate) struct Replaced {
     pub(crate) id: u64,
-    /// What the other snapshots keep, without the new one.
+    /// The blocks that the other snapshots keep.
     pub(crate) rest: KeptMap,
 }
 
@@ -333,8 +333,8 @@ impl Store {
         self.create_snapshot_with(name, created_ns, &|| Box::pin(async { Ok(()) })).await
     }
 
-    /// Makes a snapshot of one moment (promise P10): of everything committed so far, and of what
-    /// `submit` commits. From before that call to the cut no change begins (`standstill`). It is
+    /// Makes a snapshot of one moment (promise P10): of everything committed so far, and of the
+    /// changes that `submit` commits. From before that call to the cut no change begins (`standstill`). It is
     /// called again if the device refuses the first attempt.
     pub async fn create_snapshot_with<'a, E: From<StoreError>>(
         &self,
@@ -444,7 +444,7 @@ pub async fn kept_by_snapshots(
     Ok(runs)
 }
 
-/// What can be saved of the snapshots of a damaged image.
+/// The snapshots of a damaged image that can be saved.
 #[derive(Clone, Debug)]
 pub struct SavedSnapshots {
     /// The snapshots whose space maps can be read.
@@ -455,7 +455,7 @@ pub struct SavedSnapshots {
     pub kept: Vec<BlockRun>,
     /// The blocks of the table.
     pub table: Vec<BlockRun>,
-    /// The table must be written anew, elsewhere: snapshots are given up, or it lies in what one keeps.
+    /// The table must be written again, elsewhere: snapshots are given up, or it lies in what one keeps.
     pub moves: bool,
 }
 
@@ -484,7 +484,7 @@ impl SavedSnapshots {
         Ok(Self { entries, given_up, kept: kept.runs(), table, moves })
     }
 
-    /// Writes a table of what is left to free blocks, and makes the superblock point to it. Waits for the
+    /// Writes a table of the saved snapshots to free blocks, and makes the superblock point to it. Waits for the
     /// writes.
     pub(crate) async fn write_table(
         &self,
@@ -538,8 +538,8 @@ pub async fn table_of_snapshots(
     Ok(Table::read(device, superblock).await?.blocks)
 }
 
-/// Fails for the name of what has come of a stream so far: half a snapshot, which nobody is to mount, send
-/// or roll back to.
+/// Refuses the name of a stream's received part: half a snapshot, which can't be mounted, sent or rolled
+/// back to.
 pub fn require_visible(name: &str) -> Result<(), StoreError> {
     match name == RECEIVING {
         true => Err(SnapshotError::NotFound { name: name.to_owned() }.into()),

@@ -15,7 +15,7 @@ use syncline_sync::Event;
 use syncline_sync::asynchronous::MutexGuard;
 use syncline_sync::atomic::{AtomicBool, Ordering};
 
-/// What every change passes when it begins.
+/// The gate that every change passes when it begins.
 #[derive(Default)]
 pub(crate) struct Gate {
     closed: AtomicBool,

@@ -70,10 +70,10 @@ pub struct Store {
     pub(crate) flushing: AtomicBool,
     /// Held while leaving the log.
     pub(crate) leaving: syncline_sync::asynchronous::Mutex<()>,
-    /// Data is being placed anew so that the log can be left: changes needed for that do not wait
+    /// Data is being relocated so that the log can be left: changes needed for that do not wait
     /// for a flush or a checkpoint, which would come only after them.
     pub(crate) leaving_log: AtomicBool,
-    /// Places data anew where the device refuses it.
+    /// Relocates data where the device refuses it.
     pub(crate) relocation: OnceLock<Arc<dyn Relocate>>,
     pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// Position of the newest committed transaction that changed more than the place of contents: when
-    /// it is durable, a crash takes nothing of what was done up to now.
+    /// it is durable, a crash loses no change made up to now.
     pub fn last_change(&self) -> OpSeq {
         OpSeq(self.last_change.load(Ordering::Acquire))
     }

@@ -98,7 +98,7 @@ pub struct BatchesTrace {
     pub last: u64,
     /// Bytes of log written, in whole blocks.
     pub log_bytes: u64,
-    /// Bytes of data that these batches name, whoever wrote it.
+    /// Bytes of data that these batches name, written by any task.
     pub data_bytes: u64,
     /// Items set.
     pub items: ItemCounts,

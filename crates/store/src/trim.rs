@@ -35,7 +35,7 @@ pub(crate) struct Discarding {
     /// for them.
     pub(crate) batch: syncline_sync::asynchronous::Mutex<()>,
     /// Blocks that became free and are still to be discarded. The lock is held while discarding, so
-    /// whoever gets it next finds the earlier ones done.
+    /// the next holder finds the earlier ones discarded.
     sweep: syncline_sync::asynchronous::Mutex<VecDeque<BlockRun>>,
     /// The filesystem is being unmounted: the background leaves the rest to the unmount, which has
     /// little time.

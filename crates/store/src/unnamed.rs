@@ -1,10 +1,10 @@
-//! Data that is durable before anything names it: that of an atomic write that is too large for
+//! Data that is durable before a batch names it: the data of an atomic write that is too large for
 //! memory.
 //!
 //! Its blocks are allocated in memory only, and neither a batch nor a superblock leads to them. So a
 //! crash makes them free again by itself. Other writes keep their buffers until a flush covers a
-//! batch that names them (rule R6). Of these, a flush covers each before its buffers go, whoever
-//! names it later: from then on its blocks hold what was written, whatever later flushes do.
+//! batch that names them (rule R6). A flush covers each of these writes before
+//! its buffers go. From then on its blocks hold the written bytes, whether later flushes fail or not.
 
 use crate::tickets::Tickets;
 use crate::{Canary, DataWrite, Store, StoreError};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Waits until these writes, which nothing names, have completed and a flush covers them. What is
-    /// returned stands for them from then on, and keeps no memory but their checksums. If it fails,
-    /// they are as before.
+    /// Waits until these writes, which nothing names, have completed and a flush covers them. Returns
+    /// writes that stand for them from then on, with their checksums and without their buffers. On an
+    /// error they stay as they were.
     pub async fn cover_unnamed(self: &Arc<Self>, writes: &[DataWrite]) -> Result<Vec<DataWrite>, StoreError> {
         if !self.breaks(Canary::SpillUncovered) {
             self.flush_unnamed(writes).await?;

@@ -1,7 +1,7 @@
 //! Snapshots as streams: what `syncline send` writes and `syncline receive` reads.
 //!
 //! A stream is a header and records (`header`, `record`, `frame`). [`send`] makes one of a snapshot,
-//! or of the difference to an older one; [`receive`] makes the snapshot anew in another image, beside
+//! or of the difference to an older one; [`receive`] makes the snapshot in another image, beside
 //! what is there, and shows it when all of it is there. [`receive_in_pieces`] also keeps what has come
 //! of a stream that is cut off, and [`resume`] sends the rest, by the [`Token`] that tells how much came.
 #![forbid(unsafe_code)]

@@ -31,7 +31,7 @@ const DIRECT: u32 = 16;
 const NUMBERS: Range<u32> = 4096..32768;
 /// How many numbers are tried: an image that is mounted several times for reading needs more than one.
 const NUMBERS_TRIED: u32 = 64;
-/// How often, and after what pause, one that was removed at once is made anew: the kernel takes
+/// How often, and after what pause, one that was removed at once is made again: the kernel takes
 /// milliseconds for a removal. (In a `/dev` of which the kernel does not take care it never appears.)
 const MAKING_TRIED: u32 = 500;
 const MAKING_PAUSE: Duration = Duration::from_millis(2);

@@ -37,7 +37,7 @@ impl Draft {
         &mut self.receipt.why
     }
 
-    /// The record of what the call itself writes and logs, for the caller to fill in.
+    /// The record of the call's own writes and log records, for the caller to fill in.
     pub(crate) fn submitted(&mut self) -> &mut Submitted {
         &mut self.receipt.submitted
     }

@@ -21,7 +21,7 @@ struct Applying<'a> {
     made: HashMap<usize, Ino>,
     /// All inodes touched so far.
     touched: BTreeMap<Ino, Arc<Inode>>,
-    /// What is written and logged of their data, for the receipt.
+    /// The writes and log records of their data, for the receipt.
     note: &'a mut Submitted,
 }
 

@@ -59,7 +59,7 @@ impl Known {
         refuse(self.flags & FLAG_IMMUTABLE != 0 || (self.flags & FLAG_APPEND != 0 && offset < self.size))
     }
 
-    /// What a write or a new size does to a file's capabilities.
+    /// Removes a file's capabilities, as a write or a new size does.
     pub(super) fn drop_capability(&mut self) {
         let changed = self.xattrs.get(CAPABILITY).copied();
         if changed.unwrap_or(self.flags & FLAG_CAPABILITY != 0) {
@@ -168,7 +168,7 @@ fn as_it_is(fs: &Filesystem, inode: &Arc<Inode>) -> Known {
 }
 
 impl Known {
-    /// What a symbolic link leads to.
+    /// The target of a symbolic link.
     pub(super) async fn read_target(&self, fs: &Filesystem) -> Result<Vec<u8>, FsError> {
         let Some(inode) = &self.inode else { return Ok(self.target.clone().unwrap_or_default()) };
         let _lease = inode.lease.read().await;

@@ -41,7 +41,7 @@ const CHECKPOINTS_AWAITED: u32 = 4;
 /// How often a commit looks for room while others are being applied, before it keeps them from it.
 const SEARCHES: u32 = 16;
 
-/// What a transaction did: the laboratory compares it with what a crash leaves.
+/// The changes of a transaction: the laboratory compares them with the state after a crash.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct Together {
@@ -52,21 +52,21 @@ pub struct Together {
 }
 
 impl Filesystem {
-    /// What the newest transaction did.
+    /// The changes of the newest transaction.
     #[doc(hidden)]
     pub fn last_transaction(&self) -> Option<Together> {
         self.last_transaction.lock().clone()
     }
 
     /// Keeps transactions from being applied for as long as the guard lives. With it, a call sees
-    /// all of a transaction or nothing. Whoever holds it must not ask for another one, and waits for
-    /// no commit.
+    /// all of a transaction or nothing. Its holder must not ask for another one, nor
+    /// wait for a commit.
     pub async fn beside_transactions(&self) -> RwLockReadGuard<'_, ()> {
         self.transactions.read().await
     }
 
     /// Applies all steps, or none, and makes them durable with one flush; if everything that they
-    /// touch is of class `ordered`, a flush is promised. Those who hold a guard of
+    /// touch is of class `ordered`, a flush is promised. Holders of a guard of
     /// [`beside_transactions`](Self::beside_transactions) see all of it or nothing; others may see a
     /// part. The caller holds no such guard.
     pub async fn transact(&self, caller: Caller, steps: &[Step]) -> Result<(), NotCommitted> {

@@ -37,7 +37,7 @@ const INHERITED_UNITS: u64 = 2 * BLOCK_UNITS;
 /// Bytes of the names of these lists.
 const INHERITED_LIST_BYTES: u32 = 64;
 
-/// What one step does, to which inodes.
+/// The effect of one step, and its inodes.
 pub(super) enum Deed<'a> {
     /// Makes the inode of this step.
     Create {
@@ -97,7 +97,7 @@ pub(super) enum Deed<'a> {
     },
 }
 
-/// What a transaction will do.
+/// The effects of a transaction.
 pub(super) struct Planned<'a> {
     /// Each with the index of its step.
     pub deeds: Vec<(usize, Deed<'a>)>,

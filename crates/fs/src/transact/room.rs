@@ -13,11 +13,11 @@ pub const STEPS_MAX: usize = 16384;
 /// the values of attributes.
 pub const TRANSACTION_BYTES_MAX: u64 = MANY_BLOCKS_MAX * BLOCK_BYTES as u64;
 
-/// What one step takes besides its payload: the items of an inode, its directory, its name and a
+/// The room of one step besides its payload: the items of an inode, its directory, its name and a
 /// quota, with the largest contents that an inode item may have.
 const STEP: ChangeSize = ChangeSize { items: 8, bytes: 3072 };
 
-/// What a transaction takes at most.
+/// The most room that a transaction takes.
 pub(super) struct Needs {
     size: ChangeSize,
     /// Blocks of data.
@@ -48,7 +48,7 @@ impl Needs {
                 Action::Write { data, offset } => {
                     let blocks = blocks_of(*offset, data.len());
                     written += blocks;
-                    // A file that outgrows its inode item takes a block for what that held.
+                    // A file that outgrows its inode item takes a block for the contents of the item.
                     edges += 1;
                     add(data::size_of_names(blocks + 1));
                 }

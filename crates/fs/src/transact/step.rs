@@ -15,7 +15,7 @@ pub struct Step {
     pub action: Action,
 }
 
-/// What a step does.
+/// The change that a step makes.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Makes an empty regular file.
@@ -25,12 +25,12 @@ pub enum Action {
         /// An existing file is an error; otherwise it stays as it is.
         exclusive: bool,
     },
-    /// Gives a file that was made without a name its first one. What was written to it, however
-    /// much, is written before the transaction is applied.
+    /// Gives a file that was made without a name its first one. All its dirty data
+    /// is written before the transaction is applied.
     Link {
         /// The file. It must stay open until the commit.
         ino: Ino,
-        /// What has the name is an error; otherwise it is replaced.
+        /// An existing inode of that name is an error; otherwise it is replaced.
         exclusive: bool,
     },
     /// Makes a directory.
@@ -47,7 +47,7 @@ pub enum Action {
     Write {
         /// First byte in the file.
         offset: u64,
-        /// What to write.
+        /// The bytes to write.
         data: Bytes,
     },
     /// Sets the size of a regular file.

@@ -103,7 +103,7 @@ impl Drop for Bench {
     }
 }
 
-/// Every request's future is allocated and filled anew, so it must be small. Steps that few
+/// Every request's future is allocated and filled again, so it must be small. Steps that few
 /// requests need, such as a checkpoint or a read of a tree node, are boxed where they begin.
 #[test]
 fn serving_a_request_takes_little_memory() {

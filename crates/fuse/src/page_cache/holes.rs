@@ -55,7 +55,7 @@ impl Holes {
     }
 
     /// The pages recorded for a file, which the caller has the kernel drop. Unless there are none,
-    /// the caller says with [`Holes::left`] what came of it. Later reads record anew.
+    /// the caller says with [`Holes::left`] what came of it. Later reads record again.
     pub fn leave(&self, ino: Ino) -> Vec<Range<u64>> {
         if self.len.load(Ordering::Acquire) == 0 {
             return Vec::new();

@@ -104,7 +104,7 @@ impl Host {
         }
     }
 
-    /// It is started anew, with a clock that runs.
+    /// It is restarted, with a clock that runs.
     pub fn reboots(&mut self, now: u64) {
         self.stopped_until = self.stopped_until.min(now);
         self.goes_on();

@@ -31,7 +31,7 @@ pub trait Fence: Send + Sync {
     /// Called whenever a part of a write or discard goes to the socket, on whichever thread sends it:
     /// what the socket has no room for may lie in this device for any time. As
     /// [`may_still_write`](Self::may_still_write), which it is unless a fence makes a difference
-    /// between what was begun and what is sent anew.
+    /// between what was begun and what is sent again.
     fn may_send(&self) -> Result<(), DeviceError> {
         self.may_still_write()
     }

@@ -78,7 +78,7 @@ impl Flushes {
         self.owed.is_some()
     }
 
-    /// The connection is gone: the flush in flight is to be sent anew.
+    /// The connection is gone: the flush in flight is to be sent again.
     pub(super) fn requeue(&mut self, now: Instant) {
         let mut waiters = self.flight.take().map_or_else(Vec::new, |flight| flight.waiters);
         waiters.iter_mut().for_each(|waiter| waiter.breaks.add(now));

@@ -1,6 +1,6 @@
 //! The writes and discards that no flush covers yet, kept to be done again.
 //!
-//! A server that was started anew may have forgotten everything that no flush covered. So each
+//! A server that was restarted may have forgotten everything that no flush covered. So each
 //! write stays here, as shared bytes, until one does, and is written again after a reconnect. The
 //! order is that of the calls, and no two that overlap are ever in flight at once (the later one
 //! waits), so for each block the order of calls, of execution and of completion is one, and what is
@@ -105,7 +105,7 @@ impl Kept {
         self.open_bytes += entry.weight();
     }
 
-    /// Forgets one in flight: it failed, is durable by itself, or will be sent anew.
+    /// Forgets one in flight: it failed, is durable by itself, or will be sent again.
     pub(super) fn forget(&mut self, seq: u64) {
         let Some(entry) = self.entries.remove(&seq) else { return };
         debug_assert!(entry.state == Progress::InFlight);

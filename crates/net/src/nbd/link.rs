@@ -1,5 +1,5 @@
 //! The connections that are in use together. When one of them breaks, all end: the server may have
-//! been started anew, and then it has forgotten the others too.
+//! been restarted, and then it has forgotten the others too.
 
 use super::channel::{Channel, Incoming};
 use super::handshake::Export;

@@ -340,7 +340,7 @@ fn add_connections(shared: &Shared, export: &Export, fresh: &mut Vec<Fresh>) -> 
             }
         }
     }
-    // The server may have been started anew in between, and a flush over a later connection would
+    // The server may have been restarted in between, and a flush over a later connection would
     // prove nothing about what an earlier one wrote. So each must be alive after the last stands.
     let last = fresh.len() - 1;
     for fresh in &mut fresh[..last] {

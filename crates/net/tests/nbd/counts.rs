@@ -49,7 +49,7 @@ fn flushes_asked_for_meanwhile_share_the_next_one() {
     assert_eq!(lab.count(FLUSH), 2);
 }
 
-/// Otherwise a slow server that is started anew is busy with what it has forgotten for longer than a
+/// Otherwise a slow server that is restarted is busy with what it has forgotten for longer than a
 /// lease lasts.
 #[test]
 fn much_that_was_written_seconds_ago_is_flushed_unasked() {

@@ -86,7 +86,7 @@ impl Task {
         tracing::trace!(ino, ?answer, "atomic write");
         match answer {
             Err(FsError::AtomicWriteTooLarge) => return Err(Failure::Expected),
-            // A limit that was set meanwhile counts all of it anew.
+            // A limit that was set meanwhile counts all of it again.
             Err(FsError::QuotaExceeded) if self.limits() != limits => return Err(Failure::Expected),
             answer => finds_room(answer)?,
         }

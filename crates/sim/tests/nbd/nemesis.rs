@@ -17,7 +17,7 @@ const PICKS_MAX: u64 = 400_000;
 /// The strikes that are allowed in a phase of a life.
 #[derive(Clone, Copy)]
 pub struct May {
-    /// The server ends and is started anew.
+    /// The server ends and is restarted.
     pub restart: bool,
     /// Requests fail.
     pub fail: bool,

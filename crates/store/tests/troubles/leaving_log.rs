@@ -86,7 +86,7 @@ fn data_that_found_no_room_in_the_log_is_placed_anew_too() {
     );
 }
 
-/// Starts a sync of data that is being placed anew when this returns, beside blocks that become
+/// Starts a sync of data that is being relocated when this returns, beside blocks that become
 /// free with the next checkpoint.
 fn meet_a_bad_sector(
     store: &Arc<Store>,
@@ -108,7 +108,7 @@ fn meet_a_bad_sector(
     syncing
 }
 
-/// Data of one file is placed anew, while an unrelated writer needs the room that a checkpoint
+/// Data of one file is relocated, while an unrelated writer needs the room that a checkpoint
 /// makes.
 #[test]
 fn a_writer_that_needs_room_is_not_told_of_the_sector_of_another() {
@@ -129,7 +129,7 @@ fn a_writer_that_needs_room_is_not_told_of_the_sector_of_another() {
     assert!(other.is_ok(), "write(2) of another file: {other:?}; a moment later: {later:?}");
 }
 
-/// Data of one file is placed anew, while a rename needs as much of the reserve as a checkpoint
+/// Data of one file is relocated, while a rename needs as much of the reserve as a checkpoint
 /// gives back.
 #[test]
 fn a_change_that_needs_the_reserve_is_not_told_of_the_sector_of_another() {

@@ -1,4 +1,4 @@
-//! While data is placed anew, writers wait for memory as always.
+//! While data is relocated, writers wait for memory as always.
 
 use crate::support::{Unruly, allocate, background, image, key, name, open, place_elsewhere, quiet, write};
 use std::sync::Arc;

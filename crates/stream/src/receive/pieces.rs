@@ -173,7 +173,7 @@ impl<R: Read> Pieces<'_, R> {
     fn needed_by(&self, record: &Record, branch: &Branch) -> u64 {
         match record {
             Record::Reserve { length, .. } => length.div_ceil(BLOCK_BYTES as u64),
-            // Every inode below gets its number, so all nodes may be written anew. A quarter of what is
+            // Every inode below gets its number, so all nodes may be written again. A quarter of what is
             // free stays for others.
             Record::Quota { .. } => {
                 let now = branch.store().superblock();

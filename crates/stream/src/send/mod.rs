@@ -38,7 +38,7 @@ pub async fn send(
 }
 
 /// The rest of the stream that [`send`] makes, behind what the receiver has. A snapshot never changes,
-/// and its stream is always the same: the records that the receiver has are made anew, compared with
+/// and its stream is always the same: the records that the receiver has are made again, compared with
 /// the token, and not written.
 pub async fn resume(
     source: &Source<'_>,

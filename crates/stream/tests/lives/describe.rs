@@ -18,7 +18,7 @@ use syncline_fs::types::{Algorithm, FileType, Ino};
 pub enum Stored {
     Data,
     Packed(Algorithm),
-    /// Of a compressed unit of which not all blocks are used any more: it is compressed anew, if
+    /// Of a compressed unit of which not all blocks are used any more: it is compressed again, if
     /// that saves enough.
     Part,
     Reserved,
@@ -233,7 +233,7 @@ pub fn require_same(sent: &Whole, received: &Whole, what: &str) {
         let other = received.inodes.get(ino).unwrap_or_else(|| panic!("{what}: inode {ino} is missing"));
         let mut other = other.clone();
         for (block, stored) in &inode.blocks {
-            // How data is compressed anew is not part of what is promised.
+            // How data is compressed again is not part of what is promised.
             let anew = |other: &Stored| *stored != Stored::Reserved && *other != Stored::Reserved;
             if let Some(other) = other.blocks.get_mut(block).filter(|other| anew(other)) {
                 *other = *stored;

@@ -161,7 +161,7 @@ fn room_that_is_set_aside_does_not_stop_the_next_stream() {
     }
 }
 
-/// Each inode below a directory gets the number of its limit, so the whole tree is written anew.
+/// Each inode below a directory gets the number of its limit, so the whole tree is written again.
 #[test]
 fn a_limit_of_a_large_tree_is_set_with_the_room_that_there_is() {
     const FILES: u32 = 6000;

@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// The same world on another device, opened anew.
+    /// The same world on another device, opened again.
     pub fn moved_to(self, device: Arc<MemoryDevice>) -> Self {
         let Self { spawn, inos, dirs, pairs, canary, .. } = self;
         Self { inos, dirs, pairs, ..Self::open_breaking(device, &spawn, canary) }

@@ -71,7 +71,7 @@ impl Filesystem {
     }
 
     /// Writes data that was stored through a mapping of the file and arrives only now. The file
-    /// keeps its privileges (setuid, setgid, capabilities), whoever stored the data.
+    /// keeps its privileges (setuid, setgid, capabilities), by whichever user the data was stored.
     pub async fn write_mapped(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
         let written = write::write(self, &inode, offset, data, Writer::Mapping, None).await;

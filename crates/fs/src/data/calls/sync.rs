@@ -206,8 +206,8 @@ pub(crate) async fn sync_many(fs: &Filesystem, inodes: &[Arc<Inode>], uid: u32) 
     result
 }
 
-/// The same for a transaction of the library that has begun its receipt and submitted its data. What
-/// others write to these files meanwhile is theirs to sync, and may be more than one batch takes.
+/// The same for a transaction of the library that has begun its receipt and submitted its data. Other
+/// callers' writes to these files meanwhile are not part of it, and may be more than one batch takes.
 pub(crate) async fn sync_submitted(
     fs: &Filesystem,
     inodes: &[Arc<Inode>],
@@ -220,7 +220,7 @@ pub(crate) async fn sync_submitted(
     result
 }
 
-/// What a sync of many files does about their data.
+/// How a sync of many files treats their data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Data {
     Submit,

@@ -26,7 +26,7 @@ const SETID: u16 = 0o6000;
 /// The kind of writer. It decides which of the file's privileges a write clears.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// A store through a mapping. It clears nothing, whoever stored, as on the kernel's own
+    /// A store through a mapping. It clears nothing for any user, as on the kernel's own
     /// filesystems.
     Mapping,
     /// A writer that may keep setuid and setgid. Capabilities are cleared.
@@ -327,8 +327,8 @@ pub(super) fn span(block: u64, offset: u64, end: u64) -> Range<usize> {
     from as usize..until as usize
 }
 
-/// True if a write of these bytes leaves nothing of what a file of `size` bytes has in `block`: behind
-/// its end there are zeros only.
+/// True if a write of these bytes replaces all contents of `block` in a file of `size` bytes: behind its
+/// end there are only zeros.
 pub(super) fn replaces(block: u64, bytes: &Range<u64>, size: u64) -> bool {
     let part = span(block, bytes.start, bytes.end);
     part.start == 0 && (part.end == BLOCK_BYTES || bytes.end >= size)

@@ -71,7 +71,7 @@ pub(crate) async fn all(store: &Store, ino: Ino, first: u64, end: u64) -> Result
     Ok(found)
 }
 
-/// All extents that overlap the ranges (in order, disjoint), for blocks that are written anew.
+/// All extents that overlap the ranges (in order, disjoint), for blocks that are written again.
 pub(crate) async fn overlapping(
     store: &Store,
     ino: Ino,

@@ -137,8 +137,8 @@ async fn holes(fs: &Filesystem, inode: &Inode, ranges: &[Range<u64>]) -> Result<
     let known: Vec<Range<u64>> = holes.iter().map(|range| range.start..range.end.min(extent_end)).collect();
     for range in known.iter().filter(|range| !range.is_empty()) {
         let extents = lookup::all(&fs.store, inode.ino, range.start, range.end).await?;
-        // A block that replaces a part of a compressed unit comes on top of what is left of the
-        // unit.
+        // A block that replaces a part of a compressed unit counts beside the remaining blocks of
+        // the unit.
         let plain = extents.iter().filter(|extent| extent.packed.is_none());
         plain.for_each(|extent: &Extent| holes.remove(&(extent.file_block..extent.end())));
     }

@@ -118,7 +118,7 @@ impl Task {
         let data = &mut self.inode.state.lock().data;
         data.place_from = 0;
         if let Err(error) = result {
-            // The blocks are in the log and in memory as before, and whoever has to place them gets
+            // The blocks are in the log and in memory as before, and the caller that must place them gets
             // the error. The next task starts only when there are more blocks, not with each sync.
             tracing::debug!(ino = self.inode.ino, %error, "logged blocks stay without a place");
             let from = data.unplaced.len().saturating_add(self.fs.options.place_ahead_blocks);
@@ -210,7 +210,7 @@ impl Task {
     }
 }
 
-/// Those of `blocks` whose items still have these contents.
+/// The blocks among `blocks` whose items still have these contents.
 fn still_logged<'a>(
     fs: &'a Filesystem,
     state: &'a InodeState,

@@ -51,7 +51,7 @@ async fn run(fs: Weak<Filesystem>) {
 }
 
 /// Time until the next look, after this many in a row that met a failing device. Each look writes some
-/// of what is due, in vain as long as the device does not recover; a program that cannot wait for it
+/// of the due data, in vain until the device recovers; a program that cannot wait for it
 /// calls fsync.
 fn pause(failures: u32) -> Duration {
     TICK.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(PAUSE_MAX)

@@ -76,7 +76,7 @@ impl Started<'_> {
         }
     }
 
-    /// After a failed commit: the data is dirty as before and will be placed anew.
+    /// After a failed commit: the data is dirty as before and will be relocated.
     pub(super) fn undo(&mut self, fs: &Filesystem) {
         place::abandon(fs, &self.placements);
         let mut state = self.inode.state.lock();

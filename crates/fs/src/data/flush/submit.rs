@@ -21,8 +21,8 @@ pub(crate) async fn submit_dirty(fs: &Filesystem, inode: &Arc<Inode>) -> Result<
     submit_noting(fs, inode, &mut Submitted::default()).await
 }
 
-/// The same where few callers wait for what follows: what is not in the log gets its place at once,
-/// and is not written twice.
+/// The same where few callers wait for the result: data that is not in the log is placed at once, and
+/// is not written twice.
 pub(crate) async fn submit_placing(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     submit_as(fs, inode, Aim::Place, &mut Submitted::default()).await
 }

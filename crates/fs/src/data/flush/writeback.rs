@@ -417,7 +417,7 @@ impl Flight<'_> {
     }
 
     /// Makes the blocks of a placement dirty again, unless they are gone or newer contents are
-    /// dirty. So it does with the others of their pages, which must not be named without them (P9), and
+    /// dirty. It does the same to the other blocks of their pages, which must not be named without them (P9), and
     /// of their compressed units, which are named as a whole.
     fn give_up(&self, placement: &Placement) {
         place::abandon(self.fs, std::slice::from_ref(placement));

@@ -2,8 +2,8 @@
 //!
 //! When a program writes part of a block, the kernel's page cache keeps no page of that block: the
 //! kernel sends just the part, and a later read of the block comes to us as a request. So the end
-//! of nearly every file, and every 2.5th block of what `tar` writes in pieces of 10 KiB, would be
-//! read from the device right after it was written. Such blocks are cached. When there are too
+//! of nearly every file, and every 2.5th block that `tar` writes in pieces of 10 KiB, would be
+//! read from the device right after it was written. The cache keeps them. When there are too
 //! many, the file that has cached blocks for longest drops its blocks first.
 //!
 //! The next partial write of a block gains too: it needs the rest of the block, which would have to

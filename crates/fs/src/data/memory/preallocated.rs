@@ -6,7 +6,7 @@
 //! crash between the data and its batch leaves zeros, since no item ever named a block there. The
 //! transaction that names the extent removes the block from the preallocation item.
 //!
-//! The room is counted in memory as a reservation of the store, which is made anew from the items
+//! The room is counted in memory as a reservation of the store, which is made again from the items
 //! at mount.
 
 use super::ranges::{Ranges, count};
@@ -33,7 +33,7 @@ pub(crate) struct Preallocated(Option<Box<Blocks>>);
 struct Blocks {
     /// The preallocated blocks, as logged.
     ranges: Ranges,
-    /// Those of them whose room a dirty block has taken.
+    /// The preallocated blocks whose room a dirty block has taken.
     taken: Ranges,
 }
 

@@ -56,7 +56,7 @@ struct Piece {
     write: u32,
     /// Extents of the file that it replaces, at most.
     replaced: u32,
-    /// Algorithm and length in bytes of a compressed unit. Such a piece is never divided.
+    /// Algorithm and length in bytes of a compressed unit. A compressed piece is never divided.
     packed: Option<(Algorithm, u32)>,
 }
 
@@ -101,7 +101,7 @@ impl Piece {
     /// The part of an uncompressed piece from `from` up to `until`.
     fn part(&self, from: u64, until: u64) -> Self {
         let (skipped, blocks) = ((from - self.first) as u32, (until - from) as u32);
-        // Which extents it replaces is not known, but that it replaces no more than it has blocks.
+        // The extents that it replaces are not known, but they are no more than its blocks.
         let replaced = self.replaced.min(blocks);
         Self { first: from, blocks, at: self.at + skipped, replaced, ..*self }
     }
@@ -133,7 +133,7 @@ pub(in crate::data) fn extents_of(blocks: &Range<u64>) -> u64 {
     }
 }
 
-/// What naming `extents` takes that replace others, counted in extents. Each may replace one or divide
+/// The room for naming `extents` that replace others, counted in extents. Each may replace one or divide
 /// it; more than that counts besides.
 pub(in crate::data) fn weight(extents: u64, replaced: u64) -> u64 {
     extents + replaced.saturating_sub(extents).div_ceil(REPLACED_EACH)
@@ -356,7 +356,7 @@ impl Spilled {
         (self.room, self.room_for, self.runs) = (Reservation::default(), ChangeSize::default(), 0);
     }
 
-    /// Frees everything, and reserves `blocks` of what becomes free, or all if there are fewer.
+    /// Frees everything, and reserves `blocks` of the freed blocks, or all if there are fewer.
     pub(in crate::data) fn give_back(&mut self, blocks: u64) -> Reservation {
         let mut reserved = Reservation::default();
         for (write, run) in self.take_runs() {
@@ -446,8 +446,8 @@ impl Atomic {
     }
 
     /// Blocks of memory to put onto the device next: about `want` of them, none of `except`, in
-    /// order. Whole extents go first, and neighbours together. Those that stay longest are next:
-    /// the file is gone through round after round. Block 0 stays, which may lie in the inode item.
+    /// order. Whole extents go first, and neighbours together. The blocks that have stayed longest are next:
+    /// the choice goes round the file. Block 0 stays, which may lie in the inode item.
     pub(in crate::data) fn choose(&mut self, want: u64, except: &Range<u64>) -> Vec<u64> {
         let (want, from) = (want as usize, self.spill_from.max(1));
         let around = self.blocks.numbers(from..).chain(self.blocks.numbers(1..from));

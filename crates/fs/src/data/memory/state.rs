@@ -34,7 +34,7 @@ pub(crate) struct DataState {
     /// Pending blocks and what they reserve in the quota; `None` for a file that counts in no
     /// quota.
     pub(crate) charge: Option<Box<Charge>>,
-    /// What was written since an atomic write began that is still open.
+    /// The open atomic write, with its data.
     pub(in crate::data) atomic: Option<Box<Atomic>>,
     /// Blocks that a program has written and no submission has taken for placing, including logged
     /// blocks without a place.
@@ -58,7 +58,7 @@ pub(crate) struct DataState {
     /// The size that must be logged when the submission has ended. It starts equal to `floor`, but
     /// a truncation lowers it to the new size and no further. The check in `ended` uses it.
     pub(in crate::data) promised: u64,
-    /// What the current submission notes about the blocks that it has had in flight. Few files have
+    /// The current submission's notes about its blocks in flight. Few files have
     /// any, so it is boxed.
     pub(in crate::data) flight: Option<Box<Flight>>,
     /// Newest operation that changed size or extents; fdatasync needs it to be durable.

@@ -27,8 +27,8 @@ pub(in crate::data) struct Flight {
 }
 
 impl InodeState {
-    /// Begins a submission and returns the end of the pages that have dirty blocks now. What becomes
-    /// dirty behind that is not part of it, so a busy writer can't keep it going forever. Its size is
+    /// Begins a submission and returns the end of the pages that have dirty blocks now. A block that
+    /// becomes dirty behind it is not part of it, so a busy writer can't keep it going forever. Its size is
     /// the current one, so an append can't hold it back. The inode's `writeback` is held.
     pub(crate) fn begin_submission(&mut self) -> u64 {
         self.data.floor = self.attr.size;

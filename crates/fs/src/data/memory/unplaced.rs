@@ -38,7 +38,7 @@ const ITEMS_EACH: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Unplaced {
     blocks: Numbers,
-    /// Those of which an item is missing, in a damaged image: their contents are unknown.
+    /// The blocks whose item is missing, in a damaged image: their contents are unknown.
     broken: Numbers,
     /// The inode item says that there may be such blocks.
     marked: bool,

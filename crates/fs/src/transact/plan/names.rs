@@ -1,4 +1,4 @@
-//! The steps that give names to what is there, move them, and take them away.
+//! The steps that link, rename and unlink.
 
 use super::{Deed, Plan};
 use crate::FsError;
@@ -51,7 +51,7 @@ impl<'a> Plan<'a> {
         Err(FsError::Exists)
     }
 
-    /// Takes the name of what is replaced.
+    /// Removes the name of the replaced inode.
     fn drop_name(&mut self, dir: Node, name: &[u8], target: Node) {
         let known = self.world.known(target);
         known.links = if known.is_directory() { 0 } else { known.links.saturating_sub(1) };

@@ -65,7 +65,7 @@ fn no_answer_waits_for_a_page_that_its_sender_may_hold() {
     assert!(is_answered(&bench, Opcode::Read, ino, &[read.as_bytes()]), "a read into the cache");
     let back = write(4096, libc::O_RDWR, write_flags::CACHE);
     assert!(is_answered(&bench, Opcode::Write, ino, &[back.as_bytes(), b"x"]), "a write-back");
-    // The last page has been read; it may have been dropped and made anew since.
+    // The last page has been read; it may have been dropped and made again since.
     for behind_end in [6000, 20_000] {
         let gap = write(behind_end, libc::O_RDWR, 0);
         assert!(is_answered(&bench, Opcode::Read, ino, &[read.as_bytes()]), "a read");

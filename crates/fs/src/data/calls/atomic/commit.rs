@@ -85,8 +85,8 @@ async fn name(
     }
 }
 
-/// The room for the names of what is on the device, while a commit is under way: it is promised to the
-/// change that names them. When dropped, it goes back to the atomic write, if that is still open.
+/// The room for naming the spilled blocks, while a commit is under way: it is promised to the change
+/// that names them. When dropped, it goes back to the atomic write, if that is still open.
 struct Aside<'a> {
     fs: &'a Filesystem,
     inode: Open<'a>,
@@ -233,17 +233,17 @@ impl Drop for Merged<'_> {
     }
 }
 
-/// What a commit makes of an atomic write.
+/// The parts of an atomic write that a commit merges into the file.
 struct ToMerge {
     /// The blocks that become dirty.
     numbers: Vec<u64>,
-    /// Those that are on the device.
+    /// The ranges that are spilled.
     ranges: Vec<Range<u64>>,
     /// The size of the file with them.
     size: u64,
 }
 
-/// What is to be merged; `None` if nothing was written.
+/// The parts to merge; `None` if nothing was written.
 fn to_merge(fs: &Filesystem, inode: Open<'_>) -> Result<Option<ToMerge>, FsError> {
     let state = inode.state.lock();
     let Some(atomic) = &state.data.atomic else {
@@ -261,8 +261,8 @@ fn to_merge(fs: &Filesystem, inode: Open<'_>) -> Result<Option<ToMerge>, FsError
     Ok((!is_empty).then_some(ToMerge { numbers, ranges, size }))
 }
 
-/// The units that the atomic write has reserved in the quota that the file counts in. Those in a
-/// quota that it has left are given back.
+/// The units that the atomic write has reserved in the quota that the file counts in. Units
+/// in a quota that the file has left are given back.
 pub(super) fn credit(fs: &Filesystem, inode: Open<'_>) -> u64 {
     let mut state = inode.state.lock();
     let number = state.data.charge.as_ref().map(|charge| charge.number);

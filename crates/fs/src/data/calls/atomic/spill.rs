@@ -105,7 +105,7 @@ impl Old {
     }
 }
 
-/// Room for names that comes to what is there, and for what it is enough then.
+/// Room to name more spilled blocks, and the size of the commit once they are spilled.
 pub(super) struct Names {
     room: Reservation,
     size: ChangeSize,
@@ -173,8 +173,8 @@ fn names_of(extents: u64, nodes: u64) -> ChangeSize {
     ChangeSize { items: near.items + nodes, ..near }
 }
 
-/// The number of nodes that name the file's blocks when its atomic write is committed, at most. What
-/// was dirty before that began is named by then.
+/// The number of nodes that name the file's blocks when its atomic write is committed, at most. Blocks
+/// that were dirty before it began are named by then.
 pub(super) fn nodes_of(fs: &Filesystem, data: &DataState) -> u64 {
     let node_bytes = u64::from(fs.store.geometry().node_bytes);
     let blocks = data.disk_blocks + data.dirty.len() + data.in_flight.len();
@@ -261,7 +261,7 @@ impl<'a> Flight<'a> {
         Ok(())
     }
 
-    /// Waits for all writes. Those that fail are given up; the first failure is returned.
+    /// Waits for all writes. Gives up the failed ones, and returns the first failure.
     async fn wait(&mut self) -> Result<(), FsError> {
         let (mut result, mut failed) = (Ok(()), Vec::new());
         for index in 0..self.placements.len() {
@@ -278,7 +278,7 @@ impl<'a> Flight<'a> {
         result
     }
 
-    /// What is placed is on the device, and a flush covers it: `covered` stands for the writes.
+    /// The spilled blocks are on the device and a flush covers them: `covered` stands for their writes.
     fn land(&mut self, covered: Vec<DataWrite>, old: &Old) {
         let mut state = self.inode.state.lock();
         let outgrows = state.data.has_inline();

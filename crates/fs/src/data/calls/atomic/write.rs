@@ -19,7 +19,7 @@ use syncline_device::AlignedBuf;
 use syncline_format::BLOCK_BYTES;
 use syncline_store::Reservation;
 
-/// What a write needs, worked out before it is applied. Valid as long as the lease is held.
+/// The needs of a write, worked out before it is applied. Valid as long as the lease is held.
 struct Plan {
     /// Blocks that the atomic write does not have yet.
     missing: Vec<Range<u64>>,
@@ -145,7 +145,7 @@ fn kept_for(inode: Open<'_>, growth: u64) -> u64 {
     growth.min(atomic.spare(state.data.has_inline()).saturating_sub(atomic.owed(growth)))
 }
 
-/// What a write replaces of the part of the atomic write that is on the device.
+/// The spilled extents of the atomic write that a write replaces.
 #[derive(Default)]
 struct Replaced {
     /// Contents of the first and the last block, if only a part of them is written.

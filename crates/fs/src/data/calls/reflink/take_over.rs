@@ -102,8 +102,8 @@ impl<'a> Span<'a> {
             (state.attr.size, state.data.has_inline())
         };
         let aligned = self.from_offset.is_multiple_of(BLOCK) && self.to_offset.is_multiple_of(BLOCK);
-        // Contents in an inode item have no blocks. Those of the destination are removed if the
-        // range replaces them.
+        // Contents in an inode item have no blocks. Inline contents of the
+        // destination are removed if the range replaces them.
         if !aligned || inline || (to_inline && self.to_offset > 0) || self.from_offset >= from_size {
             return None;
         }
