@@ -28,7 +28,7 @@ pub(crate) struct Mailbox {
     event_fd: OwnedFd,
     /// The reasons to wake: `MAIN`, `TASKS`, `POST`.
     reasons: AtomicU8,
-    /// The worker is asleep or about to sleep; whoever clears this writes to the event descriptor.
+    /// The worker is asleep or about to sleep; the thread that clears this writes to the event descriptor.
     sleeping: AtomicBool,
     inbox: Mutex<Inbox>,
     timers: Mutex<Timers>,

@@ -180,7 +180,7 @@ impl Reactor {
         finished.deliver();
     }
 
-    /// Submits what is queued and calls the completions of what has ended. With `wait` it first
+    /// Submits the queued requests and calls the completions of those that have ended. With `wait` it first
     /// sleeps until something ends, a wake-up comes, or the time (if any) is over.
     pub(crate) fn turn(&self, wait: Option<Option<Duration>>) {
         let wait = wait.filter(|_| self.mailbox.try_sleep());

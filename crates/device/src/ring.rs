@@ -188,7 +188,7 @@ impl Ring {
         while let Some(entry) = self.backlog.front() {
             // SAFETY: the memory that one of our entries refers to is owned by its place until the
             // kernel has completed it (requests own buffers and vectors on the heap, which do not
-            // move with the request); for other entries whoever submits them has promised the same.
+            // move with the request); for other entries their submitter has promised the same.
             if unsafe { queue.push(entry) }.is_err() {
                 return;
             }

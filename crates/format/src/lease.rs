@@ -31,7 +31,7 @@ pub enum LeaseState {
     Released,
 }
 
-/// Who holds the lease: for messages, and to tell hosts apart. Nothing is decided by it.
+/// The holder of the lease: for messages, and to tell hosts apart. Nothing is decided by it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseHolder {
     /// Host name, UTF-8, zero-padded.
@@ -53,7 +53,7 @@ pub struct Lease {
     pub state: LeaseState,
     /// Counts the holders, from 1.
     pub term: u64,
-    /// Counts the writes of the block within a term. Whoever sees it change knows that the holder
+    /// Counts the writes of the block within a term. A host that sees it change knows that the holder
     /// lives.
     pub sequence: u64,
     /// Random, drawn again for each term: the block is somebody else's exactly if this differs.
@@ -69,7 +69,7 @@ pub struct Lease {
     /// When this term began, nanoseconds since 1970 by the holder's clock: for people, and never
     /// compared.
     pub began_ns: u64,
-    /// Who it is.
+    /// The holder.
     pub holder: LeaseHolder,
 }
 

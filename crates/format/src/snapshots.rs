@@ -15,7 +15,7 @@ pub const ENTRIES_PER_BLOCK: usize = 12;
 pub const SNAPSHOTS_MAX: usize = 1020;
 /// Longest name.
 pub const NAME_BYTES_MAX: usize = 255;
-/// The name under which a receiver keeps what has come of a stream. No other snapshot has it.
+/// The name under which a receiver keeps the received part of a stream. No other snapshot has it.
 pub const RECEIVING: &str = ".syncline-receiving";
 
 // Field offsets of a block, then of an entry.
@@ -70,7 +70,7 @@ impl Snapshot {
         Self::is_name(name) && name != RECEIVING
     }
 
-    /// True for what has come of a stream so far, which is nobody's snapshot.
+    /// True for the received part of a stream, which is no user's snapshot.
     pub fn is_receiving(&self) -> bool {
         self.name == RECEIVING
     }

@@ -22,8 +22,8 @@ pub const FEATURE_QUOTAS: u32 = 16;
 pub const FEATURE_UNPLACED: u32 = 32;
 /// Feature flag: extended attributes with items of their own count in the units of their inodes.
 pub const FEATURE_COUNTED_XATTRS: u32 = 64;
-/// Feature flag: whoever writes to the image must hold the device lease (`lease.rs`), whatever way
-/// he came.
+/// Feature flag: a writer of the image must hold the device lease (`lease.rs`), by whichever way it
+/// reaches the image.
 pub const FEATURE_LEASE: u32 = 128;
 /// Feature flag: inodes may have a durability class (`items/durability.rs`). Set before the first
 /// has one.
@@ -40,7 +40,7 @@ pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_DURABILITY;
 
 /// Generations, numbers of batches and of transactions stay below this: a billion of them a second, for
-/// thirty years. Greater ones are damage. What decoders accept, up to 2^63, leaves a writer without room.
+/// thirty years. Greater ones are damage. (Decoders accept them up to 2^63, where a writer could not count on.)
 pub const COUNTER_MAX: u64 = 1_000_000_000_000_000_000;
 
 /// Magic number at the start of a superblock.

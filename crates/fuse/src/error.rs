@@ -125,7 +125,7 @@ pub enum MountError {
     /// The kernel's first message was not a valid INIT.
     #[error("the kernel did not begin the session: {detail}")]
     Handshake {
-        /// A description of what came instead.
+        /// A description of the reply that came instead.
         detail: String,
     },
     /// A thread or ring to serve requests could not be made.

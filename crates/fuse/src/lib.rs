@@ -1,7 +1,7 @@
 //! Syncline as a mounted filesystem: turns the kernel's FUSE requests into calls of
 //! [`syncline_fs::Filesystem`].
 //!
-//! [`operations`](mod@operations) is the one table of what requests mean;
+//! [`operations`](mod@operations) is the one table of requests;
 //! [`transport`](mod@transport) carries requests and answers; [`Serve`] is the interface between
 //! them; [`Session::mount`] puts the two together; [`control`] asks a running daemon questions
 //! through its mount.

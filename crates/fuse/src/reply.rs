@@ -78,8 +78,8 @@ impl Reply {
         self
     }
 
-    /// The answer, about to leave. From here on the new size is told: once the answer has left, whoever
-    /// was answered may tell somebody else to look.
+    /// The answer, about to leave. From here on the new size is told: once the answer has left, the
+    /// caller may tell others to look.
     pub fn ready(mut self) -> Self {
         self.growth = None;
         self

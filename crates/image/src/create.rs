@@ -1,4 +1,4 @@
-//! Making room for an image, and looking at what is there before.
+//! Making room for an image, and looking at the device's contents before.
 
 use crate::leased;
 use crate::open::{look_at_nbd, open_nbd, rbd};
@@ -15,11 +15,11 @@ use syncline_net::rbd::RbdDevice;
 const START_BYTES: usize = 1 << 20;
 
 impl Image {
-    /// Creates what holds an image, or takes over what is there.
+    /// Creates the file or device for an image, or takes over an existing one.
     ///
     /// A file gets `size_bytes` and is written with zeros. An RBD image is made with that size if
     /// there is none. Block devices, NBD exports and RBD images that are there keep their size and
-    /// contents. Without `force`, what holds anything but zeros in its first MiB is refused.
+    /// contents. Without `force`, a device with anything but zeros in its first MiB is refused.
     /// `shared` takes the device lease of a block device that several hosts reach. `progress` is
     /// told how many bytes have been written.
     pub fn create(
@@ -71,7 +71,7 @@ impl Image {
     }
 }
 
-/// The first bytes of an image that is not on this host, whoever uses it; `None` if it can't be
+/// The first bytes of an image that is not on this host, even while it is in use; `None` if it can't be
 /// read. Fewer if it is smaller.
 pub fn start_of_remote(name: &Path, len_bytes: usize) -> Option<Vec<u8>> {
     let device: Arc<dyn Device> = match location(name).ok()? {

@@ -36,8 +36,8 @@ pub(crate) fn take(
     taken.map_err(|error| refused(name, error))
 }
 
-/// Refuses a device that can only be read while somebody has its lease. Who has it is waited for as
-/// by a writer: until he renews, or has certainly died. Nothing keeps others from taking it later.
+/// Refuses a device that can only be read while somebody has its lease. It waits for the holder as
+/// a writer does: until the holder renews, or has certainly died. Nothing keeps others from taking it later.
 pub(crate) fn require_free(
     device: &Arc<dyn Device>,
     name: &str,

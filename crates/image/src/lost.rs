@@ -13,7 +13,7 @@ use syncline_net::rbd::RbdDevice;
 /// Why an image can't be used any more, until it is opened again.
 #[derive(Clone, Debug)]
 pub struct Lost {
-    /// Who has it now, if that is known.
+    /// The present holder, if it is known.
     pub to: Option<String>,
     /// When that was found out.
     pub at: SystemTime,
@@ -94,7 +94,7 @@ impl Watch {
     }
 
     /// Of an export: the end of its lease, if it has one, ends the connection to the server too, so
-    /// that nothing more leaves this host and nobody waits for what may never be answered.
+    /// that nothing more leaves this host and nobody waits for an answer that may never come.
     pub(crate) fn of_nbd(nbd: &Arc<NbdDevice>, leased: Option<&syncline_lease::Leased>) -> Arc<Self> {
         let watch = Arc::<Self>::default();
         let told = watch.clone();

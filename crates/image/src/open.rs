@@ -96,7 +96,7 @@ pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) ->
     Ok(Image { storage: Storage::Nbd(nbd), leased: Some(leased), watch, device })
 }
 
-/// Opens an export without its lease, to look at what is there. It may change meanwhile.
+/// Opens an export without its lease, to look at its contents. They may change meanwhile.
 pub(crate) fn look_at_nbd(location: &NbdLocation) -> Result<Arc<NbdDevice>, DeviceError> {
     let options = NbdOptions::default();
     match NbdDevice::open(location, options) {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Names that other processes use are compared, never looked up, and about their open files only
 /// facts that the kernel knows by itself are asked: more would mean waiting for filesystems that
-/// are slow or dead. A user who is missed here is refused later, because whoever claims a device
+/// are slow or dead. A user who is missed here is refused later, because a claim of a device
 /// excludes everyone else.
 pub(super) fn may_be_in_use(device: &Path) -> bool {
     let metadata = fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device());

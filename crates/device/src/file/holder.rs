@@ -74,7 +74,7 @@ impl Holder {
         }
     }
 
-    /// The next step for whoever is refused because of this holder.
+    /// The next step for a user who is refused because of this holder.
     pub fn next_step(&self) -> String {
         match self {
             Self::Process { pid, .. } if *pid == std::process::id() => "close it there first".into(),

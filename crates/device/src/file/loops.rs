@@ -23,7 +23,7 @@ const REMOVE: libc::Ioctl = 0x4c81;
 /// `LO_FLAGS_AUTOCLEAR`: the device lets go of its file when nobody has it any more, as after the end
 /// of a mount, whether its daemon lives or not.
 const CLEARED_WITH_LAST_USER: u32 = 4;
-/// `LO_FLAGS_DIRECT_IO`: whoever looks at the device anyway, as udev does, leaves no stale copies of
+/// `LO_FLAGS_DIRECT_IO`: programs that read the device anyway, as udev does, leave no stale copies of
 /// the image in the page cache.
 const DIRECT: u32 = 16;
 /// The numbers of the devices that we make. Each image has its own, so that a mount has the same device

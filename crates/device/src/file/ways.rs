@@ -5,7 +5,7 @@
 //! - Opening a loop device also locks the bytes below it, where someone who opens the file locks
 //!   them.
 //! - Opening anything for writing claims the loop devices over the same bytes, as the kernel does
-//!   for a filesystem that it mounts. Those that only give a mount of ours its name are left alone:
+//!   for a filesystem that it mounts. Loop devices that only give a mount of ours its name are left alone:
 //!   nothing is written through them, and one of a daemon that has died must not keep the image from
 //!   the next.
 //! - A block device is claimed as well, until the kernel claims it for the mount.

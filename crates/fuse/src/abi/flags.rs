@@ -15,7 +15,7 @@ pub mod init {
     pub const BIG_WRITES: u64 = 1 << 5;
     /// READDIRPLUS exists.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
-    /// The kernel chooses between READDIR and READDIRPLUS by what the program does with the
+    /// The kernel chooses between READDIR and READDIRPLUS by the way in which the program uses the
     /// entries.
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     /// Direct reads and writes of one file at once.

@@ -51,9 +51,9 @@ pub(crate) enum Question {
     /// `snapshot` is the size before and `total` the size after. For the daemon's owner and root.
     Resize = 11,
     /// Part of a stream that is received: `begin` (a request in JSON follows the question), `take` (bytes
-    /// of the stream follow) or `end`, as the name says; `offset` is the length of what follows. In the
+    /// of the stream follow) or `end`, as the name says; `offset` is the length of the rest. In the
     /// answer to `begin`, and in the other questions, `snapshot` is the number of the transfer. The
-    /// answer to `end` is how it went, in JSON. EAGAIN: ask again in a moment. For the daemon's owner and
+    /// answer to `end` is the outcome, in JSON. EAGAIN: ask again in a moment. For the daemon's owner and
     /// root.
     Receive = 12,
 }

@@ -9,7 +9,7 @@ use crate::session::Session;
 use syncline_fs::types::Ino;
 use zerocopy::FromBytes;
 
-/// What a successful answer has counted.
+/// The reference that a successful answer has counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Counted {
     pub(super) ino: Ino,
@@ -19,7 +19,7 @@ pub(super) struct Counted {
     opened: bool,
 }
 
-/// What the successful answer to a request that changes something has counted.
+/// The reference that the successful answer to a changing request has counted.
 pub(super) fn by(opcode: Opcode, request: &Request, reply: &Reply) -> Option<Counted> {
     use Opcode::*;
     let body = reply.fixed_part();

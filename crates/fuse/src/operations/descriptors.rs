@@ -12,7 +12,7 @@ use syncline_fs::types::Ino;
 /// Most descriptors that are looked at. With more, the caller is taken at the strictest word.
 const DESCRIPTORS_MAX: usize = 256;
 
-/// What a caller asked for when it opened a file.
+/// The durability that a caller asked for when it opened a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Asked {
     Nothing,
@@ -22,10 +22,10 @@ pub(super) enum Asked {
     Everything,
 }
 
-/// What the caller of a request asked for when it opened this inode. Where it has several
-/// descriptors, the strictest counts, and so it does where none can be seen: the caller is in
-/// another PID namespace, belongs to another user than this daemon, or is the kernel; or where looking
-/// takes too long.
+/// The durability that the caller of a request asked for when it opened this inode. Of several
+/// descriptors the strictest counts. The strictest also counts if none can be seen: the caller is in
+/// another PID namespace, belongs to another user than this daemon, or is the kernel, or looking takes
+/// too long.
 pub(super) async fn asked(session: &Session, request: &Request, ino: Ino) -> Asked {
     let directory = Path::new("/proc").join(request.pid().to_string()).join("fdinfo");
     let looked = session.processes().look(move || strictest(&directory, ino)).await;

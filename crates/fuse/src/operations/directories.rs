@@ -71,17 +71,17 @@ fn dirent(entry: &DirectoryEntry) -> Dirent {
 /// OPENDIR. The answer keeps the kernel from caching listings, and saves nothing else: refused with
 /// ENOSYS, directories would be opened and closed without asking, and their listings cached.
 ///
-/// Such a cache can't be right. It is filled by all open descriptors together, each from where it
+/// That cache can't be right. It is filled by all open descriptors together, each from where it
 /// is, and looked at for changes only where one begins at the first entry:
 ///
 /// - A reads half of a directory into the cache; a name comes into that half, or goes; B begins to
 ///   list, past the cache, since that is not complete; A reads the rest, and the cache is complete;
-///   B goes on in it, and finds the first half as it was before the change. B may be who made it.
+///   B goes on in it, and finds the first half as it was before the change. B may have made it.
 /// - After seekdir(3) back to anything but the beginning, names show that have been removed since.
 ///
-/// It would be right only if whoever changes a directory had it dropped each time: a notification
-/// for each name. (Nothing of READDIRPLUS goes wrong: the kernel holds the directory's lock while
-/// it asks and until it has linked what it got, and every change takes that lock alone.)
+/// It would be right only if each change of a directory dropped it: a notification for each name.
+/// (READDIRPLUS itself is safe: the kernel holds the directory's lock while it asks and until it has
+/// linked the entries, and every change takes that lock alone.)
 pub(super) fn open() -> Answer {
     Ok(Reply::fixed(&OpenOut { open_flags: open_flags::KEEP_CACHE, ..OpenOut::default() }))
 }

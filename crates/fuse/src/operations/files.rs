@@ -137,8 +137,7 @@ pub(super) async fn create(session: &Session, request: &Request) -> Answer {
     open_made(session, request, &input, made).await
 }
 
-/// Opens the file of a CREATE. A function of its own, so that the future of making it has no room
-/// for what this holds.
+/// Opens the file of a CREATE. A function of its own, so that CREATE's future stays small.
 async fn open_made(session: &Session, request: &Request, input: &CreateIn, attributes: Attributes) -> Answer {
     let ino = attributes.ino;
     let opened_file = async {
@@ -281,7 +280,8 @@ async fn write_back(session: &Session, ino: Ino, input: &WriteIn, data: Bytes) -
     pages.stored.note(ino);
     let data = pages.grown.without_rest(ino, input.offset, data);
     if let Err(error) = session.fs().write_mapped(ino, input.offset, data).await {
-        // The kernel takes its pages for written now. Without them, programs read what is there.
+        // The kernel takes its pages for written now. Once they are dropped, programs read the old
+        // contents.
         pages.letting_go.let_go_later(ino, input.offset..input.offset + u64::from(input.size));
         return Err(error.into());
     }

@@ -60,8 +60,8 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
-/// True for a command that changes a file, or may: all but those known only to ask or to sync. What
-/// the control channel changes is durable when it answers, and its answers about a filesystem that
+/// True for a command that changes a file, or may: all but those known only to ask or to sync. Changes
+/// by the control channel are durable when it answers, and its answers about a filesystem that
 /// can't sync any more are needed most.
 pub(super) fn changes_a_file(command: u32) -> bool {
     let asks = flags::only_asks(command)

@@ -15,7 +15,7 @@ use syncline_fs::types::{Attributes, FileType, Ino};
 const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// How long a write through the cache waits for the last page of its file. The kernel may hold that
-/// page until the write is answered, if it has dropped and made it anew since it was read.
+/// page until the write is answered, if it has dropped the page and made a new one since it was read.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Called before a write that is not a write-back of pages. The file grows until the answer leaves.
@@ -115,7 +115,7 @@ pub(super) async fn shown(session: &Session, ino: Ino, thread: u32) -> Result<At
     }
 }
 
-/// The size to tell with a name. Nobody goes by it who asks for the size.
+/// The size to tell with a name. A program that asks for the size gets another answer.
 pub(super) fn size_with_name(session: &Session, attributes: &Attributes) -> u64 {
     match session.page_cache().growing.told(attributes.ino, 0) {
         Told::Before(size) => size.min(attributes.size),
@@ -147,7 +147,7 @@ async fn size_of_file(session: &Session, ino: Ino) -> u64 {
     session.fs().getattr(ino).await.map_or(u64::MAX, |attributes| attributes.size)
 }
 
-/// The same for what is not known of, too: where a store would be lost.
+/// The same also for stores that we do not know of: where a store would be lost.
 pub(super) async fn take_over_unknown(session: &Session, ino: Ino) {
     session.page_cache().stored.note(ino);
     take_over(session, ino).await;

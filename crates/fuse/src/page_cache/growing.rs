@@ -1,11 +1,11 @@
 //! Files that are growing, and the size that the kernel has of them.
 //!
-//! The kernel takes a larger size from the answer to the call that made it. Who is told that size
-//! before, and maps or reads the file up to there, gets SIGBUS or less than was told; and where the
-//! write goes past the cache, NUL bytes out of the page in which the file ended. So:
+//! The kernel takes a larger size from the answer to the call that made it. A process that is told
+//! that size before, and maps or reads the file up to there, gets SIGBUS or fewer bytes; where the write
+//! goes past the cache, it gets NUL bytes out of the page in which the file ended. So:
 //!
 //! - until a request is about to be answered, everybody is told the size from before it. Not until it
-//!   has been: the kernel would take that size from whoever asks when the call has returned;
+//!   has been: the kernel would take that size from the next caller when the call has returned;
 //! - the kernel needs a moment to take an answer: it has to run the thread that asked. It tells us
 //!   nothing of that. So others than that thread wait for their answer, until it has run;
 //! - a write(2) through the cache may be several WRITEs, and the kernel takes the size after the last
@@ -66,7 +66,7 @@ struct File {
     answered: Instant,
 }
 
-/// What to tell of a file's size.
+/// The answer about a file's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     /// The size that it has.
@@ -152,7 +152,7 @@ impl Growing {
         let fresh = || File { before, open: 0, last, is_part: false, answered: now };
         let file = files.entry(ino).or_insert_with(fresh);
         if file.open == 0 {
-            // It holds the inode's lock, so whoever had it before has taken the answer.
+            // It holds the inode's lock, so its former holder has taken the answer.
             (file.before, file.is_part) = (growth.size, file.goes_on(&growth));
         }
         (file.open, file.last) = (file.open + 1, growth);
@@ -160,7 +160,7 @@ impl Growing {
         Unanswered { growing: self.clone(), ino }
     }
 
-    /// What to tell a thread of a file's size, which was looked at before.
+    /// The answer to a thread about a file's size, which was looked at before.
     pub fn told(&self, ino: Ino, thread: u32) -> Told {
         let mut files = self.shard(ino).lock();
         let Some(file) = files.get(&ino) else { return Told::Its };

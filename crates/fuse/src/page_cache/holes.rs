@@ -3,8 +3,8 @@
 //!
 //! A store into a page needs that page in the cache, and only a READ brings a page of a hole there.
 //! So a hole that no READ has been answered with since its pages were last dropped is one. Pages
-//! that are being dropped stay recorded until they are gone: whoever asks meanwhile must wait for
-//! them, too.
+//! that are being dropped stay recorded until they are gone: a request that asks meanwhile must wait
+//! for them, too.
 
 use super::{PAGE_BYTES, joined};
 use parking_lot::Mutex;

@@ -36,7 +36,7 @@ use zerocopy::IntoBytes;
 /// The places for requests over /dev/fuse: for writes with all their data, and for others. A thread
 /// serves more at a time.
 const PLACES_CLASSIC: (usize, usize) = (16, 256);
-/// The parts of an io_uring queue's entries that these may take; the rest is for what they wait for.
+/// The parts of an io_uring queue's entries that these may take; the rest is for the requests that they wait for.
 const PLACES_PART: (usize, usize) = (4, 2);
 /// The places for writes through the cache.
 const PLACES_CACHED: usize = 1;

@@ -76,7 +76,8 @@ impl Connection {
 }
 
 /// Another end of the connection of a descriptor: one with its own queues, or else a duplicate.
-/// What an end has received is the kernel's again when that end is closed, whoever has others.
+/// The requests that an end has received go back to the kernel when that end is closed, even if others
+/// are open.
 pub fn another_end(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
     let descriptor = descriptor.as_fd();
     match clone_device(descriptor) {
