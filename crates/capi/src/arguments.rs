@@ -1,4 +1,4 @@
-//! Converts C's pointers to what the library takes, and back.
+//! Converts C's pointers to the types that the library takes, and back.
 
 use crate::failure::Failure;
 use std::ffi::{CStr, OsStr, c_char, c_void};

@@ -14,7 +14,7 @@ pub struct syncline_file {
     append: bool,
 }
 
-/// The supported flags of open(2). Those about the process's descriptor have no effect here.
+/// The supported flags of open(2). Flags about the process's descriptor have no effect here.
 const KNOWN: c_int = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn syncline_statfs(fs: *const syncline_fs, space: *mut syn
     })
 }
 
-/// Tells what has been counted, as JSON.
+/// Tells the counters so far, as JSON.
 ///
 /// # Safety
 /// `fs` is NULL or an open handle; `json` has room for `size` bytes.

@@ -116,7 +116,7 @@ pub unsafe extern "C" fn syncline_snapshot_open(
     })
 }
 
-/// Makes an image what it was when a snapshot was made.
+/// Returns an image to the state of a snapshot.
 ///
 /// # Safety
 /// `image` and `name` are strings.

@@ -12,7 +12,7 @@ pub const SYNCLINE_XATTR_CREATE: c_uint = 1;
 /// Fail if it is not set.
 pub const SYNCLINE_XATTR_REPLACE: c_uint = 2;
 
-/// What the flags of a call say.
+/// The mode that the flags of a call ask for.
 pub(crate) fn xattr_mode(flags: c_uint) -> Result<XattrMode, Failure> {
     Ok(match flags {
         0 => XattrMode::Set,

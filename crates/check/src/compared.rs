@@ -67,7 +67,7 @@ impl Compared {
     }
 }
 
-/// The blocks of an extent, each with the mark of what it must be: its checksum and, for a unit, how
+/// The blocks of an extent, each with the mark that it must have: its checksum and, for a unit, how
 /// that is compressed. A mark of 0 is none.
 fn marks(extent: &Extent) -> impl Iterator<Item = (u64, Crc)> {
     let unit = extent.packed.map_or(0, unit_mark);

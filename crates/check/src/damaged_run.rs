@@ -15,7 +15,7 @@ struct Run {
     /// Where the first block lies, and the one behind the last.
     addr: BlockAddr,
     next_addr: BlockAddr,
-    /// What is said of the first block, if it is the only one, and of several.
+    /// The text for the first block, if it is the only one, and the text for several blocks.
     one: String,
     several: String,
 }

@@ -157,7 +157,7 @@ impl FindingKind {
         matches!(self, Self::DataDamaged | Self::DataUnreadable | Self::SnapshotDamaged)
     }
 
-    /// Damage to what follows from the rest: copies, counters, indexes, and names of inodes that
+    /// Damage to data that follows from the rest: copies, counters, indexes, and names of inodes that
     /// have lost theirs. Mending it removes nothing that anybody put into the filesystem.
     pub fn follows_from_the_rest(self) -> bool {
         matches!(

@@ -24,11 +24,12 @@ pub struct Info {
     pub node_bytes: u32,
     /// Size of a block in bytes.
     pub block_bytes: u32,
-    /// Bytes in use at the last checkpoint, without what only snapshots use.
+    /// Bytes in use at the last checkpoint, without those that only snapshots use.
     pub used_bytes: u64,
     /// Snapshots, if their table can be read.
     pub snapshots: Option<u64>,
-    /// Bytes that only snapshots use, and what is kept of a stream, if their space maps can be read.
+    /// Bytes that only snapshots and the received part of a stream use, if their space maps can be
+    /// read.
     pub kept_bytes: Option<u64>,
     /// Files, directories and other objects at the last checkpoint.
     pub objects: u64,

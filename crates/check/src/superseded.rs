@@ -1,6 +1,6 @@
-//! File blocks with newer contents in the log. What lies in their place is read by nobody, and the
-//! place is free once the new contents have theirs. So damage there costs nothing, like that of a
-//! free block.
+//! File blocks with newer contents in the log. Nobody reads the old contents in their place, and the
+//! place is free once the new contents have one of their own. So damage there costs nothing, like
+//! damage of a free block.
 
 use std::ops::Range;
 use syncline_format::items::extent::Extent;

@@ -10,7 +10,7 @@ use syncline_format::{BLOCK_BYTES, Kind};
 
 const MIB: usize = 1 << 20;
 
-/// What a scrub without a rate finds.
+/// The findings of a scrub without a rate.
 fn scrub(fs: &Filesystem) -> Vec<Finding> {
     let scrub = Scrub::new(fs.engine().store(), spawn());
     assert!(scrub.start(0));
@@ -23,8 +23,8 @@ fn scrub(fs: &Filesystem) -> Vec<Finding> {
     scrub.report().findings
 }
 
-/// The places of blocks whose newer contents are in the log: nobody reads what is there, and they are
-/// free once those have a place.
+/// The places of blocks whose newer contents are in the log: nobody reads the old contents there, and
+/// the places are free once the newer contents have a place.
 #[test]
 fn damage_that_nobody_reads_is_no_finding() {
     let device = empty();

@@ -1,8 +1,8 @@
 //! Taking the lease, step by step, as a machine that knows neither threads nor devices.
 //!
-//! Whoever drives it carries out each [`Step`] and comes back with an [`Event`]. Times are those of
-//! this host's clock, read before a step is begun and after it has ended. docs/DURABILITY.md
-//! ("Taking the lease") has the steps and the proof.
+//! The driver carries out each [`Step`] and comes back with an [`Event`]. Times are those of this
+//! host's clock, read before a step is begun and after it has ended. docs/DURABILITY.md ("Taking the
+//! lease") has the steps and the proof.
 
 use crate::gate::Gate;
 use crate::lab::Canary;
@@ -44,7 +44,7 @@ pub enum Step {
     Pause(Duration),
     /// The lease is held.
     Done(Box<Claimed>),
-    /// It is not to be had.
+    /// The lease can't be taken.
     Refused(LeaseError),
 }
 

@@ -72,8 +72,9 @@ impl Gate {
         self.check_slowly()
     }
 
-    /// Fails if what was begun may not be sent any more. That is until the lease expires, also while
-    /// it is being released: it is given back when everything that was begun has ended.
+    /// Fails if an operation that was begun may not be sent any more. It may be sent until the lease
+    /// expires, also while the lease is being released: the lease is given back when all operations
+    /// that were begun have ended.
     pub fn check_begun(&self) -> Result<(), LeaseLost> {
         match self.lost() {
             Some(LeaseLost::Released) if self.clock.now() < self.valid_until() => Ok(()),

@@ -1,9 +1,9 @@
-//! Who this process is, for those who find its lease.
+//! The identity of this process, for hosts that find its lease.
 
 use std::fs;
 use syncline_format::lease::LeaseHolder;
 
-/// This process on this host. What can't be found out is left empty: it is for messages only.
+/// This process on this host. A field that can't be found out is left empty: it is for messages only.
 pub fn this_process() -> LeaseHolder {
     let name = rustix::system::uname();
     LeaseHolder {

@@ -28,7 +28,7 @@ pub enum Canary {
     NoFlush,
     /// Make no allowance for clocks that differ.
     NoDrift,
-    /// Take a lease over as soon as the former holder has expired, with no time for what is under
+    /// Take a lease over as soon as the former holder has expired, with no time for operations under
     /// way.
     NoGuard,
 }

@@ -118,9 +118,9 @@ impl Flight {
         })
     }
 
-    /// The same for one that makes something durable: after the lease has ended, that is no success.
-    /// The clock is read after the device has answered, so what was acknowledged was durable while
-    /// nobody else could hold the lease.
+    /// The same for an operation that makes something durable: after the lease has ended, its answer is
+    /// no success. The clock is read after the device has answered, so acknowledged data was durable
+    /// while nobody else could hold the lease.
     fn acknowledges(self, operation: Operation, done: Completion<()>) -> Completion<()> {
         Box::new(move |answer| {
             let answer = answer.and_then(|()| match self.gate.check() {
@@ -152,8 +152,8 @@ fn touches_lease(offset: u64, len_bytes: u64) -> bool {
     offset < LEASE_OFFSET + BLOCK_BYTES as u64 && end > LEASE_OFFSET
 }
 
-/// Buffers of a write at `offset`, without the block of the lease: what lies before it and what
-/// lies behind it.
+/// Buffers of a write at `offset`, without the block of the lease: the part before the block and the
+/// part behind it.
 fn around_lease(offset: u64, bufs: Vec<Bytes>) -> [(u64, Vec<Bytes>); 2] {
     let lease_end = LEASE_OFFSET + BLOCK_BYTES as u64;
     let (mut before, mut behind) = (Vec::new(), Vec::new());

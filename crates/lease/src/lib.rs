@@ -22,7 +22,7 @@
 //!     false => Leased::acquire(device, &options, &mut say)?,
 //! };
 //! leased.on_lost(|why| eprintln!("{why}"));
-//! // Open the image now: what was read before is void.
+//! // Open the image now: data that was read before is void.
 //! # Ok(()) }
 //! ```
 //!

@@ -35,7 +35,7 @@ pub struct LeaseOptions {
     pub over_unknown: bool,
     /// The only cache that reads may come from is a server's, which all hosts share.
     pub cached_by_server: bool,
-    /// Who this is; by default [`this_process`](crate::this_process).
+    /// The holder's identity; by default [`this_process`](crate::this_process).
     pub holder: Option<LeaseHolder>,
     /// The clock; by default `CLOCK_BOOTTIME`. Tests set another.
     pub clock: Arc<dyn Clock>,

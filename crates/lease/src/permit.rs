@@ -19,8 +19,8 @@ impl Permit {
         self.0.check()
     }
 
-    /// The same for what [`Leased`](crate::Leased) has let pass and is sent only now. It may still be
-    /// while the lease is being released.
+    /// The same for an operation that [`Leased`](crate::Leased) has let pass and that is sent only now.
+    /// It may still be sent while the lease is being released.
     pub fn check_begun(&self) -> Result<(), LeaseLost> {
         self.0.check_begun()
     }

@@ -152,7 +152,7 @@ impl Renewal {
         Step::Pause(self.due)
     }
 
-    /// Writes that the lease is free, if it is still ours and has not expired: whoever reads that
+    /// Writes that the lease is free, if it is still ours and has not expired: a host that reads this
     /// begins at once. The gate has been closed before, so that nothing can begin any more.
     fn release(&mut self, event: Event) -> Step {
         let why = self.gate.lose(LeaseLost::Released);

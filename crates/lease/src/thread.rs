@@ -126,7 +126,7 @@ impl Running {
             *self.shared.ended.lock() = Some(self.released);
             self.shared.changed.notify_all();
         };
-        // The device goes before anybody is told: whoever waits may want to close it.
+        // The device goes before anybody is told: a caller that waits may want to close it.
         drop(self.device);
         told();
         self.gate.tell_listeners();

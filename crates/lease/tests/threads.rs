@@ -442,8 +442,8 @@ fn a_file_that_is_read_directly_can_be_leased() {
     assert_eq!((beta.term(), block_on(beta.read_at(0, 4096)).unwrap()[0]), (2, 1));
 }
 
-/// Two hosts take the image from each other again and again, each writing as fast as it can. What
-/// one of them was told to be durable is there when the other begins.
+/// Five hosts take the image over, one after the other, each writing as fast as it can. Data that one
+/// of them was told to be durable is there when the next one begins.
 #[test]
 fn nothing_acknowledged_is_missing_after_take_overs() {
     let device = device();

@@ -7,13 +7,13 @@
 //!
 //! - A flush that succeeded covers every write that had completed before, as the server promises
 //!   with `NBD_CMD_FLUSH`. A server without it is refused.
-//! - A server that went away may have forgotten all that no flush covered. So it is kept here, and
-//!   written again after the reconnect, before anything else (`nbd/kept.rs`). Then what was in
-//!   flight is sent again. Callers notice only that it took longer.
+//! - A server that went away may have forgotten all changes that no flush covered. So the client keeps
+//!   them, and writes them again after the reconnect, before anything else (`nbd/kept.rs`). Then it
+//!   sends the operations again that were in flight. Callers notice only that it took longer.
 //! - A read returns what was written last, wherever changes overlap: two of them are never in
 //!   flight at once, and the later call is the later write.
-//! - After `wait`, everything that waits fails, and all that comes later too: the device is broken
-//!   for good, since what it keeps is given up.
+//! - After `wait`, all waiting operations fail, and all later ones too: the device is broken for good,
+//!   since it gives up the changes that it kept.
 //!
 //! # What a client can't promise
 //!
@@ -27,8 +27,8 @@
 //! # Threads
 //!
 //! A caller sends its request itself (`nbd/outgoing.rs`), and each connection's receiver calls the
-//! completions. One manager connects and reconnects (`nbd/manager.rs`). What is to be done is decided
-//! in one place, without I/O (`nbd/state.rs`).
+//! completions. One manager connects and reconnects (`nbd/manager.rs`). All decisions are made in one
+//! place, without I/O (`nbd/state.rs`).
 
 mod breaks;
 mod channel;
@@ -174,9 +174,8 @@ impl NbdDevice {
         self.shared.guard.set(fence);
     }
 
-    /// Ends the device for good: whatever waits fails with this error, and so does all that comes
-    /// later. Nothing that has not left this host leaves it any more. The first reason
-    /// stays. Does not wait.
+    /// Ends the device for good: all waiting operations fail with this error, and all later ones too.
+    /// Nothing that has not left this host leaves it any more. The first reason stays. Does not wait.
     pub fn end(&self, why: io::Error) {
         self.shared.with(|state, outbox| state.end(why, outbox));
     }
@@ -286,7 +285,7 @@ impl Device for NbdDevice {
         self.shared.size_bytes.load(Ordering::Acquire)
     }
 
-    /// False: a server may answer from its page cache what a failed write-back has lost.
+    /// False: a server may answer from its page cache with data that a failed write-back has lost.
     fn reads_bypass_caches(&self) -> bool {
         false
     }

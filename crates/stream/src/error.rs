@@ -24,7 +24,7 @@ pub enum StreamError {
     /// It ends before its last record.
     #[error("the stream ends too early, after record {0}; send it again")]
     Truncated(u64),
-    /// Bytes are not what was sent.
+    /// Bytes differ from those that were sent.
     #[error("the stream is damaged at record {record}: {what}; send it again")]
     Damaged {
         /// The number of the record, from 1; 0 stands for the header.
@@ -56,7 +56,7 @@ pub enum StreamError {
         "the token is of another stream: {0}; 'syncline receive --token' tells where the receiver stands"
     )]
     OtherStream(String),
-    /// A stream that goes on does not go on from what is kept.
+    /// The rest of a stream does not begin where the kept part ends.
     #[error(
         "the stream goes on after record {from}, and what is kept here ends after record {kept}; send it anew with what \
          'syncline receive --token' says now"
@@ -73,13 +73,13 @@ pub enum StreamError {
     /// A stream goes on, and the receiver does not.
     #[error("the stream goes on after record {0}; receive it with --resume")]
     Resumed(u64),
-    /// What is kept is of another stream.
+    /// The kept part is of another stream.
     #[error(
         "what is kept here is part of the stream of snapshot {0:?}; let that one go on first, or give it up with \
          'syncline receive --abandon'"
     )]
     KeptOther(String),
-    /// What is kept can't be used.
+    /// The kept part can't be used.
     #[error("what is kept here of a stream is damaged: {0}; give it up with 'syncline receive --abandon'")]
     KeptDamaged(String),
     /// Snapshots to compare are in the wrong order, or the same.
@@ -106,7 +106,8 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// True if a stream broke off, or went bad on its way: what came before is as it was sent.
+    /// True if a stream broke off, or was damaged on its way: the records before that are as they were
+    /// sent.
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Io(_) | Self::Truncated(_) | Self::Damaged { .. })
     }

@@ -15,13 +15,13 @@ pub struct Writer<W> {
     records: u64,
     checksum: u32,
     bytes: u64,
-    /// What the receiver has already, and the header of the rest.
+    /// The position up to which the receiver has the stream, and the header of the rest.
     awaited: Option<(Position, Vec<u8>)>,
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header. That of the rest of a stream is written when all records that the receiver
-    /// has were put, and had the checksum that they should have.
+    /// Writes the header. The header of the rest of a stream is written later: when all records that
+    /// the receiver has were put, and had the right checksum.
     pub fn new(output: W, header: &Header) -> Result<Self, StreamError> {
         let (whole, bytes) = (header.whole().encode(), header.encode());
         let awaited = header.resumed.map(|position| (position, bytes));

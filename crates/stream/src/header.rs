@@ -1,4 +1,4 @@
-//! The beginning of a stream: whose snapshot it is, and what it starts from.
+//! The beginning of a stream: whose snapshot it is, and which snapshot it starts from.
 
 use crate::fields::{Fields, put_name};
 use crate::{Position, StreamError};
@@ -23,7 +23,7 @@ const FEATURE_RESUMED: u64 = 1;
 /// Features of the stream that this program knows.
 const FEATURES_KNOWN: u64 = FEATURE_RESUMED;
 
-/// A snapshot, by what stays the same when it is received elsewhere.
+/// A snapshot, by the facts that stay the same when it is received elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// When it was made, in nanoseconds since 1970. By this a target knows it again: a received
@@ -59,7 +59,7 @@ pub struct Header {
     pub snapshot: Origin,
     /// The snapshot that the target must have, of an incremental stream.
     pub parent: Option<Origin>,
-    /// What the receiver has of the stream already, if this is the rest of it.
+    /// The position up to which the receiver has the stream, if this is the rest of it.
     pub resumed: Option<Position>,
 }
 

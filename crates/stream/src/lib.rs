@@ -1,9 +1,10 @@
-//! Snapshots as streams: what `syncline send` writes and `syncline receive` reads.
+//! Snapshots as streams, which `syncline send` writes and `syncline receive` reads.
 //!
-//! A stream is a header and records (`header`, `record`, `frame`). [`send`] makes one of a snapshot,
-//! or of the difference to an older one; [`receive`] makes the snapshot in another image, beside
-//! what is there, and shows it when all of it is there. [`receive_in_pieces`] also keeps what has come
-//! of a stream that is cut off, and [`resume`] sends the rest, by the [`Token`] that tells how much came.
+//! A stream is a header and records (`header`, `record`, `frame`). [`send`] makes one of a snapshot, or
+//! of the difference to an older one. [`receive`] makes the snapshot in another image, beside that
+//! image's contents, and shows it when all of it has come. [`receive_in_pieces`] also keeps the
+//! received part of a stream that is cut off. [`resume`] sends the rest, by the [`Token`] that tells
+//! how much came.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -19,7 +19,7 @@ pub struct Position {
     pub checksum: u32,
 }
 
-/// What a sender has to know to go on with a stream: which one it is, and how much of it came.
+/// The facts that a sender needs to go on with a stream: which one it is, and how much of it came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token {
     /// The UUID of the filesystem that the snapshot is sent from.
@@ -30,7 +30,7 @@ pub struct Token {
     pub created_ns: u64,
     /// When the snapshot was made that the stream starts from; 0 if it starts from none.
     pub parent_ns: u64,
-    /// What has come.
+    /// The position up to which the stream has come.
     pub position: Position,
 }
 

@@ -220,7 +220,8 @@ impl Record {
 }
 
 impl Unit {
-    /// True if a unit can be so: what is meant lies within it, and it is not longer than unpacked.
+    /// True if a unit is possible: the part for the file lies within it, and it takes fewer blocks than
+    /// unpacked.
     fn is_possible(&self) -> bool {
         let (unit, skip, blocks) =
             (u64::from(self.unit_blocks), u64::from(self.skip), u64::from(self.blocks));

@@ -1,4 +1,4 @@
-//! Settings that are replaced as a whole: whoever reads them, and whatever crash comes, finds the old ones or the new.
+//! Settings that are replaced as a whole: a reader finds the old ones or the new, also after any crash.
 //!
 //!     cargo run --example config config.img colour blue
 

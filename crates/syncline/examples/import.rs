@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use syncline::{Filesystem, FormatOptions, ImageOptions};
 
-/// Copies what is in `from` to `to`, and returns how many files that were.
+/// Copies the contents of `from` to `to`, and returns the number of files.
 pub fn import(filesystem: &Filesystem, from: &Path, to: &Path) -> io::Result<u64> {
     filesystem.create_dir_all(to)?;
     let mut files = 0;

@@ -61,7 +61,8 @@ impl Keys {
         if self.lines > 2 * self.values.len() + 100 { self.rewrite() } else { Ok(()) }
     }
 
-    /// Puts what is current in place of the log: the old one or the new, whatever happens.
+    /// Puts the current values in place of the log: the old log or the new one is there, whatever
+    /// happens.
     fn rewrite(&mut self) -> io::Result<()> {
         let lines: String = self.values.iter().map(|(key, value)| line(key, Some(value))).collect();
         self.fs.write("/log.new", lines)?;

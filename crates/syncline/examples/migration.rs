@@ -1,4 +1,4 @@
-//! A snapshot before a migration: when it fails half-way, everything is again what it was.
+//! A snapshot before a migration: if the migration fails half-way, everything is again as it was.
 //!
 //!     cargo run --example migration customers.img
 
@@ -8,7 +8,7 @@ use syncline::{Filesystem, FormatOptions, ImageOptions};
 
 const BEFORE: &str = "before-migration";
 
-/// Turns every `NAME.txt` below /customers into `NAME.json`. Refuses what is not `name,city`.
+/// Turns every `NAME.txt` below /customers into `NAME.json`. Refuses a file that is not `name,city`.
 pub fn migrate(fs: &Filesystem) -> io::Result<()> {
     let paths: Result<Vec<_>, syncline::Error> =
         fs.walk_dir("/customers")?.map(|entry| Ok(entry?.path())).collect();

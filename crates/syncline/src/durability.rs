@@ -8,8 +8,9 @@ use syncline_fs::Durability;
 use syncline_fs::types::Ino;
 
 impl Filesystem {
-    /// Sets when changes of a file become durable, or of a directory and what is made in it from now
-    /// on; `None`: as [`ImageOptions::durability`](crate::ImageOptions::durability) says.
+    /// Sets when changes become durable: those of a file, or those of a directory and of everything
+    /// made in it from now on; `None`: as [`ImageOptions::durability`](crate::ImageOptions::durability)
+    /// says.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;

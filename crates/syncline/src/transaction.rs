@@ -35,9 +35,9 @@ use syncline_fs::{Action, FsError, NotCommitted, STEPS_MAX, Step, TRANSACTION_BY
 /// # std::io::Result::Ok(())
 /// ```
 ///
-/// Nothing is looked at before the commit. Then each change is checked against what the changes
-/// before it leave: a file that the transaction makes can be written, renamed and removed in it.
-/// Dropping a transaction forgets it. It has no reads.
+/// Nothing is looked at before the commit. Then each change is checked against the state that the
+/// changes before it leave: a file that the transaction makes can be written, renamed and removed in
+/// it. Dropping a transaction forgets it. It has no reads.
 ///
 /// # What is promised
 ///
@@ -51,8 +51,8 @@ use syncline_fs::{Action, FsError, NotCommitted, STEPS_MAX, Step, TRANSACTION_BY
 ///   read of at most 4 MiB is one call, and so is [`Filesystem::read`] of any size; listing a
 ///   directory is several. Open files show the new contents after the commit. They see it before it is durable.
 /// - **Conflicts** are found at the commit. There is no snapshot that a transaction works on: if
-///   another thread has removed, renamed or made what a change is about, the commit fails and names
-///   that change, or does it to what has the name now.
+///   another thread has removed, renamed or made the file of a change, the commit fails and names that
+///   change, or applies it to the file that has the name now.
 /// - **If it is refused**, nothing has changed, and the error names the change and its path.
 /// - **If the device fails** while it is made durable, the error is [`Error::NotDurable`]: it is
 ///   visible as a whole, and a later sync tries again. If a tree node can't be read in the midst of
@@ -96,7 +96,7 @@ impl Transaction {
     pub const CHANGES_MAX: usize = STEPS_MAX;
 
     fn add(&mut self, path: impl AsRef<Path>, action: Action) -> &mut Self {
-        // What is too large anyway is not kept in memory; the commit refuses it.
+        // Changes that are too many anyway are not kept in memory; the commit refuses the transaction.
         if self.steps.len() <= STEPS_MAX {
             self.steps.push(Step { path: bytes_of(path.as_ref()), action });
         }
@@ -136,9 +136,9 @@ impl Transaction {
         self.add(path, Action::Create { permissions, exclusive: true })
     }
 
-    /// Gives a file that [`Filesystem::create_unnamed`] made its name, in place of what has that
-    /// name. What was written to it does not count towards the limits: the commit writes it to the
-    /// device before it holds off others. The file must stay open until then.
+    /// Gives its name to a file that [`Filesystem::create_unnamed`] made, in place of a file that has
+    /// that name. The data written to it does not count towards the limits: the commit writes the data
+    /// to the device before it holds off others. The file must stay open until then.
     ///
     /// ```
     /// # let fs = syncline::Filesystem::in_memory(32 << 20)?;

@@ -226,7 +226,7 @@ impl Device for Narrow {
     }
 }
 
-/// Whoever drops the last handle can't try again.
+/// A program that drops the last handle can't try again.
 #[test]
 fn dropping_keeps_what_can_be_written() {
     let below = MemoryDevice::new(SIZE);

@@ -12,7 +12,7 @@ fn opened() -> (Arc<MemoryDevice>, Filesystem) {
     (device, fs)
 }
 
-/// What a crash now would leave if nothing that was written were lost.
+/// The filesystem that a crash now would leave if no write were lost.
 fn crashed(device: &Arc<MemoryDevice>) -> Filesystem {
     Filesystem::open_device(device.snapshot(), ImageOptions::default()).unwrap()
 }

@@ -63,7 +63,7 @@ const SHOWN: usize = 3;
 /// Options of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
-    /// Only report what would be changed.
+    /// Only report the changes that a repair would make.
     pub dry_run: bool,
     /// Continue even if a large part of the image has to be given up.
     pub accept_loss: bool,
@@ -118,7 +118,7 @@ impl Repair {
     }
 }
 
-/// Mends what can be mended of the image on `device`, or only reports what that would be.
+/// Repairs as much as possible of the image on `device`, or only reports the changes.
 ///
 /// An error means that nothing could be done and the image reads as before. Memory: that of a
 /// check, plus 64 MiB of written blocks; further blocks go to a temporary file. If an inner node is
@@ -147,8 +147,8 @@ pub async fn repair(
     match work.mend(&mut repair, tell).await {
         Ok(Some(mut after)) if !options.dry_run => {
             work.write().await?;
-            // That check read what is to be written. A superblock is written where it was, and may
-            // be no more readable there than before.
+            // That check read the changes before they were written. A superblock is written where it
+            // was, and may be no more readable there than before.
             if after.of(FindingKind::SuperblockDamaged).next().is_none() {
                 start::superblock(&work.device, &mut after).await?;
             }

@@ -1,4 +1,4 @@
-//! A device that keeps what is written to it and leaves the device below unchanged.
+//! A device that keeps all writes to itself and leaves the device below unchanged.
 //!
 //! A repair is first done here, so its result can be read, checked and compared before the image is
 //! touched.

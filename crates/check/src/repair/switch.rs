@@ -1,7 +1,7 @@
 //! Writes the result of a repair to the image.
 //!
-//! Order, and what a crash leaves at each step: (1) everything but the superblocks goes to blocks
-//! that nothing in the image needs, which was checked before; (2) flush, then all of it is read
+//! Order, and the state that a crash leaves at each step: (1) everything but the superblocks goes to
+//! blocks that nothing in the image needs, which was checked before; (2) flush, then all of it is read
 //! back; (3) a superblock goes to the slot that does not hold the newest good one; (4) flush; (5) a
 //! superblock that leads to the same state goes to the other slot; (6) flush. Until (3) is on the
 //! device the image is as it was. After it the repaired image counts, and (5) only makes both slots
@@ -101,8 +101,8 @@ async fn write(overlay: &Overlay, device: &Arc<dyn Device>, runs: &[BlockRun]) -
     Ok(())
 }
 
-/// Fails if the device does not return what was written: the superblock that leads there must then
-/// not be written.
+/// Fails if the device does not return the written bytes: the superblock that leads there must then not
+/// be written.
 async fn read_back(overlay: &Overlay, device: &Arc<dyn Device>, runs: &[BlockRun]) -> Result<(), CheckError> {
     for run in runs {
         let bytes = device.read_at(run.offset_bytes(), run.len_bytes() as usize).await?;

@@ -34,8 +34,8 @@ struct Ended {
 
 type Block = Result<Option<Lease>, FormatError>;
 
-/// Drives the machine. Each operation takes `each`; `next` says what a read finds, from the number
-/// of the read and what was written last.
+/// Drives the machine. Each operation takes `each`; `next` gives the result of a read, from the number
+/// of the read and the block that was written last.
 fn drive(
     options: &LeaseOptions,
     how: How,
@@ -233,7 +233,7 @@ fn blocks() -> impl Strategy<Value = Block> {
 }
 
 proptest! {
-    /// Whatever is found on the device, also blocks with this host's own nonce: it ends in bounded
+    /// With any blocks on the device, also blocks with this host's own nonce: the claim ends in bounded
     /// time, and the lease is only held after its own block, flushed, was read back.
     #[test]
     fn whatever_is_read_it_ends_and_holds_only_what_was_read_back(

@@ -86,7 +86,8 @@ impl World {
         }
     }
 
-    /// Lets an operation take effect after this time, and behind what had to be sent again.
+    /// Lets an operation take effect after this time, and behind the operations that had to be sent
+    /// again.
     fn arrives(&mut self, op: usize, delay_ns: u64) {
         let at = (self.now() + delay_ns).max(self.hosts[self.ops[op].host].resent_until);
         self.at(at, Event::Effect(op, self.ops[op].sent));
@@ -197,8 +198,8 @@ impl World {
         }
     }
 
-    /// The client asks whether it may. If so, it sends everything again that no flush covers, in
-    /// order, and when that has arrived what was in flight (D1).
+    /// The client asks whether it may write. If so, it sends everything again that no flush covers, in
+    /// order, and when that has arrived the operations that were in flight (D1).
     pub fn reconnect(&mut self, host: usize) {
         let away = self.down_until.max(self.hosts[host].deaf_until).max(self.hosts[host].mute_until);
         if self.hosts[host].connected || self.now() < away {

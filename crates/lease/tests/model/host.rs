@@ -44,7 +44,7 @@ pub struct Host {
     pub deaf_until: u64,
     /// Nothing that it sends arrives until then.
     pub mute_until: u64,
-    /// Whatever it writes arrives late until then.
+    /// All its writes arrive late until then.
     pub late_until: u64,
     /// The server has not been away since it last connected.
     pub connected: bool,
@@ -110,7 +110,7 @@ impl Host {
         self.goes_on();
     }
 
-    /// Ends whatever it does; answers that are still to come are for nobody.
+    /// Ends all its work; answers that are still to come are for nobody.
     pub fn ends(&mut self) {
         self.life += 1;
         self.doing = Doing::Nothing;

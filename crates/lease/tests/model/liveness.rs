@@ -1,4 +1,4 @@
-//! L4: who waits gets the lease in time. Nothing else goes wrong here.
+//! L4: a host that waits gets the lease in time. Nothing else goes wrong here.
 
 use crate::host::Doing;
 use crate::plan::{MS, Plan, SECOND, Trouble};
@@ -40,7 +40,7 @@ fn after_a_crash_another_gets_it_in_time() {
     for seed in 0..SEEDS {
         let (mut world, mut rng, within_ns) = held(seed);
         let how = if rng.random() { How::Wait } else { How::TakeOver };
-        // Nothing of it comes late: whoever sees that takes it for alive.
+        // No renewal is under way at the crash: a host that sees a late renewal takes host 0 for alive.
         while !matches!(&world.hosts[0].doing, Doing::Holding(holding) if holding.idle) {
             world.turn();
         }

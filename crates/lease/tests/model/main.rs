@@ -1,9 +1,9 @@
-//! Several hosts, each with a clock of its own, on one device that is late, fails and loses what no
-//! flush covers. Hosts crash, stop and go on, claim and take over, and everything follows from a
+//! Several hosts, each with a clock of its own, on one device that is late, fails and loses writes that
+//! no flush covers. Hosts crash, stop and go on, claim and take over, and everything follows from a
 //! seed.
 //!
-//! The machines and the device are those of the crate; only clocks, delays and threads are
-//! simulated. What must hold is in docs/DURABILITY.md ("One writer on several hosts"):
+//! The machines and the device are those of the crate; only clocks, delays and threads are simulated.
+//! docs/DURABILITY.md has the rules that must hold ("One writer on several hosts"):
 //!
 //! - L1: at no moment do two hosts count their lease as valid.
 //! - L2: no flush is answered with success after a successor has the lease.

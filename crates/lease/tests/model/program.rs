@@ -144,7 +144,8 @@ impl World {
         self.after(next, Event::Work(host, life));
     }
 
-    /// Sends what the holder's device was handed, and looks at what its program was told.
+    /// Sends the operations that the holder's device was given, and looks at the answers that its
+    /// program got.
     pub fn take_begun(&mut self, host: usize) {
         let Some(holding) = self.hosts[host].holding() else { return };
         let begun: Vec<Begun> = holding.device.begun.lock().unwrap().drain(..).collect();

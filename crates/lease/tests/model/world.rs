@@ -40,7 +40,7 @@ pub struct Op {
     pub answered: bool,
     /// Its connection broke before it was answered: the client sends it again.
     pub stranded: bool,
-    /// How often it was sent. What is still to come of an earlier time does not.
+    /// How often the operation was sent. Effects and answers of an earlier sending are dropped.
     pub sent: u32,
     pub found: Option<Lease>,
     /// The lease writes that a flush covers.
@@ -68,7 +68,7 @@ pub struct World {
     pub ops: Vec<Op>,
     pub queue: BinaryHeap<Reverse<(u64, usize)>>,
     pub events: Vec<Option<Event>>,
-    /// The lease's block, and what of it a power cut leaves.
+    /// The block of the lease; `durable` is the block that a power cut leaves.
     pub block: Option<Lease>,
     pub durable: Option<Lease>,
     /// A power cut has left zeros: the first claim had no flush yet.
@@ -103,7 +103,7 @@ impl World {
                 let rate = match plan.trouble {
                     _ if plan.extreme_clocks && number < 2 => [875_000, 1_125_000][number],
                     Trouble::Drifting => rng.random_range(500_000..1_600_000),
-                    // The ends of what is allowed more often than not.
+                    // Half of the time one of the ends of the allowed range.
                     _ => match rng.random_range(0..4) {
                         0 => 875_000,
                         1 => 1_125_000,
@@ -199,7 +199,7 @@ impl World {
     /// L1.
     fn check_holders(&mut self) {
         let now = self.now();
-        // A paused clock can't be read; what counts is what it says when its host goes on.
+        // A paused clock can't be read; its value when the host goes on counts.
         let counts =
             |host: &Host| host.is_valid() && (host.paused_since.is_none() || host.stopped_until <= now);
         let valid: Vec<usize> = (0..self.hosts.len()).filter(|&host| counts(&self.hosts[host])).collect();

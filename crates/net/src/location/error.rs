@@ -87,7 +87,7 @@ pub enum LocationError {
         text: String,
         /// The key.
         key: String,
-        /// Those that are known.
+        /// The known keys.
         known: String,
     },
     /// A key without a value.

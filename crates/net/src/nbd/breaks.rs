@@ -10,8 +10,8 @@ use std::time::Instant;
 use syncline_device::{Completion, DeviceError, Operation};
 
 impl State {
-    /// A link has ended. Nothing that still comes from it counts: what is without an answer will
-    /// be sent again, and what an answer may have told is written again first.
+    /// A link has ended. Nothing that still comes from it counts. Requests without an answer will be
+    /// sent again, and before them the kept changes, which the server may have answered.
     pub(super) fn link_broke(&mut self, link: &Link, why: io::Error, outbox: &mut Outbox) {
         let Phase::Up(up) = &self.phase else { return };
         if up.epoch == link.epoch {
@@ -20,7 +20,8 @@ impl State {
         }
     }
 
-    /// Takes back what was on its way over a link that has ended, to be sent again in its order.
+    /// Takes back the operations that were on their way over a link that has ended, to send them again
+    /// in their order.
     pub(super) fn requeue(&mut self, outbox: &mut Outbox) {
         let now = Instant::now();
         self.wires.clear();
@@ -103,8 +104,8 @@ impl State {
         self.pump(outbox);
     }
 
-    /// Ends all waits with this error, for good. The first one stays. The connections end at once,
-    /// with everything that is in them: what was given up must not arrive later.
+    /// Ends all waits with this error, for good. The first error stays. The connections end at once,
+    /// with everything that is in them: an operation that was given up must not arrive later.
     pub(super) fn end(&mut self, error: io::Error, outbox: &mut Outbox) {
         if matches!(self.phase, Phase::Broken { .. }) {
             return;

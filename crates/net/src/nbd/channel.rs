@@ -44,7 +44,8 @@ impl AsFd for Socket {
 pub(super) struct Sent {
     /// Bytes taken.
     pub(super) bytes: usize,
-    /// Some of what was taken has not reached the socket: send again, perhaps nothing.
+    /// The socket had no room for all bytes. TLS may still hold some that it has taken: send again,
+    /// even without new ones.
     pub(super) pending: bool,
 }
 
@@ -127,8 +128,9 @@ impl Channel {
         };
     }
 
-    /// Ends the connection at once: what this host has not sent yet is dropped, rather than sent in
-    /// the background. (A socket of this host has none of that: what it takes is at the server.)
+    /// Ends the connection at once: bytes that this host has not sent yet are dropped, rather than sent
+    /// in the background. (A Unix socket holds none of these: the bytes that it takes are at the
+    /// server.)
     pub(super) fn abort(&self) {
         if let Socket::Tcp(stream) = &self.socket {
             // In case the next but one is refused: closing the socket does the same then.
@@ -145,7 +147,7 @@ impl Channel {
         self.wait_for(PollFlags::OUT)
     }
 
-    /// Takes the front of what `bufs` hold.
+    /// Takes bytes from the front of `bufs` to send them.
     pub(super) fn send(&self, bufs: &[IoSlice<'_>], room: Room) -> io::Result<Sent> {
         let Some(tls) = &self.tls else {
             return self.send_plain(bufs, room);
@@ -214,9 +216,9 @@ impl Channel {
                 Ok(_) => {
                     let others_wait = connection.wants_write();
                     let fed = connection.process_new_packets();
-                    // The peer may have asked for new keys, or must be told what is wrong with it.
-                    // Bytes that do not fit now go with the next send. So do all if some of a change wait
-                    // for room: who sends these asks before whether they may still be sent.
+                    // The peer may have asked for new keys, or must be told of its fault. Bytes that do
+                    // not fit now go with the next send. So do all bytes if a part of a change waits
+                    // for room: its sender asks before each part whether it may still send.
                     if !others_wait {
                         write_out(&mut connection, &self.socket)?;
                     }
@@ -246,7 +248,7 @@ impl Channel {
     }
 }
 
-/// Sends what TLS has for the socket; false if that has no room for all of it.
+/// Sends the bytes that TLS has for the socket; false if the socket has no room for all of them.
 fn write_out(connection: &mut ClientConnection, socket: &Socket) -> io::Result<bool> {
     while connection.wants_write() {
         match connection.write_tls(&mut Immediate(socket)) {

@@ -6,9 +6,9 @@ use syncline_device::DeviceError;
 
 /// Decides, after the connection was lost, whether this host may still write to the export.
 ///
-/// While it was cut off, another host may have taken the export over. What this host wrote and
-/// never flushed would then destroy what its successor wrote. Without a fence a reconnect trusts
-/// that nobody did.
+/// While this host was cut off, another host may have taken the export over. Writing again the changes
+/// that this host never flushed would then destroy the writes of its successor. Without a fence a
+/// reconnect trusts that no host took the export over.
 pub trait Fence: Send + Sync {
     /// Called after each reconnect, and before each enlargement, when the new connection stands and
     /// nothing has been written on it. `image` reads from it; a lease that lies in the image must
@@ -20,18 +20,18 @@ pub trait Fence: Send + Sync {
     /// and the question asked again on the next one.
     fn may_write(&self, image: &mut dyn ReadBlock) -> Result<(), DeviceError>;
 
-    /// Called before each write or discard that had to wait in this device (through a reconnect, or
-    /// behind another write) is sent, and before each that is sent again, since whoever allowed it
-    /// may have done so long ago. It must not block, nor call the device: it looks at a clock or a
-    /// flag. An error is final.
+    /// Called before each write or discard is sent that had to wait in this device (through a
+    /// reconnect, or behind another write), and before each that is sent again, since its permission
+    /// may be old. It must not block, nor call the device: it looks at a clock or a flag. An error is
+    /// final.
     fn may_still_write(&self) -> Result<(), DeviceError> {
         Ok(())
     }
 
     /// Called whenever a part of a write or discard goes to the socket, on whichever thread sends it:
-    /// what the socket has no room for may lie in this device for any time. As
-    /// [`may_still_write`](Self::may_still_write), which it is unless a fence makes a difference
-    /// between what was begun and what is sent again.
+    /// bytes for which the socket has no room may lie in this device for any time. The rules of
+    /// [`may_still_write`](Self::may_still_write) hold here too. By default it is that call; a fence
+    /// may tell an operation that was begun from one that is sent again.
     fn may_send(&self) -> Result<(), DeviceError> {
         self.may_still_write()
     }

@@ -16,20 +16,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syncline_device::{Completion, DeviceError, Operation};
 
-/// A reconnect writes what is kept again in about the time in which it was written. A lease that is
-/// in the image ends after some seconds in which it was not renewed, and the writing again comes
-/// before that. So this long after a flush the next is due, once so much is kept that it takes any
-/// time at all.
+/// A reconnect takes about as long to write the kept changes again as writing them took. A lease that
+/// is in the image ends after some seconds without a renewal, and the renewal comes after the writing
+/// again. So the next flush is due this long after the last one, once so much is kept that writing it
+/// again takes any time at all.
 const OWN_AFTER: Duration = Duration::from_secs(2);
 const OWN_BYTES: u64 = 8 << 20;
 
 #[derive(Default)]
 pub(super) struct Flushes {
     flight: Option<Flight>,
-    /// Those for the next one.
+    /// The waiters for the next flush.
     gathered: Vec<Waiter>,
     owed: Option<Arc<io::Error>>,
-    /// When the newest one was sent.
+    /// When the newest flush was sent.
     sent: Option<Instant>,
 }
 

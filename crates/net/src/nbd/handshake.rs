@@ -1,4 +1,4 @@
-//! Connecting to a server, and what the two agree on before the first request.
+//! Connecting to a server, and the terms that the two agree on before the first request.
 
 use super::channel::Channel;
 use super::dial;

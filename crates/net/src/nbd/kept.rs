@@ -1,28 +1,30 @@
 //! The writes and discards that no flush covers yet, kept to be done again.
 //!
-//! A server that was restarted may have forgotten everything that no flush covered. So each
-//! write stays here, as shared bytes, until one does, and is written again after a reconnect. The
-//! order is that of the calls, and no two that overlap are ever in flight at once (the later one
-//! waits), so for each block the order of calls, of execution and of completion is one, and what is
-//! written last is what was written last.
+//! A server that was restarted may have forgotten everything that no flush covered. So each write stays
+//! here, as shared bytes, until a flush covers it, and is written again after a reconnect. The order is
+//! that of the calls. Two changes that overlap are never in flight at once (the later one waits). So
+//! for each block the calls, the executions and the completions have one order, and the replay ends
+//! with the contents that were written last.
 //!
-//! *When a flush fails* (rule R6). Its error goes to the caller, always, and no later success takes
-//! it back: the caller writes again what it still needs, wherever it wants. What the flush would
-//! have covered is *poisoned*. It stays here until a later flush succeeds or room is needed:
+//! *When a flush fails* (rule R6). Its error goes to the caller, always, and no later success takes it
+//! back: the caller writes again the data that it still needs, wherever it wants. The changes that the
+//! flush would have covered are *poisoned*. They stay here until a later flush succeeds or room is
+//! needed:
 //!
-//! - A reconnect in between writes it again, so that reads go on finding what was written last.
-//!   Whatever the caller has written since, at the same place or another, has a later number and
-//!   comes after it, so nothing newer is overwritten with something older.
-//! - A later flush that succeeds ends it, though it proves nothing about it: the caller has been
-//!   told not to rely on it. If it stayed, a replay could overwrite what is durable by now.
-//! - It can be dropped at any time, since nobody relies on it. Older writes that it covered were
-//!   poisoned with it or before, or are covered by a flush.
+//! - A reconnect in between writes them again, so that reads go on finding the newest contents.
+//!   Everything that the caller has written since, at the same place or another, has a later number and
+//!   comes after them, so nothing newer is overwritten with something older.
+//! - A later flush that succeeds ends them, though it proves nothing about them: the caller has been
+//!   told not to rely on them. If they stayed, a replay could overwrite contents that are durable by
+//!   now.
+//! - They can be dropped at any time, since nobody relies on them. Older changes at the same place were
+//!   poisoned with them or before, or are covered by a flush.
 //!
 //! *A write that fails* is not kept: its range holds anything now. Older writes of that range stay;
 //! a replay gives the range one of the contents that it may have.
 //!
-//! *A flush without an answer* counts as not sent. All that it may have lost is here, and is
-//! written again before it is sent again.
+//! *A flush without an answer* counts as not sent. All changes that it may have lost are here, and are
+//! written again before the flush is sent again.
 
 use super::operation::Change;
 use std::collections::BTreeMap;
@@ -30,7 +32,8 @@ use std::collections::BTreeMap;
 /// Counted for each write beside its bytes, so that discards, which have none, are bounded too.
 const ENTRY_BYTES: u64 = 128;
 
-/// Position in the order of completions. A flush that is sent now covers what has completed.
+/// Position in the order of completions. A flush that is sent now covers the changes that have
+/// completed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) struct Cover(u64);
 
@@ -135,7 +138,7 @@ impl Kept {
         }
     }
 
-    /// Drops what nobody relies on any more.
+    /// Drops the poisoned changes, on which nobody relies any more.
     pub(super) fn drop_poisoned(&mut self) {
         if self.completed_bytes > self.open_bytes {
             self.drop_those(|entry| matches!(entry.state, Progress::Poisoned(_)));

@@ -3,10 +3,10 @@
 /// A deliberately broken rule. `crates/sim/tests/nbd` must find each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Canary {
-    /// After a reconnect, do not write again what no flush has covered (breaks R6).
+    /// After a reconnect, do not write the changes again that no flush has covered (breaks R6).
     ForgetKept,
-    /// Answer a flush that was in flight when the connection broke, without sending it again
-    /// (breaks R4: what it had to cover may be forgotten).
+    /// Answer a flush that was in flight when the connection broke, without sending it again (breaks
+    /// R4: the server may have forgotten the changes that it had to cover).
     AnswerOldFlush,
     /// Take a write that the server made durable for a flush of all that completed before it.
     TrustFua,

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Read ahead of what is wanted next: a few replies, but little of a read's data, which is to go
-/// straight to its buffer.
+/// Bytes read ahead of the next reply: enough for a few replies, but little of a read's data, which is
+/// to go straight to its buffer.
 pub(super) const AHEAD_BYTES: usize = 512;
 
 /// A connection that is ready for requests, and that nobody uses yet.

@@ -160,7 +160,7 @@ fn restore(
     }
 }
 
-/// Ends a link, and takes back what was on its way.
+/// Ends a link, and takes back the operations that were on their way.
 fn end_old(shared: &Shared, old: &Link, why: &io::Error) {
     if shared.state.lock().reopen {
         tracing::info!("connecting to {} anew, to learn its size", shared.name);
@@ -250,13 +250,13 @@ fn answer_growing(
     }
 }
 
-/// Connects and makes everything ready: the fence has agreed, and what was kept is written.
+/// Connects and makes everything ready: the fence has agreed, and the kept changes are written.
 pub(super) fn attempt(shared: &Arc<Shared>, limit: Duration) -> Result<(Arc<Link>, u64), Failure> {
     let mut fresh = Vec::new();
     let made = make_link(shared, limit, &mut fresh);
     if made.is_err() {
-        // What a socket still holds would come after the next attempt has written it again, or after
-        // another host has taken the image.
+        // Bytes that a socket still holds would arrive after the next attempt has written the same
+        // changes again, or after another host has taken the image.
         fresh.iter().for_each(|fresh| fresh.channel.abort());
         shared.state.lock().replays_on = None;
     }
@@ -340,8 +340,8 @@ fn add_connections(shared: &Shared, export: &Export, fresh: &mut Vec<Fresh>) -> 
             }
         }
     }
-    // The server may have been restarted in between, and a flush over a later connection would
-    // prove nothing about what an earlier one wrote. So each must be alive after the last stands.
+    // The server may have been restarted in between, and a flush over a later connection would prove
+    // nothing about writes over an earlier one. So each must be alive after the last stands.
     let last = fresh.len() - 1;
     for fresh in &mut fresh[..last] {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES);

@@ -105,7 +105,7 @@ impl Op {
     }
 }
 
-/// A caller and what it is to be told. The state must not be locked then.
+/// A caller's completion and its result. The state must not be locked when the completion is called.
 pub(super) enum Answer {
     Read(Completion<AlignedBuf>, Result<AlignedBuf, DeviceError>),
     Done(Completion<()>, Result<(), DeviceError>),

@@ -1,8 +1,8 @@
 //! The messages on their way into a connection.
 //!
-//! Whoever posts a message sends it itself, and what others post meanwhile, as long as the socket
-//! has room: that spares a change of threads. What does not fit, and what is large, goes to the
-//! connection's own sender, since callers must not wait.
+//! The thread that posts a message sends it itself, with the messages that others post meanwhile, for a
+//! few batches and as long as the socket has room: that spares a change of threads. The rest, and large
+//! messages, go to the connection's own sender, since callers must not wait.
 
 use super::channel::{Channel, Room};
 use super::fence::Guard;
@@ -18,9 +18,9 @@ use syncline_device::DeviceError;
 const BATCH: usize = 64;
 /// Batches that a caller sends before it leaves the rest to the sender.
 const ROUNDS: usize = 4;
-/// A message of this size is the sender's from the start: copying it takes longer than waking. The
-/// sender takes no more than this, or one message, at a time, so that an urgent one waits for no
-/// more.
+/// Messages that have this size together go to the sender from the start: copying them takes longer
+/// than waking it. The sender takes no more than this, or one message, at a time, so that an urgent
+/// message waits for no more.
 const LARGE_BYTES: usize = 256 << 10;
 
 /// A request with its data.
@@ -29,9 +29,9 @@ pub(super) struct Message {
     pub(super) data: SmallVec<[Bytes; 2]>,
     /// It changes the export.
     changes: bool,
-    /// It is sent before all that are not.
+    /// It is sent before all messages that are not urgent.
     urgent: bool,
-    /// Bytes that are gone already.
+    /// Bytes that are sent already.
     sent: usize,
 }
 
@@ -88,7 +88,7 @@ struct Queue {
 }
 
 impl Outgoing {
-    /// Sends messages, or leaves them to a thread that does. Does not wait. Those for a connection
+    /// Sends messages, or leaves them to a thread that sends. Does not wait. Messages for a connection
     /// that has ended are dropped.
     pub(super) fn post(
         &self,
@@ -149,7 +149,7 @@ impl Outgoing {
         }
     }
 
-    /// Drops what is left; the sender ends.
+    /// Drops the remaining messages; the sender ends.
     pub(super) fn close(&self) {
         let mut queue = self.queue.lock();
         queue.closed = true;
@@ -159,8 +159,8 @@ impl Outgoing {
 }
 
 impl Queue {
-    /// Adds a message behind the others, or an urgent one in front of those that are not. One of
-    /// which a part is gone stays the first.
+    /// Adds a message behind the others, or an urgent one in front of those that are not urgent. A
+    /// message of which a part is sent stays the first.
     fn push(&mut self, message: Message) {
         if !message.urgent {
             return self.messages.push_back(message);
@@ -181,8 +181,8 @@ impl Queue {
 }
 
 /// Sends the front of a batch, and removes it; true if the socket had no room for all of it. Before
-/// each part it is asked whether changes may be sent: the socket takes a part without waiting, and
-/// the next one may come much later.
+/// each part the fence is asked whether changes may be sent: the socket takes a part without waiting,
+/// and the next one may come much later.
 fn send(channel: &Channel, guard: &Guard, batch: &mut VecDeque<Message>) -> Result<bool, Unsent> {
     loop {
         let mut slices = SmallVec::new();

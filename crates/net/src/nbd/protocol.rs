@@ -1,7 +1,7 @@
 //! The messages of NBD's transmission phase, and the numbers of its handshake.
 //!
-//! Everything that a server sends is untrusted: lengths are checked against what was asked for
-//! before anything is read or allocated.
+//! Everything that a server sends is untrusted: lengths are checked against the request before anything
+//! is read or allocated.
 
 use std::io::{self, Read};
 

@@ -36,7 +36,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Changes the state, and then sends and answers what follows from it.
+    /// Changes the state, and then sends the messages and gives the answers that result.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut State, &mut Outbox) -> R) -> R {
         let mut outbox = Outbox::default();
         let result = change(&mut self.state.lock(), &mut outbox);

@@ -1,5 +1,5 @@
-//! The state of the device: what was asked for and not answered, and what is kept. Methods here do
-//! no I/O and call nobody; what is to be sent and to be answered goes to an [`Outbox`].
+//! The state of the device: the requests without an answer, and the changes that are kept. Methods here
+//! do no I/O and call nobody; messages to send and answers to give go to an [`Outbox`].
 
 use super::NbdOptions;
 use super::channel::Channel;
@@ -61,14 +61,14 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// The manager makes a new link, which may take its time.
     pub(super) connecting: bool,
-    /// The connection over which what is kept is written again. No link has it yet.
+    /// The connection over which the kept changes are written again. No link has it yet.
     pub(super) replays_on: Option<Arc<Channel>>,
-    /// The device was dropped: what is left is done, then the connection ends.
+    /// The device was dropped: the remaining operations are done, then the connection ends.
     pub(super) closing: bool,
     /// Nothing is sent until a new link stands, for which the present one ends when all of its
     /// requests are answered.
     pub(super) reopen: bool,
-    /// Those who wait for that, each with the size that it wants.
+    /// Callers that wait for the new size, each with the size that it wants.
     pub(super) growing: Vec<(u64, Completion<u64>)>,
     seq: u64,
     cookie: u64,
@@ -80,7 +80,7 @@ pub(super) struct State {
     pub(super) wires: HashMap<u64, Wire>,
     /// Operations that can't be sent yet, in the order of the calls.
     pub(super) waiting: VecDeque<Op>,
-    /// The first of those waits for room among what is kept.
+    /// A waiting change needs room among the kept changes, and later changes wait behind it.
     pub(super) is_full: bool,
     pub(super) kept: Kept,
     pub(super) kept_max_bytes: u64,
@@ -151,7 +151,7 @@ impl State {
         }
     }
 
-    /// Sends what can be sent now.
+    /// Sends the operations that can be sent now.
     pub(super) fn pump(&mut self, outbox: &mut Outbox) {
         if let Phase::Up(link) = &self.phase {
             let link = link.clone();
@@ -197,7 +197,7 @@ impl State {
         self.pump_flush(outbox);
     }
 
-    /// Two changes that overlap are never in flight at once, and what is kept has a limit.
+    /// Two changes that overlap are never in flight at once, and the kept changes have a limit.
     fn may_be_sent(&mut self, op: &Op, held: &VecDeque<Op>) -> bool {
         let Work::Change { change, .. } = &op.work else { return true };
         if self.kept.is_in_flight(op.offset, op.len_bytes) || held.iter().any(|earlier| earlier.overlaps(op))

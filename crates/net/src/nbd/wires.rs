@@ -31,7 +31,7 @@ pub(super) enum Target {
     Flush,
 }
 
-/// A part of what a read asked for.
+/// The range of a read that a reply brings: all of it, or a part.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Span {
     Whole,
@@ -51,8 +51,8 @@ impl Wire {
         }
     }
 
-    /// Its weight when the least busy connection is sought. Some servers serve a connection in
-    /// order, and then a flush holds up what is sent behind it.
+    /// Its weight when the least busy connection is sought. Some servers serve a connection in order,
+    /// and then a flush holds up the requests behind it.
     pub(super) fn load(&self) -> u64 {
         match self.target {
             Target::Op(_) => u64::from(self.len_bytes) + 4096,

@@ -5,8 +5,8 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// Runs `work` on a thread of its own, and waits for it this long. What comes later is dropped over
-/// there, so that a lock which was taken too late is released again.
+/// Runs `work` on a thread of its own, and waits for it this long. A later result is dropped on that
+/// thread, so that a lock which was taken too late is released again.
 pub(super) fn bounded<T: Send + 'static>(
     limit: Duration,
     name: &str,

@@ -1,12 +1,12 @@
-//! How a device ends, and what is said to everybody who waits for it.
+//! How a device ends, and the error for everybody who waits for it.
 
 use super::error::Errno;
 use super::holder::LockHolder;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// Why a device answers nothing any more. What it says is final: no operation is acknowledged after
-/// it, and none is tried.
+/// Why a device answers nothing any more. The reason is final: no operation is acknowledged after it,
+/// and none is tried.
 #[derive(Clone, Debug)]
 pub(super) enum Broken {
     /// Somebody else has, or had, the lock (errors 30, 108 and 110).
@@ -78,7 +78,7 @@ impl fmt::Display for Told {
     }
 }
 
-/// Who has the lock of an image, if the error with which its device broke tells that.
+/// The holder of an image's lock, if the error with which its device broke names it.
 pub fn successor(error: &io::Error) -> Option<LockHolder> {
     match &error.get_ref()?.downcast_ref::<Told>()?.broken {
         Broken::Fenced { holder, .. } => holder.clone(),

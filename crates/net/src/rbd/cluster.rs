@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 /// continued.
 const FENCED_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
 
-/// Settings that hold for each image too: a pool or an image may have its own, which come before
-/// ours, so `image.rs` looks at what applies.
+/// Settings that hold for each image too: a pool or an image may have its own, which come before ours,
+/// so `image.rs` looks at the values that apply.
 pub(super) const IMAGE_SETTINGS: [(&str, &str); 5] = [
     // Writes are answered when all replicas have them (`mod.rs`), and a read returns what the
     // cluster holds.
@@ -136,13 +136,13 @@ impl Cluster {
     }
 
     /// Keeps the client with this address from ever doing anything in the cluster again. From here on
-    /// whatever we ask of an OSD tells it that.
+    /// each of our requests tells its OSD of the fence.
     pub(super) fn fence(&self, address: &str) -> Result<(), Errno> {
         let ordinary = |byte: u8| byte.is_ascii_hexdigit() || b".:/[]".contains(&byte);
         if !address.bytes().all(ordinary) {
             return Err(Errno(libc::EINVAL));
         }
-        // The second is what versions before Ceph 16 know.
+        // Versions before Ceph 16 know only the second word.
         let [new, old] = ["blocklist", "blacklist"].map(|list| {
             format!(
                 r#"{{"prefix": "osd {list}", "{list}op": "add", "addr": "{address}", "expire": {FENCED_SECONDS}.0}}"#
@@ -216,7 +216,7 @@ pub(super) struct Pool {
     pub(super) cluster: Cluster,
 }
 
-// SAFETY: librados allows any thread to use it; what is set in it is set before it is shared.
+// SAFETY: librados allows any thread to use a pool; its settings are made before it is shared.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}

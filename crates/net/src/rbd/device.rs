@@ -55,13 +55,13 @@ enum Way {
 
 impl RbdDevice {
     /// Opens an image. For writing, it must not be in use; a lock that a dead client left behind is
-    /// broken. Read-only, it must not be in use either, unless only what does not change is read
+    /// broken. Read-only, it must not be in use either, unless only data that does not change is read
     /// ([`RbdOptions::beside_writer`]).
     pub fn open(spec: &RbdSpec, options: &RbdOptions) -> Result<Arc<Self>, DeviceError> {
         Self::by(Way::Open, spec, options).map_err(|error| error.opening(spec))
     }
 
-    /// Opens an image for writing, and keeps whoever has it from ever writing it again.
+    /// Opens an image for writing, and keeps its present holder from ever writing it again.
     pub fn take_over(spec: &RbdSpec, options: &RbdOptions) -> Result<Arc<Self>, DeviceError> {
         let options = RbdOptions { read_only: false, beside_writer: false, ..options.clone() };
         Self::by(Way::TakeOver, spec, &options).map_err(|error| error.opening(spec))
@@ -244,8 +244,8 @@ impl Drop for RbdDevice {
         self.flights.close();
         let Some(parts) = self.parts.take() else { return };
         let (sender, receiver) = sync_channel::<()>(1);
-        // Closing waits for what is under way and for the cluster. On one of librbd's threads (the
-        // last user of the device may be a completion) it would wait for itself.
+        // Closing waits for the operations under way and for the cluster. On one of librbd's threads
+        // (the last user of the device may be a completion) it would wait for itself.
         let closing = thread::Builder::new().name("rbd-close".to_owned()).spawn(move || {
             let Parts { image, claims, watchman } = parts;
             let _ = watchman.join();

@@ -12,7 +12,8 @@ use syncline_device::DeviceError;
 pub(super) struct Errno(pub(super) i32);
 
 impl Errno {
-    /// The number in what a function returned; what is not negative is the result.
+    /// Tells a function's two kinds of answer apart: a negative one is an error's number, any other the
+    /// result.
     pub(super) fn check(returned: i64) -> Result<u64, Self> {
         u64::try_from(returned).map_err(|_| Self(i32::try_from(-returned).unwrap_or(libc::EIO)))
     }
@@ -155,7 +156,7 @@ pub enum RbdError {
          (after 30 s, by default), or at once by 'syncline mount --takeover'"
     )]
     InUse {
-        /// Who.
+        /// The holder of the image.
         holder: LockHolder,
     },
     /// Somebody has locked the image by hand.
@@ -163,7 +164,7 @@ pub enum RbdError {
         "it has an advisory lock of {client}: if it is not needed, 'rbd lock ls {image}' and 'rbd lock rm {image}'"
     )]
     LockedByHand {
-        /// Whose.
+        /// The client that has the lock.
         client: String,
         /// The image, as `rbd` takes it.
         image: String,
@@ -202,7 +203,7 @@ impl RbdError {
         error.io_error()?.get_ref()?.downcast_ref()
     }
 
-    /// Who has the image, if that is why it can't be had.
+    /// The holder of the image, if the error is that the image is in use.
     pub fn holder(&self) -> Option<&LockHolder> {
         match self {
             Self::InUse { holder } => Some(holder),

@@ -1,9 +1,9 @@
 //! The operations of a device that are not answered yet, and whether it answers at all.
 //!
-//! An operation is answered in one place, here, exactly once: by its result while the device works,
-//! or with everything else by the reason why it broke. Once the first sign of a fence is seen,
-//! nothing is acknowledged any more, whatever librbd says. What had succeeded before that is in the
-//! image, and the new holder finds it there.
+//! An operation is answered in one place, here, exactly once: by its result while the device works, or
+//! with everything else by the reason why it broke. Once the first sign of a fence is seen, nothing is
+//! acknowledged any more, whatever librbd says. The writes that had succeeded before are in the image,
+//! and the new holder finds them there.
 
 use super::broken::{Broken, failure};
 use super::error::Errno;
@@ -281,7 +281,7 @@ impl Flights {
         }
     }
 
-    /// The device was dropped. What is under way goes on.
+    /// The device was dropped. Operations under way go on.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! Who has the lock of an image.
+//! The holder of an image's lock.
 
 use std::fmt;
 

@@ -203,8 +203,8 @@ impl Image {
         }
     }
 
-    /// Who has the lock: what the cluster has on record at this moment. (librbd remembers for images
-    /// that are open for reading.)
+    /// The holder of the lock, as the cluster has it on record at this moment. (librbd's own answer
+    /// comes from its memory if the image is open for reading.)
     pub(super) fn locker(&self) -> Result<Option<Locker>, Errno> {
         let header = self.header()?;
         // Of each client a name, a cookie and an address, each in its buffer and with a zero behind
@@ -272,8 +272,8 @@ impl Image {
         Ok(LockHolder { client, address, alive, about })
     }
 
-    /// Who said last that it has the lock, if it is another client that still has the image open for
-    /// writing.
+    /// The client that said last that it has the lock, if it is another client that still has the image
+    /// open for writing.
     pub(super) fn last_holder(&self) -> Result<Option<LockHolder>, Errno> {
         let Some(text) = self.introduction() else { return Ok(None) };
         let ours = self.pool.cluster.client();
@@ -324,8 +324,8 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // SAFETY: nobody starts anything any more; librbd waits for what is in flight, whose memory
-        // is its own (`Flight`).
+        // SAFETY: nobody starts an operation any more; librbd waits for those in flight, whose memory
+        // is their own (`Flight`).
         let closed = unsafe { (self.libraries().rbd.rbd_close)(self.handle) };
         if let Err(errno) = Errno::check(closed.into()) {
             tracing::debug!(errno = errno.0, "the image could not be closed properly");

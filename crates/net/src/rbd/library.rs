@@ -68,8 +68,8 @@ macro_rules! library {
 
         impl $name {
             fn load(file: &'static str) -> Result<Self, RbdError> {
-                // SAFETY: what is loaded under these names is Ceph, whose initialisers need
-                // nothing of us.
+                // SAFETY: the library under these names is Ceph's, whose initialisers need nothing of
+                // us.
                 let library = unsafe { Library::new(file) }
                     .map_err(|error| RbdError::NotLoaded { file, why: error.to_string() })?;
                 Ok(Self {
@@ -186,7 +186,7 @@ pub(super) fn libraries() -> Result<&'static Libraries, RbdError> {
 pub(super) static CLIENTS: AtomicUsize = AtomicUsize::new(0);
 
 /// From now on, a process that ends while a client is in use ends without the destructors of the
-/// libraries. These take away what the client's threads work with: the process would die of a
+/// libraries. The destructors destroy objects that the client's threads use: the process would die of a
 /// signal, and its exit code be lost. A device leaves a client behind where the cluster keeps it
 /// waiting.
 #[cfg(target_env = "gnu")]
@@ -203,8 +203,8 @@ fn leave_with_clients() {
             }
         }
     }
-    // SAFETY: the function has glibc's documented type. What is registered last is called first: before
-    // the destructors of the libraries, which were loaded before.
+    // SAFETY: the function has glibc's documented type. The function that is registered last is called
+    // first: before the destructors of the libraries, which were loaded before.
     if unsafe { on_exit(leave, std::ptr::null_mut()) } != 0 {
         tracing::debug!("the end of the process with a client in use may be a crash");
     }

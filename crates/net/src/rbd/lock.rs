@@ -1,8 +1,8 @@
 //! The lock on an image: nobody else may write it (promise P7).
 //!
-//! It is RBD's exclusive lock, taken with `rbd_lock_acquire` before the first write and held until
-//! the device is closed. That call also tells librbd to leave the lock alone. Otherwise librbd takes
-//! it by itself before a write and hands it over to whoever asks, and two hosts would write in turn.
+//! It is RBD's exclusive lock, taken with `rbd_lock_acquire` before the first write and held until the
+//! device is closed. That call also tells librbd to leave the lock alone. Otherwise librbd takes it by
+//! itself before a write and hands it over to any client that asks, and two hosts would write in turn.
 //! RBD's advisory locks play no part: they keep nobody from writing.
 //!
 //! **Why the former holder can't write.** Before its lock is broken, its client is put on the cluster's
@@ -14,23 +14,24 @@
 //! take-over and arrive only now. (`rbd_lock_break` does the same steps, for an hour.)
 //!
 //! An OSD that has answered nothing of the new holder's yet may still take a write of the former one.
-//! To everybody that is a write from before the take-over: whatever the new holder reads or writes
-//! there comes after it. So what the former holder acknowledged because of it is there when the new
-//! one looks, and what the new holder has looked at does not change any more.
+//! To everybody that is a write from before the take-over: all reads and writes of the new holder there
+//! come after it. So everything that the former holder acknowledged because of it is there when the new
+//! holder looks, and contents that the new holder has read do not change any more.
 //!
-//! **A holder that died** leaves its lock behind. Its watch on the image runs out 30 s after its
-//! last sign of life. Then whoever opens the image for writing breaks the lock as above.
+//! **A holder that died** leaves its lock behind. Its watch on the image runs out 30 s after its last
+//! sign of life. Then the next client that opens the image for writing breaks the lock as above.
 //!
 //! **A lock that was taken away by hand**, with fencing switched off, leaves a holder that writes until
-//! it looks for its lock the next time. It has said in the image's metadata who it is, and it has the
-//! image open: so the next holder fences it first. (One that is cut off at that moment is not seen.)
+//! it looks for its lock the next time. That holder has its name in the image's metadata, and it has
+//! the image open: so the next holder fences it first. (A holder that is cut off at that moment is not
+//! seen.)
 //!
-//! **Readers.** The exclusive lock has no other side, so readers take none. A reader is refused while
-//! somebody who is alive has the lock, and fails from the next check on when there is such a one
-//! (`watchman.rs`): a new one, or one that was cut off and is back. What a holder that died left
-//! behind keeps nobody from reading. A writer is not refused because of readers. The difference to image files: there
-//! a reader keeps writers out. Here it may read blocks while they change, and their checksums tell
-//! (promise P4); a writer that comes and goes between two checks is not noticed.
+//! **Readers.** The exclusive lock has no shared form, so readers take none. A reader is refused while
+//! a living client has the lock. A reader fails at the first check that finds a living holder
+//! (`watchman.rs`): a new one, or one that was cut off and is back. The lock of a dead holder keeps
+//! nobody from reading. A writer is not refused because of readers. Image files differ: there a reader
+//! keeps writers out. Here a reader may read blocks while they change, and their checksums tell
+//! (promise P4); it does not notice a writer that comes and goes between two checks.
 
 use super::error::{Errno, RbdError};
 use super::holder::LockHolder;
@@ -61,8 +62,8 @@ pub(super) fn acquire(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> Re
             Some(locker) => {
                 let holder = describe(image, &locker)?;
                 if holder.alive && Instant::now() >= give_up {
-                    // librbd would ask it to hand the lock over, which others do: a virtual machine,
-                    // for one, without noticing what that means.
+                    // librbd would ask the holder to hand the lock over. Other programs do that: a
+                    // virtual machine, for one, without noticing the consequences.
                     return Err(RbdError::InUse { holder });
                 }
                 if holder.alive {
@@ -80,7 +81,7 @@ pub(super) fn acquire(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> Re
     Err(lost(image, spec))
 }
 
-/// Takes the lock from whoever has it.
+/// Takes the lock from its present holder.
 pub(super) fn take_over(image: &Image, spec: &RbdSpec, options: &RbdOptions) -> Result<String, RbdError> {
     check_lockable(image, spec)?;
     if options.canary == Some(Canary::AutomaticLock) {
@@ -151,8 +152,8 @@ pub(super) fn check_unused(image: &Image) -> Result<(), RbdError> {
     }
 }
 
-/// Who may write to an image that we only read. An advisory lock guards nothing, and a holder that
-/// the cluster has lost touch with writes nothing before it is alive again.
+/// The client that may write to an image that we only read. An advisory lock guards nothing, and a
+/// holder that the cluster has lost touch with writes nothing before it is alive again.
 pub(super) fn writer(image: &Image) -> Result<Option<LockHolder>, Errno> {
     let locker = image.locker()?.filter(|locker| !locker.by_hand);
     let holder = locker.map(|locker| image.describe(&locker)).transpose()?;
@@ -166,7 +167,7 @@ fn check_lockable(image: &Image, spec: &RbdSpec) -> Result<(), RbdError> {
     }
 }
 
-/// Who has the lock. A lock that was taken by hand is nobody's to break.
+/// The client that has the lock. It is an error if the lock was taken by hand: nobody may break that.
 fn locker(image: &Image, spec: &RbdSpec) -> Result<Option<Locker>, RbdError> {
     match image.locker().map_err(RbdError::errno(LOOK))? {
         Some(Locker { by_hand: true, client, .. }) => {

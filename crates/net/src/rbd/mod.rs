@@ -1,13 +1,12 @@
 //! Images of Ceph clusters: RBD, through Ceph's own librbd.
 //!
-//! **What librbd promises, and what a flush is.** With `rbd_cache = false` "writes return only when
-//! the data is on disk on all replicas" (Ceph's documentation, "RBD Config Reference", cache
-//! settings). The primary OSD answers a write when it and all replicas of the placement group have
-//! committed it to stable storage. So a write that has completed is durable, and a flush has little
-//! left to do: librbd waits for the writes in flight ("get a callback when the currently pending
-//! writes are on disk", librbd.h) and sends nothing. It is called all the same. The trait asks for
-//! it, an image with journaling has more to do in it, and nothing above has to know which storage
-//! needs no flush.
+//! **The promise of librbd, and the meaning of a flush.** With `rbd_cache = false` "writes return only when
+//! the data is on disk on all replicas" (Ceph's documentation, "RBD Config Reference", cache settings).
+//! The primary OSD answers a write when it and all replicas of the placement group have committed it to
+//! stable storage. So a write that has completed is durable, and a flush has little left to do: librbd
+//! waits for the writes in flight ("get a callback when the currently pending writes are on disk",
+//! librbd.h) and sends nothing. It is called all the same. The trait asks for it, an image with
+//! journaling has more to do in it, and nothing above has to know which storage needs no flush.
 //!
 //! A flush is acknowledged only while the device works: no sign of a fence was seen, and no operation
 //! was given up. With the lock in other hands a flush that librbd answers out of its own memory would

@@ -23,7 +23,8 @@ fn run(flights: &Flights, ours: &str, spec: &RbdSpec, options: &RbdOptions) {
     }
 }
 
-/// Who has the lock now. A client that was fenced is told nothing any more, so another one asks.
+/// The present holder of the lock. A client that was fenced gets no answers any more, so another one
+/// asks.
 fn look(ours: &str, spec: &RbdSpec, options: &RbdOptions) -> Option<LockHolder> {
     let (ours, spec, started) = (ours.to_owned(), spec.clone(), Instant::now());
     let limit = options.name_wait;
@@ -32,7 +33,7 @@ fn look(ours: &str, spec: &RbdSpec, options: &RbdOptions) -> Option<LockHolder> 
         let cluster = Cluster::connect(libraries()?, &spec, &options, Purpose::Look)?;
         let image = Image::open(Pool::open(cluster, &spec)?, &spec, true)?;
         let failed = RbdError::errno("find out who has the lock");
-        // Who takes over fences first, and has the lock a little later.
+        // A client that takes over fences first, and has the lock a little later.
         while started.elapsed() < limit {
             let locker = image.locker().map_err(&failed)?;
             if let Some(locker) = locker.filter(|locker| locker.client != ours) {

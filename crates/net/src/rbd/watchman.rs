@@ -1,8 +1,8 @@
 //! The thread that looks now and then whether the image is still ours.
 //!
-//! An operation that meets a fence says so. A device that is idle, or that reads what it has in
-//! memory, would not notice; and a lock can be taken away without a fence, by somebody who has
-//! switched fencing off.
+//! An operation that meets a fence says so. A device that is idle, or that reads data from its memory,
+//! would not notice; and a lock can be taken away without a fence, by somebody who has switched fencing
+//! off.
 
 use super::broken::Broken;
 use super::claims::{Claims, RENEWED_EVERY};
@@ -20,7 +20,7 @@ pub(super) enum Expected {
     Ours(String),
     /// Nobody has it who is alive.
     Nobodys,
-    /// Whatever: only data that does not change is read.
+    /// Any state: only data that does not change is read.
     Anything,
 }
 

@@ -103,8 +103,8 @@ fn many_threads_with_many_in_flight_each_find_their_own() {
     }
 }
 
-/// The server has several connections and changes the order of what it has; the later call must
-/// still be the later write.
+/// The server has several connections and changes the order of its requests; the later call must still
+/// be the later write.
 #[test]
 fn of_writes_that_overlap_in_flight_the_later_call_wins() {
     let lab = Lab::new(4, Spec::default());

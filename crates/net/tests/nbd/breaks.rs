@@ -69,7 +69,7 @@ fn a_flush_in_flight_is_sent_again_after_the_replay() {
     assert_eq!(lab.store(|store| store.durable(65536, 4096)), [8; 4096]);
 }
 
-/// Rule R4: what completes while a flush is on its way is not covered by it.
+/// Rule R4: a flush does not cover a change that completes while the flush is on its way.
 #[test]
 fn a_write_that_completes_during_a_flush_is_still_kept() {
     let lab = Lab::new(13, Spec::default());
@@ -131,7 +131,7 @@ fn after_its_time_everything_fails_and_stays_so() {
         assert!(text.contains("nbd+unix:///disk") && text.contains("has been away for 1 s"), "{text}");
         assert!(text.contains("start the server and mount again") && !text.contains('\n'), "{text}");
     }
-    // The server is back, but what was kept is not.
+    // The server is back, but the device has given up the changes that it kept.
     lab.faults(|faults| *faults = Default::default());
     std::thread::sleep(Duration::from_millis(100));
     let begun = Instant::now();
@@ -201,7 +201,8 @@ fn an_export_that_comes_back_changed_is_not_written_to() {
     }
 }
 
-/// Fewer connections, no FUA, smaller requests: it goes on with what there is.
+/// The export comes back with fewer connections, without FUA, with smaller requests: the device goes on
+/// with these.
 #[test]
 fn an_export_that_can_less_is_used_as_it_is() {
     let lab = Lab::new(8, Spec::default());

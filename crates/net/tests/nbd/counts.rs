@@ -49,8 +49,8 @@ fn flushes_asked_for_meanwhile_share_the_next_one() {
     assert_eq!(lab.count(FLUSH), 2);
 }
 
-/// Otherwise a slow server that is restarted is busy with what it has forgotten for longer than a
-/// lease lasts.
+/// Otherwise, after the restart of a slow server, writing everything again takes longer than a lease
+/// lasts.
 #[test]
 fn much_that_was_written_seconds_ago_is_flushed_unasked() {
     const LEN: usize = 4 << 20;

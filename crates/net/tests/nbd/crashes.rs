@@ -221,7 +221,7 @@ impl World {
         self.lab.faults(|faults| faults.errors.push((command, 5)));
     }
 
-    /// Takes in what has ended.
+    /// Takes the results of the operations that have ended.
     fn look(&mut self) -> Result<(), String> {
         for (kind, pending) in std::mem::take(&mut self.changes) {
             match pending.result() {

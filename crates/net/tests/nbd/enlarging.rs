@@ -26,8 +26,8 @@ fn a_larger_export_is_seen_when_it_is_asked_for() {
     }
 }
 
-/// The old connections end when what is in flight on them has been answered, and what comes
-/// meanwhile waits.
+/// The old connections end when the requests in flight on them have been answered. Requests that come
+/// meanwhile wait.
 #[test]
 fn nothing_is_lost_or_done_twice_meanwhile() {
     let lab = Lab::new(1, Spec::default());

@@ -29,7 +29,7 @@ const OF_WRITES: [Hostile; 7] = [
     Hostile::UnknownChunk,
 ];
 
-/// The connection is given up, and the next one is used: what the caller gets is right.
+/// The connection is given up, and the next one is used: the caller gets the right data.
 #[test]
 fn a_broken_reply_ends_the_connection_and_not_the_operation() {
     let lab = Lab::new(1, Spec::default());

@@ -84,7 +84,7 @@ fn nbdkit_fails_and_is_slow() {
     assert_eq!(device.counters().reconnects, 0);
 }
 
-/// nbdkit's cache filter loses with its process what was not flushed.
+/// nbdkit's cache filter loses unflushed data with its process.
 #[test]
 fn nbdkit_is_killed_and_started_anew() {
     if !installed("nbdkit") {

@@ -83,8 +83,8 @@ fn a_server_that_accepts_nobody_is_given_up_in_time() {
     assert!(begun.elapsed() < Duration::from_secs(4));
 }
 
-/// The owner has lost the image, and nobody waits any longer for a server that may take for ever.
-/// When it is back, it gets nothing of what was under way.
+/// The owner has lost the image, and nobody waits any longer for a server that may take for ever. When
+/// the server is back, it gets none of the operations that were under way.
 #[test]
 fn a_device_that_is_ended_ends_all_that_waits_at_once() {
     // Silent, and away.

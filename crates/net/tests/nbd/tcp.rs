@@ -48,8 +48,8 @@ fn answer_read(mut stream: &TcpStream) {
     stream.write_all(&[header, vec![0; BLOCK]].concat()).unwrap();
 }
 
-/// One connection breaks, so both are given up, and everything is sent again over new ones. What the
-/// other's socket held comes after that if it is sent on: over newer contents.
+/// One connection breaks, so both are given up, and everything is sent again over new ones. If the
+/// socket of the other one still sent its bytes, they would arrive after that: over newer contents.
 #[test]
 fn a_connection_that_was_given_up_delivers_nothing_more() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -138,7 +138,7 @@ fn end_of(mut stream: &TcpStream) -> Option<ErrorKind> {
     }
 }
 
-/// The lease is lost while what no flush covered is written again, to a server that takes nothing more:
+/// The lease is lost while unflushed changes are written again, to a server that takes nothing more:
 /// another host may have the image by then, so nothing more may leave this one.
 #[test]
 fn writing_again_ends_with_the_device() {

@@ -31,7 +31,7 @@ fn its_writes_do_not_wait_for_room() {
     assert_filled(&device, PLACE, 3, BLOCK);
 }
 
-/// A network that takes seconds for what the client has in its queue.
+/// A network that takes seconds to carry the client's queue.
 #[test]
 fn it_goes_before_all_that_is_not_on_its_way_yet() {
     const LEN: usize = 2 << 20;

@@ -126,7 +126,7 @@ impl Writer {
         line
     }
 
-    /// Takes what it has said so far.
+    /// Takes the lines that the child has printed so far.
     pub fn catch_up(&mut self) {
         while let Ok(line) = self.lines.try_recv() {
             if let Some(count) = line.strip_prefix("acknowledged ") {

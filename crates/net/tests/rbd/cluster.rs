@@ -56,7 +56,7 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ceph/cluster")
 }
 
-/// The cluster, started by whoever comes first; `None` where Ceph is not installed.
+/// The cluster, started by the first caller; `None` where Ceph is not installed.
 fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     let cluster = CLUSTER.get_or_init(|| {

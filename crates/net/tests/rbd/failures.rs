@@ -268,7 +268,7 @@ fn an_enlargement_ends_when_the_cluster_is_away_for_too_long() {
     });
 }
 
-/// Its threads were using what the libraries' destructors take away.
+/// The client's threads were using objects that the libraries' destructors destroy.
 #[test]
 fn a_process_that_ends_with_a_client_in_use_keeps_its_exit_code() {
     alone_on_the_cluster(LIMIT, |cluster| {

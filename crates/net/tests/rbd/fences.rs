@@ -1,4 +1,4 @@
-//! Who was taken over from writes nothing any more, whatever it was doing.
+//! A client that was taken over from writes nothing any more, whatever it was doing.
 
 use crate::children::{CHILD, Writer};
 use crate::cluster::{Cluster, WATCH, on_the_cluster};
@@ -19,8 +19,8 @@ fn with(canary: Option<Canary>) -> RbdOptions {
     RbdOptions { canary, name_wait: Duration::from_secs(20), ..RbdOptions::default() }
 }
 
-/// Asserts that the device changes only by what its holder writes, while this happens and for a
-/// while after it.
+/// Asserts that only the holder's writes change the device, while this happens and for a while after
+/// it.
 fn nothing_lands(holder: &RbdDevice, happens: impl FnOnce()) {
     let before = read_all(holder);
     let last = before.len() - 1;

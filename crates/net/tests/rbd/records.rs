@@ -22,8 +22,8 @@ pub fn record(writer: u64, sequence: u64) -> Bytes {
     Bytes::from(sector.repeat(BLOCK_BYTES / 512))
 }
 
-/// Who wrote a block, and its sequence number; `None` if it was never written. A block that is
-/// neither fails the test.
+/// The writer of a block and its sequence number; `None` if the block was never written. A block with
+/// anything else fails the test.
 #[track_caller]
 pub fn read_record(block: &[u8]) -> Option<(u64, u64)> {
     if block.iter().all(|&byte| byte == 0) {

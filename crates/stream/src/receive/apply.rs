@@ -1,5 +1,5 @@
-//! Applying records, one after the other, by the calls that every program's requests lead to: what
-//! those refuse is refused here.
+//! Applying records, one after the other, by the calls that every program's requests lead to: a record
+//! that they refuse is refused here.
 
 use super::contents::Written;
 use super::kept::State;
@@ -13,7 +13,7 @@ use syncline_fs::{Filesystem, FsError, QuotaLimits, Remade, RestoredAttributes};
 
 /// The name of the receiver's state in the staging directory; inodes have their numbers as names there.
 const STATE_NAME: &[u8] = b"state";
-/// What a directory passes on to new inodes, beside flags.
+/// The attribute that a directory passes on to new inodes, beside flags.
 const PASSED_ON: &[u8] = b"system.posix_acl_default";
 /// Bytes of the state that are written at a time.
 const STATE_BYTES_EACH: usize = 1 << 20;
@@ -33,8 +33,8 @@ impl From<FsError> for Fault {
 }
 
 impl Fault {
-    /// The error of the record with this number. Whatever the filesystem refuses is the record's
-    /// fault, but for what the target's device, its room and its state are to blame for.
+    /// The error of the record with this number. A refusal by the filesystem is the record's fault,
+    /// unless the target's device, its room or its state is to blame.
     pub(super) fn at(self, record: u64) -> StreamError {
         let what = match self {
             Self::Impossible(what) => what.to_owned(),
@@ -106,7 +106,7 @@ impl<'a> Target<'a> {
             Remade { ino: next_object, file_type: FileType::Directory, rdev: 0, target: Bytes::new() };
         fs.remake(ROOT, &staging_name, remade).await?;
         let (staging, written) = (next_object, Written::default());
-        // Inodes are made in it: they must not get what the root directory passes on.
+        // Inodes are made in it: they must not get the attribute that the root directory passes on.
         match fs.removexattr(staging, PASSED_ON).await {
             Ok(()) | Err(FsError::NoAttribute) => {}
             Err(error) => return Err(error.into()),
@@ -114,7 +114,7 @@ impl<'a> Target<'a> {
         Ok(Self { fs, staging, has_state: false, staging_name, root, limited, written, is_settled: false })
     }
 
-    /// Goes on with what a filesystem has of a stream already.
+    /// Goes on with the part of a stream that a filesystem has already.
     pub(super) async fn go_on(fs: &'a Arc<Filesystem>, state: &State) -> Result<Self, StreamError> {
         let staging = state.header.next_object;
         let found = fs.lookup(ROOT, &state.staging_name).await;
@@ -223,8 +223,8 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Writes all contents back when they are followed by something else. Renames and limits sync
-    /// what is dirty, and a sync does not compress parts of units.
+    /// Writes all contents back when a record of another kind follows them. Renames and limits sync
+    /// dirty data, and a sync does not compress parts of units.
     async fn settle_behind(&mut self, record: &Record) -> Result<(), Fault> {
         let is_about_contents = record.kind() <= Record::LAST_OF_CONTENTS;
         if !is_about_contents && !self.is_settled {

@@ -128,7 +128,7 @@ impl Target<'_> {
         while done < length {
             let (from, to) = ((from.0, from.1 + done), (to.0, to.1 + done));
             match self.fs.copy_range(from, to, length - done, false).await? {
-                // The source has ended: what it does not have is zeros.
+                // The source has ended: the rest is zeros.
                 0 => return Ok(()),
                 copied => done += copied,
             }

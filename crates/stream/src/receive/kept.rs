@@ -1,4 +1,4 @@
-//! What has come of a stream: a snapshot that nobody sees, with the receiver's state in it.
+//! The received part of a stream: a snapshot that nobody sees, with the receiver's state in it.
 //!
 //! The state is a file in the staging directory, so it comes with the contents in one step. Its inode
 //! has the greatest number of all: that is how it is found.
@@ -33,7 +33,7 @@ pub(super) struct State {
     pub(super) limited: BTreeMap<Ino, Restored>,
 }
 
-/// What is kept of a stream that was cut off.
+/// The received part of a stream that was cut off.
 #[derive(Clone, Debug)]
 pub struct Kept {
     pub(super) snapshot: Snapshot,
@@ -41,7 +41,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// What an image keeps that is open for writing.
+    /// The received part in an image that is open for writing.
     pub async fn find(target: &Filesystem) -> Result<Option<Self>, StreamError> {
         let snapshots = target.store().snapshots().await;
         let Some(snapshot) = snapshots.into_iter().find(Snapshot::is_receiving) else { return Ok(None) };
@@ -54,7 +54,7 @@ impl Kept {
         }
     }
 
-    /// What is kept in this snapshot. Nobody keeps it from being given up meanwhile.
+    /// The received part in this snapshot. Others may give it up meanwhile.
     async fn look(target: &Filesystem, snapshot: Snapshot) -> Result<Self, StreamError> {
         let store = target.store().look_at_snapshot(&snapshot).await?;
         let fs = target.open_branch(store).await?;
@@ -64,7 +64,7 @@ impl Kept {
         read
     }
 
-    /// What is kept in this snapshot, which is open.
+    /// The received part in this snapshot, which is open.
     pub async fn read(fs: &Arc<Filesystem>, snapshot: Snapshot) -> Result<Self, StreamError> {
         let damaged = |what: &str| StreamError::KeptDamaged(what.to_owned());
         let ino = numbers_end(fs).await? - 1;

@@ -1,11 +1,11 @@
 //! Making a snapshot of a stream.
 //!
-//! Everything is done in a branch of the target's store, so nothing of it is to be seen before the
-//! stream has ended and all of it was as it was sent. What is wrong with a stream, or with the
-//! target, leaves the target's files and snapshots as they were; so does a crash.
+//! Everything is done in a branch of the target's store, so nothing of it is visible before the stream
+//! has ended and all of it was as it was sent. A fault of the stream or of the target, or a crash,
+//! leaves the target's files and snapshots as they were.
 //!
-//! A stream may come in pieces. Then the branch becomes a snapshot that nobody sees after each piece,
-//! in place of the one before, and the next piece is applied to a branch of that.
+//! A stream may come in pieces. Then after each piece the branch becomes a snapshot that nobody sees,
+//! in place of the one before, and the next piece is applied to a branch of that snapshot.
 
 mod apply;
 mod contents;
@@ -22,7 +22,7 @@ use syncline_format::superblock::FEATURES_KNOWN;
 use syncline_fs::Filesystem;
 use syncline_store::Snapshot;
 
-/// The least bytes of a stream after which what has come is made durable.
+/// The least bytes of a stream after which the received part is made durable.
 const PIECE_BYTES_MIN: u64 = 64 << 20;
 /// A piece is this part of the image at least: making it durable reads the space map, which is a
 /// 32,000th of the image, three times.
@@ -44,7 +44,7 @@ pub struct Received {
 pub struct Cut {
     /// The reason.
     pub error: StreamError,
-    /// What is kept of this stream, and how it goes on.
+    /// The token of the kept part of this stream, by which the stream goes on.
     pub kept: Option<Token>,
 }
 
@@ -65,8 +65,9 @@ pub async fn receive(
     receive_with(target, input, options).await.map_err(|cut| cut.error)
 }
 
-/// Receives a stream that may be cut off. What has come is made durable after each `piece_bytes`
-/// bytes, and when it is cut off. It goes on with the rest of that stream, or with all of it.
+/// Receives a stream that may be cut off. The received part is made durable after each `piece_bytes`
+/// bytes, and when the stream is cut off. A later call goes on with the rest of that stream, or with
+/// all of it.
 pub async fn receive_in_pieces(
     target: &Arc<Filesystem>,
     input: impl Read,
@@ -116,7 +117,8 @@ pub fn piece_bytes(image_bytes: u64) -> u64 {
     (image_bytes / PIECE_SHARE).max(PIECE_BYTES_MIN)
 }
 
-/// Refuses what can't be received here, whatever follows the header. Returns the snapshot's name.
+/// Refuses a stream that can't be received here, whatever follows its header. Returns the snapshot's
+/// name.
 async fn require_possible(
     target: &Filesystem,
     header: &Header,
@@ -132,7 +134,7 @@ async fn require_possible(
     Ok(name.to_owned())
 }
 
-/// Brings a stream to where what is kept ends.
+/// Brings a stream to the end of the kept part.
 fn go_on<R: Read>(reader: &mut Reader<R>, header: &Header, kept: Option<&Kept>) -> Result<(), Cut> {
     let Some(kept) = kept else {
         return match header.resumed {

@@ -16,14 +16,15 @@ use syncline_fs::Filesystem;
 use syncline_fs::types::Timestamp;
 use syncline_store::{Branch, BranchStart, Canary, Snapshot};
 
-/// Features that say how an image is made, not what its contents need.
+/// Features that say how an image is made; the contents of a snapshot do not need them.
 const FEATURES_OF_IMAGES: u32 =
     FEATURE_COUNTED_XATTRS | FEATURE_LEASE | FEATURE_PARENT_POINTERS | FEATURE_SNAPSHOTS | FEATURE_UNPLACED;
-/// Most blocks that a branch is lent at a time, if others need free ones, too: 128 MiB. On an image
-/// with less room it is half of what is free, so that others have as much.
+/// Most blocks that a branch is lent at a time, if others need free ones, too: 128 MiB, but more for a
+/// record that needs more. On an image with less room it is half of the free blocks, so that others
+/// have as many.
 const LENT_BLOCKS: u64 = 32_768;
-/// When what is kept was made, as older programs show it. Not when the sent snapshot was made, by
-/// which streams that start from that one would find it.
+/// When the received part was made, as older programs show it. It is not the time of the sent snapshot,
+/// by which streams that start from that snapshot would find it.
 const KEPT_SINCE_NS: u64 = 0;
 
 /// A stream on its way into an image.
@@ -36,11 +37,11 @@ pub(super) struct Pieces<'a, R> {
     pub(super) name: String,
     /// How much may come before it is made durable; `None` if nothing is kept.
     pub(super) piece_bytes: Option<u64>,
-    /// What is kept so far.
+    /// The received part that is kept so far.
     pub(super) kept: Option<Kept>,
     /// Others write to the image: take its free blocks little by little.
     pub(super) is_sparing: bool,
-    /// A record that what is kept has only by what it says, if a canary is to be found.
+    /// For a canary: a record that the kept part counts as received, and that is not applied yet.
     pub(super) owed: Option<Record>,
 }
 
@@ -105,7 +106,7 @@ impl<R: Read> Pieces<'_, R> {
         }
     }
 
-    /// The state that the stream is applied to: what is kept, its parent's, or an empty filesystem.
+    /// The state that the stream is applied to: the kept part, the parent, or an empty filesystem.
     async fn start(&self) -> Result<BranchStart, StreamError> {
         let now = self.target.store().geometry();
         if let Some(kept) = &self.kept {
@@ -169,12 +170,12 @@ impl<R: Read> Pieces<'_, R> {
         LENT_BLOCKS.min(self.target.store().lendable_blocks() / 2)
     }
 
-    /// Blocks that a record needs beside what most do.
+    /// Blocks that a record needs beyond those that most records need.
     fn needed_by(&self, record: &Record, branch: &Branch) -> u64 {
         match record {
             Record::Reserve { length, .. } => length.div_ceil(BLOCK_BYTES as u64),
-            // Every inode below gets its number, so all nodes may be written again. A quarter of what is
-            // free stays for others.
+            // Every inode below gets the number of the quota, so all nodes may be written again. A
+            // quarter of the free blocks stays for others.
             Record::Quota { .. } => {
                 let now = branch.store().superblock();
                 let all = now.tree_nodes.saturating_mul(2 * now.geometry.node_blocks());
@@ -190,11 +191,12 @@ impl<R: Read> Pieces<'_, R> {
         (LENT_BLOCKS / 2).min(self.target.store().lendable_blocks())
     }
 
-    /// Sees to it that a branch has room for a record that needs so many blocks more than most do, as
-    /// far as the image has.
+    /// Lends a branch blocks for a record that needs so many blocks more than most do, as far as the
+    /// image has them.
     fn lend_for(&self, needed: u64, branch: &mut Branch) {
         let (store, free) = (self.target.store(), branch.free_blocks());
-        // What can't be lent is refused: others need not miss it until then.
+        // A record that needs more than can be lent is refused: others need not miss the blocks until
+        // then.
         let needed = if needed > free.saturating_add(store.lendable_blocks()) { 0 } else { needed };
         let missing = self.least().saturating_add(needed).saturating_sub(free);
         if self.is_sparing && missing > 0 {

@@ -1,5 +1,5 @@
-//! The stream of what changed since an older snapshot: new inodes, changed contents, changed names,
-//! and the attributes of all that changed.
+//! The stream of the changes since an older snapshot: new inodes, changed contents, changed names, and
+//! the attributes of all inodes that changed.
 
 use super::contents::{Contents, Range};
 use super::difference::{Changed, Fate, Found};

@@ -116,9 +116,9 @@ impl Found {
         Ok(())
     }
 
-    /// Adds what lay behind the former end of a file that has grown over it. It was no contents, so
-    /// the receiver does not have it, and now it may be: by sharing blocks a file can get the same
-    /// ones at the same place.
+    /// Adds the blocks behind the former end of a file that has grown over them. They were no contents,
+    /// so the receiver does not have them, and now they may be contents: by sharing blocks a file can
+    /// get the same ones at the same place.
     async fn add_stale(
         &mut self,
         before: &Filesystem,
@@ -140,7 +140,8 @@ impl Found {
         Ok(())
     }
 
-    /// Adds what a block shares that was in the log: the extent below it may be the same as before.
+    /// Adds the shared blocks below a block that was in the log: the extent there may be the same as
+    /// before.
     async fn add_below(&mut self, after: &Filesystem, ino: Ino, block: u64) -> Result<(), StreamError> {
         let near = block.saturating_sub(EXTENT_BLOCKS_MAX);
         let mut extents = Kinds::from(after, ino, Kind::Extent, near);
@@ -294,7 +295,7 @@ impl Found {
         }
     }
 
-    /// Compares the extents of a group of blocks: what lies where it lay has not changed.
+    /// Compares the extents of a group of blocks: a block at the same place as before has not changed.
     fn end_group(&mut self) {
         let Group { of: (ino, group), before, after } = std::mem::take(&mut self.group);
         if before.is_empty() && after.is_empty() {
@@ -309,8 +310,8 @@ impl Found {
         after.iter().for_each(|extent| self.add_shared(extent));
     }
 
-    /// Sorts and joins what was gathered, and adds the inodes whose names changed: that touches
-    /// them at the receiver.
+    /// Sorts and joins the gathered changes, and adds the inodes whose names changed: a changed name
+    /// touches its inode at the receiver.
     fn tidy(&mut self) {
         let names: Vec<(Ino, Ino)> =
             self.removed.iter().chain(&self.added).map(|(dir, _, ino)| (*dir, *ino)).collect();

@@ -1,5 +1,6 @@
-//! What the extents of a file hold. An extent may lie behind the end of its file, where a truncation
-//! was cut short, or below a block that is in the log and counts instead of it: neither is contents.
+//! The contents in the extents of a file. An extent may lie behind the end of its file, where a
+//! truncation was cut short, or below a block that is in the log and counts instead of it: neither is
+//! contents.
 
 use super::contents::{BLOCK, Range};
 use super::decode;

@@ -18,7 +18,7 @@ pub(super) struct Kinds<'a> {
 }
 
 impl<'a> Kinds<'a> {
-    /// Those whose keys have this offset or a greater one.
+    /// The items of this inode and kind, from this offset on.
     pub fn from(fs: &'a Filesystem, ino: Ino, kind: Kind, offset: u64) -> Self {
         let key = |offset| Key::new(ino, kind, offset);
         Self { fs, from: Some(key(offset)), to: key(u64::MAX), read: Vec::new().into_iter() }

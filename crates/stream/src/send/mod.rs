@@ -26,9 +26,8 @@ pub struct Source<'a> {
     pub snapshot: Snapshot,
 }
 
-/// The stream of a snapshot, or of what changed since an older one of the same image. Returns how
-/// many bytes it has. Takes memory for what changed, and for each piece of data that several files
-/// share.
+/// The stream of a snapshot, or of the changes since an older one of the same image. Returns how many
+/// bytes it has. Takes memory for the changes, and for each piece of data that several files share.
 pub async fn send(
     source: &Source<'_>,
     from: Option<&Source<'_>>,
@@ -37,9 +36,9 @@ pub async fn send(
     send_from(source, from, None, output).await
 }
 
-/// The rest of the stream that [`send`] makes, behind what the receiver has. A snapshot never changes,
-/// and its stream is always the same: the records that the receiver has are made again, compared with
-/// the token, and not written.
+/// The rest of the stream that [`send`] makes, behind the part that the receiver has. A snapshot never
+/// changes, and its stream is always the same: the records that the receiver has are made again,
+/// compared with the token, and not written.
 pub async fn resume(
     source: &Source<'_>,
     from: Option<&Source<'_>>,

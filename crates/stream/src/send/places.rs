@@ -1,5 +1,5 @@
-//! Which blocks of the device a stream has sent already, and as whose contents: what lies on them
-//! too is sent as a clone.
+//! The blocks of the device that a stream has sent already, and the file whose contents they were:
+//! other contents on the same blocks are sent as a clone.
 
 use std::collections::BTreeMap;
 use syncline_format::items::extent::{EXTENT_BLOCKS_MAX, Extent};

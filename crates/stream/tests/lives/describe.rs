@@ -76,7 +76,7 @@ pub fn describe(fs: &Arc<Filesystem>) -> Whole {
             Some(Kind::Extent) => {
                 let extent = Extent::decode(key.offset, value).unwrap();
                 let blocks = &mut whole.inodes.get_mut(&key.object).unwrap().blocks;
-                // What a truncation that was cut short leaves is no part of the file.
+                // Blocks that are left of a truncation that was cut short are no part of the file.
                 for block in extent.file_block..extent.end().min(alive[&key.object]) {
                     let skip = block - extent.file_block;
                     let (stored, place) = match extent.packed {
@@ -233,7 +233,7 @@ pub fn require_same(sent: &Whole, received: &Whole, what: &str) {
         let other = received.inodes.get(ino).unwrap_or_else(|| panic!("{what}: inode {ino} is missing"));
         let mut other = other.clone();
         for (block, stored) in &inode.blocks {
-            // How data is compressed again is not part of what is promised.
+            // It is not promised how data is compressed again.
             let anew = |other: &Stored| *stored != Stored::Reserved && *other != Stored::Reserved;
             if let Some(other) = other.blocks.get_mut(block).filter(|other| anew(other)) {
                 *other = *stored;

@@ -87,7 +87,7 @@ fn a_failed_flush_of_the_receiver_is_one_of_the_filesystem_too() {
             continue;
         }
         synced += 1;
-        // What was synced is there after a crash.
+        // Synced data is there after a crash.
         let left = device.snapshot();
         let after = open(left.clone() as Arc<dyn Device>, &spawn);
         let read = block_on(after.read(own, 0, DATA)).unwrap().concat();

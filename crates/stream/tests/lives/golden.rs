@@ -1,6 +1,6 @@
 //! Streams that an earlier program made, and an image in which it kept part of one: every program
-//! receives them and goes on, and finds in them what was found then. `SYNCLINE_WRITE_GOLDEN=1` makes new
-//! ones where there are none.
+//! receives them and goes on, and finds the same contents in them as then. `SYNCLINE_WRITE_GOLDEN=1`
+//! makes new ones where there are none.
 
 use crate::describe::{describe, text};
 use crate::pieces::{ONE_PIECE, cut, ends, kept};

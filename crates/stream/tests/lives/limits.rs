@@ -1,4 +1,5 @@
-//! Limits of trees and lists of directories that the receiver must not apply to what it makes itself.
+//! Limits of trees and lists of directories that the receiver must not apply to the inodes that it
+//! makes itself.
 
 use crate::describe::{describe, require_same};
 use crate::pieces::{ONE_PIECE, cut, ends, kept, rest};
@@ -29,8 +30,8 @@ fn require_received(source: &World, target: &World, name: &str) {
     require_same(&describe(&source.snapshot(name).0), &describe(&target.snapshot(name).0), name);
 }
 
-/// What a receiver keeps to go on is no part of the snapshot: it needs room where the snapshot has none
-/// left.
+/// The state that a receiver keeps to go on is no part of the snapshot: it needs room where the
+/// snapshot has none left.
 #[test]
 fn a_limit_of_the_whole_filesystem_is_not_for_what_the_receiver_keeps() {
     let spawn = spawn();
@@ -47,7 +48,7 @@ fn a_limit_of_the_whole_filesystem_is_not_for_what_the_receiver_keeps() {
             let found = cut(&target, &bytes[..ends[records]], ONE_PIECE);
             let token = found.kept.unwrap_or_else(|| panic!("after record {records}: {}", found.error));
             assert_eq!(kept(&target.fs), Some(token));
-            // Once more, with what is kept already.
+            // Once more, with a part that is kept already.
             let again = cut(&target, &bytes[..ends[records] + 30], ONE_PIECE);
             assert!(again.kept.is_some(), "{}", again.error);
             let rest = rest(&source, "full", None, &token).unwrap();

@@ -39,7 +39,7 @@ pub fn rest(world: &World, name: &str, from: Option<&str>, token: &Token) -> Res
     Ok(output)
 }
 
-/// What a filesystem keeps of a stream.
+/// The token of the part of a stream that a filesystem keeps.
 pub fn kept(fs: &Filesystem) -> Option<Token> {
     block_on(Kept::find(fs)).unwrap().map(|kept| kept.token())
 }
@@ -152,7 +152,7 @@ fn pieces_of_one_record_each_make_the_same_snapshot() {
     require_same(&expected(&life, "second"), &describe(&third.snapshot("other").0), "the copy's copy");
 }
 
-/// Input in whose middle the receiver is killed: what the device has then is taken.
+/// Input in whose middle the receiver is killed: the device is copied as it is then.
 struct Killed<'a> {
     bytes: &'a [u8],
     at: usize,

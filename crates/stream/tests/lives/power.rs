@@ -1,5 +1,5 @@
-//! The power fails while a stream comes in pieces: what is kept then is durable, whole and goes on,
-//! and files and snapshots are as they were. Others may write and sync meanwhile.
+//! The power fails while a stream comes in pieces: the part that is kept then is durable and whole, the
+//! stream goes on, and files and snapshots are as they were. Others may write and sync meanwhile.
 
 use crate::describe::{describe, require_same};
 use crate::pieces::{ends, kept, visible};
@@ -20,7 +20,7 @@ const PIECE_BYTES: u64 = 60_000;
 /// The name of the file that others write.
 const OWN_NAME: &[u8] = b"own file of others";
 
-/// Input that notes what had been read at which position of the device's record.
+/// Input that notes how much had been read at which position of the device's record.
 struct Noted<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -50,8 +50,8 @@ impl Own {
     }
 }
 
-/// What a receiver did: the record of its device, what had been read at which position, and what others
-/// had synced.
+/// The record of a receiver's device, how much had been read at which position, and the syncs of
+/// others.
 struct Recorded {
     log: Arc<RecordingDevice>,
     notes: Vec<(usize, usize)>,
@@ -71,7 +71,7 @@ impl Read for Noted<'_> {
     }
 }
 
-/// What was kept before each power cut, by the promise.
+/// The part that was kept before each power cut, by the promise.
 struct Promised {
     notes: Vec<(usize, usize)>,
     ends: Vec<usize>,

@@ -155,7 +155,7 @@ fn a_device_that_fails_at_the_beginning_takes_no_room() {
     require_sound(&device, &spawn, "after a device that failed");
 }
 
-/// The finished snapshot takes the place of what is kept.
+/// The finished snapshot takes the place of the kept part.
 #[test]
 fn as_many_snapshots_as_there_can_be_do_not_stop_the_last_one() {
     const MOST: usize = syncline_format::snapshots::SNAPSHOTS_MAX;

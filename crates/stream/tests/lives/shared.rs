@@ -86,7 +86,7 @@ fn others_write_sync_and_make_snapshots_while_a_stream_comes() {
         // Most of the image is still there for others.
         let space = fs.store().space();
         assert!(space.free > space.total / 2, "{space:?}");
-        // What the stream starts from can't go.
+        // The snapshot that the stream starts from can't go.
         let refused = block_on(fs.store().delete_snapshot("old")).unwrap_err();
         assert!(matches!(refused, StoreError::Snapshot(SnapshotError::InUse { .. })), "{refused}");
         if times == 3 {
@@ -130,7 +130,7 @@ fn a_full_target_refuses_the_stream_and_not_the_others() {
     assert!(visible(&target.fs).is_empty());
     let token = cut.kept.expect("a piece came");
     assert_eq!(kept(&target.fs), Some(token));
-    // What was refused has given its room back.
+    // The refused part has given its room back.
     for number in 0..8 {
         block_on(target.fs.write(ino, (written + number) << 16, Bytes::from(vec![7; 1 << 16]), false))
             .unwrap();
@@ -180,7 +180,7 @@ fn a_limit_of_a_large_tree_is_set_with_the_room_that_there_is() {
     block_on(source.fs.set_quota(top, limits)).unwrap();
     block_on(source.fs.create_snapshot("new")).unwrap();
     let tree = source.snapshot("old").1.used_blocks * 4096;
-    // Half of what is left is not enough for the tree once more; all of it is.
+    // Half of the free blocks is not enough for the tree once more; all of them are.
     let target = World::new(&spawn, (tree * 11 / 4).next_multiple_of(1 << 20), 16384);
     let options = Options { is_shared: true, ..Options::default() };
     for (name, from) in [("old", None), ("new", Some("old"))] {
@@ -192,7 +192,8 @@ fn a_limit_of_a_large_tree_is_set_with_the_room_that_there_is() {
     require_sound(&target.device, &spawn, "with a limit");
 }
 
-/// What no target has is refused, and meanwhile the others have as much room as before.
+/// A stream that needs more room than any target has is refused, and meanwhile the others have as much
+/// room as before.
 #[test]
 fn a_stream_that_asks_for_more_than_there_is_takes_nothing_from_others() {
     let spawn = world::spawn();

@@ -1,4 +1,4 @@
-//! Blocks that are sent once: as whose contents, and what is no contents.
+//! Blocks that are sent once: as whose contents, and which blocks are no contents.
 
 use crate::describe::{describe, require_same};
 use crate::stream;

@@ -94,7 +94,7 @@ fn a_stream_that_does_not_go_on_from_what_is_kept_is_refused() {
     let whole = stream(&source, "new", None);
     assert!(matches!(refused(&whole).error, StreamError::KeptOther(_)));
     same("the same snapshot, not from another");
-    // Another place: what is kept has moved on, or back.
+    // Another place: the kept part has moved on, or back.
     let ends = ends(&bytes);
     let second = World::open(target.device.snapshot(), &spawn);
     let more = cut(&second, &bytes[..ends[ends.len() - 3]], ONE_PIECE).kept.unwrap();

@@ -1,4 +1,5 @@
-//! A filesystem in memory, and a random life on it: every call that changes what a stream tells.
+//! A filesystem in memory, and a random life on it: every call that changes something that a stream
+//! tells.
 
 use crate::pairs::Pair;
 use bytes::Bytes;
@@ -130,7 +131,7 @@ impl World {
         open_snapshot(self.device.clone(), &self.spawn, name)
     }
 
-    /// Makes this many random changes. Those that are refused change nothing, and count as well.
+    /// Makes this many random changes. Refused changes change nothing, and count as well.
     pub fn live(&mut self, rng: &mut ChaCha8Rng, steps: usize) {
         for _ in 0..steps {
             match block_on(self.step(rng)) {
@@ -142,7 +143,7 @@ impl World {
     }
 
     fn any(&self, rng: &mut ChaCha8Rng) -> Ino {
-        // Those made last more often than others.
+        // Inodes made last more often than others.
         let count = self.inos.len();
         match count {
             _ if rng.random_ratio(1, 50) => ROOT,

@@ -51,7 +51,8 @@ fn arrived(mut socket: &UnixStream) -> usize {
     }
 }
 
-/// Who sends a change asks whether it still may, before each part; who receives an answer does not ask.
+/// A thread that sends a change asks before each part whether it may still send it. A thread that
+/// receives an answer does not ask, so it must not send such a part.
 #[test]
 fn receiving_sends_nothing_that_waits_for_room() {
     let (channel, mut server, socket) = pair();
