@@ -100,7 +100,7 @@ impl Control {
         self.digest.store(digest.wrapping_mul(0x9e37_79b9_7f4a_7c15), Ordering::Relaxed);
     }
 
-    /// Adds to the counts of what was judged.
+    /// Counts images and promises that were judged.
     pub fn judged(&self, images: u64, promises: u64) {
         self.images.fetch_add(images, Ordering::Relaxed);
         self.promises.fetch_add(promises, Ordering::Relaxed);

@@ -434,7 +434,7 @@ fn golden_images_of_every_version_open_and_hold_what_was_put_in() {
     }
 }
 
-/// The images written today are those written when the version was introduced.
+/// The program writes the same images as it did when this version of the format was introduced.
 #[test]
 fn the_format_has_not_changed_without_a_new_version() {
     write_golden_if_asked();

@@ -1,4 +1,4 @@
-//! What a program asks for by O_SYNC or O_DSYNC holds for every way in which it changes a file.
+//! O_SYNC and O_DSYNC hold for every way in which a program changes a file.
 
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse};
@@ -65,7 +65,7 @@ fn every_change_through_a_synchronous_descriptor_is_synced() {
     place.check_clean();
 }
 
-/// What each change leaves.
+/// True if the file's contents show this change.
 fn is_there(name: &str, contents: &[u8]) -> bool {
     match name {
         "write" => contents[4096..8192] == [8; 4096],

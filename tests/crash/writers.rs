@@ -11,8 +11,8 @@ pub const WRITERS: u64 = 4;
 const BLOCK: usize = 16 << 10;
 const PLACES: u64 = 32;
 
-/// What was acknowledged to a writer: for each place in its file the newest durable version; and
-/// the newest version begun.
+/// The acknowledged versions of a writer: for each place in its file the newest durable version;
+/// and the newest version begun.
 pub struct History {
     pub acknowledged: Vec<Option<u64>>,
     begun: Vec<Option<u64>>,
@@ -78,7 +78,7 @@ pub fn write_during(mount: &Path, round: u64, meanwhile: impl FnOnce()) -> Vec<H
     histories
 }
 
-/// Compares the mount with what was acknowledged to the writers of all rounds.
+/// Compares the mount with the versions acknowledged to the writers of all rounds.
 pub fn verify_all(mount: &Path, rounds: &[Vec<History>]) {
     for (round, writers) in (0..).zip(rounds) {
         for (writer, history) in (0..).zip(writers) {

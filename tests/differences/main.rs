@@ -60,7 +60,7 @@ impl Drop for Ext4 {
     }
 }
 
-/// Makes the calls below `directory`: all of them, or those of some cases.
+/// Makes the calls below `directory`: all of them, or the calls of some cases.
 fn told(calls: &Path, directory: &Path, cases: &[&str]) -> Told {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(calls);
@@ -74,7 +74,8 @@ fn told(calls: &Path, directory: &Path, cases: &[&str]) -> Told {
     told
 }
 
-/// The ways to shut down, each on its own filesystem, and what is there afterwards.
+/// The ways to shut down. Each has its own filesystem, which shows afterwards the files that
+/// survived.
 const SHUT_DOWNS: [&str; 4] = ["shut-down-0", "shut-down-1", "shut-down-2", "shut-down-cached"];
 
 /// Shuts down a filesystem that `mount` mounts, and mounts it again.

@@ -67,7 +67,7 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
     mount.unmount().ok();
 }
 
-/// Its files are told of once each, and what is asked of it says that the device failed.
+/// The log names each file of the mount once, and commands on the mount say that the device failed.
 #[test]
 fn a_mount_that_gave_up_writing_is_told_of_once_and_as_what_it_is() {
     skip_if!(not_root());
@@ -135,7 +135,7 @@ fn reads_that_the_device_fails_are_counted_told_and_logged() {
     mount.unmount().ok();
 }
 
-/// The command ended well, and what it wrote is lost all the same.
+/// The command ended well, and the data that it wrote is lost all the same.
 #[test]
 fn a_command_whose_mount_does_not_end_well_has_failed() {
     skip_if!(not_root());
@@ -179,8 +179,8 @@ fn a_command_whose_mount_does_not_end_well_has_failed() {
     assert_eq!(code, Some(0), "{text}");
 }
 
-/// The leaf that names what a file had there is damaged, so nothing can be put in its place. The rest of
-/// the checkpoint ends well.
+/// The leaf that names the file's blocks there is damaged, so nothing can be put in their place. The rest
+/// of the checkpoint ends well.
 #[test]
 fn an_unmount_tells_of_data_that_could_not_be_written() {
     skip_if!(no_fuse());

@@ -144,7 +144,7 @@ fn sizes_are_told_as_they_were_given() {
     refused(&["resize", "image", "1KiB"], place.path()).fails(10, &["1.00 KiB are too few"]);
     refused(&["mkfs", "labelled", "-L", "lab", "--size", "16MiB"], place.path()).ok();
     assert_eq!(refused(&["label", "labelled"], place.path()).ok().out, "lab\n");
-    // It is an image, whatever keeps it from being made smaller.
+    // It is an image, although something keeps it from being made smaller.
     refused(&["mkfs", "large", "--size", "64MiB"], place.path()).ok();
     refused(&["snapshot", "create", "large", "kept"], place.path()).ok();
     refused(&["resize", "large", "32MiB"], place.path()).fails(1, &["snapshot delete"]);
@@ -282,7 +282,7 @@ impl Drop for Syslog {
     }
 }
 
-/// Without a file for its messages a daemon tells the system's log what has gone wrong, and where.
+/// Without a file for its messages, a daemon reports each error and its place to the system's log.
 #[test]
 fn a_daemon_tells_the_systems_log() {
     skip_if!(no_fuse());

@@ -6,7 +6,7 @@ use crate::support::{Mount, Place, no_fuse};
 use std::fs;
 use std::io::Write;
 
-/// There is no fsync, so only the limits make the daemon release what was written.
+/// There is no fsync, so only the limits make the daemon release the written data.
 #[test]
 fn a_long_write_without_fsync_stays_within_the_limits() {
     skip_if!(no_fuse());

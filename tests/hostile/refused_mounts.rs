@@ -221,7 +221,8 @@ fn an_image_that_was_made_for_a_refused_mount_goes_again() {
     assert!(new.exists());
 }
 
-/// As in a container without devices: it is named what is missing, and nothing is made there.
+/// As in a container without devices: the message names the missing device, and nothing is made
+/// there.
 #[test]
 fn an_empty_dev_is_told() {
     skip_if!(no_fuse());

@@ -114,8 +114,8 @@ fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
     mount.unmount().ok();
 }
 
-/// A snapshot may still have what the current state lost: the output names it, it can be mounted,
-/// and rolled back to.
+/// A snapshot may still have the files that the current state lost: the output names it, it can be
+/// mounted, and rolled back to.
 #[test]
 fn a_snapshot_is_named_where_the_present_is_lost() {
     skip_if!(no_fuse());

@@ -16,7 +16,7 @@ const LASTS: Duration = Duration::from_secs(20);
 /// Capacity of one batch of the log.
 const BATCH_BYTES: u64 = 64 << 20;
 
-/// Sets long xattrs as fast as it is allowed to; returns their bytes.
+/// Sets long xattrs as fast as the filesystem allows; returns their bytes.
 fn press(directory: &Path, number: usize, stop: &AtomicBool) -> u64 {
     let path = directory.join(format!("pressed {number}"));
     File::create(&path).unwrap();

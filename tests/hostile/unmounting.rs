@@ -43,7 +43,7 @@ fn a_device_that_fails_altogether_is_told_of() {
     mount.unmount().ok();
 }
 
-/// Nobody can be asked what was under way.
+/// The daemon is gone: nobody can say which changes were under way.
 #[test]
 fn a_daemon_that_was_killed_before_is_told_of() {
     skip_if!(no_fuse());

@@ -1,8 +1,9 @@
-//! What must hold, and whether it does.
+//! The checker: the rules that must hold, and whether they do.
 //!
-//! A record that was asked for before the successor had the image, and acknowledged after that, is
-//! no violation if the successor found it: its sync ended before, and only the answer was late. One
-//! that he did not find is lost. One that was asked for later may not be acknowledged at all.
+//! A record may be asked for before the successor had the image, and acknowledged after that. It is
+//! no violation if the successor found it: its sync ended before, and only the answer was late. If
+//! the successor did not find it, it is lost. A record that was asked for later may not be
+//! acknowledged at all.
 
 use crate::journal::{Asked, Id, Place, contents};
 use crate::view::Found;
@@ -10,18 +11,18 @@ use crate::writers::CELL_BYTES;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What the checker says, a line each.
+/// The checker's findings, a line each.
 pub type Violations = Vec<String>;
 
 /// A mount that was followed by another one.
 pub struct Followed<'a> {
     pub mount: u64,
     pub journal: &'a BTreeMap<Id, Asked>,
-    /// What the successor found of it.
+    /// The records of this mount that the successor found.
     pub found: &'a Found,
-    /// What the successor found in the cell.
+    /// The contents of the cell that the successor found.
     pub cell: &'a [u8],
-    /// What this mount had found there.
+    /// The contents of the cell that this mount had found.
     pub cell_before: &'a [u8],
     /// When the successor had the image, at the latest.
     pub since: Instant,
@@ -129,13 +130,13 @@ impl Followed<'_> {
     }
 }
 
-/// True if these bytes are what was to be written, as far as it is there.
+/// True if these bytes are the record that was to be written, as far as its bytes are there.
 fn is_part(found: &[u8], expected: &[u8]) -> bool {
     found.len() <= expected.len()
         && found.iter().zip(expected).all(|(found, expected)| found == expected || *found == 0)
 }
 
-/// Whether what was found of a mount is still there, as it was.
+/// Whether the records found of a mount are still there, unchanged.
 pub fn unchanged(mount: u64, before: &Found, now: &Found) -> Violations {
     if before == now {
         return Violations::new();

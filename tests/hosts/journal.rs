@@ -1,5 +1,5 @@
-//! What the writers of a mount asked for, and what was acknowledged when. All times are of one
-//! monotonic clock.
+//! The records that the writers of a mount asked for, and when each was acknowledged. All times are
+//! of one monotonic clock.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

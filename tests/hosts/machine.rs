@@ -1,5 +1,5 @@
-//! The machine of a test: network, mounts and processes of its own, and hosts in it that can be cut
-//! off. What runs there ends with it, whatever happens to the test.
+//! The machine of a test: network, mounts and processes of its own, and hosts in it that can be cut off.
+//! Everything that runs there ends with it, even when the test fails.
 
 use crate::support::{Place, missing_of, no_mounts, tool};
 use std::ffi::OsStr;
@@ -73,7 +73,7 @@ pub fn must(name: &str, arguments: &[&str]) -> String {
     tool(name, &words).unwrap_or_else(|| panic!("{name} {arguments:?} failed"))
 }
 
-/// What of a host's traffic is dropped.
+/// The part of a host's traffic that is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
     Incoming,

@@ -1,14 +1,14 @@
 //! Two hosts, a nemesis and a checker (promise P7), through the binary.
 //!
-//! Each pair of hosts is two network namespaces that reach one image: an export of an NBD server
-//! that forgets what no flush covered when it is killed, or an RBD image of a real Ceph cluster. A
-//! daemon on one host has the image, writers there write records and sync them. The nemesis cuts,
-//! stops and kills hosts and storage, and the other host takes the image. The checker (`checker.rs`)
-//! knows when each record was asked for and acknowledged, and what each host found when it came:
+//! Each pair of hosts is two network namespaces that reach one image: an export of an NBD server that
+//! forgets the writes that no flush covered when it is killed, or an RBD image of a real Ceph cluster. A
+//! daemon on one host has the image, writers there write records and sync them. The nemesis cuts, stops and
+//! kills hosts and storage, and the other host takes the image. The checker (`checker.rs`) knows when each
+//! record was asked for and acknowledged, and which records each host found when it came:
 //!
-//! - what was acknowledged is found by the next host, and by all that come after it;
+//! - the next host, and all that come after it, find each acknowledged record;
 //! - nothing is acknowledged by a host that was asked after the next one had the image;
-//! - what the next host found of the former one does not change any more;
+//! - the records that the next host found of the former one do not change any more;
 //! - `syncline check` finds nothing.
 //!
 //! Everything is in namespaces of the test's own and in memory; nothing of it remains. All chance

@@ -1,4 +1,4 @@
-//! What the nemesis does, by chance.
+//! The actions of the nemesis, by chance.
 
 use crate::machine::Cut;
 use crate::search::Kind;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// In a search that is no longer than this nothing makes takeovers take longer.
 const SHORT: Duration = Duration::from_secs(60);
 
-/// What happens to the host that has the image.
+/// The trouble of the host that has the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     None,

@@ -28,11 +28,11 @@ use syncline_net::Wait;
 const IMAGE_BYTES: u64 = 256 << 20;
 /// A long record is more than one request.
 const REQUEST_MAX: u32 = 64 << 10;
-/// What so many mounts before had written stays and is compared.
+/// The records of so many earlier mounts stay on the image and are compared.
 const REMEMBERED: usize = 4;
-/// Whatever happens, some host has the image after this time.
+/// In spite of all troubles, some host has the image after this time.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(150);
-/// What a mount said that took longer is shown.
+/// If a mount takes longer, its messages are shown.
 const SLOW: Duration = Duration::from_secs(40);
 /// A host that was followed has nothing more to say after this time.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
@@ -46,11 +46,11 @@ struct Live {
     host: usize,
     daemon: Daemon,
     writers: Writers,
-    /// What it found in the cell.
+    /// The contents of the cell that this mount found.
     cell: Vec<u8>,
 }
 
-/// What a host found when it came.
+/// The state that a host found when it came.
 struct Sight {
     /// Of the mount that it follows.
     found: Found,
@@ -69,7 +69,7 @@ pub struct Pair {
     time: Duration,
     rng: ChaCha8Rng,
     mounts: u64,
-    /// What is known of the mounts before the one that is followed, oldest first.
+    /// The mounts before the one that is followed, with the records found of each, oldest first.
     past: VecDeque<(u64, Found)>,
     live: Option<Live>,
     report: Report,
@@ -131,7 +131,7 @@ impl Pair {
         }
     }
 
-    /// A last check; what was seen.
+    /// A last check; returns the report.
     pub fn end(mut self) -> Report {
         if self.report.violations.is_empty() {
             self.rest();
@@ -182,7 +182,7 @@ impl Pair {
         self.live = next;
     }
 
-    /// Another mount has the image: it looks at what there is, and begins to write. `None` is a
+    /// Another mount has the image: it looks at the records on the image, and begins to write. `None` is a
     /// violation.
     fn follow(&mut self, plan: &Plan, former: usize, follows: u64) -> Option<(Live, Sight)> {
         while self.report.violations.is_empty() {
@@ -297,8 +297,8 @@ impl Pair {
         Live { mount: self.mounts, host, daemon, writers, cell }
     }
 
-    /// Looks at what there is, before anything is written, and compares it with what was there.
-    /// `None` if the mount has ended meanwhile.
+    /// Looks at the records on the image, before anything is written, and compares them with the records
+    /// found before. `None` if the mount has ended meanwhile.
     fn look(&mut self, daemon: &Daemon, follows: u64) -> Option<Sight> {
         let since = Instant::now();
         let directory = &daemon.directory;

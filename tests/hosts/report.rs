@@ -1,4 +1,4 @@
-//! What a search has seen.
+//! The report of a search.
 
 use crate::checker::Violations;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub struct Report {
     pub followed: u64,
     pub asked: u64,
     pub acknowledged: u64,
-    /// Answered with success to those who asked before the successor had the image, after that.
+    /// Records asked for before the successor had the image, and acknowledged after that.
     pub answered_late: u64,
     pub checks: u64,
     /// From the start of the command that succeeded until the image was mounted.

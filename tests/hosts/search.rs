@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// What the images lie on.
+/// The storage of the images.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Nbd,
@@ -18,7 +18,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What is not installed, if anything.
+    /// The missing program, if one is not installed.
     pub fn missing(self) -> Option<String> {
         match self {
             Self::Nbd => None,
@@ -46,7 +46,7 @@ impl Length {
     }
 }
 
-/// Searches, and tells what was seen.
+/// Searches, and returns a report.
 pub fn search(kind: Kind, length: Length) -> Report {
     println!("{kind:?}: SYNCLINE_HOSTS_SEED={} SYNCLINE_HOSTS_PAIRS={}", length.seed, length.pairs);
     let osds = crate::number("SYNCLINE_HOSTS_OSDS", 1) as usize;

@@ -1,4 +1,4 @@
-//! What a host finds on the image when it comes.
+//! The state that a host finds on the image when it comes.
 
 use crate::writers::{cell_of, files_of, log_of};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What there is of one mount's records.
+/// The records of one mount that are on the image.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Found {
     pub log: Vec<u8>,
@@ -38,7 +38,7 @@ impl Found {
     }
 }
 
-/// What the cell holds.
+/// The contents of the cell.
 pub fn read_cell(directory: &Path) -> io::Result<Vec<u8>> {
     or_nothing(fs::read(cell_of(directory)))
 }

@@ -1,4 +1,4 @@
-//! Writers on a mount: each writes a record, syncs it, and notes what it was told.
+//! Writers on a mount: each writes a record, syncs it, and notes the answer.
 
 use crate::journal::{Id, Journal, Place, contents};
 use rand::{Rng, SeedableRng};
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The longest of most records: such a one goes with its flush in one request.
+/// The longest of most records: a record of this length goes with its flush in one request.
 const SHORT_MAX: usize = 9000;
 /// The longest record: its data are writes of their own, which a flush has to cover.
 const RECORD_MAX: usize = 100_000;
 /// Bytes of a record in the cell: a block, of which never half may be there.
 pub const CELL_BYTES: usize = 4096;
-/// A host that is fenced is tried so many times more.
+/// A writer on a fenced host makes so many more attempts.
 const TRIES: u32 = 25;
 
 /// The writers of a mount.
@@ -46,7 +46,7 @@ impl Writers {
         Self { journal, ends, threads: threads.into() }
     }
 
-    /// Lets them end; those that wait for an answer end when they get one.
+    /// Lets the writers end. A writer that waits for an answer ends when the answer comes.
     pub fn end(&self) {
         self.ends.store(true, Ordering::SeqCst);
     }

@@ -16,7 +16,8 @@ use syncline_net::Wait;
 const BYTES: usize = 64 << 10;
 /// Of each writer.
 const FSYNCS: u64 = 60;
-/// Of a checkpoint: one for what it writes, and one behind each copy of the superblock.
+/// Flushes of a checkpoint: one for the blocks that it writes, and one behind each copy of the
+/// superblock.
 const CHECKPOINT_FLUSHES: u64 = 3;
 
 /// Requests so far.
@@ -41,7 +42,8 @@ fn append(directory: &Path, writers: u64) {
     });
 }
 
-/// What so many writers cost, for each fsync: writes and flushes, without those of checkpoints.
+/// The cost of an fsync with so many writers: writes and flushes, without the flushes of
+/// checkpoints.
 fn cost(mount: &Mount, writers: u64, counts: impl Fn() -> Counts) -> (f64, f64) {
     let checkpoints = || mount.stats()["store"]["checkpoints"].as_u64().unwrap();
     // The folder's first sync has other things to take along.
@@ -55,7 +57,7 @@ fn cost(mount: &Mount, writers: u64, counts: impl Fn() -> Counts) -> (f64, f64) 
     (each(after.writes - before.writes), each(flushes))
 }
 
-/// What 8 writers cost on an image file of this host.
+/// The flushes that an fsync of 8 writers costs on an image file of this host.
 fn flushes_of_8_on_a_file() -> f64 {
     let place = Place::with_image("256MiB");
     let mount = place.mount("mnt");
@@ -78,7 +80,8 @@ fn assert_is_cheap(storage: &str, mount: &Mount, counts: impl Fn() -> Counts) {
     assert!((1.95..2.4).contains(&writes), "{writes} writes an fsync");
     let (writes, flushes) = cost(mount, 8, &counts);
     println!("{storage}: 8 writers: {writes:.2} writes and {flushes:.2} flushes an fsync");
-    // Who comes during a flush shares the next one, there and here; how many come is chance.
+    // A writer that comes during a flush shares the next flush, there and here; how many come is
+    // chance.
     let local = flushes_of_8_on_a_file();
     assert!(flushes < (1.5 * local).max(0.4), "{flushes} flushes an fsync, {local} on a file");
 }

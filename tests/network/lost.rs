@@ -29,8 +29,8 @@ fn sync_until_it_fails(path: &Path) -> io::Error {
     unreachable!("there are enough numbers")
 }
 
-/// Asserts what holds for a mount that has lost its image, which commands tell with the words `lost`,
-/// and its log with these.
+/// Asserts the state of a mount that has lost its image. Commands report the loss with the words `lost`,
+/// and the log with `words`.
 pub fn assert_lost(mount: Mount, lost: &str, log: &Path, words: &[&str]) {
     let path = mount.path.clone();
     eventually("the daemon knows it", || mount.stats()["lost"].is_object());
@@ -118,7 +118,7 @@ fn who_was_taken_over_stays_mounted_and_answers_eio() {
     syncline([OsStr::new("check"), image.as_os_str()]).ok();
 }
 
-/// `wait=forever` is for those who have no lease that ends.
+/// `wait=forever` has an effect only without a lease that ends.
 #[test]
 fn who_waits_for_a_silent_server_is_told_when_the_lease_ends() {
     skip_if!(no_exports());
@@ -138,7 +138,7 @@ fn who_waits_for_a_silent_server_is_told_when_the_lease_ends() {
     server.kill();
 }
 
-/// Another host takes the image while the daemon writes what is left, and leaves it clean.
+/// Another host takes the image while the daemon writes its remaining changes, and leaves it clean.
 #[test]
 fn an_unmount_does_not_take_another_hosts_clean_image_for_its_own() {
     skip_if!(no_exports());
@@ -149,7 +149,7 @@ fn an_unmount_does_not_take_another_hosts_clean_image_for_its_own() {
     let mount = Mount::new(&image, &place.directory("first"), &[]);
     let (daemon, path) = (mount.pid(), mount.path.clone());
     fs::write(path.join("unsynced"), "more than the kernel has").unwrap();
-    // It can't write what is left, and is stopped before it has given up.
+    // The daemon can't write its remaining changes, and is stopped before it has given up.
     server.signal(Signal::STOP);
     let unmounting = std::thread::spawn(move || mount.unmount());
     eventually("it is unmounted", || {

@@ -1,5 +1,6 @@
-//! Images that are not on this host, through the binary: an NBD server's exports and RBD images of a
-//! real Ceph cluster. What is not installed is skipped, with a line that says so.
+//! Images that are not on this host, through the binary: an NBD server's exports and RBD images of
+//! a real Ceph cluster. A test whose programs are not installed is skipped, with a line that says
+//! so.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! An NBD server for one test, and what a user does with its export.
+//! An NBD server for one test, and the actions of a user on its export.
 
 use crate::skip_if;
 use crate::support::{Mount, Place, missing_of, no_mounts, run, syncline};
@@ -60,7 +60,7 @@ impl Server {
         }
     }
 
-    /// What a user writes for the export.
+    /// The name that a user writes for the export.
     pub fn image(&self) -> PathBuf {
         self.image_with("20")
     }

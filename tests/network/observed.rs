@@ -1,4 +1,4 @@
-//! What `stats`, `top`, `status`, `info` and the metrics tell of an image on a network.
+//! The output of `stats`, `top`, `status`, `info` and the metrics for an image on a network.
 
 use crate::nbd::{Server, no_exports};
 use crate::skip_if;
@@ -42,7 +42,8 @@ fn a_server_that_starts_anew_is_seen_everywhere() {
         }
     });
     eventually("something is written", || written.load(Relaxed));
-    // What a server forgets differs: it may have flushed everything just before.
+    // Each restart of the server forgets a different part: the server may have flushed everything
+    // just before.
     let mut starts = 0_u32;
     eventually("something is written again", || {
         server.start(&[], &[]);

@@ -1,5 +1,5 @@
 //! sync(2) and syncfs(2) on root's mounts, in the ways in which programs use them, and a power cut
-//! behind each: what was there before is there after, of class *ordered* too.
+//! behind each: changes made before the sync are there after the cut, of class *ordered* too.
 
 use crate::skip_if;
 use crate::support::{Mount, Place, c_program, missing_of, no_mounts, syncline};

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// Pastes the lines as they stand, but for those that build, and the name of the image. The size
-/// remains where the image has to be made.
+/// Pastes the lines as they stand, without the lines that build, and with another name for the
+/// image. The size remains where the image has to be made.
 pub fn paste(image: &Path, size_too: bool, place: &Place) {
     let readme = include_str!("../../README.md");
     let image = image.to_str().unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// second that reading a claim back takes.
 const EXPIRED: Duration = Duration::from_secs(17);
 
-/// Takes the image from whoever has it.
+/// Takes the image from the host that has it.
 fn take_over(image: &Path, directory: &Path) -> Mount {
     let mut command = program();
     command.args(["mount", "--takeover"]).arg(image).arg(directory);

@@ -1,5 +1,6 @@
-// Does to one file what its input says, line by line, and answers each line with a number: a negative errno, 0, or
-// what was asked for. The file is opened as the second argument says: r, w (reading and writing) or d (past the cache).
+// Does to one file what its input says, line by line. Answers each line with a number: a negative
+// errno, 0, or the value asked for. The second argument says how the file is opened: r, w (reading
+// and writing) or d (past the cache).
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

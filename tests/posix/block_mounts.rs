@@ -186,8 +186,8 @@ fn a_killed_daemon_leaves_an_image_that_can_be_mounted_and_no_device() {
     place.check_clean();
 }
 
-/// umount(8) waits for the daemon, and is not to wait for one that was killed, whoever it was that
-/// unmounted.
+/// umount(8) waits for the daemon, but not for one that was killed, whether umount(8) or a signal
+/// to the daemon unmounts.
 #[test]
 fn nobody_waits_for_a_daemon_that_is_killed_while_it_ends() {
     skip_if!(no_mounts());

@@ -223,7 +223,7 @@ fn a_clone_that_finds_no_room_leaves_nothing() {
     ground.end();
 }
 
-/// A failed clone reports what it leaves.
+/// A failed clone reports the files that it leaves.
 #[test]
 fn a_clone_that_fails_says_what_is_left() {
     skip_if!(no_fuse());
@@ -250,7 +250,7 @@ fn a_clone_that_fails_says_what_is_left() {
     let answer = by_nobody("tree/a", "theirs/a").ok();
     assert!(answer.out.contains("left out"), "{answer:?}");
     assert_eq!(ground.path("theirs/a").metadata().unwrap().uid(), crate::support::NOBODY);
-    // Of what they may not write to, they have the attributes.
+    // A copy of a file that its owner may not write to has the attributes all the same.
     let own = ground.path("theirs/own");
     fs::write(&own, "own").unwrap();
     setxattr(&own, "user.colour", b"blue", XattrFlags::empty()).unwrap();

@@ -308,7 +308,7 @@ fn the_log_of_a_mount_says_how_a_stream_goes_on() {
     mount.unmount().ok();
 }
 
-/// What a backup takes shows without mounting it; its files take nothing.
+/// `info` shows the room that a backup's snapshots take without mounting it; the backup's files take none.
 #[test]
 fn info_tells_what_snapshots_take() {
     skip_if!(no_fuse());
@@ -335,7 +335,7 @@ fn info_tells_what_snapshots_take() {
     let kept = unmounted["kept_bytes"].as_u64().unwrap();
     assert!(kept > part && kept < bytes.len() as u64 * 2, "{kept} of {}", bytes.len());
     assert!(shown(&target).unwrap().starts_with("1; beside what is in use they take "));
-    // What the files use as well is not counted twice.
+    // Blocks that the files use as well are not counted twice.
     assert!(info(&place.image())["kept_bytes"].as_u64().unwrap() < 1 << 20);
     let mount = mounted(&place, &target);
     let here = info(&mount.path);

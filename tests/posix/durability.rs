@@ -1,4 +1,5 @@
-//! Durability classes on a mount: what a killed daemon leaves, and what is told of them.
+//! Durability classes on a mount: the data that a killed daemon leaves, and the reports about the
+//! classes.
 
 use crate::support::{Answer, Mount, Place, no_fuse, program, run, syncline};
 use crate::{Ground, skip_if};
@@ -23,7 +24,7 @@ fn write_synced(path: &Path, contents: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// What is left after the daemon was killed.
+/// Kills the daemon, and mounts the remaining image.
 fn after_kill(mut mount: Mount, place: &Place) -> Mount {
     mount.kill();
     drop(mount);

@@ -63,14 +63,14 @@ fn an_fsync_is_explained_by_what_the_counters_say() {
     ] {
         assert!(text.contains(words), "{words:?} is missing: {text}");
     }
-    // The summary counts what the receipts call elided.
+    // The summary counts the flushes and syncs that the receipts call elided.
     let mut stats = program();
     stats.arg("stats").arg(&path);
     let summary = run(stats).ok().out;
     let told = summary.lines().find(|line| line.starts_with("flushes")).unwrap();
     let elided = counter(&ground, "flushes_elided") + counter(&ground, "syncs_elided");
     assert!(elided >= 1 && told.contains(&format!(", {elided} elided,")), "{elided}: {summary}");
-    // The newest receipts, and those of the whole mount, including directories.
+    // The newest receipts, and the receipts of the whole mount, including directories.
     assert_eq!(receipts(&path, &["--last", "1"]), made[1..]);
     File::open(ground.path("")).unwrap().sync_all().unwrap();
     append(&ground.path("other"), b"x").sync_data().unwrap();

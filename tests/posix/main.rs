@@ -1,4 +1,4 @@
-//! What programs expect of a filesystem, tested on a real mount.
+//! The calls that programs make on a filesystem, tested on a real mount.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -56,8 +56,8 @@ fn an_open_file_without_a_name_stays() {
     ground.end();
 }
 
-/// Waits until as many bytes are free as before, except for what the log and neighbouring items
-/// take.
+/// Waits until as many bytes are free as before, except for the bytes that the log and neighbouring
+/// items take.
 fn expect_free(ground: &Ground, before: u64) {
     let free = |ground: &Ground| {
         let figures = rustix::fs::statvfs(&ground.mount.as_ref().unwrap().path).unwrap();

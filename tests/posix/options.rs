@@ -184,13 +184,13 @@ fn mount_calls_the_program_by_another_name() {
         let json = syncline(["stats".as_ref(), directory.as_os_str(), "--json".as_ref()]).ok().out;
         assert_eq!(json.contains("\"remounted read-only\""), refused, "{options}: {json}");
     }
-    // What the mount has already need not be changed.
+    // A remount accepts options that the mount has already.
     for options in ["relatime", "nodiscard,diratime", "nocompress", "transport=auto"] {
         let mut remount = named(&place, "mount.syncline");
         remount.arg(place.image()).arg(&directory).args(["-o", &format!("remount,rw,{options}")]);
         assert_eq!(run(remount).ok().err, "", "{options}");
     }
-    // What a remount can't change is told, also through mount(8).
+    // A remount reports the options that it can't change, also through mount(8).
     for options in ["compress", "cache=64MiB", "log=/tmp/other"] {
         let mut remount = named(&place, "mount.fuse.syncline");
         let words = format!("remount,rw,noatime,user_id=0,group_id=0,allow_other,{options}");

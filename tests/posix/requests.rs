@@ -1,7 +1,7 @@
 //! The requests that the steps of programs cost, beside the table in docs/lab/2026-requests.md.
 //!
 //! The kernel decides on most of them, and another kernel may forget and ask differently. So these
-//! are bounds, but what the daemon has refused for good must never come again.
+//! are bounds, but a request that the daemon has refused for good must never come again.
 
 use crate::Ground;
 use crate::skip_if;
@@ -28,7 +28,7 @@ fn requests(ground: &Ground) -> Counts {
         .collect()
 }
 
-/// FORGETs come on their own, some time after what caused them.
+/// FORGETs come on their own, some time after the calls that cause them.
 fn settled(ground: &Ground) -> Counts {
     let mut before = requests(ground);
     loop {

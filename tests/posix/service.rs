@@ -35,8 +35,8 @@ fn a_service_tells_when_the_mount_is_usable_and_when_it_ends() {
     assert!(unit.contains("Type=notify") && unit.contains("--foreground"), "the example makes use of it");
 }
 
-/// Whoever has a file open in it must not keep the next start away. A start that failed leaves alone
-/// what somebody else has mounted there.
+/// A program that has a file open on the mount must not keep the next start away. A start that
+/// failed leaves alone the mount that somebody else has there.
 #[test]
 fn the_mount_of_a_killed_service_is_taken_away() {
     skip_if!(no_fuse());

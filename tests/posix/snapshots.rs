@@ -88,7 +88,7 @@ fn a_snapshot_of_a_mount_is_looked_at_by_its_directory() {
     syncline(["ls", &place("/dir").replace("monday", "none")]).fails(1, &["no snapshot", "snapshot list"]);
     syncline(["ls", root.to_str().unwrap()]).fails(5, &["is a directory", "DIRECTORY@SNAPSHOT"]);
     syncline(["ls", "/@monday:/"]).fails(6, &["image is mounted"]);
-    // Who reads the list on a terminal is told; a script is not.
+    // A user who reads the list on a terminal gets a hint; a script does not.
     assert_eq!(snapshot(&[&"list", &root]).ok().err, "");
     if support::missing_of(&["script"]).is_none() {
         let mut command = std::process::Command::new("script");

@@ -17,7 +17,7 @@ pub fn call(words: &[&dyn AsRef<OsStr>]) -> Answer {
     syncline(words.iter().map(|word| word.as_ref()))
 }
 
-/// What a program sees of a file.
+/// The attributes and contents of a file that a program sees.
 pub type Seen = ([i64; 12], Vec<u8>);
 
 pub fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {

@@ -71,7 +71,8 @@ fn an_ordinary_user_makes_mounts_uses_and_unmounts() {
     assert!(stats["requests"]["FSync"].as_u64().unwrap() >= 1);
 }
 
-/// Such a mount admits no other user, not even root, and root is not told to ask as root.
+/// The mount of an unprivileged user admits no other user, not even root, and root is not told to
+/// ask as root.
 #[test]
 fn root_is_told_whom_to_ask_as() {
     skip_if!(not_root());

@@ -24,7 +24,7 @@ impl Cluster {
         self.folder.join("ceph.conf")
     }
 
-    /// What a user writes for an image of the pool `rbd`.
+    /// The name that a user writes for an image of the pool `rbd`.
     pub fn image(&self, name: &str) -> PathBuf {
         format!("rbd:rbd/{name}?conf={}", self.conf().display()).into()
     }
@@ -57,7 +57,7 @@ fn script() -> Command {
     Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ceph/cluster"))
 }
 
-/// What of Ceph is not installed, if anything.
+/// The program of Ceph that is not installed, if one is missing.
 pub fn missing() -> Option<String> {
     let mut command = script();
     command.arg("missing");

@@ -143,7 +143,8 @@ fn a_registration_that_the_kernel_refuses_makes_the_mount_a_classic_one() {
     };
     eventually("the kernel mounts", is_mounted);
     fs::write(SWITCH, "N").unwrap();
-    // The first mount is removed again, and the second may only ask for what is available.
+    // The first mount is removed again. The second mount may only ask for the features that are
+    // available.
     let stats = [Path::new("stats"), &directory, Path::new("--json")];
     eventually("the daemon answers", || is_mounted() && syncline(stats).code == 0);
     drop(switch);

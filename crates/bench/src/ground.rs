@@ -92,8 +92,8 @@ impl Ground {
         })
     }
 
-    /// Measures on an image that is there, of any kind that Syncline knows, with `bytes`. What it
-    /// holds is lost.
+    /// Measures on an image that exists, of any kind that Syncline knows, with `bytes`. The
+    /// contents of the image are lost.
     pub fn on(program: &Path, image: &Path, bytes: u64) -> Result<Self, BenchError> {
         let folder = tempfile::Builder::new().prefix("syncline-bench-").tempdir();
         let folder = folder.at(&std::env::temp_dir())?;

@@ -135,7 +135,8 @@ impl Plan<'_> {
         order
     }
 
-    /// All contestants, without those that keep nothing if the workload needs what it stored.
+    /// All contestants, without the contestants that keep nothing if the workload reads its stored
+    /// data back.
     fn contestants_of(&self, workload: &dyn Workload) -> impl Iterator<Item = &Contestant> {
         let to_be_kept = workload.reads_back();
         self.contestants.iter().filter(move |contestant| !to_be_kept || contestant.keeps())

@@ -79,7 +79,7 @@ impl Mounted {
         Ok(Self { directory: directory.to_owned(), server: Server::Null(child), mounted: true })
     }
 
-    /// Mounts a contestant's filesystem; the options are for those behind FUSE.
+    /// Mounts a contestant's filesystem; the options are for contestants behind FUSE.
     pub fn contestant(
         contestant: &Contestant,
         program: &Path,

@@ -37,7 +37,7 @@ impl Spread {
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// True for those that Syncline is compared with.
+    /// True for the contestants that Syncline is compared with.
     pub peer: bool,
     /// True if it keeps synced data on the device.
     pub keeps: bool,
@@ -77,7 +77,7 @@ pub struct Figures {
     pub ratio: Option<f64>,
     /// The 95 % confidence interval of that ratio, by a bootstrap over the rounds.
     pub ratio_interval: Option<Interval>,
-    /// Ratio to the floor, for those that keep what they are given; above 1 is better.
+    /// Ratio to the floor, for contestants that keep the data they are given; above 1 is better.
     pub floor_ratio: Option<f64>,
     /// The 95 % confidence interval of that ratio.
     pub floor_ratio_interval: Option<Interval>,
@@ -113,8 +113,8 @@ impl Row {
             .or_else(|| self.columns.first())
     }
 
-    /// The best of those that keep nothing, which is what FUSE permits: of those that flush, if
-    /// there are any. `None` if it is the yardstick already.
+    /// The best contestant of those that keep nothing, which is what FUSE permits: of those that
+    /// flush, if there are any. `None` if that contestant is the yardstick already.
     pub fn floor(&self) -> Option<&Column> {
         let empty = |column: &Column| column.peer && !column.keeps;
         let floor = self.best(|column| empty(column) && column.flushes).or_else(|| self.best(empty))?;

@@ -2,8 +2,8 @@
 //!
 //! `41`: after 41 events, with everything that was submitted. `41.l2.l5`: the second and the fifth
 //! of the open writes are lost. `41.t3x17`: the third is torn, in the way numbered 17. `41.kd3`: of
-//! the open writes only those in the mask are there (four to a digit, least significant bit first).
-//! `41.s9`: seed 9 decides.
+//! the open writes only the ones in the mask are there (four to a digit, least significant bit
+//! first). `41.s9`: seed 9 decides.
 
 use crate::{CrashlabError, Recording};
 use std::fmt;

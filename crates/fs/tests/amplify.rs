@@ -60,7 +60,7 @@ fn overwritten(fs: &Arc<Filesystem>, ino: Ino, n: u64) {
     }
 }
 
-/// Truncates all but two blocks, and logs those.
+/// Truncates a file to its first two blocks, and logs these blocks.
 fn logged(fs: &Arc<Filesystem>, _: Ino, n: u64) {
     let ino = create(fs, &format!("logged {n}"));
     write(fs, ino, 0, WRITE_BYTES);

@@ -30,7 +30,7 @@ fn filesystem(extents: u64, extents_max: u64) -> Arc<Filesystem> {
     let device = MemoryDevice::new((extents * EXTENT * BLOCK * 3).max(256 << 20));
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
     block_on(format(device.clone(), FormatOptions::default(), root, spawn.clone())).unwrap();
-    // No checkpoint and no seal by itself: what the commit does is seen alone.
+    // No checkpoint and no seal by itself: the counts show the commit alone.
     let options = StoreOptions {
         checkpoint_interval: Duration::from_secs(3600),
         memtable_bytes: 1 << 30,
@@ -51,7 +51,7 @@ fn file(fs: &Filesystem) -> u64 {
     block_on(fs.mknod(caller, ROOT, b"file", FileType::Regular, 0o644, 0)).unwrap().ino
 }
 
-/// Commits what may take as much as `extents` extents.
+/// Commits an atomic write that may have as many as `extents` extents.
 fn commit(fs: &Filesystem, file: u64, extents: u64) {
     let before = fs.store().counters();
     let started = Instant::now();
@@ -112,7 +112,7 @@ fn a_commit_is_bounded_by_the_extents_that_it_replaces() {
     let written = (0..mib).take_while(|at| write(at).is_ok()).count() as u64;
     println!("{written} of {mib} MiB are accepted");
     assert!(fs.counters().atomic_spilled_bytes > (written - 2) << 20);
-    // What is in memory comes on top.
+    // The blocks in memory come on top.
     commit(&fs, file, extents + IN_MEMORY);
     let found = block_on(fs.read(file, (written - 1) << 20, 1 << 20)).unwrap().concat();
     assert!(found == whole[..]);

@@ -1,6 +1,6 @@
 //! The cost of an operation, in counts: allocations, writes and flushes of the device, bytes of the
-//! log and of the device in all. They are the same in each run, so a change that makes an operation more expensive fails
-//! here, without a clock.
+//! log and of the device in all. They are the same in each run, so a change that makes an operation
+//! more expensive fails here, without a clock.
 //!
 //! Allocations are those of the calling thread; background tasks have threads of their own. The
 //! device's counts are everybody's. Each bound is slightly above the measured value.

@@ -1,8 +1,8 @@
 //! An image that a check calls clean bears everything that may be done with it, and stays clean.
 //!
-//! What a decoder accepts may still be a number at which somebody who counts on from there ends. So such an
-//! image is used as hard as in years of life: snapshots come and go, files are made until there is no room,
-//! and it is unmounted and mounted again.
+//! A decoder may accept a number that is close to the greatest number: code that counts on from such a
+//! number reaches the end of all numbers. So such an image is used as hard as in years of life: snapshots
+//! come and go, files are made until there is no room, and it is unmounted and mounted again.
 
 use crate::bases::{CALLER, open, store_options};
 use crate::run::{run, run_here};
@@ -79,7 +79,7 @@ async fn make(fs: &Arc<Filesystem>, dir: Ino, name: &str) -> Result<Option<Ino>,
     Ok(made.map(|made| made.ino))
 }
 
-/// Snapshots, files, everything that is free, and all of it gone again.
+/// Snapshots, files and all free blocks are used, and all of it is removed again.
 async fn use_hard(fs: &Arc<Filesystem>) -> Result<(), FsError> {
     let Some(dir) = unless_full(fs.mkdir(CALLER, ROOT, b"used hard", 0o755).await)? else {
         return unless_full(fs.syncfs().await).map(drop);

@@ -1,4 +1,4 @@
-//! Images with one changed field whose checksums are right: those that a decoder must refuse, or bear.
+//! Images with one changed field whose checksums are right. A decoder must refuse them, or bear them.
 
 use crate::bases;
 use crate::image::{Image, read, write};
@@ -51,7 +51,7 @@ pub struct Single {
     number: Number,
 }
 
-/// Base images, by the numbers of inputs, with what they have: a log, snapshots, everything.
+/// Base images, by the numbers of inputs, with their contents: a log, snapshots, everything.
 const LOGGED: [u8; 2] = [4, 5];
 const WITH_SNAPSHOTS: u8 = 224;
 
@@ -151,8 +151,8 @@ fn table(image: &Image) -> Vec<Snapshot> {
     decode_block(&block, image.geometry(), table).expect("a sound table").0
 }
 
-/// An image with snapshots, of which the space map of the n-th calls its own page free, with all
-/// checksums right. Nobody knows what else it should name.
+/// An image with snapshots. The space map of the snapshot numbered `entry` calls its own page free, with
+/// all checksums right. Nobody knows which other blocks that map should name.
 pub fn without_own_page(entry: usize) -> Arc<MemoryDevice> {
     let image = bases::image(WITH_SNAPSHOTS);
     let device = image.device.snapshot();

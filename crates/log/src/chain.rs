@@ -37,7 +37,7 @@ pub struct SealedBatch {
     pub op_seq: u64,
 }
 
-/// The end of the log: the position of the next batch, and what it must refer to.
+/// The end of the log: the position of the next batch, and the link that the batch must carry.
 pub struct Chain {
     epoch: Epoch,
     segment_blocks: u64,

@@ -207,7 +207,7 @@ impl Pending {
         // Batches are much alike.
         buffer.reserve(self.buffer.len().min(ROOM_BYTES_MAX));
         buffer.resize(HEADER_BYTES, 0);
-        // Only what is still gathering is replaced in place.
+        // Values are replaced in place only while the batch gathers.
         let mut puts = mem::take(&mut self.puts);
         puts.clear();
         if puts.capacity() > PUTS_MAX {
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(records(&taken), [Record::Put(key(0), b"one"), Record::Put(key(0), b"six")]);
     }
 
-    /// The background seals what passes a mebibyte.
+    /// The background seals batches that pass a mebibyte.
     #[test]
     fn large_batches_leave_their_memory_to_the_next() {
         let (mut pending, mut spare) = (Pending::default(), Spare::default());

@@ -120,7 +120,7 @@ fn shake_hands(stream: &Stream<'_>, spec: Spec) -> io::Result<bool> {
                 _ => {
                     let name_end = 4 + u32_at(&data, 0) as usize;
                     let is_known = data[4..name_end] == *stream.inner.export().as_bytes();
-                    // Who died has nothing here any more.
+                    // The name belongs to a host that has died: its export is empty.
                     let size = if is_known { spec.size } else { 0 };
                     let export = [&[0, 0][..], &size.to_be_bytes(), &(spec.flags | 1).to_be_bytes()].concat();
                     while fault == Some(Handshake::Endless) {

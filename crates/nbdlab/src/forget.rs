@@ -56,7 +56,7 @@ impl Forgetting {
         Self::ByWrite(writes.into_iter().map(|write| (write, fate(write))).collect())
     }
 
-    /// Puts what is left of a block's versions over its durable contents.
+    /// Puts the surviving part of a block's versions over its durable contents.
     pub(crate) fn leave(&self, versions: &[Version], bytes: &mut [u8], rng: &mut StdRng) {
         let fates = match self {
             Self::ByBlock => return leave_any(versions, bytes, rng),

@@ -1,9 +1,10 @@
-//! An NBD server for tests: it keeps apart what no flush covered, and does everything that a server
-//! may do to a client, and some of what it may not.
+//! An NBD server for tests. It keeps apart the writes that no flush has covered. It does everything that a
+//! server may do to a client, and some things that a server may not do.
 //!
-//! A [`Lab`] serves one export on a Unix socket of its own, or on TCP. [`Lab::crash`] ends the server and starts
-//! it anew: of what no flush covered it has forgotten any part, in any order and torn at sectors
-//! (docs/DURABILITY.md, "The device"). [`Lab::end_clients`] is the death of the clients' host.
+//! A [`Lab`] serves one export on a Unix socket of its own, or on TCP. [`Lab::crash`] ends the server and
+//! starts it again: the server has forgotten any part of the writes that no flush covered, in any order and
+//! torn at sectors (docs/DURABILITY.md, "The device"). [`Lab::end_clients`] is the death of the clients'
+//! host.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -93,18 +94,19 @@ pub enum Hostile {
 pub struct Faults {
     /// Connections are closed at once.
     pub away: bool,
-    /// The same until then.
+    /// Connections are closed at once until this time.
     pub away_until: Option<Instant>,
-    /// It crashes, as by [`Lab::crash`], instead of carrying out the request after so many others.
+    /// The server crashes, as by [`Lab::crash`], instead of carrying out a request. This number of requests
+    /// is carried out before.
     pub crash_after: Option<u64>,
-    /// The same with the next request of this kind that comes while something is not durable: before a
-    /// flush that is all that the flush was to cover.
+    /// The server crashes instead of carrying out the next request of this kind that comes while something
+    /// is not durable. If the request is a flush, nothing that it was to cover is durable yet.
     pub crash_before: Option<u16>,
-    /// So long it is away after either of those two.
+    /// How long the server is away after a crash by `crash_after` or `crash_before`.
     pub away_after_crash: Duration,
     /// Requests are taken and not answered.
     pub stalled: bool,
-    /// The same for this kind only.
+    /// Requests of this kind are taken and not answered.
     pub stalled_command: Option<u16>,
     /// Requests of this kind are carried out, and answered when this is taken back.
     pub held_answer: Option<u16>,
@@ -118,7 +120,7 @@ pub struct Faults {
     pub errors: Vec<(u16, u32)>,
     /// The next request of this kind, or each one, is answered like this.
     pub hostile: Option<(u16, Hostile)>,
-    /// Each one, rather than the next.
+    /// `hostile` holds for each request, rather than for the next one.
     pub hostile_for_ever: bool,
     /// Time between receiving a request and carrying it out.
     pub delay: Duration,
@@ -169,8 +171,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Starts a server whose export is all zeros. The seed decides what it forgets, and in which
-    /// order it does things.
+    /// Starts a server whose export is all zeros. The seed decides which writes the server forgets, and in
+    /// which order it does things.
     pub fn new(seed: u64, spec: Spec) -> Self {
         Self::with(Listener::unix().unwrap(), seed, spec)
     }
@@ -209,12 +211,12 @@ impl Lab {
         NbdLocation { address, export: self.inner.export(), tls: None, wait: Some(wait) }
     }
 
-    /// Looks at what goes wrong next, or changes it.
+    /// Looks at the faults from now on, or changes them.
     pub fn faults<R>(&self, change: impl FnOnce(&mut Faults) -> R) -> R {
         change(&mut self.inner.faults.lock().unwrap())
     }
 
-    /// Looks at what it holds.
+    /// Looks at the contents of the export.
     pub fn store<R>(&self, look: impl FnOnce(&mut Store) -> R) -> R {
         look(&mut self.inner.store.lock().unwrap())
     }
@@ -224,7 +226,8 @@ impl Lab {
         change(&mut self.inner.spec.lock().unwrap());
     }
 
-    /// The server ends, forgets what it may, and is restarted at once (unless it is away).
+    /// The server ends, forgets the writes that it may forget, and is restarted at once (unless it is
+    /// away).
     pub fn crash(&self) {
         self.store(Store::crash);
         self.cut();
@@ -235,9 +238,9 @@ impl Lab {
         self.inner.cut();
     }
 
-    /// The host of all present clients dies; the server goes on. What it had received is carried out
-    /// or not, but nothing later than this call. Whoever asks for an earlier [`location`] again finds
-    /// an export that has shrunk to nothing, and gives up.
+    /// The host of all present clients dies; the server goes on. It carries out a request that it had
+    /// received, or does not, but nothing later than this call. A client that asks for an earlier
+    /// [`location`] again finds an export that has shrunk to nothing, and gives up.
     ///
     /// [`location`]: Self::location
     pub fn end_clients(&self) {

@@ -1,4 +1,4 @@
-//! Where the server listens, and what it speaks over: sockets of either kind.
+//! The sockets of the server, of either kind: one to listen on, and one for each connection.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
@@ -50,7 +50,7 @@ impl Listener {
     }
 }
 
-/// Ends the wait of whoever accepts there.
+/// Ends the wait of the thread that accepts connections at this address.
 pub(crate) fn wake(address: &NbdAddress) {
     // It is of no matter whether anybody accepts.
     let _ = match address {
@@ -71,7 +71,7 @@ impl Socket {
         (&self.0).read_exact(bytes)
     }
 
-    /// Ends it, for those too who wait for it.
+    /// Ends the connection, also for threads that wait for it.
     pub(crate) fn end(&self) {
         // It may have ended before.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);

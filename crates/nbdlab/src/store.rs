@@ -29,14 +29,14 @@ pub struct Store {
     pub failed_flushes: u64,
     /// Crashes.
     pub crashes: u64,
-    /// Those at which there was something to forget.
+    /// Crashes at which there was something to forget.
     pub forgetful_crashes: u64,
     durable: BTreeMap<u64, Block>,
     dirty: BTreeMap<u64, Vec<Version>>,
     /// Writes that were answered.
     replied: HashSet<u64>,
     writes: u64,
-    /// Decides what is forgotten.
+    /// Decides which writes are forgotten.
     pub rng: StdRng,
 }
 
@@ -102,7 +102,7 @@ impl Store {
         (first..first + (len / BLOCK) as u64).flat_map(|block| self.durable_block(block).to_vec()).collect()
     }
 
-    /// Blocks that hold more than what is durable.
+    /// Number of blocks with versions that are not durable.
     pub fn dirty_blocks(&self) -> usize {
         self.dirty.len()
     }
@@ -128,7 +128,7 @@ impl Store {
         self.replied.insert(write);
     }
 
-    /// Makes exactly what was answered durable.
+    /// Makes exactly the answered writes durable.
     pub(crate) fn flush(&mut self) {
         let Self { dirty, durable, replied, .. } = self;
         dirty.retain(|block, versions| {
@@ -138,11 +138,11 @@ impl Store {
             }
             !versions.is_empty()
         });
-        // Nothing of those writes is left.
+        // No version of the answered writes is left.
         replied.clear();
     }
 
-    /// Fails, and drops some of what it should have made durable, as a disk or a kernel may.
+    /// Fails, and drops some of the writes that it should have made durable, as a disk or a kernel may.
     pub(crate) fn fail_flush(&mut self) {
         self.failed_flushes += 1;
         let Self { dirty, rng, .. } = self;
@@ -154,7 +154,7 @@ impl Store {
         self.incarnation += 1;
     }
 
-    /// Of what no flush covered it forgets any part.
+    /// Crashes: forgets any part of the writes that no flush covered.
     pub fn crash(&mut self) {
         self.disconnect();
         self.crashes += 1;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use syncline_device::{AlignedBuf, Completion, Device};
 
-/// Passes operations on to a device that answers from its own threads. The simulation picks when
-/// each begins and when its answer is told; meanwhile the device has several in flight. A pick waits
-/// in real time until the answer is there, so what the engine sees is as random as the seed, whatever
-/// the threads do.
+/// Passes operations on to a device that answers from its own threads. The simulation picks when each
+/// begins and when its answer is told; meanwhile the device has several in flight. A pick waits in real
+/// time until the answer is there. So the order that the engine sees depends on the seed, and not on the
+/// threads.
 pub struct AwaitedDevice {
     inner: Arc<dyn Device>,
     run: Weak<Shared>,

@@ -31,8 +31,8 @@ pub(crate) fn shrinking_block_of(tag: u64, index: u64) -> Vec<u8> {
     sectors.flat_map(|sector| sector[..16].iter().copied().cycle().take(SECTOR_BYTES)).collect()
 }
 
-/// The data of a write with this tag: blocks that no other write has. Those of every second tag
-/// compress.
+/// The data of a write with this tag: blocks that no other write has. The data of every second tag
+/// compresses.
 pub(crate) fn contents_of(tag: u64, len: usize) -> Vec<u8> {
     let shrinks = tag.is_multiple_of(2);
     let block = |index| {

@@ -35,7 +35,7 @@ pub struct Fault {
     pub operation: Operation,
     /// Hits only operations that touch these bytes; a flush touches all bytes.
     pub bytes: Range<u64>,
-    /// Number of such operations that pass before the fault strikes.
+    /// Number of operations of this kind that pass before the fault strikes.
     pub after: u64,
     /// Number of operations it hits.
     pub times: u64,

@@ -55,8 +55,8 @@ pub struct World {
 }
 
 impl World {
-    /// The surroundings of a life on a device that is not the laboratory's own, and whose power is cut
-    /// when its end is there. `image` is what it holds. Nothing is recorded: whatever was promised
+    /// The surroundings of a life on a device that is not the laboratory's own. The power of the device is
+    /// cut when its end is there. `image` is what the device holds. Nothing is recorded: every promise made
     /// until the cut counts.
     pub fn elsewhere(
         device: Arc<dyn Device>,
@@ -66,7 +66,7 @@ impl World {
         plan: Plan,
     ) -> Self {
         let log = RecordingDevice::new(image.clone());
-        // Position 0 is that of snapshots: what is promised from then on does not concern them.
+        // Position 0 belongs to snapshots: later promises do not concern them.
         log.flush(Box::new(drop));
         let context = Context { plan, script: Script::whole(), life: 0 };
         Self::new(device, &log, image, simulation, seed, &context)
@@ -429,8 +429,8 @@ fn check_image<S: Subject>(
     Ok(came_back)
 }
 
-/// Opens a copy of an image that the end of a life left, with a sound device; returns a model of what
-/// came back.
+/// Opens a copy of an image that the end of a life left, with a sound device; returns a model of the
+/// recovered state.
 pub fn recover<S: Subject>(
     subject: &S,
     seed: u64,

@@ -170,7 +170,8 @@ impl Watched for WatchedStore {
     fn limits(&self) -> Result<(), String> {
         let held: Held = self.store.held()?;
         let Limits { unflushed_bytes, mut pending_log_bytes, memtable_bytes } = self.limits;
-        // A checkpoint that fails gives back the log it had taken, on top of what came meanwhile.
+        // A checkpoint that fails gives back the log it had taken, on top of the log that came
+        // meanwhile.
         pending_log_bytes *= if self.faulty { 2 } else { 1 };
         let exceeds = held.unflushed_bytes() > unflushed_bytes
             || held.pending_log_bytes > pending_log_bytes

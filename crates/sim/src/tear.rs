@@ -1,4 +1,4 @@
-//! Decides what a power cut leaves of writes that no flush covered.
+//! Decides which part of the writes that no flush covered survives a power cut.
 
 use bytes::Bytes;
 use rand::Rng;

@@ -32,8 +32,7 @@ fn write(fs: &Filesystem, ino: Ino, at: u64, len: usize) -> Result<(), FsError> 
 }
 
 impl Rig {
-    /// Describes what is wrong at the end: after a crash, without the snapshot, and after an
-    /// unmount.
+    /// Describes all errors at the end: after a crash, without the snapshot, and after an unmount.
     fn end(&self, wrong: &mut Vec<String>) {
         if let Err(error) = self.mount_after_crash() {
             wrong.push(format!("mount after a crash: {error}"));

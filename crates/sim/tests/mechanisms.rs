@@ -239,8 +239,8 @@ fn concurrent_fsyncs_share_batches_and_flushes() {
     assert!(flushes >= WRITERS * ROUNDS, "{flushes} flushes");
 }
 
-/// A lone writer saves one write; with many writers, new files are written once, and what is synced
-/// again is logged.
+/// A lone writer saves one write; with many writers, new files are written once, and data that is
+/// synced again is logged.
 #[test]
 fn the_first_sync_of_a_file_is_logged_where_few_sync() {
     const WRITERS: u64 = 16;
@@ -354,8 +354,8 @@ fn the_cost_of_a_directory_fsync_does_not_grow_with_the_directory() {
     assert!(copies >= items, "{copies} copies of {items} items");
 }
 
-/// Some hundred changes of names: what each logs without parent pointers, with them, and with each
-/// in an item.
+/// Some hundred changes of names: the bytes that each logs without parent pointers, with parent
+/// pointers, and with each parent pointer in an item.
 #[test]
 fn parent_pointers_that_fit_their_inode_log_no_items() {
     const FILES: u64 = 300;

@@ -106,7 +106,7 @@ fn a_write_that_makes_room_does_not_wait_for_itself() {
     block_on(fs.barrier(&[file])).unwrap();
     assert!(trap.bad.lock().unwrap().is_some());
     let inner = fs.clone();
-    // Half of what is left, again and again: sooner or later nothing is left.
+    // Writes one MiB after another: sooner or later no room is left.
     let written = within(20, move || {
         for n in 1..64 {
             if let Err(error) = block_on(inner.write(file, n << 20, Bytes::from(vec![3; 1 << 20]), false)) {
@@ -130,7 +130,7 @@ fn data_that_was_accepted_is_written_after_an_outage() {
     let file = make(&fs, "file");
     let last = make(&fs, "last");
     fill(&fs, 330);
-    // More exactly: fill up to what is left with everything in the tree.
+    // More exactly: with everything in the tree, fill until 300 blocks are left.
     let mut at = 0;
     loop {
         block_on(fs.syncfs()).unwrap();

@@ -7,8 +7,8 @@
 //! but not reusable yet. A block freed in generation g becomes reusable when a superblock of at
 //! least g is durable and every pin taken before that has ended (rule R2).
 //!
-//! Blocks named by the space map of a snapshot are *kept*: they stay live, whoever frees them,
-//! until the snapshot is deleted.
+//! Blocks named by the space map of a snapshot are *kept*: they stay live, even when the filesystem
+//! frees them, until the snapshot is deleted.
 //!
 //! A checkpoint takes a [`FrozenMap`], applies its own node runs to it, persists it, and ends with
 //! [`Space::superblock_durable`] or [`Space::checkpoint_failed`].

@@ -31,7 +31,7 @@ impl BitPage {
         self.used
     }
 
-    /// Sets bits of a word; returns those that were not set before.
+    /// Sets bits of a word; returns the bits that were not set before.
     fn set(&mut self, slot: usize, mask: u64) -> u64 {
         let added = mask & !self.words[slot];
         self.words[slot] |= mask;
@@ -39,7 +39,7 @@ impl BitPage {
         added
     }
 
-    /// Clears bits of a word; returns those that were set before.
+    /// Clears bits of a word; returns the bits that were set before.
     fn clear(&mut self, slot: usize, mask: u64) -> u64 {
         let removed = mask & self.words[slot];
         self.words[slot] &= !mask;

@@ -48,8 +48,8 @@ impl Pending {
         self.by_generation.values().flatten().copied()
     }
 
-    /// Runs that are released once a superblock of `generation` is durable, including those
-    /// released before.
+    /// Runs that are released once a superblock of `generation` is durable, including runs released
+    /// before.
     pub(crate) fn released_by(&self, generation: u64) -> impl Iterator<Item = BlockRun> + '_ {
         let runs = self.by_generation.range(..=generation).flat_map(|(_, runs)| runs);
         runs.copied().chain(self.released())

@@ -20,8 +20,8 @@ const NEAR_BLOCKS: u64 = 4096;
 /// One sixteenth of the image is preferred for nodes, and another for the log.
 const PARTS: u64 = 16;
 
-/// One part in this many of the free space is left to nodes beyond what is reserved for them:
-/// whatever fills the rest needs metadata too.
+/// One part in this many of the free space is left to nodes beyond the blocks reserved for them:
+/// the data that fills the rest needs metadata too.
 const PARTS_FOR_NODES: u64 = 4;
 
 /// A next-fit cursor for each class, in a region that the class prefers and the other classes enter

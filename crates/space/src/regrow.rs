@@ -1,4 +1,4 @@
-//! Restores lost pages of a space map from what is in use.
+//! Restores lost pages of a space map from the blocks that are in use.
 //!
 //! The bits of a bitmap page follow from the tree that the map belongs to and from the places of
 //! the map's own pages. An index page follows from the pages below it, which are found because each

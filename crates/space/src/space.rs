@@ -62,7 +62,7 @@ pub(crate) struct State {
     pub(crate) discards: Discards,
     /// The size that the map is for: in memory now, on the device from the next checkpoint on.
     pub(crate) map_geometry: Geometry,
-    /// Blocks from here on are not handed out, whatever happens to them.
+    /// Blocks from here on are not handed out, even when they are freed.
     pub(crate) border: BlockAddr,
     pub(crate) quarantine: Quarantine,
 }

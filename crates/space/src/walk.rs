@@ -15,7 +15,7 @@ use syncline_format::space::{Entry, PageId, Words, decode_bitmap, decode_index, 
 use syncline_format::superblock::SpaceRoot;
 use syncline_format::{BlockAddr, FormatError, Geometry};
 
-/// Approximate number of bitmap pages in memory at a time: 4 MiB. (Those of one place are read
+/// Approximate number of bitmap pages in memory at a time: 4 MiB. (All pages of one place are read
 /// together.)
 const PAGES_AT_ONCE: usize = 1024;
 
@@ -33,7 +33,7 @@ type Place = (PageId, Vec<Group>);
 /// Identifies a page at a place.
 type GroupKey = (BlockAddr, u32, u32, u64);
 
-/// What the pointers to the bitmap pages of a place say of them.
+/// Facts about the bitmap pages of a place, as the pointers to them say.
 #[derive(Clone, Copy)]
 pub(crate) struct Pages {
     /// How many different ones there are.

@@ -91,7 +91,7 @@ fn an_unmount_does_not_wait_for_all_that_was_freed() {
     }
     let begun = Instant::now();
     block_on(store.close()).unwrap();
-    // The discards in flight at first (4 s), 5 s, and those in flight then.
+    // The discards in flight at first (4 s), 5 s, and the discards in flight then.
     assert!(begun.elapsed() < Duration::from_secs(16), "{:?}", begun.elapsed());
     assert!(device.begun.load(Ordering::SeqCst) < RUNS / 2, "it waited for all");
 }

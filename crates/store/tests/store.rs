@@ -144,7 +144,8 @@ fn a_scan_finds_the_item_before_its_beginning() {
             assert!(low <= first && first <= floor, "{first:?} of {floor:?}");
             let wanted: Vec<_> = model.range(first..=to).map(|(key, value)| (*key, value.clone())).collect();
             assert_eq!(chunk.items[..], wanted[..chunk.items.len()]);
-            // It may be called incomplete for what of the rest is removed.
+            // A chunk with all items may still be called incomplete: the rest of the range may hold
+            // only removed items.
             assert!(!chunk.complete || chunk.items.len() == wanted.len());
             assert!(chunk.complete || !chunk.items.is_empty());
         }

@@ -30,7 +30,8 @@ impl Event {
 
     /// Wakes listeners until so many have been.
     pub fn notify(&self, count: usize) -> usize {
-        // With the fence in `listen`: either the listener is seen here, or it sees what was changed before this call.
+        // With the fence in `listen`: either this call sees the listener, or the listener sees the
+        // changes made before this call.
         std::sync::atomic::fence(atomic::Ordering::SeqCst);
         if self.listened.load(atomic::Ordering::Relaxed) { self.event.notify(count) } else { 0 }
     }

@@ -181,7 +181,7 @@ pub fn regrow<'a>(
     right.map(|_| bytes.into_bytes())
 }
 
-/// Nodes that fit below the lost node, none overlapping another: first those whose checksums it
+/// Nodes that fit below the lost node, none overlapping another: first the nodes whose checksums it
 /// held itself, then the newest.
 fn children<'a>(
     lost: &LostNode,

@@ -129,7 +129,8 @@ impl Tree {
             watch(place, loaded.as_ref().err().cloned())?;
             match loaded {
                 Ok(node) if node.level() > 0 => {
-                    // A child's first key is in its parent, so the leaf for `at` has the last key before it, too.
+                    // A child's first key is in its parent, so the leaf for `at` has the last key before
+                    // it, too.
                     let first = node.child_for(at);
                     stack.push(Frame::new(node, place.bound, first));
                 }

@@ -23,7 +23,8 @@ pub struct Tree {
     pub(crate) geometry: Arc<SharedGeometry>,
     /// Leaves that reach behind this block are rewritten by any change that leads to them.
     pub(crate) border: AtomicU64,
-    /// Its hash is the same in every process, so that evictions depend only on what was read.
+    /// Its hash is the same in every process, so that evictions depend only on the nodes that were
+    /// read.
     cache: Cache<BlockAddr, Cached, Weight, FixedState>,
     pub(crate) counters: Counters,
 }
@@ -58,7 +59,7 @@ pub(crate) struct Counters {
 /// How a walk uses the node cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caching {
-    /// Look in the cache first, and keep what had to be read.
+    /// Look in the cache first, and keep the nodes that had to be read.
     Fill,
     /// Look in the cache first, but keep nothing: the nodes that a merge reads are about to be
     /// freed.

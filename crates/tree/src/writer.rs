@@ -1,4 +1,4 @@
-//! Gives new nodes their addresses and writes them, in long runs and with a limit on what is in
+//! Gives new nodes their addresses and writes them, in long runs and with a limit on the writes in
 //! flight.
 
 use crate::TreeError;
@@ -171,8 +171,8 @@ impl<'a> Writer<'a> {
         self.give_back_room();
     }
 
-    /// Waits until nothing is in flight and removes the new nodes from the cache; returns what was
-    /// allocated.
+    /// Waits until nothing is in flight and removes the new nodes from the cache; returns the
+    /// allocated runs.
     pub(crate) async fn abandon(self) -> Vec<BlockRun> {
         for (handle, _) in &self.in_flight {
             // The outcome does not matter, since nothing refers to these nodes. But nothing may be

@@ -1,4 +1,4 @@
-//! Judges what a power cut leaves of a life of the store.
+//! Judges the state that a power cut leaves of a life of the store.
 
 use super::base::{EXTENT, FIRST_OBJECT, Items};
 use super::history::{History, Placed};

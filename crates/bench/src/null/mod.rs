@@ -1,8 +1,9 @@
 //! The null filesystem: does only what FUSE requires, and leaves out everything else that a
 //! filesystem does. It keeps names, attributes and sizes. Data is dropped, reads get zeros, and an
-//! fsync has nothing to wait for, unless there is a device, which then takes the data, is flushed,
-//! and is read: at the file's offset, whatever lies there. Syncline's own transports serve it, so kernel, requests and threads are the same, and the difference between
-//! the two is Syncline's own cost.
+//! fsync has nothing to wait for. With a device, the device takes the data and is flushed, and a
+//! read returns what the device holds at the file's offset. Syncline's own transports serve the
+//! null filesystem, so kernel, requests and threads are the same, and the difference between the
+//! two is Syncline's own cost.
 
 mod listing;
 mod sink;

@@ -73,8 +73,9 @@ impl Sink {
         Ok(())
     }
 
-    /// Reads what lies on the device at a file's offset: the bytes of nobody, of the length that was
-    /// asked for, and consecutive where the file is read in order.
+    /// Reads the bytes that the device holds at a file's offset. They belong to no file. Their
+    /// length is the length that was asked for, and they are consecutive where the file is read in
+    /// order.
     pub async fn read(&self, offset: u64, len_bytes: usize, room: Option<Room>) -> Result<Bytes, Errno> {
         let blocks = BLOCK_BYTES as u64;
         let begin = offset / blocks * blocks;

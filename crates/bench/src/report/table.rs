@@ -78,7 +78,7 @@ fn workload(text: &mut String, row: &Row) {
     text.push('\n');
 }
 
-/// Ratios to the one that keeps nothing.
+/// Ratios to the contestant that keeps nothing.
 fn beside_floor(text: &mut String, floor: &str, measured: &[(&String, Figures)]) {
     let _ = writeln!(text, "  {:NAME_WIDTH$} {:>20} {:>11}", "beside the floor", format!("×{floor}"), "95 %");
     for (name, figures) in measured.iter().filter(|(_, figures)| figures.floor_ratio.is_some()) {

@@ -82,7 +82,7 @@ fn all_kinds_of_steps_come_together_and_survive_a_crash() {
             step("/old", Action::RemoveXattr { name: b"user.old".to_vec() }),
             step("/link", Action::Symlink { target: b"dir/moved".to_vec() }),
             rename("/dir/new", "/dir/moved"),
-            // Through the link, and what it leads to has its name from this transaction.
+            // Through the link, whose target has its name from this transaction.
             write("/link", 5, b" and more"),
             step("/gone", Action::RemoveFile),
             step("/empty", Action::RemoveDir),
@@ -231,8 +231,8 @@ fn a_class_decides_about_the_flush() {
     assert_eq!(mount.flushes(), flushes + 1);
 }
 
-/// What a device leaves that fails in the midst of it, or a caller that goes away: memory has a part
-/// of the transaction, and nothing of it ever reaches the device.
+/// The state after a device fails in the midst of a transaction, or the caller goes away: memory
+/// has a part of the transaction, and nothing of it ever reaches the device.
 #[test]
 fn a_bracket_that_does_not_close_leaves_nothing_on_the_device() {
     let mount = Mount::new();
@@ -250,8 +250,8 @@ fn a_bracket_that_does_not_close_leaves_nothing_on_the_device() {
     assert_eq!(mount.crash().names(ROOT), ["before"]);
 }
 
-/// While a bracket is open, nothing of what others commit reaches the device either, and their syncs
-/// are answered after it.
+/// While a bracket is open, no commit of another caller reaches the device either, and the syncs of
+/// other callers are answered after it.
 #[test]
 fn a_sync_waits_for_an_open_bracket() {
     let mount = Mount::new();

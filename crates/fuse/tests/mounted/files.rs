@@ -74,8 +74,8 @@ fn a_write_to_a_nearly_full_filesystem_writes_what_fits() {
     }
 }
 
-/// Long reads return what was written, wherever it is: in one piece, in many, compressed, in holes,
-/// not yet written back.
+/// Long reads return the data that was written, wherever it is: in one piece, in many, compressed,
+/// in holes, not yet written back.
 #[test]
 fn long_reads_are_right_wherever_the_data_lies() {
     const BLOCK: usize = 4096;
@@ -211,7 +211,7 @@ impl Mapping {
         assert!(self.is_synced());
     }
 
-    /// False if what was stored could not be written back.
+    /// False if stores to the mapping could not be written back.
     pub fn is_synced(&self) -> bool {
         // SAFETY: the range is that of the mapping.
         unsafe { libc::msync(self.0, self.1, libc::MS_SYNC) == 0 }

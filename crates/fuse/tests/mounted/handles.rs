@@ -73,7 +73,7 @@ fn handles_outlive_the_kernels_memory() {
     caches.drop_all();
     assert_eq!(open(&root, &handles[1]).unwrap().metadata().unwrap().ino(), numbers[1]);
     assert_eq!(read(open(&root, &handles[1]).unwrap()), "found again");
-    // Whatever its name is by then.
+    // A handle opens its file under any name that the file has by then.
     fs::rename(&file, mount.path().join("moved")).unwrap();
     caches.drop_all();
     assert_eq!(read(open(&root, &handles[1]).unwrap()), "found again");

@@ -67,7 +67,7 @@ impl Origin {
     }
 }
 
-/// What a shell command prints.
+/// The output of a shell command.
 fn told(script: &str, mount: &Path) -> String {
     let done = Command::new("sh").arg("-c").arg(script).current_dir(mount).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
@@ -96,7 +96,7 @@ fn fill(mount: &Path, origin: Origin, was_read: bool) {
         assert_eq!(fs::read(mount.join("copy")).unwrap()[at], b'y', "{what}: a copy");
     };
     let counts = |pages: u64| assert_eq!(blocks(mount), before + 8 * pages, "{what}: blocks");
-    // Whoever looks first has it written back.
+    // The first program that looks at the file has the stored page written back.
     mapping.set(MIB + 5, b'y');
     counts(1);
     copies(MIB + 5);
@@ -151,8 +151,8 @@ fn a_file_that_was_filled_through_a_mapping_has_blocks() {
     mount.unmount();
 }
 
-/// What a stat(2) costs is told by the number of requests: nothing for files that the kernel knows,
-/// with holes or without, unless holes are in its cache.
+/// The number of requests shows the cost of a stat(2). It costs nothing for files that the kernel
+/// knows, with holes or without, unless holes are in the kernel's cache.
 #[test]
 fn only_cached_holes_are_asked_about() {
     let Some(mount) = TestMount::or_skip() else { return };
@@ -166,7 +166,8 @@ fn only_cached_holes_are_asked_about() {
     asked(1);
     assert_eq!(asked(10), 0);
     fs::read(&path).unwrap();
-    // The first has the pages dropped, and with them what the kernel knew of the file.
+    // The first stat(2) has the pages dropped, and with the pages everything that the kernel knew
+    // of the file.
     assert!(asked(3) <= 2);
     assert_eq!(asked(10), 0);
     drop(file);

@@ -92,8 +92,8 @@ fn a_killed_daemon_leaves_errors_not_hangs() {
     second.wait().unwrap();
 }
 
-/// From the first one on, creating, writing and removing files sends no other requests; and a
-/// file's creator may do to it what only a creator may.
+/// From the first file on, creating, writing and removing files sends no other requests. The
+/// creator of a file may do everything to it that only a creator may.
 #[test]
 fn files_are_made_and_opened_without_asking() {
     let Some(mount) = TestMount::or_skip() else { return };

@@ -1,5 +1,5 @@
-//! Listings beside programs that change the directory: what a process has made is there, what it has
-//! removed is not, whoever lists meanwhile.
+//! Listings beside programs that change the directory. Any process that lists the directory finds the names
+//! that a program has made, and none that a program has removed.
 
 use crate::support::TestMount;
 use std::collections::BTreeSet;
@@ -175,7 +175,8 @@ fn a_process_sees_its_own_changes_beside_readers() {
     mount.unmount();
 }
 
-/// Mail is written to `tmp`, and linked or renamed into `new`; whoever reads it moves it on to `cur`.
+/// A program writes mail to `tmp`, and links or renames it into `new`. A reader of mail moves it on to
+/// `cur`.
 #[test]
 fn mail_is_there_once_it_was_delivered() {
     const MESSAGES: usize = 200;
@@ -233,7 +234,7 @@ fn mail_is_there_once_it_was_delivered() {
     mount.unmount();
 }
 
-/// rm(1) lists and removes; what it is not told of makes the directory "not empty".
+/// rm(1) lists and removes; a name that the listing lacks makes the directory "not empty".
 #[test]
 fn a_tree_is_removed_beside_readers() {
     let Some(mount) = TestMount::or_skip() else { return };
@@ -280,8 +281,8 @@ fn make_finds_all_its_sources_beside_readers() {
     mount.unmount();
 }
 
-/// Before, the kernel opened directories without asking, and listed known ones without it. This is
-/// what it costs that it does not.
+/// Before, the kernel opened directories without asking, and listed known ones without it. This is the cost
+/// of asking.
 #[test]
 fn a_listing_costs_as_many_requests_as_it_must() {
     let Some(mount) = TestMount::or_skip() else { return };

@@ -52,8 +52,8 @@ fn what_is_stored_into_mapped_holes_is_data() {
     mount.unmount();
 }
 
-/// Many ask at once, more than may wait for a write-back; none may be told of a hole where there is
-/// data.
+/// Many threads ask at once, more than may wait for a write-back; no thread may be told of a hole
+/// where there is data.
 #[test]
 fn many_may_ask_for_data_at_once() {
     let Some(mount) = TestMount::or_skip() else { return };

@@ -105,7 +105,8 @@ fn large_directories_are_listed_whole() {
     assert!(listing.status.success());
     assert!(listing.stdout.iter().filter(|&&byte| byte == b'\n').count() > 10_000);
     let asked_again = mount.requests("Lookup") - lookups;
-    // On a busy machine what came along expires before `ls` asks, now and then.
+    // On a busy machine, attributes that came along with the listing expire before `ls` asks, now
+    // and then.
     assert!(asked_again < 1000, "{asked_again} look-ups");
     assert!(mount.requests("ReadDirPlus") > 1);
     drop(caches);

@@ -62,7 +62,7 @@ fn switching_direct_io_on_and_off_hangs_nobody() {
     mount.unmount();
 }
 
-/// The kernel writes what was stored back up to 30 seconds later, or when the mapping goes.
+/// The kernel writes stored data back up to 30 seconds later, or when the mapping goes.
 #[test]
 fn times_and_modes_that_are_set_after_a_store_stay() {
     let Some(mount) = TestMount::or_skip() else { return };
@@ -88,7 +88,7 @@ fn times_and_modes_that_are_set_after_a_store_stay() {
         let before = changed();
         mapping.sync();
         assert_eq!(changed(), before, "{name}: the store was before chmod");
-        // What is stored afterwards counts.
+        // A store that comes afterwards counts.
         file.set_times(FileTimes::new().set_modified(long_ago)).unwrap();
         mapping.set(6, 3);
         drop(mapping);
@@ -116,7 +116,7 @@ fn what_was_stored_before_a_file_became_immutable_is_kept() {
             (found[5], found[6])
         };
         assert_eq!(on_the_device(), (1, 7), "{flag:?}");
-        // What is stored later is refused: its program is told, and nobody goes on seeing it.
+        // A later store is refused: its program is told, and no process goes on seeing the stored byte.
         mapping.set(6, 2);
         assert!(!mapping.is_synced(), "{flag:?}");
         let deadline = Instant::now() + LONG;
@@ -192,8 +192,8 @@ fn what_was_stored_behind_the_end_is_gone_when_a_file_grows_within_its_page() {
     }
 }
 
-/// A reader of a log that grows past the cache sees what was written, and no zeros out of the page in
-/// which the file ended.
+/// A reader of a log that grows past the cache sees the data that was written, and no zeros out of the page
+/// in which the file ended.
 #[test]
 fn readers_of_a_file_that_grows_past_the_cache_see_no_zeros() {
     let Some(mount) = TestMount::or_skip() else { return };

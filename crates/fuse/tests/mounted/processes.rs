@@ -13,8 +13,9 @@ const LONG: Duration = Duration::from_secs(120);
 /// Where the program of the first test has its file.
 const DIRECTORY: &str = "SYNCLINE_TEST_DIRECTORY";
 
-/// The daemon looks at the descriptors of who allocates. An epoll(7) descriptor tells of itself only when
-/// nobody has it locked. Here its owner waits for its own memory, as one may for a page of a file.
+/// The daemon looks at the descriptors of the process that allocates. It can read an epoll(7) descriptor
+/// only when nobody has the descriptor locked. Here the owner of the descriptor waits for its own memory,
+/// as a process may for a page of a file.
 #[test]
 fn descriptors_that_do_not_tell_of_themselves_hang_nobody() {
     let Some(mut mount) = TestMount::with(Setup::default()) else { return };

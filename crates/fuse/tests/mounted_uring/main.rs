@@ -1,5 +1,5 @@
-//! The tests of `mounted` once more, with requests over io_uring, and tests of what only that
-//! transport can get wrong.
+//! The tests of `mounted` once more, with requests over io_uring, and tests of errors that only
+//! this transport can have.
 
 #[path = "../mounted/asynchronous.rs"]
 mod asynchronous;

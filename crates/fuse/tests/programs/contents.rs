@@ -1,7 +1,7 @@
 //! Contents that tell who wrote them and where: every byte follows from a tag and its offset.
 
-/// The bytes `offset..offset + len` of the data with this tag. None of them is zero. Those of every
-/// second tag compress.
+/// The bytes `offset..offset + len` of the data with this tag. None of them is zero. The data of
+/// every second tag compresses.
 pub fn contents(tag: u64, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 16);
     for word in offset / 8..(offset + len as u64).div_ceil(8) {
@@ -21,7 +21,7 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Says where two contents differ, and what is found there.
+/// Says where two contents differ, and which bytes are found there.
 pub fn difference(found: &[u8], expected: &[u8]) -> Option<String> {
     if found.len() != expected.len() {
         return Some(format!("{} bytes, not {}", found.len(), expected.len()));

@@ -24,7 +24,8 @@ const READY: &str = "the test mount is ready";
 const FAILED: &str = "the test mount failed: ";
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The options to try, alone and in pairs. Most are mount options; some set limits of the engine, or its clock.
+/// The options to try, alone and in pairs. Most are mount options; some set limits of the engine, or its
+/// clock.
 pub const OPTIONS: [&str; 21] = [
     "transport=uring",
     "direct_io=synced",

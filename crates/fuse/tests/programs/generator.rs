@@ -176,7 +176,8 @@ impl Generator {
             _ => {}
         }
         if source.ino == target.ino {
-            // What it adds to its own end is not copied again.
+            // The copy ends at the present end of the file: it does not copy the bytes that it
+            // appends.
             let rest = model.size(source.ino).checked_sub(from.offset).filter(|rest| *rest > 0)?;
             from.len = from.len.min(rest as usize);
         }

@@ -1,5 +1,6 @@
-//! One life: a program runs on a mount, and what it and others see is compared with the model after
-//! each look; then the daemon is killed or the mount is unmounted, and what is left is compared.
+//! One life. A program runs on a mount. After each look, the data that it and other processes see is
+//! compared with the model. Then the daemon is killed or the mount is unmounted, and the remaining state is
+//! compared.
 
 use super::daemon::{Daemon, make_image};
 use super::generator::Generator;

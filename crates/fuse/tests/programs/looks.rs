@@ -12,7 +12,7 @@ use syncline_sim::model::{Body, Tree};
 /// How the names of directories begin in which the program counts; the model does not have them.
 pub const COUNTS: &str = "counts-";
 
-/// Compares the answer to a step with what it should be. The model has the step already.
+/// Compares the answer to a step with the expected answer. The model has the step already.
 pub fn check(model: &Model, step: &Step, answer: &[u8]) -> Result<(), String> {
     match step {
         Step::Read(part) | Step::Load(part) => {
@@ -80,13 +80,13 @@ fn check_holes(contents: &[u8], answer: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a mount shows.
+/// The contents of a mount.
 #[derive(Default)]
 pub struct Found {
-    /// What is in each directory, by its path.
+    /// The entries of each directory, by its path.
     directories: BTreeMap<String, BTreeMap<String, (u64, u32)>>,
     contents: BTreeMap<u64, Vec<u8>>,
-    /// What is in directories in which the program counts, and how far it has come in data.
+    /// The entries of directories in which the program counts, and the count that its data has come to.
     counts: Vec<(BTreeSet<String>, String)>,
 }
 

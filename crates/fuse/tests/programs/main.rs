@@ -1,10 +1,10 @@
-//! Random programs on a real mount: what one process has written, stored, cut, named or removed, it
-//! and any other process finds at once, whichever way it looks, and a crash of the daemon leaves
-//! what was acknowledged.
+//! Random programs on a real mount. One process writes, stores, cuts, names or removes something. It and
+//! any other process find this change at once, whichever way they look. A crash of the daemon leaves
+//! everything that was acknowledged.
 //!
-//! A seed decides the program, the mount's options and how the life ends: half of the lives are
-//! killed, between two steps or in the middle of one. Nobody looks at sizes, times or listings but now
-//! and then, since a look makes the kernel ask, which hides what it believes.
+//! A seed decides the program, the mount's options and how the life ends: half of the lives are killed,
+//! between two steps or in the middle of one. Nobody looks at sizes, times or listings but now and then,
+//! since a look makes the kernel ask, which hides what the kernel believes.
 //!
 //! `SYNCLINE_PROGRAMS_SEED` repeats one life, `SYNCLINE_PROGRAMS_SECONDS` says how long to go on.
 

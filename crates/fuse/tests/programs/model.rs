@@ -1,5 +1,5 @@
-//! What a program has done: the laboratory's model of a filesystem, with what is open and what only
-//! the kernel has.
+//! The model of everything that a program has done: the laboratory's model of a filesystem, with
+//! the open files and the data that only the kernel has.
 
 use super::contents::contents;
 use super::step::{Part, Step};
@@ -26,10 +26,10 @@ pub struct Slot {
     pub map: Option<u64>,
 }
 
-/// What is durable without an fsync.
+/// The changes that are durable without an fsync.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promised {
-    /// Not even what is synced.
+    /// Not even synced changes are durable.
     Nothing,
     Synced,
     Names,
@@ -181,7 +181,7 @@ impl Model {
         }
     }
 
-    /// What has to be promised for a change to be durable when it is answered.
+    /// The least promise with which a change is durable when its call is answered.
     fn promise_for(&self, step: &Step) -> Promised {
         match step {
             Step::Create { .. }
@@ -372,7 +372,7 @@ impl Model {
 }
 
 impl Kept {
-    /// Compares a file in it with what it had at that moment.
+    /// Compares a file in the snapshot with the contents that it had when the snapshot was made.
     pub fn check(&self, model: &Model, ino: Ino, found: &[u8]) -> Result<(), String> {
         let asked = self.stored.get(&ino).map_or(self.time, |since| since - 1);
         model.history.check_kept(ino, found, self.op, (asked, self.time), &[])

@@ -107,7 +107,7 @@ pub enum Step {
     Spin(bool),
 }
 
-/// Who makes a step.
+/// The process that makes a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
     Program,
@@ -167,12 +167,12 @@ impl Step {
         }
     }
 
-    /// True for a step that anybody can make who only looks.
+    /// True for a step that any process can make which only looks.
     pub fn is_for_witnesses(&self) -> bool {
         matches!(self, Self::List { .. } | Self::Stat(_) | Self::ReadWhole(_) | Self::MapWhole(_))
     }
 
-    /// True for what the daemon is asked for.
+    /// True for steps that the test itself asks the daemon for.
     pub fn is_for_owner(&self) -> bool {
         matches!(
             self,

@@ -22,7 +22,7 @@ const ROOT: &str = "SYNCLINE_PROGRAMS_ROOT";
 /// Longest time for an answer; nothing may hang.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a worker answers: bytes, or an errno.
+/// A worker's answer: bytes, or an errno.
 pub type Answer = Result<Vec<u8>, i32>;
 
 /// The other end of a worker.
@@ -45,7 +45,7 @@ impl Worker {
         Self { process, stream }
     }
 
-    /// Tells it what to do, without waiting for the answer.
+    /// Sends a line to the worker, without waiting for the answer.
     pub fn tell(&mut self, line: &str) -> Result<(), String> {
         let told = self.stream.write_all(format!("{line}\n").as_bytes());
         told.map_err(|_| self.why_it_ended())
@@ -118,14 +118,14 @@ pub fn run() {
     }
 }
 
-/// What a worker has open.
+/// Everything that a worker has open.
 struct Hands {
     root: PathBuf,
     files: HashMap<u64, File>,
     maps: HashMap<u64, Map>,
     /// Directories that are listed again and again.
     directories: HashMap<PathBuf, rustix::fs::Dir>,
-    /// What goes on until it is told to rest.
+    /// A thread that goes on until it is told to rest.
     restless: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
 
@@ -382,7 +382,7 @@ fn again(act: impl Fn(u64) -> std::io::Result<()> + Send + 'static) -> (Arc<Atom
     (stop, thread)
 }
 
-/// Lists a directory and those in it, as others do whose listings the kernel keeps.
+/// Lists a directory and its subdirectories, as other processes do whose listings the kernel keeps.
 fn lister(dir: PathBuf) -> (Arc<AtomicBool>, JoinHandle<()>) {
     again(move |_| {
         for entry in std::fs::read_dir(&dir)?.flatten() {

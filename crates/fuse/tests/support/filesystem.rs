@@ -47,7 +47,7 @@ impl TestFilesystem {
         Self { fs }
     }
 
-    /// Writes everything back and stops what runs in the background.
+    /// Writes everything back and stops the background tasks.
     pub fn close(&self) {
         block_on(self.fs.close()).unwrap();
         block_on(self.fs.store().close()).unwrap();

@@ -26,7 +26,7 @@ const FAILED: &str = "the test mount failed: ";
 /// The user of unprivileged tests: nobody.
 pub const ORDINARY_USER: u32 = 65534;
 
-/// Size of the images; memory is taken only for what is written.
+/// Size of the images; memory is taken only for written blocks.
 const SIZE_BYTES: u64 = 4 << 30;
 /// Size of the images that are files.
 const FILE_BYTES: u64 = 64 << 20;

@@ -29,7 +29,7 @@ pub enum Plant {
         file_type: u8,
         /// The name.
         name: Name,
-        /// Number of the slot among those for one hash.
+        /// Number of the slot among the slots for one hash.
         slot: u8,
     },
     /// Part of a file.
@@ -101,7 +101,7 @@ pub enum Plant {
         directory: Number,
         /// The name.
         name: Name,
-        /// Number of the slot among those for one hash.
+        /// Number of the slot among the slots for one hash.
         slot: u8,
     },
 }

@@ -180,8 +180,8 @@ impl<'a> TreeChanger<'a> {
         }
     }
 
-    /// Writes all changed nodes, and those above them with correct checksums and keys; returns the
-    /// root if it has changed.
+    /// Writes all changed nodes, and the nodes above them with correct checksums and keys; returns
+    /// the root if it has changed.
     pub fn finish(mut self, device: &MemoryDevice) -> Option<Pointer> {
         // Children have lower places than their parents, so this goes from the leaves to the root.
         while let Some((place, loose)) = self.changed.pop_first() {

@@ -1,11 +1,10 @@
 //! A search for damage done by repairs: takes an image with all kinds of content, changes one item,
 //! repairs it, and compares the result with the rules:
 //!
-//! - What a read-only mount showed before the repair, it shows after it, byte for byte: objects
-//!   with their attributes, xattrs, symlink targets and contents, names, and the contents of
-//!   snapshots. An error does not silently become zeros.
-//! - Whatever is wrong with the space map, a read-only mount shows what it showed of the sound
-//!   image.
+//! - Everything that a read-only mount showed before the repair, it shows after it, byte for byte:
+//!   objects with their attributes, xattrs, symlink targets and contents, names, and the contents
+//!   of snapshots. An error does not silently become zeros.
+//! - With any damage to the space map, a read-only mount shows what it showed of the sound image.
 //! - A block of a tree node that rots does not alter anything that was written: everything readable
 //!   after the repair reads as in the sound image, in each file that has its names. If it is an
 //!   inner node, everything is readable.

@@ -1,4 +1,4 @@
-//! Changes one item of an image, among all that it shows: those in the tree and those in the log.
+//! Changes one item of an image, among all the items that it shows: in the tree and in the log.
 
 use crate::bases::{EVERYTHING, IMAGES, open, store_options};
 use crate::image::Image;

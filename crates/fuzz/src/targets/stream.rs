@@ -91,8 +91,8 @@ enum Step {
 ///
 /// - Decoding never panics, and a record that is decoded encodes to the bytes it was made of.
 /// - A stream is refused or received, in a bounded number of steps; nothing panics or hangs.
-/// - If it is refused the target's snapshots are those of before; if not, there is one more.
-/// - One that was cut off and goes on is refused or received as if it had not been cut off.
+/// - If it is refused, the target has the same snapshots as before; if not, there is one more.
+/// - A stream that was cut off and goes on is refused or received as if it had not been cut off.
 /// - A check of the target finds nothing afterwards, and all of the snapshot can be read.
 pub fn stream(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input>(bytes) else { return };
@@ -103,7 +103,7 @@ pub fn stream(bytes: &[u8]) {
     let at_once = received(bytes.clone(), None);
     let Some(pieces) = input.pieces else { return };
     let in_pieces = received(bytes, Some(pieces));
-    // What is kept takes room of its own.
+    // The part that the target keeps takes room of its own.
     let is_full = |received: &Result<(), StreamError>| {
         matches!(received, Err(StreamError::Filesystem(FsError::Store(StoreError::NoSpace))))
     };

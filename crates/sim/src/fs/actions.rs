@@ -443,7 +443,7 @@ impl Task {
         Ok(matches!(self.fs.durability(ino).await?.1, Durability::Ordered(_)))
     }
 
-    /// Promise P1b: what survives of later changes has the data up to `started` with it.
+    /// Promise P1b: if a later change survives a crash, the data up to `started` survives with it.
     fn ordered(&self, ino: Ino, started: u64) {
         let newest = self.fs.store().last_op().0;
         self.history.with_file(ino, |file| file.carried_by(newest, started));

@@ -29,7 +29,7 @@ impl Task {
         ended
     }
 
-    /// Writes that no crash may show yet, with time in between for whatever writes data back.
+    /// Writes that no crash may show yet, with time in between for tasks that write data back.
     async fn write_aside(&mut self, ino: Ino, open: AtomicWrite) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
         let mut seen = self.history.with_file(ino, |file| file.read(0, file.size() as usize));
         let (mut writes, mut size) = (Vec::new(), seen.len() as u64);

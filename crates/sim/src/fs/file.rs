@@ -344,8 +344,8 @@ impl FileHistory {
         there.into_iter().try_for_each(|(time, blocks)| self.check_page(*time, blocks, found, &window))
     }
 
-    /// Promise P9: the write of a page at `time` is there wholly or not at all. Blocks that show what
-    /// came later, or what they showed before as well, say nothing.
+    /// Promise P9: the write of a page at `time` is there wholly or not at all. A block says nothing if it
+    /// shows a later version, or a version that it also showed before.
     fn check_page(
         &self,
         time: u64,
@@ -430,9 +430,8 @@ impl Version {
 }
 
 impl Window {
-    /// The least and the greatest size allowed. Growing by truncation is ordered metadata, and so
-    /// is the loss of what a shrinking truncation cuts off; but neither makes the data below
-    /// durable.
+    /// The least and the greatest size allowed. Ordered metadata includes growing by truncation, and the
+    /// loss of the bytes that a shrinking truncation cuts off; but neither makes the data below durable.
     fn sizes(&self, start_size: u64) -> (u64, u64) {
         let (mut least, mut most) = (start_size, start_size);
         for sizing in &self.sizings {

@@ -250,8 +250,8 @@ fn portions(world: &World, rng: &mut ChaCha8Rng) -> Options {
     }
 }
 
-/// Limits so low that most atomic writes go to the device before they are committed. They come from
-/// numbers of their own: a seed makes of everything else what it made before there were any.
+/// Limits so low that most atomic writes go to the device before they are committed. They come from a
+/// generator of their own, so a seed decides everything else as it did before these limits existed.
 fn spills(world: &World) -> Options {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x0005_b111);
     Options {

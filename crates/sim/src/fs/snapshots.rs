@@ -76,8 +76,8 @@ async fn verify_one(
     if life.unseen {
         return Ok(view);
     }
-    // The last transaction in the snapshot is not known; it is one of those committed while the
-    // snapshot was made.
+    // The last transaction in the snapshot is not known; it is one of the transactions committed
+    // while the snapshot was made.
     let mut wrong = Vec::new();
     for (op, expected) in history.trees_between(life.ops.0, life.ops.1)? {
         match compare(&view, &expected, history, op, life.moments) {

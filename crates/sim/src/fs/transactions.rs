@@ -14,7 +14,7 @@ use std::sync::Arc;
 use syncline_fs::types::{Ino, ROOT, XattrMode};
 use syncline_fs::{Action, NotCommitted, Step, Together};
 
-/// What a step is in the model.
+/// The meaning of a step in the model.
 enum Meant {
     /// A change of names or attributes. An inode that this or an earlier step makes has the number
     /// of [`made`].
@@ -257,7 +257,7 @@ fn record(history: &FsHistory, together: &Together, meant: Vec<Meant>) -> Done {
     Ok(())
 }
 
-/// What the filesystem demands of a rename and the model does not check.
+/// The rules of the filesystem for a rename that the model does not check.
 fn may_replace(tree: &Tree, from: &Place, to: &Place) -> bool {
     let directory = |ino: &Ino| tree.nodes[ino].is_directory();
     match (tree.find(from), tree.find(to)) {

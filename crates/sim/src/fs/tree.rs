@@ -21,7 +21,7 @@ pub enum Body {
 /// An inode.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// Its type, with the entries of a directory or the target of a link.
     pub body: Body,
     /// Its permission bits.
     pub permissions: u16,
@@ -140,7 +140,7 @@ impl Tree {
         Self::compressing(None)
     }
 
-    /// Only an empty root that compresses what is created in it.
+    /// Only an empty root that compresses the files created in it.
     pub fn compressing(how: Option<Algorithm>) -> Self {
         let root = Node::new(Body::Directory(BTreeMap::new()), 0o755);
         let root = Node { compression: how, ..root };

@@ -74,7 +74,7 @@ pub(super) async fn work(
 pub(super) enum Mix {
     /// Names, attributes and data.
     Plain,
-    /// Those, and all other features of the filesystem.
+    /// Names, attributes and data, and all other features of the filesystem.
     Everything,
     /// Names, attributes and data, with many writes of pages, as databases make them.
     Pages,
@@ -115,8 +115,9 @@ pub(super) struct Task {
     pub(super) history: Arc<FsHistory>,
     /// Files it holds open.
     pub(super) opened: Vec<Ino>,
-    /// Held for writing by a task that makes a transaction: what it is about must not change before
-    /// it is recorded. Held for reading by each action that does more than sync.
+    /// Held for writing by a task that makes a transaction: the files and names in it must not
+    /// change before the transaction is recorded. Held for reading by each action that does more
+    /// than sync.
     pub(super) names: Arc<RwLock<()>>,
     mix: Mix,
     /// Fills the image before doing anything else.
@@ -280,7 +281,7 @@ impl Task {
         self.tree()?.files().choose(&mut self.rng).copied().ok_or(Failure::Expected)
     }
 
-    /// Records in the history what was acknowledged.
+    /// Records in the history that changes up to `op` were acknowledged.
     pub(super) fn promise(&self, op: u64) {
         self.history.promise(self.world.log.position(), op, None);
     }

@@ -14,8 +14,8 @@ use syncline_store::Store;
 
 type Items = BTreeMap<Key, Bytes>;
 
-/// Checks that the store holds exactly the state after some transaction no older than what was
-/// promised at `position`. Returns a history that starts there.
+/// Checks that the store holds exactly the state after some transaction no older than the promise
+/// at `position`. Returns a history that starts there.
 pub(super) async fn verify(
     world: &World,
     store: &Store,

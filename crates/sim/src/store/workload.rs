@@ -85,7 +85,7 @@ struct Task {
 
 type Done = Result<(), StoreError>;
 
-/// Checks that an operation found room: those that draw on the reserve never lack it.
+/// Checks that an operation found room: operations that draw on the reserve never lack it.
 fn finds_room<T>(answer: Result<T, StoreError>) -> Result<T, StoreError> {
     match answer {
         Err(StoreError::NoSpace) => {

@@ -14,7 +14,7 @@ use syncline_store::{FormatOptions, Store};
 
 /// The smallest legal image.
 const IMAGE_BYTES: u64 = 16 << 20;
-/// Tags that tell the contents of the base from those of workloads.
+/// Tags that distinguish the contents of the base from the contents of workloads.
 const TAGS: u64 = 1000;
 
 /// The contents of the base. `A/foo` is inline in its inode, the others are in blocks; `foo` ends

@@ -73,7 +73,7 @@ impl<'a> Window<'a> {
     }
 
     /// Promise P9: if the last of the first `call` calls wrote a page, all of its blocks are there, or
-    /// none. Blocks that show what came later, or what they showed before as well, say nothing.
+    /// none. A block says nothing if it shows a later version, or a version that it also showed before.
     fn check_page(&self, call: usize, seen: &[Vec<u8>], found: &[u8]) -> Result<(), String> {
         let ran = &self.run.ran[call - 1];
         let Some(blocks) = ran.page.clone().filter(|_| ran.written == Some(self.ino)) else { return Ok(()) };

@@ -94,7 +94,7 @@ pub struct Violation {
     pub workload: Workload,
     /// The seed of the plan.
     pub seed: u64,
-    /// Position of the power cut, and what it lost.
+    /// Position of the power cut, and the writes that it lost.
     pub cut: String,
     /// The expected state and the one found, in words.
     pub what: String,
@@ -132,8 +132,8 @@ impl Seen {
     }
 }
 
-/// Takes one workload through every power cut after its last operation began. Earlier cuts are
-/// those of a shorter workload, which the same seed runs in the same way.
+/// Takes one workload through every power cut after its last operation began. Earlier cuts belong
+/// to a shorter workload, which the same seed runs in the same way.
 pub fn explore(base: &Base, workload: &Workload, plan: Plan, seen: &Seen) -> Result<Figures, Violation> {
     let violation =
         |cut: String, what: String| Violation { workload: workload.clone(), seed: plan.seed, cut, what };

@@ -25,8 +25,8 @@ pub(super) struct Found {
     pub(super) snapshots: Snapshots,
 }
 
-/// Compares the state recovered after a crash at `position` with the allowed ones. The error says
-/// what was expected.
+/// Compares the state recovered after a crash at `position` with the allowed ones. The error
+/// describes the expected state.
 pub(super) fn judge(run: &Run, found: &Found, position: usize) -> Result<(), String> {
     kept::judge(run, found, position)?;
     let given: Vec<&Sync> = run.syncs.iter().filter(|sync| sync.given <= position).collect();
@@ -108,9 +108,9 @@ fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Resu
         .try_for_each(|sync| all_or_nothing(run, found, given, calls, sync))
 }
 
-/// Number of calls after which this file's data is certain: those before a sync of it, those before
-/// an ordered sync if anything after it came back, and those before a rename (promise P3) or a copy
-/// by sharing that survived.
+/// Number of calls after which this file's data is certain: the calls before a sync of it, the
+/// calls before an ordered sync if anything after it came back, and the calls before a rename
+/// (promise P3) or a copy by sharing that survived.
 fn data_promised(run: &Run, found: &Found, given: &[&Sync], ino: Ino, calls: usize) -> usize {
     let ordered = run.syncs.iter().filter(|sync| sync.ordered_by.is_some_and(|(op, _)| op <= found.op));
     let syncs = given.iter().copied().chain(ordered);

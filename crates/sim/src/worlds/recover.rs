@@ -17,7 +17,7 @@ use syncline_store::{Canary, Store};
 /// Long enough to remove the few files of a workload that wait for removal.
 const REMOVALS: Duration = Duration::from_millis(5);
 
-/// The recovered state, and what recovery wrote.
+/// The recovered state, and the writes of the recovery.
 pub(super) struct Recovered {
     pub(super) found: Found,
     pub(super) events: Vec<Event>,

@@ -344,7 +344,7 @@ impl Runner {
         };
         let (calls, given) = (self.ran.len(), self.log.position());
         self.turns.push(Turn { name, made, calls, asked, given });
-        // In either case it was a checkpoint; and a snapshot keeps what it shows.
+        // In either case it was a checkpoint; and a snapshot keeps all files that it shows.
         let files = self.now().nodes.iter().filter(|(_, node)| made && node.data().is_some());
         let data = files.map(|(ino, _)| *ino).collect();
         let (names, ordered_by) = (Names::All, None);
@@ -380,7 +380,7 @@ impl Runner {
         }
     }
 
-    /// After an idle time, what ordered syncs promised for earlier is durable.
+    /// After an idle time, earlier changes that ordered syncs promised are durable.
     fn keep_promises(&mut self) {
         let given = self.log.position();
         let is_due = |sync: &&Sync| sync.ordered_by.is_some_and(|(_, within)| within < LONG_IDLE);

@@ -66,7 +66,7 @@ impl Seen {
 /// The models of which one must allow the state that the next life finds.
 type Allowed<S> = Vec<Arc<<S as Subject>::Model>>;
 
-/// The model that allows an image, and a model of what came back of it.
+/// The model that allows an image, and a model of the state recovered from it.
 type FoundBy<S> = (Arc<<S as Subject>::Model>, Arc<<S as Subject>::Model>);
 
 /// Runs one seed; an error is a violation.
@@ -154,7 +154,7 @@ fn judge_cuts<S: Subject>(
     Ok(())
 }
 
-/// One life. Returns the models of which one allows what is there at its end.
+/// Lives one life. Returns models: one of them allows the image at the end of the life.
 fn live<S: Subject>(
     subject: &S,
     lab: &Lab,
@@ -182,8 +182,8 @@ fn live<S: Subject>(
     let laboratory = lab::Plan { faults: plan.faults, ..lab::Plan::default() };
     let world = World::elsewhere(awaited, &found, &simulation, rng.random(), laboratory);
 
-    // A cut of a recovery after which the server has forgotten something could leave what neither
-    // model describes: the one or the other.
+    // A recovery is cut, or the server forgets something, but not both: such an image could be one
+    // that neither model describes.
     let cuts_recovery = rng.random_bool(0.2);
     nemesis.until_cut = cuts_recovery.then(|| rng.random_range(0..3_000));
     let may = May { restart: !cuts_recovery && models.len() == 1, fail: false };
@@ -206,7 +206,7 @@ fn live<S: Subject>(
             vec![model]
         }
     };
-    // The host is dead: whatever it still had to say is not heard.
+    // The host is dead: the server carries out none of its further requests.
     lab.end_clients();
     drop(simulation);
     lab.faults(|faults| *faults = Default::default());

@@ -1,6 +1,6 @@
-//! The filesystem on an export of an NBD server that forgets what no flush covered: the server ends
-//! and comes back under a living client, connections break at any byte, the client's host dies, and
-//! server and host lose power together. What comes back is judged as in the laboratory.
+//! The filesystem on an export of an NBD server that forgets writes that no flush covered. The server ends
+//! and comes back under a living client, connections break at any byte, the client's host dies, and server
+//! and host lose power together. The recovered state is judged as in the laboratory.
 //!
 //! The seed decides all that the filesystem and the nemesis do. The client and the server have threads
 //! of their own, so what the server has carried out at the moment of a cut differs from run to run:

@@ -1,4 +1,4 @@
-//! Closing that fails, and what happens meanwhile.
+//! Closing that fails, and other calls meanwhile.
 
 use crate::support::{bench, key, put};
 use std::sync::{atomic, mpsc};

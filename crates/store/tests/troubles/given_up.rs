@@ -5,7 +5,7 @@ use futures_lite::future::poll_once;
 use std::sync::atomic::Ordering;
 use syncline_device::block_on;
 
-/// An open bracket keeps a driver waiting before it closes its group, as those do that it expects.
+/// An open bracket keeps a driver waiting before it closes its group, as expected syncs do.
 #[test]
 fn a_driver_that_gives_up_while_it_gathers() {
     let (_spawn, _device, store) = bench(quiet());

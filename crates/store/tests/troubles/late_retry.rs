@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use syncline_device::block_on;
 use syncline_store::{Canary, Lab, StoreOptions};
 
-/// True if the block that the late thread wrote before still holds what others wrote there since.
+/// True if the block that the late thread wrote before still holds the data that others wrote to it
+/// since.
 fn the_block_of_others_survives(canary: Option<Canary>) -> bool {
     let (_spawn, device, store) =
         bench(StoreOptions { lab: Lab::breaking(canary), ..StoreOptions::default() });

@@ -285,7 +285,7 @@ fn nobody_waits_long_for_those_who_do_not_end() {
     let blocks = store.available_data_blocks() + 16;
     assert!(matches!(block_on(store.reserve(blocks)), Err(StoreError::NoSpace)));
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-    // Whoever comes next does not wait again for the same changes.
+    // The next caller does not wait again for the same changes.
     let again = Instant::now();
     (0..20).for_each(|_| assert!(matches!(block_on(store.reserve(blocks)), Err(StoreError::NoSpace))));
     assert!(again.elapsed() < Duration::from_secs(2), "{:?}", again.elapsed());

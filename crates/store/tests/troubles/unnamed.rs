@@ -36,7 +36,7 @@ fn it_keeps_no_memory_and_a_crash_frees_it() {
     assert!(holds(&store, run, &data, 5));
     assert_eq!(store.space().free, free - BLOCKS);
     audit(&store);
-    // Neither a batch nor a checkpoint tells of it.
+    // Neither a batch nor a checkpoint names the data.
     block_on(store.sync(put(&store, 1, "something"))).unwrap();
     block_on(store.checkpoint()).unwrap();
     audit(&store);
@@ -54,7 +54,7 @@ fn a_batch_that_names_it_has_nothing_to_wait_for_and_replay_finds_it() {
     let data = covered(&store, run, 6);
     let (first, rest) = (BlockRun::new(run.start, 30), BlockRun::new(run.start + 40, BLOCKS - 40));
     let between = BlockRun::new(run.start + 30, 10);
-    // What is not needed is free at once.
+    // A part that the caller does not need is free at once.
     let free = store.space().free;
     store.abandon(&data, between);
     assert_eq!(store.space().free, free + 10);
@@ -76,7 +76,8 @@ fn a_batch_that_names_it_has_nothing_to_wait_for_and_replay_finds_it() {
     audit(&after);
 }
 
-/// What was reserved for it is taken over by whatever comes in its place.
+/// The store reserves as many blocks as it gives back, for the write that replaces the abandoned
+/// part.
 #[test]
 fn blocks_that_are_given_back_can_be_reserved_again() {
     let (_spawn, _device, store) = bench(quiet());
@@ -140,7 +141,8 @@ fn what_is_given_back_is_discarded() {
     assert!(left < 4096, "the device still has {left} bytes of it");
 }
 
-/// The canary: what is taken for durable may still be in flight when the batch is acknowledged.
+/// The canary: data that the store takes for durable may still be in flight when the batch is
+/// acknowledged.
 #[test]
 fn taking_it_for_durable_without_a_flush_is_noticed() {
     let lab = Lab::breaking(Some(Canary::SpillUncovered));

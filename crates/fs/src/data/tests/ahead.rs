@@ -113,7 +113,7 @@ fn a_sync_of_durable_blocks_waits_for_no_place() {
         assert_eq!(flushes(), before, "the log has them");
         let crashed = mount.crash();
         assert!(crashed.read(crashed.find("file"), 0, contents.len()) == contents);
-        // Whatever else has changed is waited for.
+        // The sync waits for all other changes.
         mount.truncate(ino, 90 * BLOCK).unwrap();
         sync();
         assert_eq!(flushes(), before + 1);

@@ -297,8 +297,8 @@ fn holes_and_ends_are_told_as_programs_see_them() {
     assert_eq!(block_on(mount.fs.seek_data(ino, 50_000)).unwrap(), 98_304);
 }
 
-/// Room is reserved at the write: whoever fills the filesystem afterwards does not make the commit
-/// fail.
+/// The write reserves the room for its commit. The commit succeeds although another file fills the
+/// filesystem afterwards.
 #[test]
 fn a_commit_finds_room_on_a_full_filesystem() {
     let mount = Mount::formatted(16 << 20, 4096, options());
@@ -327,7 +327,7 @@ fn a_quota_is_reserved_at_the_write_and_given_back() {
         mount.start(ino);
         mount.put(ino, 50_000, &pattern(24, 400_000));
         (0..5).for_each(|_| mount.put(ino, 60_000, &pattern(25, 4096)));
-        // 1 MiB less what there is and what is reserved.
+        // 1 MiB, less the bytes in use and the bytes reserved.
         assert_eq!(errno(mount.try_write(other, 0, &vec![1; 700_000])), 122);
         assert_eq!(errno(mount.try_put(ino, 1 << 20, &vec![1; 700_000])), 122);
         if commits {
@@ -421,7 +421,7 @@ fn a_commit_that_fails_can_be_repeated_or_aborted() {
     }
 }
 
-/// The canary of write-back that takes what was put aside.
+/// The canary: write-back takes blocks that an atomic write has put aside.
 #[test]
 fn write_back_that_takes_it_is_noticed() {
     let (_, mount) = moody_breaking(Some(Canary::AtomicWriteLeaks), options());

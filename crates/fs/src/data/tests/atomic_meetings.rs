@@ -4,8 +4,8 @@ use super::*;
 use futures_lite::future::poll_once;
 use std::pin::pin;
 
-/// A commit waits for the write-back of what came before. When it goes on, the atomic write that it
-/// meant has ended, and the next one is half done.
+/// A commit waits for the write-back of earlier writes. When the commit goes on, its atomic write
+/// has ended, and the next one is half done.
 #[test]
 fn a_commit_that_comes_late_takes_nothing_of_the_next_one() {
     let mount = Mount::new();
@@ -33,7 +33,8 @@ fn a_commit_that_comes_late_takes_nothing_of_the_next_one() {
     assert!(after.read(after.find("file"), 0, 30_000) == [3; 20_000]);
 }
 
-/// An abort waits for its turn behind the commit of what it meant, and behind the next start.
+/// An abort waits for its turn behind the commit of its own atomic write, and behind the start of
+/// the next one.
 #[test]
 fn an_abort_that_comes_late_takes_nothing_of_the_next_one_back() {
     let mount = Mount::new();
@@ -75,8 +76,8 @@ fn nothing_goes_on_with_what_was_taken_back() {
     }
 }
 
-/// A thread waits with its write while another one takes back what that is a part of, and perhaps
-/// begins the next one.
+/// A thread waits with a write while another thread aborts the atomic write that the write belongs
+/// to, and perhaps begins the next one.
 #[test]
 fn a_write_that_waits_is_taken_back_with_what_it_is_a_part_of() {
     let old = [1; 20_000];

@@ -284,7 +284,7 @@ fn a_caller_that_gives_up_while_spilling() {
     assert!(mount.whole_after_crash("database") == now);
 }
 
-/// What is behind the end of the file needs no reading.
+/// A write up to the end of the file covers all bytes of the last block: the block is not read first.
 #[test]
 fn all_bytes_of_a_last_block_replace_what_is_on_the_device() {
     const LAST: u64 = 7 * 32 - 1;
@@ -322,7 +322,7 @@ fn too_many_extents_are_refused() {
     assert_eq!(errno(mount.try_put(ino, scattered(written), &[1; 4096])), 27);
     (0..written).for_each(|index| patch(&mut now, scattered(index) as usize, &pattern(index, 4096)));
     assert!(mount.whole(ino) == now);
-    // What is in memory can be written again, and all of it committed.
+    // Blocks in memory can be written again, and the whole atomic write can be committed.
     mount.put(ino, scattered(written - 1), &pattern(written - 1, 4096));
     mount.commit(ino);
     assert!(mount.whole_after_crash("database") == now);
@@ -388,7 +388,7 @@ fn a_commit_that_does_not_wait_for_it_is_noticed() {
         mount.start(ino);
         // As a whole, though it is more than stays in memory. The next write puts most of it aside.
         mount.put(ino, 0, &pattern(2, 1 << 20));
-        // Writes as large as that wait; those of the commit are smaller.
+        // The device holds back writes as large as this one. The writes of the commit are smaller.
         device.hold_from(500_000);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -223,7 +223,8 @@ fn a_promise_that_could_not_be_kept_is_reported_once_and_kept_later() {
     assert_eq!(after.read(after.find("file"), 0, 30_000), pattern(4, 20_000));
 }
 
-/// The sync of another file has kept the promise, and what fails later is not its own.
+/// The sync of another file has kept this file's promise. A later failure does not concern this
+/// file.
 #[test]
 fn a_file_that_others_made_durable_does_not_tell_of_a_later_failure() {
     let (device, mount) = moody(options());

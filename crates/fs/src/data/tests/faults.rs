@@ -349,7 +349,7 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// The log must not promise what a filesystem that gave up writing does not do.
+/// If a filesystem gave up writing, the log must not promise that it tries again.
 #[test]
 fn what_is_not_written_back_is_told_of_as_what_becomes_of_it() {
     let (device, mount) = moody(options());

@@ -77,7 +77,7 @@ fn a_large_sync_is_divided_between_pages() {
     }
 }
 
-/// The page came after the submission had begun, and reaches over what was its end.
+/// The page is written after the submission has begun, and reaches over the end of the submission.
 #[test]
 fn a_page_that_comes_late_is_taken_as_a_whole() {
     let mount = Mount::new();

@@ -321,8 +321,8 @@ fn what_is_there_already_is_counted_and_an_interrupted_count_is_taken_up_again()
     let usage = after.quota(dir);
     let after = after.reopen();
     assert_eq!(after.quota(dir), usage);
-    // When it is removed and set again, inodes that were counted for the old quota are counted
-    // anew.
+    // When the quota is removed and set again, inodes that were counted for the old quota are
+    // counted once more.
     block_on(after.fs.remove_quota(dir)).unwrap();
     let file = after.find("tree");
     assert_eq!(file, dir);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What fits is written, in whole blocks, and then nothing more; a page is not divided.
+/// A write stores the whole blocks that fit, and then nothing more. A page is not divided.
 #[test]
 fn a_full_filesystem_takes_what_fits() {
     let mount = Mount::formatted(16 << 20, 4096, options());
@@ -31,7 +31,8 @@ fn a_full_filesystem_takes_what_fits() {
     assert!(matches!(block, Err(FsError::Store(StoreError::NoSpace))), "room for a block was left");
     mount.fsync(ino);
     assert_eq!(mount.read(ino, 0, 32 << 20), vec![7; size as usize]);
-    // With room for some blocks, a page of more is refused, and so many bytes elsewhere are not.
+    // With room for some blocks, the write of a whole page is refused. A write of as many bytes that is no
+    // page is done in part.
     let page = size.next_multiple_of(64 << 10);
     let mut end = size - size % 4096;
     let written = loop {

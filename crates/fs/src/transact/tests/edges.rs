@@ -41,8 +41,8 @@ fn the_largest_one_may_meet_logged_blocks() {
     assert!(after[..8192].iter().all(|&byte| byte == 1) && after[8192..].iter().all(|&byte| byte == 7));
 }
 
-/// While a transaction is applied, nobody is refused room. One that looks for its room meanwhile
-/// has to wait, or it would be let in without, and break off half-way.
+/// While a transaction is applied, no caller is refused room. Another transaction that looks for
+/// its room meanwhile has to wait, or it would be let in without room, and break off half-way.
 #[test]
 fn room_is_not_found_while_another_one_is_applied() {
     let mount = Mount::new();
@@ -159,7 +159,8 @@ fn a_write_takes_capabilities_away_for_the_steps_that_follow() {
     assert_eq!(block_on(mount.fs.getxattr(file, name.as_bytes())).unwrap(), &b"new"[..]);
 }
 
-/// What others write to its files once they are let on is not the transaction's to sync.
+/// Other programs may write to the transaction's files once it lets them on. The transaction does
+/// not sync these writes.
 #[test]
 fn a_commit_is_durable_whatever_others_write_then() {
     let mount = large_image();

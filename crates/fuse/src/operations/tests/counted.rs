@@ -36,7 +36,7 @@ impl Device for Flaky {
     }
 }
 
-/// What a mount or a class demands.
+/// The durability that a mount option or a class demands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Demand {
     Sync,

@@ -143,7 +143,8 @@ fn every_change_is_as_durable_as_was_asked_for() {
             assert_eq!(send(&bench, ino).errno(), 0, "{name}");
             // A write that nobody syncs commits nothing.
             let is_durable = is_durable(&bench) && bench.session.fs().store().last_op() > before;
-            // Who calls is not known here, so it may have opened the file with O_SYNC.
+            // The daemon does not know which open file the call came through, so it may be one
+            // opened with O_SYNC.
             let unknown = name.starts_with("COPY_FILE_RANGE") || name.starts_with("FALLOCATE");
             let expected = unknown || if is_of_a_directory { directories } else { files };
             assert_eq!(is_durable, expected, "{name} with {asked}");

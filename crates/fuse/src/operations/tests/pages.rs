@@ -80,7 +80,8 @@ fn no_answer_waits_for_a_page_that_its_sender_may_hold() {
     waiting.join().unwrap();
 }
 
-/// Who is told a size and reads up to there must not find the page in which the file ended before.
+/// A process that is told a new size reads up to it. It must not find the old page in which the
+/// file ended before.
 #[test]
 fn a_size_is_told_when_the_write_that_made_it_is_answered() {
     let bench = Arc::new(Bench::new());

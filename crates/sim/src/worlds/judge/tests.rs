@@ -1,4 +1,4 @@
-//! The oracle accepts what is promised and rejects similar states that are not.
+//! The oracle accepts promised states and rejects similar states that break a promise.
 
 use super::*;
 use crate::worlds::base::Base;
@@ -144,7 +144,7 @@ fn what_a_truncation_cut_off_stays_away() {
     let old = world.data(0, "A/bar");
     assert!(world.judged(&world.with_data(2, "A/bar", &old)).is_err());
     assert_eq!(world.judged_early(&world.after(1)), Ok(()));
-    // The first call is missing, but what it cut off is gone.
+    // The first call is missing, but the bytes that it cut off are gone.
     assert!(world.judged_early(&world.with_data(0, "A/bar", &old[..5000])).is_err());
 }
 

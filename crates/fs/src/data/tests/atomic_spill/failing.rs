@@ -117,7 +117,7 @@ fn random_writes_to_a_device_that_fails_one_in_three() {
     }
 }
 
-/// Those that came to the device stay there, and an abort frees them.
+/// The pieces of the spill that the device took stay on the device, and an abort frees their blocks.
 #[test]
 fn a_device_that_takes_only_a_part_of_a_spill() {
     let (device, mount) = moody(keeping(1024));
@@ -201,7 +201,8 @@ fn rot_in_what_is_on_the_device_is_found() {
     }
 }
 
-/// If the writes of a commit fail, what was on the device before is durable and is not written again.
+/// If the writes of a commit fail, the blocks that were on the device before are durable and are not
+/// written again.
 #[test]
 fn a_commit_that_fails_can_be_repeated() {
     let (device, mount) = moody(keeping(64));

@@ -1,5 +1,5 @@
-//! What others meet, and do, while a part of an atomic write is on the device: limits, room, snapshots,
-//! reads, a size that changes.
+//! Effects on others while a part of an atomic write is on the device: limits, room, snapshots, reads, a
+//! size that changes.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn files_share_the_memory_and_each_that_comes_later_finds_some() {
             assert!(contents[(round << 17) as usize..][..1 << 17] == pattern(seed + round, 1 << 17));
         });
     }
-    // Those that have it all, and wait for their programs, leave nothing in the end.
+    // Files that hold all of the memory, and wait for their programs, leave nothing for others in the end.
     let idle: Vec<Ino> = (0..40).map(|index| mount.synced(&format!("idle {index}"), b"old")).collect();
     let refused = idle.iter().find_map(|&ino| {
         mount.start(ino);
@@ -96,7 +96,7 @@ fn preallocated_room_is_taken_and_comes_back() {
 }
 
 /// A snapshot, a trim, a checkpoint, defragmenting and a copy see the file as before, and none of them
-/// touches what is to be named.
+/// touches the blocks that the commit will name.
 #[test]
 fn what_others_do_meanwhile() {
     let mount = Mount::sized(128 << 20, keeping(16));
@@ -153,8 +153,8 @@ fn what_others_do_meanwhile() {
     mount.check_items(ino);
 }
 
-/// Growing keeps what is unnamed. Shrinking is for images that nobody uses, in which all of it is
-/// free.
+/// Growing the image keeps the blocks that nothing names yet. Shrinking is for images that nobody uses: all
+/// of these blocks are free there.
 #[test]
 fn the_image_grows_meanwhile_and_shrinks_after_a_crash() {
     let small = Mount::sized(32 << 20, keeping(16));
@@ -176,7 +176,7 @@ fn the_image_grows_meanwhile_and_shrinks_after_a_crash() {
     mount.check_blocks();
     let now = mount.whole(ino);
     assert_eq!(errno(block_on(mount.fs.enlarge(Some(64 << 20)))), 16, "it is in use");
-    // What is unnamed lies behind the new end, too.
+    // The blocks that nothing names lie behind the new end, too.
     let crashed = mount.device.snapshot();
     let mut progress = |_| {};
     let shrinking = crate::shrink::shrink(
@@ -194,8 +194,7 @@ fn the_image_grows_meanwhile_and_shrinks_after_a_crash() {
     assert!(mount.whole_after_crash("database") == now);
 }
 
-/// Readers see each block old or new, whatever is put on the device, written again and freed
-/// meanwhile.
+/// Readers see each block old or new, while blocks are put on the device, written again and freed.
 #[test]
 fn readers_beside_it_never_see_what_others_have_written_to_freed_blocks() {
     let mount = Mount::sized(64 << 20, keeping(8));
@@ -240,8 +239,9 @@ fn readers_beside_it_never_see_what_others_have_written_to_freed_blocks() {
     mount.check_blocks();
 }
 
-/// Blocks below what is on the device become shared: each may have a count of its own then, which the
-/// commit changes too. Sharing more of them than one transaction takes is copying.
+/// A copy shares the file's blocks below the blocks that the atomic write has put on the device. Each
+/// shared block may have a count of its own then, which the commit changes too. If that is more than one
+/// transaction takes, the copy does not share the blocks but copies them.
 #[test]
 fn a_copy_of_the_file_does_not_make_the_commit_too_large() {
     for (extents_max, shares) in [(1000, true), (100, false)] {

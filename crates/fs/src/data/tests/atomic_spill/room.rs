@@ -1,5 +1,5 @@
-//! Room that an atomic write keeps, or promises to others, while a part of it is on the device; and
-//! what its commit takes.
+//! Room that an atomic write keeps, or promises to others, while a part of it is on the device; and the
+//! room that its commit takes.
 
 use super::*;
 use futures_lite::future::poll_once;
@@ -132,7 +132,8 @@ fn a_commit_finds_its_room_whatever_was_named_since_its_blocks_spilled() {
     }
 }
 
-/// A commit that comes late has taken the room of what it meant, and gives it back to nobody else.
+/// A commit that comes late has taken room for an atomic write that has ended. The room goes back to the
+/// filesystem, and not to the next atomic write.
 #[test]
 fn the_room_of_what_was_taken_back_is_free() {
     let mount = Mount::sized(64 << 20, keeping(16));
@@ -170,7 +171,7 @@ fn extents_that_are_replaced_count_too() {
     assert_eq!(errno(mount.try_put(ino, 20 << 17, &piece(0))), 27);
     mount.abort(ino);
     assert!(mount.whole(ino) == old);
-    // What is written again and again counts once.
+    // A block that is written again and again counts once.
     mount.start(ino);
     let mut now = old;
     for round in 0..200 {
