@@ -104,7 +104,7 @@ const REFUSED: &str = "
     1  | mkfs text --size 16MiB                    | text holds data of an unknown kind; --force
     1  | mkfs image                                | image holds a Syncline filesystem; --force
     1  | mkfs stream --size 16MiB                  | stream holds a stream of 'syncline send'; --force
-    2  | mkfs missing --size 8EiB                  | cannot create missing; another --size
+    2  | mkfs missing --size 8EiB                  | at most 256 TiB; smaller --size
     2  | resize image 8EiB                         | cannot make image longer; smaller size
     2  | mkfs zero                                 | cannot make an image of zero; --size
     10 | resize image 15MiB                        | image; too few; the smallest size that will do is 16.00 MiB; name that size

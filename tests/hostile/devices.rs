@@ -225,6 +225,30 @@ fn a_loop_device_whose_file_is_cut_off_gives_errors_and_no_hang() {
     assert!(!answer.err.contains("panicked"), "{answer:?}");
 }
 
+/// Nothing is overwritten, and no new file left behind.
+#[test]
+fn a_sparse_image_of_a_size_that_is_refused_changes_nothing() {
+    let place = Place::with_image("32MiB");
+    let before = fs::read(place.image()).unwrap();
+    let new = place.path().join("new");
+    for (image, force) in [(&place.image(), Some("--force")), (&new, None)] {
+        let mut command = program();
+        command.arg("mkfs").arg(image).args(["--sparse", "--size", "257TiB"]).args(force);
+        run(command).fails(2, &["at most 256 TiB", "choose a smaller --size"]);
+    }
+    assert!(fs::read(place.image()).unwrap() == before && !new.exists());
+}
+
+#[test]
+fn a_fifo_is_no_place_for_an_image() {
+    let place = Place::new();
+    let fifo = place.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let mut command = program();
+    command.arg("mkfs").arg(&fifo).args(["--size", "16MiB"]);
+    run(command).fails(5, &["neither a regular file nor a block device"]);
+}
+
 /// A sparse image promises more room than its host has. When the host is full, every fsync says so,
 /// and data acknowledged before stays.
 #[test]

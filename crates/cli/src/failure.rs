@@ -274,7 +274,11 @@ impl From<DeviceError> for Failure {
             (
                 DeviceError::Create { .. } | DeviceError::TakeOver { .. },
                 Some(io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput),
-            ) => of(Cause::Usage).next("choose another --size"),
+            ) => match error.io_error().and_then(|error| error.raw_os_error()) {
+                Some(_) => of(Cause::Usage).next("choose another --size"),
+                // Our own text names the next step.
+                None => of(Cause::Usage),
+            },
             (DeviceError::Create { .. } | DeviceError::TakeOver { .. }, _) => of(Cause::Other),
             (DeviceError::Extend { .. }, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) => {
                 of(Cause::NoSpace)

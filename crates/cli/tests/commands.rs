@@ -293,13 +293,21 @@ fn setup_installs_what_mount_man_and_shells_look_for() {
     let helper = sbin.join("fsck.syncline");
     fs::remove_file(&helper).unwrap();
     fs::write(&helper, "another program").unwrap();
-    fs::remove_file(prefix.join("bin/syncline")).unwrap();
+    let installed = prefix.join("bin/syncline");
+    fs::remove_file(&installed).unwrap();
     setup(&[]).fails(1, &["fsck.syncline", "another installation", "--helpers"]);
-    assert!(!prefix.join("bin/syncline").exists());
+    assert!(!installed.exists());
+    // So does a program of that name.
+    fs::write(&installed, "another program").unwrap();
     setup(&["--remove"]).ok();
-    assert_eq!(fs::read_to_string(&helper).unwrap(), "another program");
-    assert_eq!((files(&sbin), files(&prefix.join("share/man/man1")), files(&prefix.join("bin"))), (1, 0, 0));
-    setup(&["--remove"]).ok();
+    for foreign in [&helper, &installed] {
+        assert_eq!(fs::read_to_string(foreign).unwrap(), "another program");
+    }
+    assert_eq!((files(&sbin), files(&prefix.join("share/man/man1")), files(&prefix.join("bin"))), (1, 0, 1));
+    fs::remove_file(&helper).unwrap();
+    setup(&[]).fails(1, &["bin/syncline", "another installation", "--prefix"]);
+    assert_eq!(files(&sbin), 0);
+    assert!(setup(&["--remove"]).ok().out.starts_with("nothing of Syncline"));
 }
 
 /// Runs the demo in a folder of its own, which must be empty afterwards.

@@ -3,9 +3,11 @@
 use crate::failure::Failure;
 use crate::known;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::ops::ControlFlow;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +17,8 @@ use syncline_check::Readable;
 use syncline_device::{
     Background, Device, DeviceError, FileDevice, OpenOptions, Spawn, WorkerOptions, block_on,
 };
+use syncline_format::BLOCK_BYTES;
+use syncline_format::space::MAX_BLOCKS;
 use syncline_fs::Filesystem;
 use syncline_image::{How, Image, Progress};
 use syncline_store::read_superblocks;
@@ -151,8 +155,10 @@ pub fn known_contents(path: &Path) -> Option<String> {
         return known::recognize(&syncline_image::start_of_remote(path, known::LOOK_AT_BYTES)?);
     }
     let mut start = Vec::new();
-    let file = File::open(path).ok()?;
-    if !file.metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+    // Opening a FIFO would wait for its other end.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).ok()?;
+    let kind = file.metadata().ok()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
         return None;
     }
     file.take(known::LOOK_AT_BYTES as u64).read_to_end(&mut start).ok()?;
@@ -222,9 +228,15 @@ pub fn make(
     how: &How,
     options: &FormatOptions,
 ) -> Result<Image, Failure> {
+    if size_bytes.is_some_and(|size| size > MAX_BLOCKS * BLOCK_BYTES as u64) {
+        return Err(Failure::usage("an image has at most 256 TiB").next("choose a smaller --size"));
+    }
     let image = create(path, size_bytes, force, shared, how)?;
     // Also where its storage asks for the lease without being told.
     let options = options.clone().shared(image.has_lease());
-    syncline::format_device(image.device(), &options).map_err(|error| Failure::from(error).about(path))?;
+    if let Err(error) = syncline::format_device(image.device(), &options) {
+        image.take_away();
+        return Err(Failure::from(error).about(path));
+    }
     Ok(image)
 }

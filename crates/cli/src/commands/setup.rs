@@ -2,6 +2,7 @@
 
 use super::{completions, manual};
 use crate::failure::{Failure, Outcome};
+use crate::printed::several;
 use clap_complete::Shell;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -30,7 +31,7 @@ pub struct Args {
     /// Where the helpers of mount(8) go, which looks for them in /sbin only
     #[arg(long, value_name = "DIR", default_value = "/sbin")]
     helpers: PathBuf,
-    /// Remove all of it
+    /// Remove what an earlier setup put there
     #[arg(long)]
     remove: bool,
 }
@@ -41,24 +42,49 @@ pub fn run(args: &Args) -> Outcome {
     let program = prefix.join("bin/syncline");
     let links = HELPERS.map(|name| args.helpers.join(name));
     let texts = texts(&prefix);
+    let files = || texts.iter().map(|(path, _)| path).chain([&program]);
+    let is_own = |link: &Path| fs::read_link(link).is_ok_and(|target| target == program);
     if args.remove {
-        let own = |link: &&PathBuf| fs::read_link(link).is_ok_and(|target| target == program);
-        let paths = texts.iter().map(|(path, _)| path).chain([&program]).chain(links.iter().filter(own));
-        return paths.into_iter().try_for_each(remove).map(|()| ExitCode::SUCCESS);
+        let own = files().filter(|file| is_of_syncline(file)).chain(links.iter().filter(|link| is_own(link)));
+        let own: Vec<&PathBuf> = own.collect();
+        own.iter().try_for_each(|path| fs::remove_file(path).map_err(|error| refused(error, path)))?;
+        match own.len() {
+            0 => say!("nothing of Syncline is below {} and {}", prefix.display(), args.helpers.display()),
+            files => say!("removed {}", several(files as u64, "file", "files")),
+        }
+        return Ok(ExitCode::SUCCESS);
     }
-    // Nothing is written beside the links of a package.
-    links.iter().try_for_each(|link| refuse_foreign(link, &program))?;
+    // Nothing is written beside a package, or over the files of others.
+    let foreign = files().find(|file| file.symlink_metadata().is_ok() && !is_of_syncline(file));
+    let foreign = foreign.or(links.iter().find(|link| link.symlink_metadata().is_ok() && !is_own(link)));
+    if let Some(foreign) = foreign {
+        let text = format!("{} belongs to another installation", foreign.display());
+        return Err(Failure::new(text)
+            .next("remove that (a package has all of this already), or choose --prefix or --helpers"));
+    }
+    // The helpers first: their folder is the one that refuses ordinary users.
+    for link in &links {
+        in_place_of(link, |new| symlink(&program, new))?;
+    }
     if fs::canonicalize("/proc/self/exe")? != program {
         put(&program, &fs::read("/proc/self/exe")?, 0o755)?;
     }
     for (path, text) in &texts {
         put(path, text, 0o644)?;
     }
-    for link in &links {
-        in_place_of(link, |new| symlink(&program, new))?;
-    }
-    say!("{} and its manual, completions and helpers in {}", program.display(), args.helpers.display());
+    say!(
+        "installed {}, its manual and completions, and helpers of mount(8) in {}",
+        program.display(),
+        args.helpers.display()
+    );
     Ok(ExitCode::SUCCESS)
+}
+
+/// True for a file that a setup wrote, of this version or another: the program, a page of the manual
+/// and a completion all have the program's name in them.
+fn is_of_syncline(file: &Path) -> bool {
+    const NAME: &[u8] = b"syncline";
+    fs::read(file).is_ok_and(|contents| contents.windows(NAME.len()).any(|some| some == NAME))
 }
 
 /// The manual and completions, each with its place.
@@ -72,16 +98,6 @@ fn texts(prefix: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let pages = manual::pages().into_iter();
     let pages = pages.map(|(name, text)| (share.join("man/man1").join(name), text.into_bytes()));
     pages.chain(shells.map(|(shell, place)| (share.join(place), completions::script(shell)))).collect()
-}
-
-fn refuse_foreign(link: &Path, program: &Path) -> Result<(), Failure> {
-    match fs::symlink_metadata(link) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(refused(error, link)),
-        Ok(_) if fs::read_link(link).is_ok_and(|target| target == program) => Ok(()),
-        Ok(_) => Err(Failure::new(format!("{} belongs to another installation", link.display()))
-            .next("remove that (a package has all of this already), or choose --helpers")),
-    }
 }
 
 fn put(path: &Path, contents: &[u8], mode: u32) -> Result<(), Failure> {
@@ -98,15 +114,24 @@ fn in_place_of(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Resul
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    let written = fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))
+    let written = make_folders(path.parent().unwrap_or(Path::new("/")))
         .and_then(|()| fs::remove_file(&new).or_else(unless_missing))
         .and_then(|()| make(&new))
         .and_then(|()| fs::rename(&new, path));
-    written.map_err(|error| refused(error, path))
+    written.map_err(|error| {
+        let _ = fs::remove_file(&new);
+        refused(error, path)
+    })
 }
 
-fn remove(path: &PathBuf) -> Result<(), Failure> {
-    fs::remove_file(path).or_else(unless_missing).map_err(|error| refused(error, path))
+/// Makes the folder and those above it, for everybody to read, whatever the umask.
+fn make_folders(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    folder.parent().map_or(Ok(()), make_folders)?;
+    fs::create_dir(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o755))
 }
 
 fn unless_missing(error: io::Error) -> io::Result<()> {

@@ -90,7 +90,7 @@ fn create_new(
     let failed = |source| DeviceError::create(path, source);
     let size_bytes = size_bytes
         .filter(|&size| size > 0)
-        .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a size")))?;
+        .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "a new image needs a --size")))?;
     match options.sparse {
         true => file.set_len(size_bytes).map_err(failed)?,
         false => allocate(file, size_bytes).map_err(failed)?,
@@ -130,7 +130,7 @@ fn take_over(
     if size_bytes == 0 {
         return Err(failed(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "the file is shorter than a block, and no size was given",
+            "the file is shorter than a block: choose a --size",
         )));
     }
     if opened.block_device {
@@ -140,13 +140,20 @@ fn take_over(
             return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         return match options.sparse {
-            true => {
-                Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "a block device can't be sparse")))
-            }
+            true => Err(failed(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a block device can't be sparse: leave out --sparse",
+            ))),
             false => Ok(opened),
         };
     }
     if options.sparse {
+        // A size that the host refuses shows before any of the contents are lost.
+        let length = opened.file.metadata().map_err(failed)?.len();
+        if let Err(error) = opened.file.set_len(length.max(size_bytes)) {
+            let _ = opened.file.set_len(length);
+            return Err(failed(error));
+        }
         let emptied = opened.file.set_len(0).and_then(|()| opened.file.set_len(size_bytes));
         emptied.and_then(|()| opened.file.sync_all()).map_err(failed)?;
         sync_parent(path).map_err(failed)?;

@@ -551,3 +551,14 @@ fn others_may_have_a_device_that_was_let_go() {
     block_on(other.write_at(0, vec![Bytes::from(vec![2; 4096])])).unwrap();
     block_on(device.read_at(0, 4096)).unwrap();
 }
+
+/// The host refuses the size before anything of the file is lost.
+#[test]
+fn a_sparse_image_of_a_size_that_the_host_refuses_leaves_the_file_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    std::fs::write(&path, [7; 12288]).unwrap();
+    let options = OpenOptions { sparse: true, ..OpenOptions::default() };
+    assert!(FileDevice::create(&path, Some(1 << 62), true, options, &mut |_| {}).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), [7; 12288]);
+}
