@@ -86,7 +86,7 @@ fn a_cache_for_ci_that_is_in_use_or_can_not_be_checked_is_left_alone() {
     assert_eq!(cache("ls cache").code, 75);
     fs::remove_file(place.path().join("ready")).unwrap();
     support::eventually("the other job ends", || place.path().join("ended").exists());
-    // What it left mounted is no reason to start again.
+    // The killed job left the cache mounted. The next job goes on with that cache, and makes no new one.
     support::eventually("its lock ends", || cache("cat cache/state").out == "warm\n");
     assert_eq!(inode(), before);
 
