@@ -1,7 +1,7 @@
 //! The device lease: one block that says which host may write to an image on a shared device, and
 //! for how long at a time.
 //!
-//! docs/DURABILITY.md proves what follows from it; the crate `syncline-lease` takes and renews it.
+//! The crate `syncline-lease` takes and renews it, and its PROOF.md proves what follows.
 
 use crate::{BLOCK_BYTES, BlockAddr, FormatError, crc};
 

@@ -21,7 +21,7 @@ const EXTENTS: u64 = 2000;
 /// Blocks that stay in memory.
 const IN_MEMORY: u64 = 256;
 /// Bytes for each extent: of memory at most at a time, and of the log. docs/MEMORY.md and
-/// docs/DURABILITY.md say the same.
+/// PROOF.md say the same.
 const MEMORY_EACH: u64 = 2560;
 const LOG_EACH: u64 = 400;
 

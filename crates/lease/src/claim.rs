@@ -1,8 +1,8 @@
 //! Taking the lease, step by step, as a machine that knows neither threads nor devices.
 //!
 //! The driver carries out each [`Step`] and comes back with an [`Event`]. Times are those of this
-//! host's clock, read before a step is begun and after it has ended. docs/DURABILITY.md ("Taking the
-//! lease") has the steps and the proof.
+//! host's clock, read before a step is begun and after it has ended. PROOF.md ("Taking the lease") has
+//! the steps and the proof.
 
 use crate::gate::Gate;
 use crate::lab::Canary;

@@ -3,8 +3,8 @@
 //!
 //! [`Leased`] is a [`Device`](syncline_device::Device) around another one. [`Leased::acquire`] and
 //! [`Leased::take_over`] take the lease; a thread of its own renews it; every write is refused, and
-//! no flush is answered with success, when it has expired. docs/DURABILITY.md ("One writer on
-//! several hosts") has the proof; the comments here name its cases.
+//! no flush is answered with success, when it has expired. PROOF.md has the proof; the comments here
+//! name its cases.
 //!
 //! ```no_run
 //! # use std::{ops::ControlFlow, sync::Arc};

@@ -2,8 +2,7 @@
 //!
 //! A checkpoint ends with the first superblock that records the new size; that superblock decides.
 //! Until it is durable nothing behind the old end is handed out, so everything a log names lies
-//! within the size given by the superblock that leads to it. docs/DURABILITY.md has the crash
-//! cases.
+//! within the size given by the superblock that leads to it. PROOF.md has the crash cases.
 
 use crate::slots::read_superblocks;
 use crate::tickets::Tickets;

@@ -4,7 +4,7 @@
 //! behind that end then moves by ordinary means: file data by transactions (done by the layer that
 //! knows extents), nodes and pages by checkpoints. Finally one superblock makes the filesystem
 //! smaller. Until then it has its old size, and everything that the newest superblock leads to is
-//! where it was. docs/DURABILITY.md has the crash cases.
+//! where it was. PROOF.md has the crash cases.
 
 use crate::snapshots::{Table, TableChange};
 use crate::{Admission, RecoveryReport, Snapshot, Store, StoreError, StoreOptions, Transaction};

@@ -3,7 +3,7 @@
 //! seed.
 //!
 //! The machines and the device are those of the crate; only clocks, delays and threads are simulated.
-//! docs/DURABILITY.md has the rules that must hold ("One writer on several hosts"):
+//! PROOF.md has the rules that must hold:
 //!
 //! - L1: at no moment do two hosts count their lease as valid.
 //! - L2: no flush is answered with success after a successor has the lease.

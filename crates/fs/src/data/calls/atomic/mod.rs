@@ -3,7 +3,7 @@
 //!
 //! `write` puts data aside and `read` shows it, `spill` puts on the device what is too much for
 //! memory, `commit` names all of it in one transaction. The promise and its cases are in
-//! docs/DURABILITY.md ("Atomic writes").
+//! PROOF.md ("Atomic writes").
 
 mod commit;
 mod read;
