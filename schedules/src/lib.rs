@@ -2,7 +2,7 @@
 //! at every lock, atomic, event and await which task continues, when the device ends each
 //! operation, and when time passes; and then where the power fails.
 //!
-//! A seed determines a life: running it again repeats each step. See docs/lab/schedules.md.
+//! A seed determines a life: running it again repeats each step. See docs/lab/searches.md.
 
 mod control;
 mod device;
