@@ -1,4 +1,4 @@
-//! Recording files; docs/FORMAT.md describes the layout. A file is untrusted: no value in it is
+//! Recording files; FORMAT.md describes the layout. A file is untrusted: no value in it is
 //! used as an index or size unchecked.
 
 use crate::CrashlabError;
