@@ -38,11 +38,11 @@ pub enum Format {
 /// Choices that every command knows.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Choices {
-    /// Log more on standard error: information, with -vv what helps to find errors, with -vvv
+    /// Log more on standard error: information, with -vv details for finding errors, with -vvv
     /// everything
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
-    /// Log errors only; progress is not shown
+    /// Log errors only, without progress
     #[arg(short, long, global = true)]
     quiet: bool,
     /// Form of log lines: text, or json with an object in each

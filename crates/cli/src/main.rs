@@ -93,7 +93,7 @@ enum Command {
     /// Show all mounts of this machine: image, space, state, fsyncs a second, errors
     #[command(after_help = examples::STATUS)]
     Status(commands::status::Args),
-    /// Verify a whole image, tell what is wrong, and mend it with --repair
+    /// Verify a whole image, report its damage, and repair it with --repair
     #[command(alias = "fsck", after_help = examples::CHECK)]
     Check(commands::check::Args),
     /// Verify a mounted filesystem in the background
@@ -102,34 +102,34 @@ enum Command {
     /// Make many files durable with at most one flush, all or nothing; with --all, everything
     #[command(after_help = examples::SYNC)]
     Sync(commands::sync::SyncArgs),
-    /// Order what was written to files before all that comes later, without a flush
+    /// Order the data written to files before everything later, without a flush
     #[command(after_help = examples::BARRIER)]
     Barrier(commands::sync::BarrierArgs),
-    /// Show what files use for themselves, and what they share
+    /// Show the exclusive and the shared space of files
     #[command(after_help = examples::DU)]
     Du(commands::du::Args),
     /// Copy a file or a whole tree, sharing all data
     #[command(after_help = examples::CLONE)]
     Clone(commands::clone::Args),
-    /// Put files together that lie scattered on the device
+    /// Join the scattered extents of files
     #[command(after_help = examples::DEFRAGMENT)]
     Defragment(commands::defragment::Args),
-    /// Keep states of the whole filesystem, look at them, compare them, and go back to them
+    /// Make snapshots of the whole filesystem, mount them, compare them, and return to them
     Snapshot(commands::snapshot::Args),
-    /// Write a snapshot as a stream, or what changed since an older one: a backup that travels
+    /// Write a snapshot as a stream, or the changes since an older one: a backup that travels
     #[command(after_help = examples::SEND)]
     Send(commands::send::Args),
-    /// Make the snapshot that a stream holds, in another image
+    /// Read a stream, and make its snapshot in another image
     #[command(after_help = examples::RECEIVE)]
     Receive(commands::receive::Args),
-    /// Have what is written to files compressed, or what they hold
+    /// Compress the new or the present contents of files
     #[command(after_help = examples::COMPRESS)]
     Compress(commands::compress::Args),
     /// Choose when changes of directory trees become durable
     Durability(commands::durability::Args),
-    /// Limit what directory trees may have
+    /// Limit the bytes and files of directory trees
     Quota(commands::quota::Args),
-    /// Show what an image says about itself
+    /// Show the size, usage, features and state of an image
     #[command(after_help = examples::INFO)]
     Info(commands::info::Args),
     /// Show the label of a filesystem, or set it
@@ -141,7 +141,7 @@ enum Command {
     /// Make a filesystem larger, or smaller
     #[command(after_help = examples::RESIZE)]
     Resize(commands::resize::Args),
-    /// Tell the device what is free
+    /// Tell the device which blocks are free
     #[command(after_help = examples::TRIM)]
     Trim(commands::trim::Args),
     /// Look into an image, structure by structure, without writing
@@ -158,25 +158,26 @@ enum Command {
     /// Show every path of an inode, without searching
     #[command(after_help = examples::PATH)]
     Path(commands::path::Args),
-    /// Show what a mounted filesystem has counted
+    /// Show the counters of a mounted filesystem
     Stats(commands::stats::Args),
-    /// Serve what mounted filesystems have counted to Prometheus
+    /// Serve the counters of mounted filesystems to Prometheus
     Metrics(commands::metrics::Args),
-    /// Watch what a mounted filesystem is doing
+    /// Watch the activity of a mounted filesystem
     Top(commands::top::Args),
-    /// Tell what the last fsyncs did and why, which flush covered them, and where their time went
+    /// Explain the last fsyncs: their work, their reasons, the flush that covered each, and their
+    /// time
     #[command(after_help = examples::EXPLAIN)]
     Explain(commands::explain::Args),
-    /// Record what a program does on a mount, and see every state that a power cut could leave
+    /// Record a program's work on a mount, and check every state that a power cut could leave
     #[command(after_help = examples::CRASHLAB)]
     Crashlab(commands::crashlab::Args),
-    /// Measure Syncline beside ext4, xfs and btrfs
+    /// Measure Syncline against ext4, xfs and btrfs
     #[command(after_help = examples::BENCH)]
     Bench(commands::bench::Args),
-    /// Ask a mount's daemon, for those who do not wait for ever
+    /// Ask a mount's daemon, in a process that a caller can give up on
     #[command(hide = true)]
     Ask(commands::ask::Args),
-    /// Serve the filesystem that keeps nothing, which `bench` compares with
+    /// Serve the filesystem that stores nothing, which `bench` compares with
     #[command(hide = true)]
     BenchNull(commands::bench_null::Args),
     /// Make an image, mount it, measure fsync, cut the power, and get everything back
@@ -185,7 +186,7 @@ enum Command {
     /// Add the manual, completions and the helpers of mount(8) to a 'cargo install'
     #[command(after_help = examples::SETUP)]
     Setup(commands::setup::Args),
-    /// Print what a shell needs to complete command lines
+    /// Print a shell's completions of command lines
     #[command(after_help = examples::COMPLETIONS)]
     Completions(commands::completions::Args),
     /// Write the manual's pages

@@ -56,9 +56,9 @@ pub struct Args {
     /// Workloads to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
     #[arg(required = true, value_name = "WORKLOAD")]
     workloads: Vec<Choice>,
-    /// Filesystems to measure beside it: ext4, ext4-fc, xfs, btrfs; null, which keeps nothing and
-    /// shows what FUSE itself costs; null-flush, which writes and flushes as well: the floor of a
-    /// sync. Both with /uring or /classic for one transport
+    /// Filesystems to compare with: ext4, ext4-fc, xfs, btrfs; null, which stores nothing and has
+    /// only the cost of FUSE; null-flush, which also writes and flushes: the floor of a sync. Both
+    /// with /uring or /classic for one transport
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     peers: Vec<Contestant>,
     /// Measure Syncline also without each of these mechanisms, by the names that 'mount -o ablate='
@@ -73,7 +73,7 @@ pub struct Args {
     /// How requests come from the kernel to Syncline and null. Default auto
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
-    /// Less of everything: smaller image, shorter loads, one run
+    /// Measure less: smaller image, shorter loads, one run
     #[arg(long)]
     quick: bool,
     /// Runs of everything. Default 3, quick 1
@@ -101,7 +101,7 @@ pub struct Args {
     /// or image file, of its own size. It must hold nothing
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["dir", "size", "peers"])]
     image: Option<PathBuf>,
-    /// Whatever --image holds is lost
+    /// Allow that the contents of --image are lost
     #[arg(long, short, requires = "image")]
     force: bool,
 }

@@ -25,7 +25,7 @@ pub struct Args {
     /// How requests come from the kernel, as for `mount`
     #[arg(long, value_name = "WAY", default_value = "auto", overrides_with = "transport")]
     transport: String,
-    /// Image that takes what is written, at no place in particular, and is flushed at each sync: its
+    /// Image that takes the writes, at no place in particular, and is flushed at each sync: its
     /// contents are lost
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,

@@ -31,11 +31,11 @@ const BLOCK_BYTES: u64 = syncline_format::BLOCK_BYTES as u64;
 pub struct Args {
     /// Image file or block device that is not mounted
     image: PathBuf,
-    /// Mend what can be mended, and check again; nothing is asked
+    /// Repair without asking, and check again
     #[arg(long, short = 'y')]
     repair: bool,
-    /// Mend only where nothing is given up or removed, as when nobody watches; otherwise change
-    /// nothing, and end with 4
+    /// Repair only if nothing is given up or removed, as when nobody watches; otherwise change
+    /// nothing, and exit with code 4
     #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "repair")]
     preen: bool,
     /// Only look, as without --repair
@@ -44,10 +44,10 @@ pub struct Args {
     /// Check it even if it was unmounted cleanly, as is done in any case
     #[arg(short = 'f')]
     _force: bool,
-    /// With --repair: go on where a large part of what the image holds has to be given up
+    /// With --repair: go on although a large part of the image's contents has to be given up
     #[arg(long, requires = "repair")]
     accept_loss: bool,
-    /// With --repair: only say what would be changed, and write nothing
+    /// With --repair: only list the changes, and write nothing
     #[arg(long, requires = "repair")]
     dry_run: bool,
     /// Print the report as JSON

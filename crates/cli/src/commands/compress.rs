@@ -18,20 +18,19 @@ use syncline_fuse::control::{self, ControlError};
 /// Arguments of `compress`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Files and directories of a mounted filesystem; what is made in a directory afterwards does
-    /// as it does
+    /// Files and directories of a mounted filesystem; new files in a directory inherit its setting
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// How to compress what is written; none: not at all
+    /// Algorithm for new data; none: do not compress
     #[arg(long, value_enum, default_value = "zstd", value_name = "ALGORITHM")]
     algorithm: Choice,
     /// All files and directories below, too
     #[arg(long, short)]
     recursive: bool,
-    /// Write what the files hold anew as well, unless others share it
+    /// Also rewrite the present contents of the files, except for shared blocks
     #[arg(long)]
     now: bool,
-    /// Change nothing, only tell how the files are compressed
+    /// Change nothing, only print how the files are compressed
     #[arg(long, conflicts_with_all = ["algorithm", "now"])]
     show: bool,
     /// Print JSON

@@ -21,10 +21,10 @@ pub struct Args {
     /// Files of a mounted filesystem; with -r directories, too
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Go through directories with all that is below them
+    /// Include all files below directories
     #[arg(long, short)]
     recursive: bool,
-    /// Write again, in room of its own, what a file shares with others
+    /// Also rewrite blocks that a file shares with others; they take new space
     #[arg(long)]
     unshare: bool,
     /// Print JSON

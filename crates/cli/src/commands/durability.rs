@@ -22,7 +22,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Set the class of a directory and of what will be made in it, or of a file
+    /// Set the class of a file, or of a directory and of new files in it
     #[command(after_help = examples::DURABILITY_SET)]
     Set(SetArgs),
     /// Show the class of files and directories
@@ -76,7 +76,7 @@ enum Choice {
     Fsync,
     /// In order when a program syncs it, durable some seconds later
     Ordered,
-    /// Durable before each change is answered
+    /// Durable before each call that changes it returns
     Strict,
     /// As the mount says
     Inherit,

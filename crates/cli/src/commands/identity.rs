@@ -23,8 +23,8 @@ pub struct LabelArgs {
     source: PathBuf,
     /// The label from now on, at most 64 bytes; '' for none
     new: Option<String>,
-    /// Whether several hosts reach this block device, so that every writer takes its lease first:
-    /// on or off. No other host may have it mounted meanwhile
+    /// Whether several hosts reach this block device, so that every writer must hold its device
+    /// lease: on or off. No other host may have it mounted meanwhile
     #[arg(long, value_name = "on|off", value_parser = switch, action = clap::ArgAction::Set, conflicts_with = "new")]
     shared: Option<bool>,
 }

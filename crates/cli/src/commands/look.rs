@@ -22,11 +22,11 @@ const LAST_TIME: Duration = Duration::from_secs(253_402_300_799);
 /// Arguments of `ls`.
 #[derive(clap::Args)]
 pub struct LsArgs {
-    /// Image, perhaps a snapshot of it, and a path in it; without a path its root directory. For a
-    /// snapshot of a mounted filesystem, any directory of it does
+    /// Image, or a snapshot of it, and a path in it; without a path its root directory. For a
+    /// snapshot of a mounted filesystem, any directory of the mount names the image
     #[arg(value_name = "IMAGE[@SNAPSHOT][:PATH]")]
     place: OsString,
-    /// Type and permissions, links, owner, group, size and time as well
+    /// Also print type and permissions, links, owner, group, size and time
     #[arg(short)]
     long: bool,
 }
@@ -34,8 +34,8 @@ pub struct LsArgs {
 /// Arguments of `cat`.
 #[derive(clap::Args)]
 pub struct CatArgs {
-    /// Image, perhaps a snapshot of it, and the path of a file in it. For a snapshot of a mounted
-    /// filesystem, any directory of it does
+    /// Image, or a snapshot of it, and the path of a file in it. For a snapshot of a mounted
+    /// filesystem, any directory of the mount names the image
     #[arg(value_name = "IMAGE[@SNAPSHOT]:PATH")]
     place: OsString,
 }

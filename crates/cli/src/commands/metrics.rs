@@ -35,8 +35,7 @@ one request and 15 seconds; there are 64 connections at most, and another one ta
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Directories of mounted filesystems; one where nothing is mounted is told to be down until
-    /// something is
+    /// Directories of mounted filesystems; one where nothing is mounted is reported as down
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Address and port to listen at

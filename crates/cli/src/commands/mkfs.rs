@@ -22,8 +22,8 @@ pub struct Args {
     /// an existing one is its length
     #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
-    /// Leave the image file without blocks, which its host finds when they are first written. When
-    /// the host is full, writes fail, and nothing that was synced is lost
+    /// Make the image file sparse: its host allocates blocks when they are first written. If the
+    /// host is full, writes fail; synced data stays
     #[arg(long)]
     sparse: bool,
     /// Tree node size: 4KiB, 8KiB, 16KiB, 32KiB or 64KiB
@@ -32,29 +32,29 @@ pub struct Args {
     /// Name of the filesystem, at most 64 bytes
     #[arg(long, short = 'L', default_value = "")]
     label: String,
-    /// Every inode knows its names, as 'syncline path' shows them: on or off
+    /// Store its names with every inode, for 'syncline path': on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     parent_pointers: bool,
-    /// A sync may log little data whole and place it later, which is faster; programs from before
-    /// that refuse the image: on or off
+    /// A sync may write little data into the log and place it later, which is faster; older
+    /// programs refuse the image: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     data_in_log: bool,
-    /// Extended attributes count in the blocks of their files, and so in quotas; programs from
-    /// before that refuse the image: on or off
+    /// Extended attributes count in the blocks of their files, and so in quotas; older programs
+    /// refuse the image: on or off
     #[arg(long, value_name = "on|off", value_parser = switch, default_value = "on", action = clap::ArgAction::Set)]
     counted_xattrs: bool,
-    /// Several hosts reach this block device: every writer takes its lease first, so that only one of
-    /// them has it. Always on for NBD
+    /// Several hosts reach this block device: every writer must hold its device lease, so that only
+    /// one host at a time has it. Always on for NBD
     #[arg(long)]
     shared: bool,
-    /// Overwrite whatever is there
+    /// Overwrite the present contents
     #[arg(long, short)]
     force: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// UUID of the filesystem; random unless given. With it the seed of the hash of names is the
-    /// UUID too, so that the same commands make the same tree
+    /// UUID of the filesystem; random unless given. It is also the seed of the hash of names, so
+    /// that equal commands make equal trees
     #[arg(long, hide = true)]
     uuid: Option<uuid::Uuid>,
 }

@@ -45,7 +45,7 @@ pub struct Args {
     /// Stay in the foreground and serve until it is unmounted
     #[arg(long, short)]
     foreground: bool,
-    /// Only for reading: the same as -o ro
+    /// Mount read-only, like -o ro
     #[arg(long, short, alias = "ro")]
     read_only: bool,
     /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other,
@@ -55,18 +55,18 @@ pub struct Args {
     /// fuseblk=auto|always|never, transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
-    /// Mount this snapshot, read-only, also beside the filesystem itself: the same as -o snapshot
+    /// Mount this snapshot, read-only, like -o snapshot; the filesystem itself may be mounted too
     #[arg(long, value_name = "NAME", conflicts_with = "create")]
     snapshot: Option<String>,
-    /// Take the image from another host that has it: at once where its storage can end the other's
-    /// writes (RBD), else when its lease has ended
+    /// Take the image from another host that has it: at once if the storage can end the other's
+    /// writes (RBD), otherwise when its device lease has ended
     #[arg(long)]
     takeover: bool,
-    /// How requests come from the kernel: the same as -o transport, which counts if both are given
+    /// Transport of the kernel's requests, like -o transport, which counts if both are given
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
-    /// Where the daemon's messages go once the mount is usable: the same as -o log. Default: the
-    /// system's log, which is syslog or the journal; in the foreground standard error
+    /// File for the daemon's messages once the mount is usable, like -o log. Default: syslog or the
+    /// journal; in the foreground standard error
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// The daemon's end of a mount in the background

@@ -16,7 +16,7 @@ pub struct Args {
     /// Image file or block device that is not mounted, or any directory of a mounted filesystem
     #[arg(value_name = "IMAGE|DIR")]
     source: PathBuf,
-    /// Number of the inode, as 'ls -i', 'stat' and 'syncline check' show it
+    /// Number of the inode, as 'ls -i', 'stat' and 'syncline check' print it
     #[arg(value_parser = inode_number)]
     inode: u64,
     /// Print JSON

@@ -19,10 +19,10 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Limit what everything below a directory may have together
+    /// Limit the bytes and files of a directory tree
     #[command(after_help = examples::QUOTA_SET)]
     Set(SetArgs),
-    /// Show the limits of a directory, and what its tree uses
+    /// Show the limits of a directory, and the usage of its tree
     #[command(after_help = examples::QUOTA_SHOW)]
     Show(ShowArgs),
     /// Show all directories that have a quota
@@ -45,10 +45,10 @@ struct SetArgs {
 #[derive(clap::Args)]
 #[group(required = true, multiple = true)]
 struct Limits {
-    /// Most that may be allocated, such as 10GiB; 0 for no limit. Default: what it is
+    /// Limit of allocated bytes, such as 10GiB; 0 for no limit. Default: unchanged
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     bytes: Option<u64>,
-    /// Most files and directories, itself among them; 0 for no limit. Default: what it is
+    /// Limit of files and directories, including itself; 0 for no limit. Default: unchanged
     #[arg(long, value_name = "NUMBER")]
     inodes: Option<u64>,
 }

@@ -24,20 +24,20 @@ pub struct Args {
     /// Image file or block device that is not mounted, or any directory of a mounted filesystem
     #[arg(value_name = "IMAGE|DIR")]
     image: PathBuf,
-    /// Name of the snapshot there. Default: the name that it has where it comes from
+    /// Name of the received snapshot. Default: its name in the sending image
     #[arg(long)]
     name: Option<String>,
     /// File to read the stream from. Default: standard input
     #[arg(long, short, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Keep what has come if the stream is cut off, and go on from what was kept. Durable every 64 MiB,
-    /// or every 1024th of the image if that is more
+    /// If the stream is cut off, save the received part, and continue from it the next time. The
+    /// part is durable every 64 MiB, or every 1024th of the image if that is more
     #[arg(long)]
     resume: bool,
-    /// Print the token by which 'syncline send --resume' goes on from what is kept
+    /// Print the token with which 'syncline send --resume' continues the saved part
     #[arg(long, conflicts_with_all = ["name", "input", "resume"])]
     token: bool,
-    /// Give up what is kept of a stream that was cut off; its room is free at once
+    /// Discard the saved part of a stream that was cut off; its space is free at once
     #[arg(long, conflicts_with_all = ["name", "input", "resume", "token"])]
     abandon: bool,
 }

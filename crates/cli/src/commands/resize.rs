@@ -26,8 +26,8 @@ pub struct Args {
     /// Image file or block device that is not mounted, or any directory of a mounted filesystem
     #[arg(value_name = "IMAGE|DIR")]
     image: PathBuf,
-    /// The size from now on, such as 20GiB, or 'max': all of the file or block device as it is;
-    /// 'min': the smallest that will do
+    /// New size, such as 20GiB, or 'max': all of the present file or block device; 'min': the
+    /// smallest possible
     size: Target,
     /// Print JSON
     #[arg(long)]

@@ -21,14 +21,14 @@ pub struct Args {
     source: PathBuf,
     /// Name of the snapshot
     snapshot: String,
-    /// Name of an older snapshot that the receiver has: only what changed since is sent
+    /// Name of an older snapshot that the receiver has: send only the changes since then
     #[arg(long, value_name = "OLDER")]
     from: Option<String>,
-    /// Send only what the receiver does not have yet of a stream that was cut off. TOKEN is what
-    /// 'syncline receive IMAGE --token' prints there
+    /// Send only the rest of a stream that was cut off. TOKEN is printed by 'syncline receive IMAGE
+    /// --token' at the receiver
     #[arg(long, value_name = "TOKEN")]
     resume: Option<Token>,
-    /// File to write the stream to, which must not be there yet; `-`, the default, is standard output
+    /// File to write the stream to, which must not exist yet; `-`, the default, is standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }

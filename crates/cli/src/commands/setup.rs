@@ -31,7 +31,7 @@ pub struct Args {
     /// Where the helpers of mount(8) go, which looks for them in /sbin only
     #[arg(long, value_name = "DIR", default_value = "/sbin")]
     helpers: PathBuf,
-    /// Remove what an earlier setup put there
+    /// Remove the files of an earlier setup
     #[arg(long)]
     remove: bool,
 }

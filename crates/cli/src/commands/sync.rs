@@ -12,7 +12,7 @@ pub struct SyncArgs {
     /// If all are of durability class ordered, their order is fixed, and a flush follows
     #[arg(required_unless_present = "all", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Make everything durable that the filesystem mounted at or above DIR holds
+    /// Make everything durable on the filesystem that is mounted at or above DIR
     #[arg(long, value_name = "DIR", conflicts_with = "files")]
     all: Option<PathBuf>,
 }

@@ -16,11 +16,11 @@ pub struct Args {
     /// Image file or block device that is not mounted, or any directory of a mounted filesystem
     #[arg(value_name = "IMAGE|DIR")]
     source: PathBuf,
-    /// Leave alone what is free in shorter pieces
+    /// Skip shorter runs of free space
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "0")]
     minimum: u64,
-    /// Give what is free of an image file back to its host, as holes: when they are written again,
-    /// the host must have the room. Of a mount, '-o discard=punch' chooses that
+    /// Give free blocks of an image file back to its host, as holes: the host must have space when
+    /// they are written again. On a mount, '-o discard=punch' allows it
     #[arg(long)]
     punch: bool,
     /// Print JSON

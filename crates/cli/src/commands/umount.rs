@@ -44,8 +44,8 @@ pub struct Args {
     /// Seconds to wait for the daemon and its last checkpoint
     #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_SECONDS, value_parser = size::seconds)]
     timeout: u64,
-    /// Take the mount out of sight at once, and wait for nothing: the daemon writes what is left and
-    /// ends when what is open there is closed
+    /// Detach the mount at once, and wait for nothing: the daemon writes the remaining changes and
+    /// ends when all open files are closed
     #[arg(long, short, conflicts_with = "timeout")]
     lazy: bool,
 }

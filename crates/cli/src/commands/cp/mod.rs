@@ -26,18 +26,18 @@ use tree::Copier;
 /// Arguments of `cp`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Image, perhaps a snapshot of it, and the path in it of what is copied. For a snapshot of a
-    /// mounted filesystem, any directory of it does
+    /// Source: an image, or a snapshot of it, and a path in it. For a snapshot of a mounted
+    /// filesystem, any directory of the mount names the image
     #[arg(required = true, value_name = "IMAGE[@SNAPSHOT]:PATH")]
     sources: Vec<OsString>,
-    /// Directory to copy into, or what the copy of one source is called
+    /// Directory to copy into, or the name of the copy of a single source
     #[arg(value_name = "DEST")]
     destination: PathBuf,
     /// Directories too, with everything below them
     #[arg(long, short, short_alias = 'R')]
     recursive: bool,
-    /// The same, with owners, permissions, times, extended attributes, access control lists and
-    /// hard links; without it as a new file has them
+    /// Like -r, with owners, permissions, times, extended attributes, access control lists and hard
+    /// links; without it the copies get those of new files
     #[arg(long, short)]
     archive: bool,
 }

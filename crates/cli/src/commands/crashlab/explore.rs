@@ -40,19 +40,19 @@ pub struct Args {
     /// Look at all states instead of stopping at the first that fails
     #[arg(long)]
     keep_going: bool,
-    /// Most states looked at, chosen by chance. Default: all
+    /// Number of states to look at, chosen at random. Default: all
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Up to so many writes on their way, every subset is looked at (at most 16)
+    /// Up to this number of writes in flight, look at every subset (at most 16)
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=16))]
     exhaustive: u8,
-    /// With more, so many by chance
+    /// With more writes in flight, number of random subsets
     #[arg(long, value_name = "N", default_value_t = 64)]
     samples: usize,
     /// Ways of tearing each write
     #[arg(long, value_name = "N", default_value_t = 2)]
     torn: usize,
-    /// Decides about all chance
+    /// Seed of all random choices
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// States at once. Default: one for each CPU

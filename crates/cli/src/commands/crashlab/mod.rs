@@ -23,7 +23,7 @@ enum Command {
     /// Run a command on a copy of an image, and record all that reaches the device
     #[command(after_help = examples::RECORD)]
     Record(record::Args),
-    /// List the moments at which something became durable or was told
+    /// List the moments at which something became durable or a line was printed
     #[command(after_help = examples::LIST)]
     List(list::Args),
     /// Recover the states that a power cut could have left, and have each checked

@@ -55,7 +55,7 @@ pub struct Args {
     /// Options of the mount, as with 'mount -o'
     #[arg(long, value_name = "OPTION,...", value_delimiter = ',')]
     mount_options: Vec<String>,
-    /// Most bytes written that are recorded; COMMAND is ended when they are exceeded
+    /// Limit of the bytes written; COMMAND is ended when it is exceeded
     #[arg(long, value_name = "SIZE", default_value = RECORDED_DEFAULT, value_parser = size::parse)]
     max_recorded: u64,
     /// Command to run

@@ -47,7 +47,7 @@ pub struct Args {
     /// Seed of the power cuts; a new one each time unless given
     #[arg(long)]
     seed: Option<u64>,
-    /// Print what was measured as JSON, and nothing else
+    /// Print the measurements as JSON, and nothing else
     #[arg(long)]
     json: bool,
 }

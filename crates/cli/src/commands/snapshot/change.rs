@@ -26,7 +26,7 @@ pub struct RollbackArgs {
     image: PathBuf,
     /// Name of the snapshot
     name: String,
-    /// Keep the present state as a snapshot of this name first
+    /// First make a snapshot of the present state under this name
     #[arg(long, value_name = "NAME")]
     keep: Option<String>,
 }

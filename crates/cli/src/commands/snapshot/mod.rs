@@ -22,26 +22,25 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Keep the filesystem as it is now under a name: instant, whatever its size
+    /// Make a snapshot of the filesystem: instant, at any size
     #[command(after_help = examples::SNAPSHOT_CREATE)]
     Create(change::Args),
     /// Show the snapshots and the space that only they use
     #[command(after_help = examples::SNAPSHOT_LIST)]
     List(list::Args),
-    /// Delete a snapshot; what only it used is free at once
+    /// Delete a snapshot; its exclusive space is free at once
     #[command(after_help = examples::SNAPSHOT_DELETE)]
     Delete(change::Args),
-    /// Delete old snapshots, and keep some of each hour, day, week, month or year
+    /// Delete old snapshots, except for some of each hour, day, week, month or year
     #[command(after_help = examples::SNAPSHOT_PRUNE)]
     Prune(prune::Args),
-    /// Mount a snapshot, read-only, beside the filesystem itself
+    /// Mount a snapshot, read-only; the filesystem itself may be mounted too
     #[command(after_help = examples::SNAPSHOT_MOUNT)]
     Mount(MountArgs),
-    /// Make the filesystem what it was when the snapshot was made, if it still has that size; what
-    /// has changed since is given up
+    /// Return the filesystem to a snapshot, if it still has that size; later changes are lost
     #[command(after_help = examples::SNAPSHOT_ROLLBACK)]
     Rollback(change::RollbackArgs),
-    /// Show what changed between two snapshots, or since one
+    /// List the changes between two snapshots, or since one
     #[command(after_help = examples::SNAPSHOT_DIFF)]
     Diff(diff::Args),
 }

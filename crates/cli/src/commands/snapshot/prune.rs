@@ -15,14 +15,15 @@ pub struct Args {
     /// Image file or block device that is not mounted, or any directory of a mounted filesystem
     #[arg(value_name = "IMAGE|DIR")]
     source: PathBuf,
-    /// How many to keep: of `last`, the newest; of `hourly`, `daily`, `weekly`, `monthly` and
-    /// `yearly`, the newest of each of so many (UTC; weeks begin on Monday)
+    /// Number of snapshots to keep: `last=N`, the newest N; `hourly`, `daily`, `weekly`, `monthly`
+    /// and `yearly=N`, the newest of each of the last N periods that have one (UTC; weeks begin on
+    /// Monday)
     #[arg(long, value_name = "PERIOD=NUMBER,...", required = true, value_delimiter = ',', value_parser = rule)]
     keep: Vec<Rule>,
-    /// Only those whose names begin so; all others stay
+    /// Look only at names that begin with this; all others stay
     #[arg(long, value_name = "TEXT")]
     prefix: String,
-    /// Only tell what would be deleted
+    /// Only list the snapshots that would be deleted
     #[arg(long, short = 'n')]
     dry_run: bool,
 }
