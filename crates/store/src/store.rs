@@ -1,19 +1,11 @@
 //! The store: the parts of an open image.
 
-use crate::admit::UnderWay;
-use crate::bracket::Brackets;
-use crate::checkpoint::CheckpointState;
-use crate::commit::CommitState;
-use crate::group::GroupCommit;
-use crate::health::Health;
-use crate::inflight::Inflight;
-use crate::leave_log::Relocate;
-use crate::memtable::Layers;
-use crate::seal::LogState;
-use crate::shown::Shown;
-use crate::standstill::Gate;
+use crate::checkpoint::{CheckpointState, Gate};
+use crate::health::{Health, Relocate};
+use crate::layers::Layers;
+use crate::log::{Brackets, CommitState, GroupCommit, Inflight, LogState, Shown};
+use crate::room::{Discarding, UnderWay};
 use crate::trace::DurableMark;
-use crate::trim::Discarding;
 use crate::{Counters, CountersSnapshot, OpSeq, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};

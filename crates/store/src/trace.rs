@@ -1,7 +1,7 @@
 //! The trace of a sync: the store's part of a receipt. It has a fixed size and is copied around,
 //! and costs no more than a few reads of the clock.
 
-use crate::seal::Sealed;
+use crate::log::Sealed;
 use serde::{Serialize, Serializer};
 use std::time::Instant;
 use syncline_device::{FlushCover, Flushed};

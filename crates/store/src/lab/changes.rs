@@ -1,7 +1,7 @@
 //! The lab's part in transactions, the log's form, and the release of blocks.
 
 use super::{Canary, Lab};
-use crate::snapshots::{NewTable, TableChange};
+use crate::checkpoint::{NewTable, TableChange};
 use crate::transaction::Changes;
 use crate::{Store, StoreError, Transaction};
 use syncline_device::DeviceExt;

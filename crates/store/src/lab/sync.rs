@@ -1,8 +1,7 @@
 //! The lab's part between a commit and its acknowledgement: sealing, waiting for writes, flushing.
 
 use super::{Ablation, Canary, Lab};
-use crate::inflight::Write;
-use crate::tickets::Tickets;
+use crate::log::{Tickets, Write};
 use crate::{Store, StoreError};
 use syncline_device::{DeviceError, FlushCover, Flushed, Ticket};
 use syncline_format::batch::PAYLOAD_BYTES_MAX;

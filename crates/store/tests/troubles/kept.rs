@@ -126,7 +126,7 @@ fn a_checkpoint_does_not_count_on_what_is_freed_behind_it() {
         let give_way = {
             let (armed, target) = (armed.clone(), target.clone());
             GiveWay::calling(move |place| {
-                if place.file().ends_with("checkpoint.rs") && armed.swap(false, Ordering::SeqCst) {
+                if place.file().ends_with("checkpoint/run.rs") && armed.swap(false, Ordering::SeqCst) {
                     let mut frees = Transaction::new();
                     frees.free(freed.1);
                     frees.delete(key(freed.0));

@@ -4,7 +4,7 @@
 //! It is counted twice: in blocks, and in blocks of whole frames, since a node or a log segment
 //! needs several contiguous blocks. When frames get scarce, data takes scattered blocks first.
 
-use crate::memtable::Memtable;
+use crate::layers::Memtable;
 use crate::{Canary, ChangeSize, Store};
 use std::sync::atomic::Ordering;
 use syncline_format::Geometry;

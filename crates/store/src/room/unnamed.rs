@@ -6,7 +6,7 @@
 //! batch that names them (rule R6). A flush covers each of these writes before
 //! its buffers go. From then on its blocks hold the written bytes, whether later flushes fail or not.
 
-use crate::tickets::Tickets;
+use crate::log::Tickets;
 use crate::{Canary, DataWrite, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

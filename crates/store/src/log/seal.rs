@@ -1,8 +1,8 @@
 //! Sealing: the pending log becomes a batch on its way to the device.
 
-use crate::group::failed_for_good;
-use crate::inflight::Write;
-use crate::shown::Show;
+use super::group::failed_for_good;
+use super::inflight::Write;
+use super::shown::Show;
 use crate::trace::DurableMark;
 use crate::transaction::DataWrites;
 use crate::{Canary, DataWrite, Store, StoreError};

@@ -9,8 +9,8 @@
 //! A checkpoint whose table lacks the snapshot removes it; blocks that only it kept become reusable
 //! when that superblock is durable (rule R2).
 
-use crate::checkpoint::CheckpointState;
-use crate::slots::{read_superblocks, write_slot};
+use super::run::CheckpointState;
+use super::slots::{read_superblocks, write_slot};
 use crate::{RecoveryReport, Store, StoreError, StoreOptions};
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,11 +1,10 @@
 //! Opening a snapshot: a read-only store without a log, possibly while somebody else writes to the
 //! image.
 
-use crate::memtable::Layers;
-use crate::recovery::{assemble, load_space};
-use crate::replay::Replayed;
-use crate::slots::read_superblocks;
-use crate::snapshots::{Table, usage};
+use super::recovery::{assemble, load_space};
+use super::replay::Replayed;
+use crate::checkpoint::{Table, read_superblocks, usage};
+use crate::layers::Layers;
 use crate::{Snapshot, SnapshotError, SnapshotUsage, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Claim, Device, FlushTracker, Spawn};

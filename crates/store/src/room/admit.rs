@@ -1,7 +1,7 @@
 //! Admission: how long a change waits before it begins, and how much space it may still take.
 
-use crate::memtable::ITEM_OVERHEAD_BYTES;
-use crate::room::Room;
+use super::count::Room;
+use crate::layers::ITEM_OVERHEAD_BYTES;
 use crate::{Ablation, Canary, Store, StoreError};
 use futures_lite::future::or;
 use std::future::Future;

@@ -1,6 +1,12 @@
 //! Whether the store may still be written: once it may not, it stays read-only in this process
 //! (promise P5).
 
+mod leave_log;
+
+pub use leave_log::Relocate;
+
+pub(crate) use leave_log::NewLog;
+
 use crate::{Store, StoreError};
 use std::io::ErrorKind;
 use std::sync::Arc;

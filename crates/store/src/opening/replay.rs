@@ -1,8 +1,8 @@
 //! Replay: applies the batches of the log to memory, and writes nothing.
 
-use crate::memtable::Memtable;
-use crate::recovery::{RecoveryReport, SEGMENT_IN_USE};
-use crate::slots::ReadSlots;
+use super::recovery::{RecoveryReport, SEGMENT_IN_USE};
+use crate::checkpoint::ReadSlots;
+use crate::layers::Memtable;
 use crate::{Canary, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;

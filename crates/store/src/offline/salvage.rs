@@ -4,12 +4,9 @@
 //! with the log as far as it is whole, and past lost tree nodes. All it needs is one good
 //! superblock.
 
-use crate::memtable::Layers;
-use crate::newest::{Newest, take_live};
-use crate::recovery::{Ignored, RecoveryReport, assemble};
-use crate::replay::{Replayed, apply, unreadable_data};
-use crate::slots::{ReadSlots, read_superblocks};
-use crate::snapshots::SavedSnapshots;
+use crate::checkpoint::{ReadSlots, SavedSnapshots, read_superblocks};
+use crate::layers::{Layers, Newest, take_live};
+use crate::opening::{Ignored, RecoveryReport, Replayed, apply, assemble, unreadable_data};
 use crate::{Chunk, Snapshot, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;

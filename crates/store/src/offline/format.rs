@@ -1,7 +1,7 @@
 //! Making a filesystem: a tree with its first items, a space map and the first superblocks.
 
+use crate::checkpoint::{GENERATION_OF_MKFS, write_slot};
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
-use crate::slots::{GENERATION_OF_MKFS, write_slot};
 use crate::{Store, StoreError, StoreOptions, Transaction};
 use bytes::Bytes;
 use std::collections::BTreeMap;

@@ -12,12 +12,9 @@
 //! do no harm, since its epoch has ended (rule R3).
 
 use crate::checkpoint::Frozen;
-use crate::group::failed_for_good;
-use crate::inflight::DataWrite;
-use crate::recovery::chain;
+use crate::log::{DataWrite, NewSegment, Sealed, Tickets, failed_for_good};
+use crate::opening::chain;
 use crate::room::LEAST_SEGMENT_BLOCKS;
-use crate::seal::{NewSegment, Sealed};
-use crate::tickets::Tickets;
 use crate::{Store, StoreError};
 use bytes::Bytes;
 use std::collections::BTreeMap;

@@ -6,12 +6,13 @@
 //! snapshot with the one superblock of a checkpoint, so a crash leaves it whole or not at all.
 //! Blocks of the snapshot that it began with stay as they are (rule R2): they are not lent.
 
-use crate::aside::Aside;
-use crate::format::first_superblock;
-use crate::recovery::load_space;
+mod aside;
+
+use self::aside::Aside;
+use crate::checkpoint::{Adopted, Replaced, TableChange, write_slot};
+use crate::offline::first_superblock;
+use crate::opening::load_space;
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
-use crate::slots::write_slot;
-use crate::snapshots::{Adopted, Replaced, TableChange};
 use crate::{FormatOptions, Snapshot, SnapshotError, Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

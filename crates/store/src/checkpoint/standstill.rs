@@ -9,7 +9,7 @@
 //! Whoever stands still holds the checkpoint's lock, so no checkpoint is cut in between, and nobody
 //! waits for one: he might hold a lease that is needed to commit what was accepted.
 
-use crate::checkpoint::CheckpointState;
+use super::run::CheckpointState;
 use crate::{Canary, Store};
 use syncline_sync::Event;
 use syncline_sync::asynchronous::MutexGuard;

@@ -1,6 +1,6 @@
 //! Committing: one step makes a transaction visible and adds it to the pending log.
 
-use crate::shown::Show;
+use super::shown::Show;
 use crate::transaction::DataWrites;
 use crate::{DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
 use syncline_log::Pending;

@@ -6,10 +6,9 @@
 //! goes to the other slot, whose copies may be damaged. Until the superblock of (3) is on the
 //! device the old image is as it was; from then on the new one counts.
 
+use super::salvage::Salvaged;
+use crate::checkpoint::{SavedSnapshots, write_slot};
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
-use crate::salvage::Salvaged;
-use crate::slots::write_slot;
-use crate::snapshots::SavedSnapshots;
 use crate::{Store, StoreError};
 use bytes::Bytes;
 use std::collections::BTreeMap;

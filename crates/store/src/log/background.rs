@@ -1,9 +1,9 @@
 //! Background tasks: sealing the log, bounding how much is not durable, and starting checkpoints.
 
-use crate::commit::CommitState;
-use crate::seal::{Cut, LogState, Then};
+use super::commit::CommitState;
+use super::seal::{Cut, LogState, Then};
+use crate::room::tend_discards;
 use crate::transaction::DataWrites;
-use crate::trim::tend_discards;
 use crate::{Canary, OpSeq, Store, StoreError};
 use futures_lite::future::or;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! Checks that every block that is not free has exactly one owner, and that counters match what
 //! memory holds. For tests that look at a store at rest; nothing else uses it.
 
-use crate::seal::Sealed;
+use crate::log::Sealed;
 use crate::{DataWrite, Store};
 use std::fmt;
 use syncline_format::BlockRun;

@@ -4,8 +4,8 @@
 //! Until it is durable nothing behind the old end is handed out, so everything a log names lies
 //! within the size given by the superblock that leads to it. PROOF.md has the crash cases.
 
-use crate::slots::read_superblocks;
-use crate::tickets::Tickets;
+use super::slots::read_superblocks;
+use crate::log::Tickets;
 use crate::{Canary, RecoveryReport, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, Spawn};

@@ -6,7 +6,7 @@
 //! smaller. Until then it has its old size, and everything that the newest superblock leads to is
 //! where it was. PROOF.md has the crash cases.
 
-use crate::snapshots::{Table, TableChange};
+use crate::checkpoint::{Table, TableChange};
 use crate::{Admission, RecoveryReport, Snapshot, Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
 use syncline_device::{Device, Spawn};

@@ -7,13 +7,11 @@
 //! flush; (5) the superblock goes to the slot that does not hold the newest durable one; (6) flush:
 //! from here on the new one counts; (7) what only the old one needed is released.
 
-use crate::group::Failures;
-use crate::leave_log::NewLog;
-use crate::memtable::Memtable;
-use crate::seal::{Cut, Then};
-use crate::slots::write_slot;
-use crate::snapshots::{NewTable, Table, TableChange};
-use crate::tickets::Tickets;
+use super::slots::write_slot;
+use super::snapshots::{NewTable, Table, TableChange};
+use crate::health::NewLog;
+use crate::layers::Memtable;
+use crate::log::{Cut, Failures, Then, Tickets};
 use crate::trace::DurableMark;
 use crate::transaction::DataWrites;
 use crate::{Canary, DataWrite, OpSeq, Store, StoreError};

@@ -1,6 +1,6 @@
 //! Blocks reserved for data before it is written, and how they are used or given back.
 
-use crate::admit::{Names, Others};
+use super::admit::{Names, Others};
 use crate::{DataWrite, Store, StoreError};
 use bytes::Bytes;
 use std::sync::Arc;

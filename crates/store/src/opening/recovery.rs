@@ -8,15 +8,11 @@
 //! It has two parts. The first only reads, so that a refused image stays as it was, byte for byte;
 //! the second writes, once nothing can be refused any more.
 
-use crate::checkpoint::CheckpointState;
-use crate::commit::CommitState;
-use crate::memtable::Layers;
-use crate::replay::{Replayed, replay};
+use super::replay::{Replayed, replay};
+use crate::checkpoint::{CheckpointState, ReadSlots, Table, read_superblocks};
+use crate::layers::Layers;
+use crate::log::{CommitState, LogState, Shown};
 use crate::room::{LEAST_SEGMENT_BLOCKS, first_segment_blocks, segment_blocks};
-use crate::seal::LogState;
-use crate::shown::Shown;
-use crate::slots::{ReadSlots, read_superblocks};
-use crate::snapshots::Table;
 use crate::trace::DurableMark;
 use crate::{Canary, Counters, Store, StoreError, StoreOptions};
 use std::collections::VecDeque;

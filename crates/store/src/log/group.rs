@@ -8,9 +8,9 @@
 //! After answering a group, the next driver gives those callers a moment to come back and join.
 //! Without that, N writers split into two groups that alternate, each with a flush of its own.
 
-use crate::inflight::Write;
-use crate::seal::Sealed;
-use crate::tickets::Tickets;
+use super::inflight::Write;
+use super::seal::Sealed;
+use super::tickets::Tickets;
 use crate::trace::{BatchesTrace, Cover, Drive, DurableMark, SyncTrace};
 use crate::{Ablation, Canary, OpSeq, Store, StoreError};
 use futures_lite::future::{or, poll_once};

@@ -1,6 +1,6 @@
 //! Support for scrubbing a running store: items from tree nodes that are read from the device.
 
-use crate::reads::reaches;
+use super::reads::reaches;
 use crate::{Chunk, Store, Unreadable};
 use syncline_format::{BlockAddr, Key};
 

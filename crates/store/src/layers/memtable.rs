@@ -1,6 +1,6 @@
 //! All changes since a checkpoint, readable immediately.
 
-use crate::newest::{Newest, take_live};
+use super::newest::{Newest, take_live};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;

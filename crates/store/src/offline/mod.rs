@@ -1,0 +1,20 @@
+//! Offline work: making, repairing, shrinking and inspecting an image. It uses the parts of a store
+//! as anybody would.
+
+mod audit;
+mod format;
+mod inspect;
+mod rebuild;
+mod regrow;
+mod salvage;
+mod shrink;
+
+pub use audit::Held;
+pub use format::{FormatOptions, format};
+pub use inspect::Reachable;
+pub use rebuild::Rebuild;
+pub use regrow::Regrown;
+pub use salvage::{Salvaged, Unreadable};
+pub use shrink::require_shrinkable;
+
+pub(crate) use format::first_superblock;
