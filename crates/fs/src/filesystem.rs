@@ -1,14 +1,14 @@
 //! The filesystem as a whole.
 
-use crate::access::Accessed;
+use crate::attributes::access::Accessed;
+use crate::attributes::durability::Durability;
+use crate::attributes::quota::Quotas;
 use crate::cache::{Claim, InodeCache, References};
 use crate::counters::{Counters, FsCounters};
 use crate::data::{self, FileData};
-use crate::durability::Durability;
-use crate::hash::NameHasher;
 use crate::inode::{Inode, InodeState};
-use crate::orphan::OrphanQueue;
-use crate::quota::Quotas;
+use crate::names::hash::NameHasher;
+use crate::names::orphan::OrphanQueue;
 use crate::receipt::Receipts;
 use crate::transact::Together;
 use crate::types::{FileType, Ino, ROOT, Timestamp};

@@ -2,7 +2,7 @@
 
 use crate::data::{DataState, Unplaced};
 use crate::filesystem::Limits;
-use crate::parents::{ParentName, Parents};
+use crate::names::parents::{ParentName, Parents};
 use crate::types::{Attributes, FileType, Ino, Timestamp};
 use bytes::Bytes;
 use std::sync::Arc;

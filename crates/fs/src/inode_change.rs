@@ -1,8 +1,8 @@
 //! Changes of inodes: how a transaction will leave them. They are applied in memory only once it is
 //! committed.
 
+use crate::attributes::quota::{Delta, Held};
 use crate::inode::{Inode, Meta, encode};
-use crate::quota::{Delta, Held};
 use crate::types::{Attributes, Ino, Timestamp};
 use crate::{FsError, filesystem::Filesystem};
 use smallvec::SmallVec;

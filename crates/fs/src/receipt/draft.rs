@@ -2,7 +2,7 @@
 
 use super::{Call, Failed, Inodes, Receipt, Submitted, Why};
 use crate::FsError;
-use crate::durability::Durability;
+use crate::attributes::durability::Durability;
 use crate::filesystem::Filesystem;
 use std::time::Instant;
 use syncline_store::{Cover, OpSeq, Stage, SyncTrace};

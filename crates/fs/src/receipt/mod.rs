@@ -13,7 +13,7 @@ pub(crate) use draft::Draft;
 pub use ring::Receipts;
 pub use why::Why;
 
-use crate::durability::Durability;
+use crate::attributes::durability::Durability;
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use serde::{Serialize, Serializer};

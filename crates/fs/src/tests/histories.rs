@@ -267,7 +267,7 @@ impl History {
                 block_on(fs.setattr(CALLER, ino, set)).unwrap();
                 node.uid = uid.into();
                 if node.file_type != FileType::Directory {
-                    node.permissions = crate::privileges::without_privileges(node.permissions);
+                    node.permissions = crate::attributes::privileges::without_privileges(node.permissions);
                 }
             }
             Op::Write(_, byte, len) if node.file_type == FileType::Regular => {

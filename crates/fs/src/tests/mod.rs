@@ -12,7 +12,7 @@ mod rename;
 mod threads;
 mod xattrs;
 
-use crate::hash::NameHasher;
+use crate::names::hash::NameHasher;
 use crate::types::{Attributes, Caller, FileType, Ino, ROOT, RenameFlags, Timestamp};
 use crate::{AccessTime, Filesystem, FsError, ManualClock, Options};
 use std::sync::Arc;

@@ -16,7 +16,7 @@ fn items(mount: &Mount, ino: Ino) -> usize {
         Key::new(ino, Kind::Parent, u64::MAX),
         1000,
     );
-    let orphan = block_on(mount.fs.store().get(crate::orphan::key(ino))).unwrap();
+    let orphan = block_on(mount.fs.store().get(crate::names::orphan::key(ino))).unwrap();
     block_on(all).unwrap().items.len() + usize::from(orphan.is_some())
 }
 
@@ -136,7 +136,7 @@ fn a_file_without_a_name_gets_its_first_one_with_its_contents() {
     mount.create(dir, "taken");
     assert_eq!(errno(block_on(mount.fs.link(ino, dir, b"taken"))), 17);
     assert_eq!(block_on(mount.fs.link(ino, dir, b"name")).unwrap().nlink, 1);
-    assert!(block_on(mount.fs.store().get(crate::orphan::key(ino))).unwrap().is_none());
+    assert!(block_on(mount.fs.store().get(crate::names::orphan::key(ino))).unwrap().is_none());
     assert_eq!(block_on(mount.fs.paths(ino)).unwrap(), [b"/dir/name"]);
     // Everything that came before the name survives with it, though the file was never synced.
     mount.sync();
@@ -198,7 +198,7 @@ fn without_links(mount: Mount, ino: Ino, mark: bool) -> Mount {
     let mut transaction = Transaction::new();
     transaction.put(Inode::key(ino), item.encode());
     if mark {
-        transaction.put(crate::orphan::key(ino), Vec::new());
+        transaction.put(crate::names::orphan::key(ino), Vec::new());
     }
     store.commit(transaction).unwrap();
     mount.sync();

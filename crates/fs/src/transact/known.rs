@@ -1,9 +1,9 @@
 //! What a plan knows of inodes and names: as they are, and as the steps so far leave them.
 
 use crate::FsError;
+use crate::attributes::privileges::CAPABILITY;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, LinkTarget};
-use crate::privileges::CAPABILITY;
 use crate::types::{FileType, Ino};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! The limits of a transaction, and the room for all of it.
 
 use super::step::{Action, NotCommitted, Step};
+use crate::FsError;
+use crate::attributes::xattr;
 use crate::data::{self, MANY_BLOCKS_MAX};
 use crate::filesystem::Filesystem;
-use crate::{FsError, xattr};
 use syncline_format::BLOCK_BYTES;
 use syncline_store::{Admitted, ChangeSize, Reservation, StoreError};
 

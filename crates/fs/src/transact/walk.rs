@@ -2,8 +2,8 @@
 
 use super::known::{Node, World};
 use crate::FsError;
-use crate::directory::check_name;
 use crate::filesystem::Filesystem;
+use crate::names::directory::check_name;
 use crate::types::{FileType, ROOT};
 use std::collections::VecDeque;
 

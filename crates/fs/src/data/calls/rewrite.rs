@@ -3,13 +3,13 @@
 
 use super::read;
 use crate::FsError;
+use crate::attributes::flags::require_changeable;
 use crate::data::extents::lookup;
 use crate::data::extents::room::{make_up_reservation, reserve};
 use crate::data::flush::{throttle, writeback};
 use crate::data::memory::BLOCK;
 use crate::data::memory::block::Block;
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::types::Ino;
 use std::sync::Arc;

@@ -2,10 +2,10 @@
 
 use super::why;
 use crate::FsError;
+use crate::attributes::durability::{Durability, class_of, class_of_all};
 use crate::data::flush::many;
 use crate::data::flush::submit::{submit_dirty, submit_noting};
 use crate::data::flush::{along, background};
-use crate::durability::{Durability, class_of, class_of_all};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::{Call, Draft, Inodes, Why};

@@ -7,6 +7,7 @@
 
 use super::{atomic, read};
 use crate::FsError;
+use crate::attributes::flags::require_changeable;
 use crate::data::extents::lookup;
 use crate::data::extents::place::{self, Naming, Placement};
 use crate::data::extents::plan::{self, ExtentChanges};
@@ -19,7 +20,6 @@ use crate::data::memory::block::Block;
 use crate::data::memory::dirty::Logged;
 use crate::data::memory::{BLOCK, DataState};
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::types::Timestamp;
 use bytes::Bytes;

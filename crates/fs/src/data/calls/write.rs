@@ -2,6 +2,7 @@
 
 use super::{atomic, overwrite, read, truncate};
 use crate::FsError;
+use crate::attributes::flags::require_writable;
 use crate::data::extents::quota;
 use crate::data::extents::quota::Accepted;
 use crate::data::extents::room::reserve;
@@ -11,7 +12,6 @@ use crate::data::memory::atomic::AtomicWrite;
 use crate::data::memory::page::is_page;
 use crate::data::memory::ranges::count;
 use crate::filesystem::Filesystem;
-use crate::flags::require_writable;
 use crate::inode::Inode;
 use bytes::Bytes;
 use std::ops::Range;

@@ -2,11 +2,11 @@
 
 use super::lookup;
 use crate::FsError;
+use crate::attributes::quota::Held;
 use crate::data::memory::UNITS;
 use crate::data::memory::ranges::Ranges;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
-use crate::quota::Held;
 use std::ops::Range;
 use syncline_format::items::extent::Extent;
 

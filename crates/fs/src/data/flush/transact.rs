@@ -1,6 +1,7 @@
 //! Committing changes of file data: extents, logged size and inline data in one transaction.
 
 use crate::FsError;
+use crate::attributes::quota::Delta;
 use crate::data::extents::place::Naming;
 use crate::data::extents::plan::{self, ExtentChanges};
 use crate::data::extents::shares::Shares;
@@ -10,7 +11,6 @@ use crate::data::memory::preallocated::PreallocatedChange;
 use crate::data::memory::unplaced::UnplacedChange;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
-use crate::quota::Delta;
 use crate::receipt::Submitted;
 use crate::types::Timestamp;
 use bytes::Bytes;

@@ -2,8 +2,8 @@
 
 use super::{Deed, Plan};
 use crate::FsError;
-use crate::create::more_links;
-use crate::tmpfile::HeldOpen;
+use crate::names::create::more_links;
+use crate::names::tmpfile::HeldOpen;
 use crate::transact::known::{Known, Node};
 use crate::types::{Ino, ROOT};
 use std::collections::HashSet;

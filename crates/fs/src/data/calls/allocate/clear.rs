@@ -8,6 +8,7 @@
 use super::edges::{NewEdges, Parts};
 use super::preallocate::enable;
 use crate::FsError;
+use crate::attributes::flags::require_changeable;
 use crate::data::calls::atomic;
 use crate::data::calls::truncate::{self, extents_max};
 use crate::data::extents::place::{self, Naming};
@@ -22,7 +23,6 @@ use crate::data::memory::dirty::Logged;
 use crate::data::memory::preallocated::with_share;
 use crate::data::memory::ranges::{Ranges, count};
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::Inode;
 use smallvec::smallvec;
 use std::num::NonZeroU64;

@@ -4,6 +4,7 @@
 //! promises room, which `data/memory/preallocated.rs` keeps, and records it in items.
 
 use crate::FsError;
+use crate::attributes::flags::require_growable;
 use crate::data::calls::atomic;
 use crate::data::calls::truncate;
 use crate::data::extents::quota;
@@ -18,7 +19,6 @@ use crate::data::memory::preallocated::with_share;
 use crate::data::memory::ranges::{Ranges, number_ranges};
 use crate::data::memory::submission::Aim;
 use crate::filesystem::Filesystem;
-use crate::flags::require_growable;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
 use smallvec::smallvec;

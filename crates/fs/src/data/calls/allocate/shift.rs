@@ -5,6 +5,7 @@
 //! as it was or completely shifted. This limits the number of extents that can move.
 
 use crate::FsError;
+use crate::attributes::flags::require_changeable;
 use crate::data::calls::atomic;
 use crate::data::calls::truncate;
 use crate::data::extents::lookup;
@@ -21,7 +22,6 @@ use crate::data::memory::dirty::Logged;
 use crate::data::memory::ranges::{Ranges, count};
 use crate::data::memory::{BLOCK, unplaced};
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::Inode;
 use smallvec::smallvec;
 use std::num::NonZeroU64;

@@ -2,13 +2,13 @@
 
 use super::preallocate::preallocate;
 use crate::FsError;
+use crate::attributes::flags::require_changeable;
 use crate::data::calls::atomic;
 use crate::data::calls::rewrite;
 use crate::data::extents::lookup;
 use crate::data::flush::{throttle, writeback};
 use crate::data::memory::BLOCK;
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::Inode;
 use std::ops::Range;
 use std::sync::Arc;

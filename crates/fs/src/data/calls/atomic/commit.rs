@@ -3,6 +3,7 @@
 
 use super::{Open, require_part, spill};
 use crate::FsError;
+use crate::attributes::durability::class_of;
 use crate::data::calls::sync;
 use crate::data::extents::quota;
 use crate::data::flush::start::{self, Submission};
@@ -11,7 +12,6 @@ use crate::data::memory::atomic::AtomicWrite;
 use crate::data::memory::block::Block;
 use crate::data::memory::submission::Aim;
 use crate::data::memory::{BLOCK, ranges::number_ranges};
-use crate::durability::class_of;
 use crate::filesystem::Filesystem;
 use crate::receipt::{Call, Draft, Inodes, Submitted};
 use crate::types::Timestamp;

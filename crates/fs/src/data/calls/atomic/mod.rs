@@ -15,10 +15,10 @@ pub(in crate::data) use write::write_leased;
 
 use super::write::Writer;
 use crate::FsError;
+use crate::attributes::flags::require_changeable;
 use crate::data::memory::atomic::{Atomic, AtomicWrite};
 use crate::data::memory::preallocated::with_share;
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::types::Ino;
 use bytes::Bytes;

@@ -2,6 +2,7 @@
 
 use super::{Open, commit, spill};
 use crate::FsError;
+use crate::attributes::quota::Held;
 use crate::data::calls::write::{Writer, replaces, span};
 use crate::data::calls::{overwrite, read, truncate};
 use crate::data::extents::quota;
@@ -12,7 +13,6 @@ use crate::data::memory::block::Block;
 use crate::data::memory::ranges::count;
 use crate::data::memory::spilled::Stored;
 use crate::filesystem::Filesystem;
-use crate::quota::Held;
 use bytes::Bytes;
 use std::ops::Range;
 use syncline_device::AlignedBuf;

@@ -1,6 +1,8 @@
 //! Taking over blocks of a file into another file, or to another place in the same.
 
 use crate::FsError;
+use crate::attributes::flags::require_writable;
+use crate::attributes::quota::Held;
 use crate::data::calls::{atomic, truncate};
 use crate::data::extents::quota;
 use crate::data::extents::room::reserve;
@@ -12,10 +14,8 @@ use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
 use crate::data::memory::BLOCK;
 use crate::data::memory::dirty::Logged;
 use crate::filesystem::Filesystem;
-use crate::flags::require_writable;
 use crate::inode::Inode;
 use crate::inode_change::Leases;
-use crate::quota::Held;
 use smallvec::smallvec;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;

@@ -179,7 +179,7 @@ fn the_image_grows_meanwhile_and_shrinks_after_a_crash() {
     // The blocks that nothing names lie behind the new end, too.
     let crashed = mount.device.snapshot();
     let mut progress = |_| {};
-    let shrinking = crate::shrink::shrink(
+    let shrinking = crate::whole::shrink::shrink(
         crashed.clone(),
         StoreOptions::default(),
         mount.spawn.clone(),

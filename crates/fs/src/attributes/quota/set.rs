@@ -147,7 +147,7 @@ impl Filesystem {
             let within = self.is_within(&root, dir.ino).await;
             // A removed directory that is still in use lies nowhere, and its former parents may be
             // gone.
-            if crate::directory::require_alive(&root).is_ok() && within? {
+            if crate::names::directory::require_alive(&root).is_ok() && within? {
                 return Err(FsError::QuotaNested);
             }
             // Everything below a root counts in its quota, unless setting that quota was
@@ -163,7 +163,7 @@ impl Filesystem {
         self.store.keep_number(number).await?;
         let _room = self.admit_growth().await?;
         let _lease = dir.lease.write().await;
-        crate::directory::require_alive(dir)?;
+        crate::names::directory::require_alive(dir)?;
         let quota = Quota {
             root: dir.ino,
             flags: QUOTA_BEING_SET,

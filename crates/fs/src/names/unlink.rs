@@ -1,12 +1,12 @@
 //! Removing names.
 
 use crate::FsError;
-use crate::directory::{check_name, delete_entry};
+use crate::attributes::flags::require_changeable;
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::inode_change::{InodeChanges, lease_all};
-use crate::parents::ParentsPlan;
+use crate::names::directory::{check_name, delete_entry};
+use crate::names::parents::ParentsPlan;
 use crate::types::{FileType, Ino};
 use std::sync::Arc;
 use syncline_store::{Admission, Transaction};

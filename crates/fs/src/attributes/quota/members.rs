@@ -7,10 +7,10 @@
 use super::Delta;
 use crate::FsError;
 use crate::data;
-use crate::directory::decode_entry;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::inode_change::InodeChanges;
+use crate::names::directory::decode_entry;
 use crate::types::{FileType, Ino};
 use std::sync::Arc;
 use syncline_format::{Key, Kind};

@@ -1,9 +1,9 @@
 //! Listing directories.
 
 use crate::FsError;
-use crate::directory::decode_entry;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::names::directory::decode_entry;
 use crate::types::{Attributes, DirectoryEntry, FileType, Ino, Timestamp};
 use std::sync::Arc;
 use syncline_format::{Key, Kind};

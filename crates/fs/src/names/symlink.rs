@@ -1,9 +1,9 @@
 //! Symbolic links.
 
 use crate::FsError;
-use crate::create::NewInode;
 use crate::filesystem::Filesystem;
 use crate::inode::{LinkTarget, Meta};
+use crate::names::create::NewInode;
 use crate::types::{Attributes, Caller, FileType, Ino};
 use bytes::Bytes;
 use syncline_store::Transaction;

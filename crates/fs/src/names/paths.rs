@@ -3,7 +3,7 @@
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::parents::{ParentName, decode_parent};
+use crate::names::parents::{ParentName, decode_parent};
 use crate::types::{FileType, Ino, ROOT};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};

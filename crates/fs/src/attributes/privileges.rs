@@ -2,12 +2,12 @@
 //! capabilities.
 
 use crate::FsError;
+use crate::attributes::flags::require_growable;
+use crate::attributes::xattr_place::Place;
 use crate::filesystem::Filesystem;
-use crate::flags::require_growable;
 use crate::inode::Inode;
 use crate::inode_change::{InodeChange, InodeChanges};
 use crate::types::{FileType, Ino};
-use crate::xattr_place::Place;
 use std::sync::Arc;
 use syncline_format::items::inode::FLAG_CAPABILITY;
 use syncline_store::{Admission, Transaction};

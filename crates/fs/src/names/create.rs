@@ -1,12 +1,12 @@
 //! New inodes and new names.
 
 use crate::FsError;
+use crate::attributes::flags::{require_changeable, require_growable};
 use crate::data;
-use crate::directory::{Entry, check_name, put_entry, require_alive};
 use crate::filesystem::Filesystem;
-use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
 use crate::inode_change::{InodeChanges, lease_all};
+use crate::names::directory::{Entry, check_name, put_entry, require_alive};
 use crate::types::{Attributes, Caller, FileType, Ino, NewMode, ROOT, Timestamp};
 use syncline_store::{Canary, Transaction};
 
@@ -177,7 +177,7 @@ impl Filesystem {
                 return Err(FsError::NotFound);
             }
             if !self.store.breaks(Canary::LinkedOrphanStays) {
-                transaction.delete(crate::orphan::key(ino));
+                transaction.delete(crate::names::orphan::key(ino));
             }
         }
         change.attr.nlink = more_links(change.attr.nlink)?;

@@ -1,11 +1,11 @@
 //! Files created without a name (O_TMPFILE), which may be given one.
 
 use crate::FsError;
-use crate::create::NewInode;
+use crate::attributes::flags::require_growable;
+use crate::attributes::quota::Held;
 use crate::filesystem::Filesystem;
-use crate::flags::require_growable;
 use crate::inode::{Inode, Meta};
-use crate::quota::Held;
+use crate::names::create::NewInode;
 use crate::types::{Attributes, Caller, FileType, Ino, NewMode};
 use std::sync::Arc;
 use syncline_store::{Canary, Transaction};
@@ -67,7 +67,7 @@ impl Filesystem {
     /// Puts the orphan item of an inode without names.
     pub(crate) fn put_orphan(&self, transaction: &mut Transaction, ino: Ino) {
         if !self.store.breaks(Canary::OrphanNotListed) {
-            transaction.put(crate::orphan::key(ino), bytes::Bytes::new());
+            transaction.put(crate::names::orphan::key(ino), bytes::Bytes::new());
         }
     }
 

@@ -1,15 +1,15 @@
 //! Extended attributes, as callers see them. The kernel handles namespaces and permissions.
 
 use crate::FsError;
-use crate::acl::is_acl;
+use crate::attributes::acl::is_acl;
+use crate::attributes::flags::require_changeable;
+use crate::attributes::privileges::CAPABILITY;
+use crate::attributes::quota::Held;
+use crate::attributes::xattr_place::{Place, XattrSearch, decode_xattr};
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::Inode;
 use crate::inode_change::{InodeChange, InodeChanges};
-use crate::privileges::CAPABILITY;
-use crate::quota::Held;
 use crate::types::{Ino, XattrMode};
-use crate::xattr_place::{Place, XattrSearch, decode_xattr};
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::items::inode::FLAG_CAPABILITY;

@@ -1,12 +1,12 @@
 //! Reading and changing attributes.
 
 use crate::FsError;
+use crate::attributes::flags::{require_changeable, require_growable};
+use crate::attributes::privileges::without_privileges;
 use crate::data;
 use crate::filesystem::Filesystem;
-use crate::flags::{require_changeable, require_growable};
 use crate::inode::Inode;
 use crate::inode_change::{InodeChange, InodeChanges};
-use crate::privileges::without_privileges;
 use crate::types::{Attributes, Caller, FileType, Ino, SetAttributes, SetTime, Timestamp};
 use std::sync::Arc;
 use syncline_store::{Admission, Canary, Transaction};

@@ -1,17 +1,17 @@
 //! Renaming: one transaction, whether it replaces, moves or exchanges.
 
 use crate::FsError;
-use crate::create::{NewInode, more_links};
+use crate::attributes::flags::{require_changeable, require_growable};
+use crate::attributes::quota::Delta;
 use crate::data;
-use crate::directory::{Entry, check_name, delete_entry, put_entry, require_alive};
 use crate::filesystem::Filesystem;
-use crate::flags::{require_changeable, require_growable};
 use crate::inode::{Inode, InodeState, Meta};
 use crate::inode_change::{InodeChanges, Leases, lease_all};
-use crate::parents::{NameIn, ParentsPlan};
-use crate::quota::Delta;
+use crate::names::create::{NewInode, more_links};
+use crate::names::directory::{Entry, check_name, delete_entry, put_entry, require_alive};
+use crate::names::parents::{NameIn, ParentsPlan};
+use crate::names::unlink::require_empty;
 use crate::types::{Caller, FileType, Ino, ROOT, RenameFlags};
-use crate::unlink::require_empty;
 use std::sync::Arc;
 use syncline_store::{Admission, Canary, Transaction};
 use syncline_sync::asynchronous::MutexGuard;

@@ -2,11 +2,11 @@
 //! them; after a crash they are found by their orphan items.
 
 use crate::FsError;
+use crate::attributes::quota::Delta;
 use crate::data;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::patience::Patience;
-use crate::quota::Delta;
 use crate::types::{FileType, Ino, ROOT};
 use bytes::Bytes;
 use std::collections::VecDeque;

@@ -5,14 +5,14 @@
 //! directory's default list. Each of these is one transaction with the change it belongs to.
 
 use crate::FsError;
-use crate::create::NewInode;
+use crate::attributes::flags::require_changeable;
+use crate::attributes::xattr::size_of;
+use crate::attributes::xattr_place::{Place, XattrSearch};
 use crate::filesystem::Filesystem;
-use crate::flags::require_changeable;
 use crate::inode::{Inode, Meta};
 use crate::inode_change::{InodeChange, InodeChanges};
+use crate::names::create::NewInode;
 use crate::types::{FileType, Ino, NewMode};
-use crate::xattr::size_of;
-use crate::xattr_place::{Place, XattrSearch};
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::items::hash_offsets;

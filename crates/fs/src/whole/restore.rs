@@ -3,12 +3,12 @@
 //! For the receiver of a stream, which works on a branch that nobody else sees. Everything else it
 //! does by the calls that everybody has.
 
-use crate::create::NewInode;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, LinkTarget, Meta};
 use crate::inode_change::InodeChanges;
+use crate::names::create::NewInode;
+use crate::names::symlink::TARGET_BYTES_MAX;
 use crate::options::AccessTime;
-use crate::symlink::TARGET_BYTES_MAX;
 use crate::types::{Caller, FileType, Ino, Timestamp};
 use crate::{FsError, Options, data};
 use bytes::Bytes;
