@@ -29,8 +29,8 @@
  * close. Files and directories may be closed after their image; it stays locked until then. Handles do not survive fork(2):
  * the threads that serve them stay behind.
  *
- * Pointers. Strings end with a zero byte and need not be UTF-8. What a call reads or fills must stay where it is, and unchanged by
- * others, until it returns; nothing is kept longer. Calls that fill a buffer of the caller's return the length of the whole
+ * Pointers. Strings end with a zero byte and need not be UTF-8. The memory that a call reads or fills must stay in place, and unchanged
+ * by others, until it returns; no call holds a pointer longer. Calls that fill a buffer of the caller's return the length of the whole
  * result (for text without the zero byte that is stored too); with size 0 they only return it, and -ERANGE means that it did not
  * fit and nothing was stored.
  *

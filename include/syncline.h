@@ -2,11 +2,11 @@
 /*
  * Calls that Syncline mounts answer beyond POSIX. Header only; needs nothing but the C library.
  *
- *   syncline_fsync2(fds, count)    fsync of many files with one log batch and at most one flush. What of them was not logged
- *                                  before comes back all or nothing after a crash.
- *   syncline_fbarrier(fds, count)  Orders without making durable: after a crash, what was written to these files before is
- *                                  there if anything that was written, created or changed afterwards is, anywhere in the
- *                                  filesystem. Waits for no flush.
+ *   syncline_fsync2(fds, count)    fsync of many files with one log batch and at most one flush. After a crash, their changes
+ *                                  that were not logged before come back all or nothing.
+ *   syncline_fbarrier(fds, count)  Orders without making durable: if anything that was written, created or changed after the
+ *                                  barrier survives a crash, anywhere in the filesystem, then so does all data written to these
+ *                                  files before it. Waits for no flush.
  *
  * All must be regular files or directories, open on one mount. Both return 0, or -1 with errno:
  *
@@ -16,12 +16,12 @@
  *   EFBIG   fsync2 only: more than 64 MiB of unwritten data in all; nothing was done: fsync(2) the large ones first
  *   ENOSPC, EIO, EROFS  as from fsync(2)
  *
- * The kernel passes on what was written with write(2); pages that were written through mmap(2) are pushed out here first.
+ * The kernel passes on data written with write(2); pages that were written through mmap(2) are written back here first.
  *
- *   syncline_set_quota(fd, bytes, inodes)  Limits what everything below a directory may have together; fd is the directory. 0 is
- *                                          no limit, SYNCLINE_LIMIT_STAYS leaves one as it is. Counts what is there first. What
- *                                          would pass a limit later fails with EDQUOT.
- *   syncline_remove_quota(fd)              Takes the directory's quota away; its contents stay as they are.
+ *   syncline_set_quota(fd, bytes, inodes)  Limits the bytes and inodes of the tree below a directory; fd is the directory. 0 is no
+ *                                          limit, SYNCLINE_LIMIT_STAYS leaves one as it is. Counts the present files first.
+ *                                          Later changes beyond a limit fail with EDQUOT.
+ *   syncline_remove_quota(fd)              Removes the directory's quota; the files stay as they are.
  *   syncline_quota(fd, text, size)         The directory's limits and what its tree uses, as JSON; statvfs(2) in the tree tells
  *                                          the room that is left. Returns the length of the whole text, of which as much as fits is
  *                                          written, with a NUL behind it, as snprintf(3) does.

@@ -12,7 +12,7 @@ use syncline::Transaction;
 #[derive(FromPyObject)]
 pub struct Change<'py>(String, Inside, More<'py>);
 
-/// What a change needs besides its path.
+/// The parameters of a change after its path.
 #[derive(FromPyObject)]
 enum More<'py> {
     #[pyo3(transparent)]

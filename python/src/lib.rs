@@ -1,4 +1,4 @@
-//! Syncline for Python: the part in Rust. What Python programs see is in `syncline/__init__.py`; this module is `_syncline`.
+//! Syncline for Python: the part in Rust. The interface for Python programs is in `syncline/__init__.py`; this module is `_syncline`.
 //!
 //! Every call that may wait for the device lets other Python threads run meanwhile.
 

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is known about a file, with the names that os.stat_result has.
+/// The attributes of a file, with the names of os.stat_result.
 #[pyclass(frozen, get_all, module = "syncline")]
 pub struct Stat {
     st_ino: u64,

@@ -67,7 +67,7 @@ class SynclineTransaction(Transaction):
         finally:
             for file in pending:
                 file.discard()
-            # The rest of what fsspec does.
+            # The rest of fsspec's own work.
             super().complete(commit)
 
 

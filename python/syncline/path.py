@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ._syncline import Stat
     from .filesystem import Filesystem
 
-#: What calls take for a path inside an image.
+#: The types that calls accept as a path inside an image.
 Inside: TypeAlias = "str | os.PathLike[str] | Path"
 
 

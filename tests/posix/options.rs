@@ -280,17 +280,17 @@ fn umount_returns_when_all_is_written() {
             daemon=$(./program stats --json mnt | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*')
             # The ways differ in how umount(8) looks for the helper.
             if [ $round = 1 ]; then umount mnt; else umount "$1/mnt"; fi
-            # It has let go of everything, whoever still has to reap it.
+            # It has ended, even if its parent has not reaped it yet.
             if [ -e /proc/$daemon/stat ] && ! grep -q ') Z' /proc/$daemon/stat; then echo "the daemon is still there" >&2; exit 1; fi
             ./program info image | grep -q clean
         done
         if grep -q "$1/mnt" /run/mount/utab; then exit 1; fi
-        # Who is in the way gets the answer of umount(8).
+        # While a file is open, umount(8) says so.
         mount -t syncline "$1/image" "$1/mnt"
         exec 3>mnt/open
         code=0; umount mnt 2>said || code=$?
         test $code = 32 && grep -q "in use" said
-        # Lazily it goes at once, whoever still has files open.
+        # A lazy unmount ends at once, also while files are open.
         umount -l mnt
         exec 3>&-
     "#,

@@ -339,7 +339,7 @@ mod tests {
             .collect()
     }
 
-    /// What the shell's `$token` may stand for.
+    /// A value for the shell's `$token`.
     fn token() -> String {
         let position = Position { records: 7, checksum: 5 };
         let token = Token { uuid: [1; 16], filesystem_features: 0, created_ns: 3, parent_ns: 0, position };

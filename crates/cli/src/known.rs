@@ -13,7 +13,7 @@ pub const LOOK_AT_BYTES: usize = 512 << 10;
 /// A format: its name, the offset of its magic number, and the number.
 struct Known(&'static str, usize, &'static [u8]);
 
-/// The name of what `syncline send` writes.
+/// The name of the format of `syncline send`.
 pub const STREAM: &str = "a stream of 'syncline send'";
 /// The name of a filesystem of our own.
 pub const FILESYSTEM: &str = "a Syncline filesystem";

@@ -20,7 +20,7 @@ pub fn next_step(error: &DeviceError) -> Cow<'static, str> {
     }
 }
 
-/// Who may ask a daemon if the caller may not. The kernel lets only the daemon's user in, not even
+/// Names the users who may ask a daemon, for a caller who may not. The kernel lets only the daemon's user in, not even
 /// root, unless the mount allows others.
 pub fn of_asking() -> &'static str {
     match rustix::process::geteuid().is_root() {

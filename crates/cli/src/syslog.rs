@@ -29,7 +29,7 @@ impl Syslog {
 impl Write for Syslog {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         if self.socket.send(message).is_err() {
-            // Its reader may have been started anew.
+            // Its reader may have been restarted.
             self.socket.connect(&self.path)?;
             self.socket.send(message)?;
         }
@@ -118,7 +118,7 @@ mod tests {
             read(&reader),
             format!("<28>syncline[{pid}]: /srv/data: WARN syncline_store: the device fails")
         );
-        // Its reader is started anew.
+        // Its reader is restarted.
         drop(reader);
         std::fs::remove_file(&path).unwrap();
         let reader = UnixDatagram::bind(&path).unwrap();

@@ -1,5 +1,5 @@
-//! `syncline cp`: what comes out of an image is what was in it, and meets what is there already as
-//! with cp(1).
+//! `syncline cp`: copies equal their originals in the image, and existing files are treated as by
+//! cp(1).
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;

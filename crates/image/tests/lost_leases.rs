@@ -70,8 +70,8 @@ fn what_was_begun_before_a_take_over_does_not_come_after_it() {
     }
 }
 
-/// Who only reads an export that can't be written has no lease. He waits for a holder like a writer,
-/// rather than to call one alive that died long ago.
+/// A reader of an export that can't be written has no lease. It waits for a holder as a writer does,
+/// and does not call one alive that died long ago.
 #[test]
 fn a_reader_is_refused_by_a_holder_that_lives_and_outlives_one_that_died() {
     let directory = tempfile::tempdir().unwrap();

@@ -33,7 +33,7 @@ pub enum StreamError {
         what: &'static str,
     },
     /// A record is whole, but asks for something impossible.
-    #[error("record {record} of the stream is refused: {what}; make the stream anew with 'syncline send'")]
+    #[error("record {record} of the stream is refused: {what}; make a new stream with 'syncline send'")]
     Refused {
         /// The number of the record.
         record: u64,

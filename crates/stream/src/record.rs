@@ -43,7 +43,7 @@ pub struct Restored {
 }
 
 /// One step of a stream. Inodes are known by their numbers; offsets and lengths are in bytes.
-#[allow(missing_docs, reason = "fields have the names of what they are")]
+#[allow(missing_docs, reason = "the names of the fields say it")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     /// Make an inode, without a name so far.

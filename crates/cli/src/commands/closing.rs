@@ -78,7 +78,7 @@ impl Closing {
         if kernel == Kernel::HasGone {
             self.claim_again();
         }
-        // What has come of a stream is kept, if that was asked for.
+        // Saves the received part of a stream, if that was asked for.
         self.transfers.close();
         tracing::info!(%image, "unmounted; writing everything back");
         let closed = image::close(&self.fs);

@@ -38,7 +38,7 @@ pub fn open_read_only(path: &Path) -> Result<Arc<dyn Device>, Failure> {
     Ok(open(path, &How::reading())?.device())
 }
 
-/// Opens an image, wherever it is. Who has to wait for another host's lease is told so.
+/// Opens an image, wherever it is. Reports a wait for another host's device lease.
 pub fn open(path: &Path, how: &How) -> Result<Image, DeviceError> {
     Image::open(path, &telling(path, how))
 }

@@ -21,7 +21,7 @@ impl ImageFile {
         Some(Self { path: path.to_owned(), device: file.dev(), inode: file.ino() })
     }
 
-    /// What has become of it, if a filesystem of this size would not be found whole at its path.
+    /// Describes the change of the file, if a filesystem of this size is not whole at its path.
     pub fn change(&self, size_bytes: u64) -> Option<String> {
         let gone =
             "it was deleted, moved or replaced; if it is not elsewhere, save the files before you unmount";

@@ -10,7 +10,7 @@ use syncline_fuse::SyncReach;
 use syncline_image::Image;
 use uuid::Uuid;
 
-/// What to do where it does not.
+/// The advice for mounts that sync(2) does not reach.
 pub const WITHOUT: &str = "fsync does, and 'syncline sync --all DIR'";
 
 /// The block device for a mount, or why it gets none.

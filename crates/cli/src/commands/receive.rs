@@ -92,7 +92,7 @@ fn receive(args: &Args, input: impl Read + Send + 'static) -> Result<String, Fai
     Ok(received.snapshot.name)
 }
 
-/// Opens the image, or the one behind a mount, beside whoever writes to it.
+/// Opens the image, or the one behind a mount, for reading while another process writes to it.
 fn beside(args: &Args) -> Result<Arc<dyn Device>, Failure> {
     let path = image_of(&args.image)?;
     let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
@@ -100,7 +100,7 @@ fn beside(args: &Args) -> Result<Arc<dyn Device>, Failure> {
     Ok(opened.map_err(|error| Failure::from(error).about(&args.image))?.device())
 }
 
-/// What the image keeps of a stream.
+/// The saved part of a stream.
 fn kept(args: &Args) -> Result<Kept, Failure> {
     let about = |failure: Failure| failure.about(&args.image);
     let device = beside(args)?;
@@ -141,7 +141,7 @@ fn nothing_kept() -> Failure {
     Failure::new("nothing is kept of a stream").next("send it from its beginning, without --resume")
 }
 
-/// Removes what is kept.
+/// Removes the saved part.
 fn abandon(args: &Args) -> Outcome {
     let about = |failure: Failure| failure.about(&args.image);
     let read = block_on(syncline_store::read_snapshots(&beside(args)?));

@@ -179,7 +179,7 @@ fn follows(one: &Value, next: &Value) -> bool {
     same && is_data && block(one).is_some_and(|at| block(next) == Some(at + 1))
 }
 
-/// The next step for what was found: no repair mends data.
+/// The next step for these findings: no repair mends data.
 fn next_step(report: &Value) -> String {
     let is = |finding: &Value, names: &[&str]| names.contains(&text(&finding["name"]));
     let data = ["data-damaged", "data-unreadable"];

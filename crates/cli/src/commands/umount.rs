@@ -442,8 +442,8 @@ fn not_closed_well(image: &Path) -> Failure {
     Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced")
 }
 
-/// An image on a network may be taken over while its daemon writes what is left. What another host
-/// made of it is clean, and lacks that.
+/// An image on a network may be taken over while its daemon writes the last changes. Then the other
+/// host's clean image lacks them.
 fn require_same_mount(image: &Path, superblock: &Superblock, epoch: Option<&str>) -> Result<(), Failure> {
     if epoch.is_none_or(|epoch| epoch == figures::epoch(superblock)) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! A file that has its name only when it is whole. What is there already stays: it may be an image,
-//! even the one that is read.
+//! A file that gets its name only when it is whole. It never replaces an existing file, which may be
+//! an image, even the one that is read.
 
 use crate::failure::{Cause, Failure};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};

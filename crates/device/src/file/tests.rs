@@ -474,8 +474,8 @@ fn what_was_made_can_be_read_beside_its_maker() {
     drop(patiently(|| FileDevice::open(&path, OpenOptions::default())).unwrap());
 }
 
-/// A loop device that gives a mount its name keeps nobody from the image, dead or alive, and goes by
-/// itself.
+/// A loop device that gives a mount its name excludes nobody from the image, dead or alive, and the
+/// kernel removes it by itself.
 #[test]
 fn the_loop_device_of_a_mount_is_no_way_to_its_image() {
     let (_place, path) = image();
@@ -522,7 +522,7 @@ fn mounts_made_at_once_have_a_device_each() {
     });
 }
 
-/// What is no file has a device as well.
+/// A location that is no file has a device too.
 #[test]
 fn a_name_without_a_file_gets_a_loop_device() {
     let Ok(named) = MountDevice::called("nbd://host/export", 9) else {

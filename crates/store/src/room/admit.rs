@@ -34,7 +34,7 @@ pub enum Admission {
     Finish,
 }
 
-/// Upper bound of what a change may put into memory. A change is admitted before its exact size is
+/// Upper bound of the memory that a change may take. A change is admitted before its exact size is
 /// known.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ChangeSize {

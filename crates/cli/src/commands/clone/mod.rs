@@ -29,7 +29,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The counts of what was cloned.
+/// The numbers of cloned files, directories and so on.
 #[derive(Default, Serialize)]
 struct Report {
     files: u64,

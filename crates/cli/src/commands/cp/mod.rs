@@ -1,7 +1,7 @@
 //! `syncline cp`: copies files and trees out of an image or a snapshot that is not mounted.
 //!
-//! Names, links and types meet what is there already as with cp(1). An entry that can't be copied
-//! is told, and the others are copied: so a damaged image gives what can still be read.
+//! Existing files and directories are treated as by cp(1). An entry that can't be copied is
+//! reported, and the others are copied: so a damaged image gives all readable files.
 
 mod attributes;
 mod tree;

@@ -72,7 +72,7 @@ impl<'a> Copier<'a> {
         self.entry(path, metadata, target);
     }
 
-    /// Copies an entry with everything below it. What fails is told, and the rest goes on.
+    /// Copies an entry with everything below it. Reports failures, and copies the rest.
     fn entry(&mut self, path: &Path, metadata: &Metadata, target: &Path) {
         let copied = match metadata.file_type() {
             FileType::Directory => self.directory(path, metadata, target),
@@ -264,7 +264,7 @@ impl<'a> Copier<'a> {
     }
 
     fn xattrs(&self, path: &Path, metadata: &Metadata) -> Result<Xattrs, Error> {
-        // Reading those of a link would read those of what it leads to.
+        // Reading the attributes of a link would read those of its target.
         if metadata.is_symlink() {
             return Ok(Vec::new());
         }

@@ -257,8 +257,8 @@ fn run_command(args: &Args, mounted: &Mounted, recorder: &Arc<Recorder>) -> Resu
     Ok(Ran::Ended { code: u8::try_from(code).unwrap_or(1), truncated })
 }
 
-/// A terminal for COMMAND's output, which programs flush after each line; a pipe where there are no
-/// terminals to be had.
+/// A terminal for COMMAND's output, which programs flush after each line; a pipe where no terminal
+/// can be made.
 fn terminal() -> io::Result<(Box<dyn Read + Send>, Stdio)> {
     if let Ok((ours, its)) = pty_process::blocking::open() {
         return Ok((Box::new(ours), its.as_fd().try_clone_to_owned()?.into()));

@@ -34,7 +34,7 @@ fn told(superblock: &Superblock) -> Value {
     })
 }
 
-/// The newest superblock, and a list of what could not be read.
+/// The newest superblock, and a list of the unreadable parts.
 pub fn info(image: &Image) -> Answer {
     let mut answer = told(image.superblock()?);
     answer["device_blocks"] = image.blocks().into();

@@ -115,7 +115,7 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The positions of what the rules keep, among times in ascending order.
+/// The positions of the snapshots that the rules keep, among times in ascending order.
 fn kept(times: &[u64], rules: &[Rule]) -> BTreeSet<usize> {
     let mut kept = BTreeSet::new();
     for rule in rules {

@@ -93,7 +93,7 @@ impl Files {
         Ok(())
     }
 
-    /// Sorts anew.
+    /// Sorts again.
     pub fn sort_by(&mut self, sort: Sort) {
         self.sort = sort;
         self.list.sort_by_key(|NamedFile { busy, .. }| {
