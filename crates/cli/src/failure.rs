@@ -203,7 +203,7 @@ const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 const DAEMON_HAS_GONE: &str =
     "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
 
-/// The next step for a device that does not do what it is asked for.
+/// The next step for a device that fails or refuses requests.
 const DEVICE_FAILED: &str = "the device failed: see the kernel's log ('dmesg'), and save what can be read";
 
 /// The next step where a daemon answers EIO.

@@ -92,7 +92,7 @@ mod tests {
             let mut text = String::new();
             reader.read_to_string(&mut text).map(|_| text)
         });
-        // Once somebody reads, writing continues and reports what is missing.
+        // Once somebody reads, writing continues and reports the missing lines.
         let left_out = || thread.queue.error_counter().dropped_lines();
         loop {
             let before = left_out();
@@ -110,7 +110,7 @@ mod tests {
         assert!(text.ends_with("the last line\n"));
     }
 
-    /// An output that takes nothing until it may, and keeps what it is given in one write.
+    /// An output that takes nothing until it may, and stores the bytes of one write.
     struct Messages {
         asked: std::sync::mpsc::Sender<()>,
         may: std::sync::mpsc::Receiver<()>,

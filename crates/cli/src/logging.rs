@@ -143,7 +143,7 @@ fn log_warnings() {
     }
 }
 
-/// Called when the program is about to end: writes what was logged, if somebody reads it.
+/// Called when the program is about to end: writes the pending log lines, if somebody reads them.
 pub fn end() {
     if let Some(thread) = THREAD.get() {
         thread.end();

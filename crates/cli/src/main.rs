@@ -302,8 +302,8 @@ fn main() -> ExitCode {
     let (cli, named) = match parse(words()) {
         Ok(parsed) => parsed,
         Err(error) => {
-            // Error messages repeat what was typed wrongly, so parse it again with control
-            // characters escaped.
+            // Error messages repeat the wrong words, so parse them again with control characters
+            // escaped.
             let harmless = parse(words().map(|word| printed::one_line(word.to_string_lossy()).into()));
             return refuse(harmless.err().unwrap_or(error), role);
         }
@@ -324,7 +324,7 @@ fn outlive_limits() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// Reports what is wrong with the command line, or shows the help that was asked for.
+/// Reports an error of the command line, or prints the requested help.
 fn refuse(mut error: clap::Error, role: Role) -> ExitCode {
     suggestions::mend(&mut error, &definition());
     // If not even this can be printed, there is nothing to do.

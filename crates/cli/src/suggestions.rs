@@ -1,5 +1,5 @@
-//! What an error about the command line says besides: only commands that exist and are shown, and
-//! for some wrong words what was meant.
+//! Suggestions for an error of the command line: only visible commands, and for some wrong words
+//! the right one.
 
 use clap::Command;
 use clap::builder::StyledStr;
@@ -12,7 +12,7 @@ const ELSEWHERE: [(&str, &str); 3] = [
     ("rollback", "'syncline snapshot rollback IMAGE NAME' makes a snapshot the filesystem"),
 ];
 
-/// Makes the suggestions of an error those that help.
+/// Replaces the suggestions of an error by helpful ones.
 pub fn mend(error: &mut clap::Error, definition: &Command) {
     leave_out_hidden(error, definition);
     if error.kind() != ErrorKind::InvalidSubcommand {
@@ -26,7 +26,7 @@ pub fn mend(error: &mut clap::Error, definition: &Command) {
         }
         None => return,
     };
-    // What merely looks like the word is not what was meant.
+    // A word that merely looks similar was not meant.
     error.remove(ContextKind::SuggestedSubcommand);
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
 }

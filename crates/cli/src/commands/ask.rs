@@ -172,7 +172,7 @@ pub fn process_behind(mount: &MountEntry) -> Option<u32> {
     if mounts().ok()?.iter().any(is_other) {
         return None;
     }
-    // A lease tells of hosts, and no lock of this host is on what is elsewhere.
+    // A device lease names hosts, and this host has no lock on an image elsewhere.
     if syncline_image::is_remote(Path::new(&mount.image)) {
         return None;
     }

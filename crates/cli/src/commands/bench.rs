@@ -1,5 +1,5 @@
 //! `syncline bench`: measures Syncline, and on request Syncline without some of its mechanisms,
-//! beside the kernel's filesystems and one that keeps nothing.
+//! against the kernel's filesystems and one that stores nothing.
 
 use super::interrupt;
 use crate::failure::{Failure, Outcome};

@@ -1,5 +1,5 @@
-//! `fsck.syncline -a`, as run at boot: nothing needs to be checked, as mounting recovers whatever a
-//! crash left, but what is no image at all is told.
+//! `fsck.syncline -a`, as run at boot: mounting recovers from a crash, so nothing is checked,
+//! except that there is an image.
 
 use super::check::{OPERATIONAL_ERROR, not_checked};
 use crate::failure::{Failure, Outcome};

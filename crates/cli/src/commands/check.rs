@@ -1,4 +1,4 @@
-//! `syncline check`: reads everything and reports what is wrong; with `--repair` mends what it can.
+//! `syncline check`: reads everything and reports damage; with `--repair` repairs it.
 
 use super::found::{self, Paths};
 use super::image;
@@ -212,7 +212,7 @@ fn print_summary(image: &Path, report: &Report) {
     }
 }
 
-/// Prints each change in a line, and what is left.
+/// Prints each change in a line, and the remaining findings.
 fn print_repair(path: &Path, repair: &Repair, paths: &Paths, preen: bool) {
     let image = path.display();
     let shown = if repair.refused.is_some() { &repair.before.findings } else { &repair.changes };

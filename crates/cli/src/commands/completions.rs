@@ -1,4 +1,4 @@
-//! `syncline completions`: what a shell needs to complete command lines.
+//! `syncline completions`: a script with which a shell completes command lines.
 
 use crate::failure::Outcome;
 use crate::printed;

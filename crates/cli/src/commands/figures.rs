@@ -27,8 +27,8 @@ pub fn namespace_of_processes() -> Option<String> {
     Some(std::fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
 }
 
-/// The log epoch, which tells the mounts of an image apart: each draws one of its own, and keeps it
-/// as long as its log can be written.
+/// The log epoch, which distinguishes the mounts of an image: each draws its own, and has it as
+/// long as its log can be written.
 pub fn epoch(superblock: &Superblock) -> String {
     superblock.epoch.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -92,8 +92,8 @@ pub fn register(
     });
 }
 
-/// Makes the daemon of a filesystem in memory answer what it can without an image. `umount` does not
-/// look for one then, which should have become clean.
+/// Makes the daemon of a filesystem in memory answer the questions that need no image. `umount`
+/// then expects no image to be clean.
 pub fn register_without_image(session: &Arc<Session>, fs: &Arc<Filesystem>, spawn: Arc<dyn Spawn>) {
     let control = session.control();
     let scrub = Scrub::new(fs.store(), spawn);

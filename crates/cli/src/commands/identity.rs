@@ -59,13 +59,13 @@ impl FromStr for NewUuid {
     }
 }
 
-/// Label, UUID and size, and what else an image tells of itself.
+/// Label, UUID, size and further figures of an image.
 pub struct Identity {
     pub label: String,
     pub uuid: Uuid,
     /// The size of the filesystem, if its daemon tells it.
     pub size_bytes: Option<u64>,
-    /// Its daemon says that part of a stream is kept.
+    /// Its daemon says that it has saved part of a stream.
     pub part_of_stream: bool,
 }
 

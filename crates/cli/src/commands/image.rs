@@ -43,7 +43,7 @@ pub fn open(path: &Path, how: &How) -> Result<Image, DeviceError> {
     Image::open(path, &telling(path, how))
 }
 
-/// The same options, which tell people what is being waited for.
+/// These options, with messages about waits.
 fn telling(path: &Path, how: &How) -> How {
     // One that lives is found within a third of its lease, and then this is refused.
     const TOLD_AFTER: Duration = Duration::from_secs(4);

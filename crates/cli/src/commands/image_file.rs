@@ -1,6 +1,5 @@
-//! The image file below a mount. Somebody may delete, replace or shorten it meanwhile: the daemon goes
-//! on with the file that it has open, and nothing fails before the mount has ended or reads what is
-//! gone.
+//! The image file below a mount. Somebody may delete, replace or shorten it meanwhile: the daemon
+//! uses the file that it has open, and nothing fails until the mount ends or reads a missing block.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! `syncline info`: the information in an image's superblock, or what a mount's daemon knows of it.
+//! `syncline info`: the information in an image's superblock, or from a mount's daemon.
 
 use super::identity::identity_of_mount;
 use super::stats::{network, summary};
@@ -47,7 +47,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the daemon of a mounted filesystem, whose superblock is behind what it has in memory.
+/// Asks the daemon of a mounted filesystem, since its superblock is older than its memory.
 fn of_mount(args: &Args) -> Outcome {
     ask::require_answer(&args.source, ask::PATIENCE)?;
     let identity = identity_of_mount(&args.source)?;
@@ -93,10 +93,10 @@ fn of_mount(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The number of snapshots, and the bytes that only they use: read from the image beside its daemon,
-/// where that can be done.
+/// The number of snapshots, and the bytes that only they use: read from the image while its daemon
+/// has it, where that can be done.
 fn beside_daemon(image: &Path) -> Option<(u64, u64)> {
-    // An NBD export is read by nobody beside the holder of its lease.
+    // Nobody but the holder of its device lease reads an NBD export.
     if syncline_image::is_remote(image) {
         return None;
     }

@@ -59,7 +59,7 @@ pub struct Args {
     uuid: Option<uuid::Uuid>,
 }
 
-/// A size whose unit is told. Other programs under mkfs(8) count in blocks of their own.
+/// A size with its unit. Other programs under mkfs(8) count in blocks of their own.
 fn with_unit(text: &str) -> Result<u64, String> {
     match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => Err(format!("give it a unit, such as {text}MiB")),

@@ -160,8 +160,8 @@ pub(super) fn start_daemon(mut command: Command) -> Outcome {
     Err(Failure::told(status.code().unwrap_or(1).clamp(1, 255) as u8))
 }
 
-/// Names what a container without devices lacks; the system's error would name nothing. Opening the
-/// log there would make a regular file of it.
+/// Names the device that a container lacks; the system's error would name nothing. Opening the log
+/// there would make a regular file of it.
 fn require_null() -> Result<(), Failure> {
     std::fs::metadata(NOWHERE).map(drop).map_err(|error| {
         let failure = Failure::of(Cause::Fuse, error).about(Path::new(NOWHERE));

@@ -9,7 +9,7 @@ use syncline_fs::{AccessTime, Durability};
 use syncline_fuse::{DirectIo, MountOptions, Synchronous, Transport};
 use syncline_store::{Snapshot, StoreOptions};
 
-/// The most receipts that may be kept: half a kilobyte each.
+/// The largest number of receipts: half a kilobyte each.
 const RECEIPTS_MAX: usize = 1 << 20;
 /// The message for an unknown option.
 const UNKNOWN: &str = "unknown option; 'syncline mount --help' lists them";

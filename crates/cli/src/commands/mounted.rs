@@ -11,7 +11,7 @@ pub fn refuse_mounted(path: &Path, next: &'static str) -> Result<(), Failure> {
     if !path.is_dir() {
         return Ok(());
     }
-    // For any other directory, opening it reports what is wrong.
+    // For any other directory, opening it reports the problem.
     let Ok(daemon) = control::text(path, "daemon") else { return Ok(()) };
     let daemon: Value = serde_json::from_str(&daemon).unwrap_or_default();
     let image = daemon["image"].as_str().map(|image| format!(" (its image is {image})"));

@@ -68,8 +68,7 @@ impl Place {
         Self { image, snapshot: snapshot.map(|(_, name)| name), path: path_of(path) }
     }
 
-    /// Opens it for reading, and tells what is damaged: then older contents, or none, may be all that is
-    /// left of a file.
+    /// Opens it for reading, and reports damage: then files may have older contents, or none.
     pub fn open(&self) -> Result<Filesystem, Failure> {
         let image = self.image_file()?;
         let opened = match &self.snapshot {
@@ -113,7 +112,7 @@ fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes.to_vec()))
 }
 
-/// The end of a command that has read what it should: it fails if that may not be what was synced.
+/// The end of a command that has read files: it fails if they may lack synced changes.
 pub fn close(fs: Filesystem) -> Outcome {
     let code = recovered::code(fs.recovery());
     fs.close()?;

@@ -42,7 +42,7 @@ pub struct Args {
     abandon: bool,
 }
 
-/// Receives a stream, or tells of one that was cut off.
+/// Receives a stream, or prints the token of one that was cut off.
 pub fn run(args: &Args) -> Outcome {
     if args.token {
         say!("{}", kept(args)?.token());

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use syncline_fuse::control::{ControlError, Transfer};
 
-/// How often the daemon is told that the sender is there, though nothing comes.
+/// The interval at which the daemon hears of a sender that sends nothing.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// Parts of the stream that are read ahead.
 const PARTS_AHEAD: usize = 64;

@@ -5,7 +5,7 @@ use crate::printed::left_out;
 use std::path::Path;
 use syncline::RecoveryReport;
 
-/// Tells what is worth mentioning.
+/// Reports a recovery that is worth mentioning.
 pub fn tell(image: &Path, report: &RecoveryReport) {
     for note in &report.notes {
         note!("syncline: {}: {note}", image.display());

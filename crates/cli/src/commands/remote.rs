@@ -129,8 +129,8 @@ pub fn lost_by(path: &Path) -> Option<Failure> {
     Some(Failure::of(Cause::Device, text).next("unmount it, and mount it again"))
 }
 
-/// Shuts the mount down when its image is lost. It stays, and answers EIO: a directory that appeared
-/// in its place would take what programs write.
+/// Shuts the mount down when its image is lost. It stays, and answers EIO: otherwise programs would
+/// write to the directory below it.
 pub fn shut_down_when_lost(image: &Image, name: &Path, session: &Arc<Session>, fs: &Arc<Filesystem>) {
     let (session, fs, name) = (Arc::downgrade(session), Arc::downgrade(fs), name.display().to_string());
     image.on_lost(move |how| {

@@ -1,4 +1,5 @@
-//! `mount -o remount`: changes what the kernel enforces by itself, and tells what stays as it was.
+//! `mount -o remount`: changes the options that the kernel enforces by itself, and reports those
+//! that stay as they were.
 
 use super::mount_options::{KERNEL_WORDS, MountChoices};
 use crate::failure::{Cause, Failure, Outcome};
@@ -27,8 +28,8 @@ const FIXED_WORDS: [&str; 17] = [
     "accept-damaged-log",
 ];
 
-/// Performs `mount -o remount` for mount(8), which passes on what the kernel shows of the mount
-/// beside what was asked for.
+/// Performs `mount -o remount` for mount(8), which passes on the kernel's options of the mount
+/// together with those asked for.
 pub fn for_mount(directory: &Path, options: &[String]) -> Outcome {
     // If the directory is not there, the remount says so.
     let whole = directory.canonicalize().unwrap_or_default();
@@ -37,8 +38,8 @@ pub fn for_mount(directory: &Path, options: &[String]) -> Outcome {
     remount(directory, options, &shown.unwrap_or_default())
 }
 
-/// Changes what the kernel enforces by itself, and tells what it can't change, except for `shown`.
-/// The daemon's own mode does not change: one that was mounted read-only stays so, and can't be
+/// Changes the options that the kernel enforces by itself, and reports those that it can't change,
+/// except for `shown`. The daemon's own mode does not change: a mount that began read-only can't be
 /// made writable.
 pub fn remount(directory: &Path, options: &[String], shown: &[String]) -> Outcome {
     let choices = MountChoices::parse_remount(options)?;

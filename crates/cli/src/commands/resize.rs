@@ -67,7 +67,7 @@ pub fn run(args: Args) -> Outcome {
         Target::Max => device,
         Target::Min => {
             recover(&args.image)?;
-            // Snapshots are kept: their blocks are not moved.
+            // Snapshots stay: their blocks are not moved.
             least(&args.image)?.max(largest_snapshot(&args.image)?).min(present)
         }
         Target::Bytes(bytes) => bytes - bytes % BLOCK,

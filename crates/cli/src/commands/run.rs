@@ -73,8 +73,8 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// Unmounts. Fails if the image stays mounted, or if what the command wrote may be lost, whatever the
-/// command itself thought of that.
+/// Unmounts. Fails if the image stays mounted, or if writes of the command may be lost, even if the
+/// command succeeded.
 fn end(image: &Path, directory: &Path, read_only: bool, umount: &mut Command) -> Result<(), Failure> {
     // One that does not answer is waited for by umount, within limits.
     let answers = ask::require_answer(directory, ask::PATIENCE).is_ok();

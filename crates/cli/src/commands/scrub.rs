@@ -1,5 +1,5 @@
-//! `syncline scrub`: the daemon verifies what it serves, in the background; this program starts
-//! that and shows its progress.
+//! `syncline scrub`: the daemon verifies its image in the background; this program starts that and
+//! shows its progress.
 
 use super::{ask, found, image, remote};
 use crate::failure::{Cause, Failure, Outcome};
@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Outcome {
     }))
 }
 
-/// Refuses if the image was lost: what can't be read of it is not damaged.
+/// Refuses if the image was lost: then an unreadable block is not damaged.
 fn refuse_lost(directory: &Path) -> Result<(), Failure> {
     remote::lost_by(directory).map_or(Ok(()), Err)
 }

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Outcome {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    // Nothing is written beside a package, or over the files of others.
+    // Nothing is written over the files of a package or of another installation.
     let foreign = files().find(|file| file.symlink_metadata().is_ok() && !is_of_syncline(file));
     let foreign = foreign.or(links.iter().find(|link| link.symlink_metadata().is_ok() && !is_own(link)));
     if let Some(foreign) = foreign {

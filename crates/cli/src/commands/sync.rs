@@ -34,7 +34,7 @@ pub fn sync(args: SyncArgs) -> Outcome {
     done(control::sync(&directory))
 }
 
-/// Orders what was written to the files before everything that comes later.
+/// Orders the data written to the files before everything that comes later.
 pub fn barrier(args: BarrierArgs) -> Outcome {
     done(control::order_files(&args.files))
 }

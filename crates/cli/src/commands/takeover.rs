@@ -16,7 +16,7 @@ pub struct Args {
     image: PathBuf,
 }
 
-/// Runs the command. The engine is not started: what a crash left is for the next mount to recover.
+/// Runs the command. The engine is not started: the next mount recovers from a crash.
 pub fn run(args: Args) -> Outcome {
     let began = Instant::now();
     let how = How::new(OpenOptions::default());

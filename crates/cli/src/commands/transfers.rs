@@ -1,4 +1,5 @@
-//! The daemon's end of `receive` into a mount: a thread receives what comes through the control channel.
+//! The daemon's end of `receive` into a mount: a thread receives the stream from the control
+//! channel.
 
 use crate::failure::Failure;
 use rustix::io::Errno;

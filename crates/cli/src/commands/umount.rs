@@ -178,8 +178,8 @@ fn image_was_lost(directory: &Path, lost: &Value, written: bool) -> Failure {
     Failure::of(Cause::Device, text).next(next)
 }
 
-/// After a while, reports once what is being waited for, unless the sender was dropped by then or
-/// the timeout is short.
+/// After a while, reports once which process the command waits for, unless the sender was dropped
+/// by then or the timeout is short.
 fn tell_of_waiting(mounted: MountEntry, timeout: Duration) -> mpsc::Sender<()> {
     let (ended, waiting) = mpsc::channel();
     std::thread::spawn(move || {

@@ -93,7 +93,7 @@ pub struct Log {
     /// In total since the mount.
     pub checkpoints: u64,
     pub checkpoints_per_second: f64,
-    /// Flushes that only bound what is not durable.
+    /// Flushes that only bound the data that is not durable.
     pub background_flushes_per_second: f64,
     pub nodes_written_per_second: f64,
 }

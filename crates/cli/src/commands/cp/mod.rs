@@ -49,7 +49,7 @@ struct Source {
     fs: Filesystem,
 }
 
-/// The failures that were told, and what was left out.
+/// The reported failures, and the entries that were left out.
 struct Told {
     bar: ProgressBar,
     code: u8,
@@ -122,7 +122,7 @@ impl Source {
     }
 }
 
-/// Refuses what can't be meant, before any image is opened.
+/// Refuses impossible arguments, before any image is opened.
 fn refuse_impossible(args: &Args, places: &[Place]) -> Result<(), Failure> {
     let destination = args.destination.display();
     let no_path = |(text, place): &(&OsString, &Place)| {

@@ -66,7 +66,7 @@ impl<'a> Copier<'a> {
         Failure::of(Cause::Damaged, text).of_reading_only()
     }
 
-    /// Copies what the command line names, with everything below it.
+    /// Copies the sources of the command line, with everything below them.
     pub fn tree(&mut self, path: &Path, metadata: &Metadata, target: &Path) {
         self.entered.clear();
         self.entry(path, metadata, target);
@@ -173,8 +173,8 @@ impl<'a> Copier<'a> {
         if self.archive { self.give(path, metadata, target) } else { Ok(()) }
     }
 
-    /// Looks at what lies in the way of a copy. True if a file is there, whose contents are to be
-    /// replaced.
+    /// Looks at the present entry under the name of a copy. True for a file, whose contents are to
+    /// be replaced.
     fn make_room(&self, metadata: &Metadata, target: &Path) -> Result<bool, Failure> {
         let there = match target.symlink_metadata() {
             Ok(there) => there,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use syncline_crashlab::{Case, CrashlabError, Judge, Verdict, export};
 use syncline_fuse::{MountError, MountOptions, Mounted, Session};
 
-/// The most of a checker's output that is kept: its end.
+/// The longest end of a checker's output that is stored.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// A shell's exit codes for a command that it can't run.
 const CANNOT_RUN: [i32; 2] = [126, 127];

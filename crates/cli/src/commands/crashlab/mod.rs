@@ -1,5 +1,5 @@
-//! `syncline crashlab`: records what a program does on a mount, and examines every state that a
-//! power cut could leave.
+//! `syncline crashlab`: records a program's work on a mount, and examines every state that a power
+//! cut could leave.
 
 mod checker;
 mod explore;

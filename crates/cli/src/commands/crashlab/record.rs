@@ -26,7 +26,7 @@ use syncline_store::Store;
 
 /// Default limit on recorded bytes: they are all in memory.
 const RECORDED_DEFAULT: &str = "1GiB";
-/// Longest piece of a line, and most bytes of lines, that are kept.
+/// Limits of the recorded lines: bytes of a piece of a line, and of all lines.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const LINES_BYTES_MAX: usize = 64 << 20;
 /// How long other processes may keep using the mount, and keep printing, once COMMAND has ended.
@@ -118,7 +118,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::from(exit_code))
 }
 
-/// Tells of output that was kept back: no sync counts as told to anybody before COMMAND has ended.
+/// Warns of output that was held back: its lines count as printed only when COMMAND has ended.
 fn tell_of_late_lines(recording: &Recording) {
     let is_line = |mark: &Mark| matches!(mark.kind, MarkKind::Line(_));
     let is_sync =

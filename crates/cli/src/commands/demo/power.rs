@@ -27,7 +27,7 @@ const JOBS: u64 = 8;
 pub const SLOTS: u64 = 48;
 /// Blocks of a write: 64 KiB.
 pub const SLOT_BLOCKS: u64 = 16;
-/// The load ends when this much has been recorded: it is all kept in memory.
+/// The load ends when this much has been recorded, since the recording is in memory.
 const RECORDED_BYTES_MAX: u64 = 384 << 20;
 /// One in this many operations creates a file instead of overwriting.
 const CREATE_ONE_IN: u32 = 8;

@@ -1,4 +1,4 @@
-//! `syncline explain`: what the last fsyncs did, and why.
+//! `syncline explain`: the work of the last fsyncs, and its reasons.
 
 mod busiest;
 mod network;

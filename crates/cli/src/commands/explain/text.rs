@@ -64,8 +64,8 @@ pub fn inodes(receipts: &[Value]) -> BTreeSet<u64> {
     receipts.iter().map(|receipt| Receipt(receipt).number("/inodes/0")).collect()
 }
 
-/// Explains all receipts. `network` is the section of the statistics that tells of it, if the image
-/// is on one.
+/// Explains all receipts. `network` is that section of the statistics, if the image is on a
+/// network.
 pub fn explain(receipts: &[Value], names: &Names, network: Option<&Value>) -> String {
     let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! Items and records as JSON. If something can't be decoded, the error is shown beside the bytes.
+//! Items and records as JSON. If something can't be decoded, the error is printed with the bytes.
 
 use serde_json::{Value, json};
 use syncline_format::items::dirent::Dirent;

@@ -102,7 +102,7 @@ fn converse(image: &Image, json: bool) -> Result<(), Failure> {
             }
             Err(error) => return Err(broken(error)),
         };
-        // A history that can't be kept is no reason to stop.
+        // A history that can't be saved is no reason to stop.
         let _ = editor.add_history_entry(&line);
         if let Next::End = one(image, &line, json)? {
             return Ok(());

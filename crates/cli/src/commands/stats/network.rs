@@ -5,7 +5,7 @@ use crate::live::Sample;
 use crate::printed::several;
 use indicatif::{HumanBytes, HumanCount};
 
-/// The lines of an image on a network, or with a lease: each a name and what it says.
+/// The lines of an image on a network, or with a device lease: each a name and a text.
 pub fn lines(sample: &Sample) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     if sample.stats["network"].is_object() {

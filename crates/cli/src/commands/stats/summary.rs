@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// How many kinds of requests are named.
 const REQUESTS_NAMED: usize = 4;
-/// Counters of errors, and what each means.
+/// Counters of errors, each with its meaning.
 const ERRORS: [(&str, &str); 7] = [
     ("/store/checksum_errors", "damaged blocks read"),
     ("/store/device_reads_failed", "device reads failed"),
