@@ -177,7 +177,7 @@ fn a_daemon_that_has_died_is_told_by_every_question() {
         let step = "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
         refused(&words, place.path()).fails(code, &[step]);
     }
-    mount.unmount().fails(8, &["what was not synced may be lost"]);
+    mount.unmount().fails(8, &["unsynced changes may be lost"]);
 }
 
 #[test]

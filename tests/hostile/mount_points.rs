@@ -153,7 +153,7 @@ fn a_mount_whose_daemon_died_can_be_taken_away() {
     let mut mount = place.mount("mount");
     mount.kill();
     mount_at(&place, &mount.path).fails(6, &["daemon has gone", "umount"]);
-    mount.unmount().fails(8, &["it is unmounted", "what was not synced may be lost"]);
+    mount.unmount().fails(8, &["it is unmounted", "unsynced changes may be lost"]);
     let again = place.mount("again");
     again.unmount().ok();
 }

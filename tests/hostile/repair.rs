@@ -65,7 +65,7 @@ fn a_damaged_space_map_is_put_back() {
     assert!(fs::read(place.image()).unwrap() == before);
     let done = check(&place, &["--repair"]);
     assert_eq!(done.code, 1, "{done:?}");
-    assert!(done.out.contains("→ the same bytes again, which follow from what is in use"), "{done:?}");
+    assert!(done.out.contains("→ the same bytes again, which follow from the blocks in use"), "{done:?}");
     check(&place, &["--repair"]).ok();
     let mount = Mount::new(&place.image(), &place.path().join("mount"), &[]);
     assert_eq!(fs::read(mount.path.join("large")).unwrap(), vec![5; 1_000_000]);
@@ -85,7 +85,8 @@ fn a_lost_tree_is_given_up_only_when_asked_and_json_tells_all() {
     let found = check(&place, &[]);
     assert!(found.out.contains("no mount can show anything") && !found.out.contains(hint), "{found:?}");
     fs::create_dir(place.path().join("empty")).unwrap();
-    for (options, word) in [(&[][..], "no mount can show anything"), (&["-o", "ro"], "what can be mended")] {
+    for (options, word) in [(&[][..], "no mount can show anything"), (&["-o", "ro"], "the possible repairs")]
+    {
         let mut command = program();
         command.arg("mount").arg(place.image()).arg(place.path().join("empty")).args(options);
         let refused = run(command);
@@ -205,7 +206,7 @@ fn a_damaged_snapshot_is_to_be_deleted() {
     let answer = check(&place, &["--repair"]);
     assert_eq!(answer.code, 4, "{answer:?}");
     assert!(answer.out.contains("SL0042") && answer.out.contains("syncline snapshot delete"), "{answer:?}");
-    assert!(!answer.out.contains("make the image anew"), "{answer:?}");
+    assert!(!answer.out.contains("make the image again"), "{answer:?}");
     let mut command = program();
     command.args(["snapshot", "delete"]).arg(place.image()).arg("then");
     run(command).ok();

@@ -35,7 +35,7 @@ fn a_device_that_fails_altogether_is_told_of() {
     let mount = Mount::new(&disk.path, &place.directory("mount"), &[]);
     write_synced(&mount);
     disk.troubles.set(true, true, true);
-    mount.unmount_alone().fails(8, &["it is unmounted", "can't be told", "not synced"]);
+    mount.unmount_alone().fails(8, &["it is unmounted", "it is unknown", "unsynced changes"]);
     disk.troubles.set(false, false, false);
     let mount = Mount::new(&disk.path, &place.directory("again"), &[]);
     assert_eq!(fs::read(mount.path.join("synced")).unwrap(), b"synced");
@@ -51,7 +51,7 @@ fn a_daemon_that_was_killed_before_is_told_of() {
     let mut mount = place.mount("mount");
     write_synced(&mount);
     mount.kill();
-    mount.unmount_alone().fails(8, &["it is unmounted", "what was not synced may be lost", "mount it again"]);
+    mount.unmount_alone().fails(8, &["it is unmounted", "unsynced changes may be lost", "mount it again"]);
     // It had nothing to lose.
     let mut mount = Mount::new(&place.image(), &place.directory("reading"), &["-o", "ro"]);
     assert_eq!(fs::read(mount.path.join("synced")).unwrap(), b"synced");

@@ -76,7 +76,7 @@ pub fn assert_lost(mount: Mount, lost: &str, log: &Path, words: &[&str]) {
     let (daemon, began) = (mount.pid(), Instant::now());
     let answer = mount.unmount();
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}: {answer:?}", began.elapsed());
-    answer.fails(8, &["is unmounted", lost, "what was not synced by then is gone", "mount"]);
+    answer.fails(8, &["is unmounted", lost, "changes not synced by then are lost", "mount"]);
     wait_for_end(daemon);
     assert!(fs::read_dir(&path).unwrap().next().is_none(), "it is the empty directory again");
 }

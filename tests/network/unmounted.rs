@@ -135,7 +135,7 @@ fn a_superblock_that_stays_unreadable_is_not_called_repaired() {
     for how in ["-p", "--repair"] {
         let answer = syncline(["check", how, &image]);
         assert_eq!(answer.code, 4, "{answer:?}");
-        assert!(answer.out.contains("what is left") && answer.out.contains("block 16"), "{answer:?}");
+        assert!(answer.out.contains("remaining findings") && answer.out.contains("block 16"), "{answer:?}");
     }
     fs::remove_file(&bad).unwrap();
     syncline(["check", "-p", &image]).ok();

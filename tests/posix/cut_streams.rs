@@ -33,11 +33,12 @@ fn a_stream_that_was_cut_off_goes_on() {
     let place = Place::with_image("64MiB");
     let (stream, target) = sent(&place);
     let bytes = fs::read(&stream).unwrap();
-    let nothing: &[&str] = &["nothing is kept", "from its beginning"];
+    let nothing: &[&str] = &["no part of a stream is saved", "from its beginning"];
     call(&[&"receive", &target, &"--token"]).fails(1, nothing);
-    call(&[&"receive", &target, &"--abandon"]).fails(1, &["nothing is kept", "nothing to abandon"]);
+    call(&[&"receive", &target, &"--abandon"])
+        .fails(1, &["no part of a stream is saved", "nothing to abandon"]);
     let cut = receive_bytes(&target, &bytes[..bytes.len() / 3], &["--resume"]);
-    cut.fails(11, &["ends too early", "is kept", "--resume"]);
+    cut.fails(11, &["ends too early", "is saved", "--resume"]);
     let token = token_of(&target);
     assert!(snapshot_names(&target).is_empty());
     assert!(call(&[&"snapshot", &"list", &target]).ok().err.contains("part of a stream"));
@@ -58,7 +59,7 @@ fn a_stream_that_was_cut_off_goes_on() {
     let rest_bytes = fs::read(&rest).unwrap();
     assert!(rest_bytes.len() < bytes.len() * 3 / 4);
     call(&[&"receive", &target, &"-i", &rest]).fails(11, &["goes on after record", "--resume"]);
-    receive_bytes(&target, &rest_bytes[..rest_bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
+    receive_bytes(&target, &rest_bytes[..rest_bytes.len() / 2], &["--resume"]).fails(11, &["is saved"]);
     call(&[&"receive", &target, &"--resume", &"-i", &rest]).fails(11, &["goes on after record", "--token"]);
     let later = token_of(&target);
     assert_ne!(later, token);
@@ -97,7 +98,7 @@ fn an_image_that_keeps_part_of_a_stream_is_used_as_any_other() {
     let place = Place::with_image("64MiB");
     let (stream, target) = sent(&place);
     let bytes = fs::read(&stream).unwrap();
-    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
+    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is saved"]);
     let token = token_of(&target);
     let directory = place.directory("mounted");
     let mount = Mount::new(&target, &directory, &[]);
@@ -109,19 +110,19 @@ fn an_image_that_keeps_part_of_a_stream_is_used_as_any_other() {
     assert_eq!(snapshot_names(&target), ["own"]);
     mount.unmount().ok();
     call(&[&"resize", &target, &"96MiB"]).ok();
-    call(&[&"resize", &target, &"48MiB"]).fails(1, &["what is kept of a stream", "--abandon"]);
+    call(&[&"resize", &target, &"48MiB"]).fails(1, &["the saved part of a stream", "--abandon"]);
     call(&[&"check", &target, &"--repair"]).ok();
     assert_eq!(token_of(&target), token);
     call(&[&"receive", &target, &"--resume", &"-i", &stream]).ok();
     require_same_trees(&place, &target);
     // Abandoned on a mount.
     call(&[&"snapshot", &"delete", &target, &"s"]).ok();
-    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
+    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is saved"]);
     let mount = Mount::new(&target, &directory, &[]);
     assert!(told());
     call(&[&"receive", &directory, &"--abandon"]).ok();
     assert!(!told());
-    call(&[&"receive", &directory, &"--token"]).fails(1, &["nothing is kept"]);
+    call(&[&"receive", &directory, &"--token"]).fails(1, &["no part of a stream is saved"]);
     mount.unmount().ok();
     call(&[&"check", &target]).ok();
 }
@@ -214,8 +215,8 @@ fn a_mount_receives_while_others_use_it() {
     let bytes = fs::read(&stream).unwrap();
     assert!(receive_bytes(&directory, &bytes, &["--name", "piped"]).ok().out.contains("\"piped\""));
     receive_bytes(&directory, &bytes[..bytes.len() / 2], &[]).fails(11, &["ends too early", "send it again"]);
-    call(&[&"receive", &directory, &"--token"]).fails(1, &["nothing is kept"]);
-    receive_bytes(&directory, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept", "--resume"]);
+    call(&[&"receive", &directory, &"--token"]).fails(1, &["no part of a stream is saved"]);
+    receive_bytes(&directory, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is saved", "--resume"]);
     let rest = place.path().join("rest");
     call(&[&"send", &place.image(), &"s", &"--resume", &token_of(&directory), &"-o", &rest]).ok();
     call(&[&"receive", &directory, &"-i", &rest]).fails(11, &["goes on after record"]);
@@ -276,7 +277,7 @@ fn a_stream_that_found_no_room_goes_on_in_a_larger_image() {
     call(&[&"mkfs", &target, &"--size", &"96MiB"]).ok();
     let enlarge = "enlarge the image with 'syncline resize', or delete snapshots there";
     call(&[&"receive", &target, &"-i", &stream]).fails(10, &["no space", enlarge]);
-    let next = format!("is kept; {enlarge}, then send the rest with 'syncline send");
+    let next = format!("is saved; {enlarge}, then send the rest with 'syncline send");
     let refused = call(&[&"receive", &target, &"--resume", &"-i", &stream]).fails(10, &["no space", &next]);
     assert!(refused.err.contains(&token_of(&target)), "{refused:?}");
     call(&[&"resize", &target, &"192MiB"]).ok();
@@ -325,16 +326,16 @@ fn info_tells_what_snapshots_take() {
     };
     assert_eq!((&info(&target)["kept_bytes"], &info(&target)["snapshots"]), (&0.into(), &0.into()));
     assert_eq!(shown(&target), None);
-    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is kept"]);
+    receive_bytes(&target, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["is saved"]);
     let part = info(&target)["kept_bytes"].as_u64().unwrap();
     assert!(part > bytes.len() as u64 / 3, "{part} of {}", bytes.len());
-    assert!(shown(&target).unwrap().starts_with("0, and part of a stream; beside what is in use they take"));
+    assert!(shown(&target).unwrap().starts_with("0, and part of a stream; they take"));
     call(&[&"receive", &target, &"--resume", &"-i", &stream]).ok();
     let unmounted = info(&target);
     assert_eq!(unmounted["snapshots"], 1);
     let kept = unmounted["kept_bytes"].as_u64().unwrap();
     assert!(kept > part && kept < bytes.len() as u64 * 2, "{kept} of {}", bytes.len());
-    assert!(shown(&target).unwrap().starts_with("1; beside what is in use they take "));
+    assert!(shown(&target).unwrap().starts_with("1; they take "));
     // Blocks that the files use as well are not counted twice.
     assert!(info(&place.image())["kept_bytes"].as_u64().unwrap() < 1 << 20);
     let mount = mounted(&place, &target);
@@ -358,7 +359,7 @@ fn a_mount_that_is_killed_while_it_receives_is_as_it_was() {
     let mut mount = mounted(&place, &target);
     fs::write(mount.path.join("own"), "own").unwrap();
     fs::File::open(mount.path.join("own")).unwrap().sync_all().unwrap();
-    receive_bytes(&mount.path, &bytes[..bytes.len() / 3], &["--resume"]).fails(11, &["is kept"]);
+    receive_bytes(&mount.path, &bytes[..bytes.len() / 3], &["--resume"]).fails(11, &["is saved"]);
     let token = token_of(&mount.path);
     let mut command = program();
     command.args(["receive".as_ref(), mount.path.as_os_str(), "--resume".as_ref()]);

@@ -121,9 +121,9 @@ fn classes_are_shown_listed_and_refused() {
         fs::create_dir_all(ground.path(directory)).unwrap();
     }
     let told = durability(&["set"], &ground.path("a"), &["ordered"]).ok().out;
-    assert!(told.contains("what is in it already keeps its own (--recursive includes it)"), "{told}");
+    assert!(told.contains("its present files keep their own class (--recursive includes them)"), "{told}");
     let told = durability(&["set"], &ground.path("d"), &["inherit"]).ok().out;
-    assert!(!told.contains("already"), "nothing is in it: {told}");
+    assert!(!told.contains("present files"), "nothing is in it: {told}");
     fs::create_dir(ground.path("a/new")).unwrap();
     fs::write(ground.path("a/new/file"), "x").unwrap();
     durability(&["set"], &ground.path("a/new/file"), &["strict"]).ok();

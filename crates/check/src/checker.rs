@@ -121,7 +121,7 @@ async fn open(
         // Told in other words.
         _ if told || !report.is_clean() => {}
         StoreError::Corrupt { addr, detail } if detail == SEGMENT_IN_USE => {
-            report.block(FindingKind::LogOverlap, addr, "a segment of the log, or what it leads to");
+            report.block(FindingKind::LogOverlap, addr, "a segment of the log, or a block to which it leads");
         }
         StoreError::Corrupt { addr, detail } => {
             report.block(FindingKind::LogDamaged, addr, detail.to_string());

@@ -115,7 +115,7 @@ impl<'a> ItemCheck<'a> {
         self.references();
         if !self.shared.report.incomplete {
             for (inode, blocks) in self.shared.sums.rest() {
-                let text = format!("{blocks} preallocated blocks of what is not there");
+                let text = format!("{blocks} preallocated blocks of a missing inode");
                 self.shared.report.object(FindingKind::PreallocationSum, inode, text);
             }
             self.room();

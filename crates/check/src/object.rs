@@ -175,7 +175,7 @@ impl Object {
             Err(error) => return malformed(shared, format!("entry at offset {}: {error}", key.offset)),
         };
         if self.inode.as_ref().is_some_and(|inode| inode.file_type != DIRECTORY) {
-            return malformed(shared, "a directory entry in what is no directory".into());
+            return malformed(shared, "a directory entry in an inode that is no directory".into());
         }
         shared.report.names += 1;
         self.entries.count += 1;
@@ -215,7 +215,7 @@ impl Object {
             return report.object(
                 FindingKind::ItemMalformed,
                 self.number,
-                "an extent of what is no regular file",
+                "an extent of an inode that is no regular file",
             );
         }
         if extent.file_block < self.extent_end {
@@ -298,7 +298,7 @@ impl Object {
             }
             Ok(item) if self.inode.as_ref().is_none_or(|inode| inode.file_type == REGULAR) => item,
             Ok(_) => {
-                let text = "preallocated blocks of what is no regular file";
+                let text = "preallocated blocks of an inode that is no regular file";
                 return shared.report.object(FindingKind::ItemMalformed, self.number, text);
             }
             Err(error) => {

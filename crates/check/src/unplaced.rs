@@ -32,7 +32,7 @@ impl Pieces {
     pub(crate) fn item(&mut self, owner: Owner, offset: u64, value: &[u8]) -> Result<(), Wrong> {
         let piece = Piece::decode(offset, value).map_err(Wrong::Malformed)?;
         if owner.file_type != REGULAR {
-            return Err(Wrong::Stray("in what is no regular file"));
+            return Err(Wrong::Stray("in an inode that is no regular file"));
         }
         if !owner.marked {
             return Err(Wrong::Stray("which the inode item does not tell of"));

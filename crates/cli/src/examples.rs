@@ -21,7 +21,7 @@ If it is busy, 'fuser -vm /mnt/data' shows who uses it. Where another mount name
 mount too, the filesystem goes on living there: umount says so, and of which process.
 
 The exit code is 8 if the last checkpoint did not end well or had to leave out data that could not be written, or if the mount had lost its image (to another host, or because its \
-storage was away for too long): then what was not synced by then is gone, and the image is not looked at.";
+storage was away for too long): then unsynced changes are lost, and the command does not look at the image.";
 
 pub const TAKEOVER: &str = "\
 Examples:

@@ -108,7 +108,7 @@ impl Failure {
             let text = format!("{}: not a Syncline image: it holds {what}", path.display());
             return self.with_text(text).next(match what == STREAM {
                 true => "name an image that it is for: 'syncline receive IMAGE -i FILE'",
-                false => "name another image, or mount it as what it is",
+                false => "name another image, or mount it as the filesystem that it is",
             });
         }
         let path = path.display().to_string();
@@ -125,7 +125,7 @@ impl Failure {
     pub fn of_reading_only(self) -> Self {
         match self.code == Cause::Damaged as u8 {
             true => self.next(
-                "'syncline check' tells all that is damaged, 'syncline check --repair --dry-run' what can be mended",
+                "'syncline check' lists all damage, 'syncline check --repair --dry-run' the possible repairs",
             ),
             false => self,
         }
@@ -204,7 +204,7 @@ const DAEMON_HAS_GONE: &str =
     "its daemon has gone: remove the mount with 'syncline umount', and mount the image again";
 
 /// The next step for a device that fails or refuses requests.
-const DEVICE_FAILED: &str = "the device failed: see the kernel's log ('dmesg'), and save what can be read";
+const DEVICE_FAILED: &str = "the device failed: see the kernel's log ('dmesg'), and save the readable files";
 
 /// The next step where a daemon answers EIO.
 const DAEMON_TELLS: &str = "the device failed, the host of the image file is full, or something is damaged: \
@@ -307,15 +307,14 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Device(error) => error.into(),
-            StoreError::Corrupt { .. } => Self::of(Cause::Damaged, error).next(
-                "'syncline check' tells all that is damaged; mount with -o ro to save what can be read",
-            ),
+            StoreError::Corrupt { .. } => Self::of(Cause::Damaged, error)
+                .next("'syncline check' lists all damage; mount with -o ro to save the readable files"),
             StoreError::NoSpace => {
                 Self::of(Cause::NoSpace, error).next("delete something, or enlarge it with 'syncline resize'")
             }
             StoreError::ReadOnly { .. } => Self::of(Cause::Other, error),
             StoreError::KeepsRoom => Self::of(Cause::Other, error)
-                .next("'syncline trim --punch' gives what is free back to its host"),
+                .next("'syncline trim --punch' gives free blocks back to its host"),
             StoreError::Snapshot(SnapshotError::InUse { .. }) => Self::of(Cause::InUse, error),
             StoreError::Snapshot(_) => Self::of(Cause::Other, error),
             // These texts name the next step themselves.
@@ -356,7 +355,7 @@ impl From<StreamError> for Failure {
             | StreamError::Unrelated(_)
             | StreamError::Numbers
             | StreamError::Token => Self::of(Cause::Usage, error),
-            StreamError::Nothing => Self::of(Cause::Stream, error).next("look at what the sender says"),
+            StreamError::Nothing => Self::of(Cause::Stream, error).next("look at the sender's messages"),
             StreamError::NotAStream => Self::of(Cause::Stream, error).next("make one with 'syncline send'"),
             // These texts name the next step themselves.
             error => Self::of(Cause::Stream, error),
@@ -370,7 +369,7 @@ impl From<Cut> for Failure {
         let Cut { error, kept } = cut;
         let Some(token) = kept else { return error.into() };
         let records = token.position.records;
-        let is_kept = format!("what came up to record {records} is kept");
+        let is_kept = format!("the stream up to record {records} is saved");
         let rest = format!("send the rest with 'syncline send … --resume {token}'");
         if matches!(error, StreamError::Filesystem(_)) {
             let lacks_room = matches!(error, StreamError::Filesystem(FsError::Store(StoreError::NoSpace)));

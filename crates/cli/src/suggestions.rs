@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Commands that other filesystems' tools have, and what to type here.
 const ELSEWHERE: [(&str, &str); 3] = [
-    ("df", "'df' shows the space of what is mounted, 'syncline info IMAGE' that of an image"),
+    ("df", "'df' shows the space of mounts, 'syncline info IMAGE' that of an image"),
     ("ps", "'syncline status' shows all mounts of this machine"),
     ("rollback", "'syncline snapshot rollback IMAGE NAME' makes a snapshot the filesystem"),
 ];

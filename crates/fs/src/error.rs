@@ -126,7 +126,7 @@ pub enum FsError {
     )]
     QuotaNested,
     /// ENOENT
-    #[error("this directory has no quota of its own: 'quota list' shows those that have")]
+    #[error("this directory has no quota of its own: 'quota list' lists all quotas")]
     NoQuota,
     /// EOPNOTSUPP
     #[error(

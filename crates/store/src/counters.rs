@@ -137,7 +137,7 @@ pub struct CountersSnapshot {
     pub log_names: u64,
     /// Runs of blocks freed.
     pub log_frees: u64,
-    /// Items that replaced a pending one instead of being logged beside it.
+    /// Items that replaced a pending one instead of being logged after it.
     pub log_coalesced: u64,
     /// Bytes of file data written.
     pub data_bytes: u64,

@@ -68,19 +68,19 @@ pub enum StreamError {
         kept: u64,
     },
     /// A stream goes on, and nothing of it is kept.
-    #[error("the stream goes on after record {0}, and nothing of it is kept here; send it without --resume")]
+    #[error("the stream goes on after record {0}, and no part of it is saved here; send it without --resume")]
     NothingKept(u64),
     /// A stream goes on, and the receiver does not.
     #[error("the stream goes on after record {0}; receive it with --resume")]
     Resumed(u64),
     /// The kept part is of another stream.
     #[error(
-        "what is kept here is part of the stream of snapshot {0:?}; let that one go on first, or give it up with \
+        "the saved part here is of the stream of snapshot {0:?}; let that one go on first, or give it up with \
          'syncline receive --abandon'"
     )]
     KeptOther(String),
     /// The kept part can't be used.
-    #[error("what is kept here of a stream is damaged: {0}; give it up with 'syncline receive --abandon'")]
+    #[error("the saved part of a stream is damaged: {0}; give it up with 'syncline receive --abandon'")]
     KeptDamaged(String),
     /// Snapshots to compare are in the wrong order, or the same.
     #[error("snapshot {from:?} is not older than {to:?}; exchange them")]

@@ -285,7 +285,7 @@ impl Tree {
             addr = place.pointer.addr,
             level = place.level,
             %detail,
-            "damaged tree node: 'syncline scrub DIR' finds all that is damaged, 'syncline check' of the unmounted image tells what can be mended"
+            "damaged tree node: 'syncline scrub DIR' finds all damage, 'syncline check' of the unmounted image lists the possible repairs"
         );
         TreeError::Corrupt { addr: place.pointer.addr, detail }
     }

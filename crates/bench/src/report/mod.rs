@@ -19,4 +19,5 @@ merged); those of journals mostly ride on a write.";
 pub const DAEMON_NOTE: &str = "Writes and flushes are those that Syncline's daemon counts itself.";
 
 /// The note on what the CPU column leaves out.
-pub const CPU_NOTE: &str = "CPU time is that of the load and of the daemon; what the kernel does on threads of its own is not in it.";
+pub const CPU_NOTE: &str =
+    "CPU time is that of the load and of the daemon, without the kernel's own threads.";

@@ -36,7 +36,7 @@ pub(crate) async fn tell(planner: &mut Planner) {
     for Loss { kind, inode, what } in losses {
         let text = match path(planner, &named, inode).await {
             Some(path) => format!("{path}: {what}"),
-            None => format!("what has no name any more: {what}"),
+            None => format!("without a name now: {what}"),
         };
         planner.object(kind, inode, text);
     }

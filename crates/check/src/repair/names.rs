@@ -36,7 +36,7 @@ fn root(planner: &mut Planner) {
     if planner.find(ROOT).is_some() {
         return;
     }
-    let text = "there is none → made anew, empty";
+    let text = "there is none → made again, empty";
     planner.object(FindingKind::RootMissing, ROOT, text);
     make_directory(planner, ROOT, ROOT, 0o755);
 }
@@ -109,7 +109,7 @@ async fn targets(planner: &mut Planner) {
         let facts = &planner.inodes[found];
         if facts.made_up && !facts.is_directory() {
             // A file with a made-up inode would look whole under its name.
-            let why = "its inode item is lost; what is left of it goes to lost+found";
+            let why = "its inode item is lost; the rest of it goes to lost+found";
             drop_entry(planner, index, FindingKind::DanglingEntry, why).await;
             continue;
         }

@@ -123,7 +123,7 @@ impl Object {
                 object.facts.nlink = 1;
             }
             (Nature::Remains, _) if own.is_none() && !never_handed_out => {
-                let text = "its inode item is lost, and with it what the rest is good for → removed";
+                let text = "its inode item is lost, so the rest is useless → removed";
                 planner.object(FindingKind::ItemWithoutInode, number, text);
             }
             _ => {}
@@ -242,7 +242,7 @@ impl Object {
         };
         let shown = printable(entry.name);
         if !self.facts.is_directory() {
-            let why = format!("the entry {shown:?} in what is no directory");
+            let why = format!("the entry {shown:?} in an inode that is no directory");
             return planner.remove(FindingKind::ItemMalformed, key, why);
         }
         let hash = planner.view.hash(entry.name);
@@ -295,7 +295,11 @@ impl Object {
         let at = format!("the extent of {} blocks at file block {}", extent.blocks(), extent.file_block);
         if self.facts.file_type != REGULAR {
             planner.leaks = true;
-            return planner.remove(FindingKind::ItemMalformed, key, format!("{at} in what is no file"));
+            return planner.remove(
+                FindingKind::ItemMalformed,
+                key,
+                format!("{at} in an inode that is no file"),
+            );
         }
         let run = extent.run();
         if !planner.geometry.contains(run) {
@@ -324,7 +328,7 @@ impl Object {
         let at = format!("the preallocation at file block {}", key.offset);
         match Preallocation::decode(key.offset, value) {
             Ok(_) if self.facts.file_type != REGULAR => {
-                planner.remove(FindingKind::ItemMalformed, key, format!("{at} in what is no file"));
+                planner.remove(FindingKind::ItemMalformed, key, format!("{at} in an inode that is no file"));
             }
             Ok(item) if item.blocks > planner.geometry.total_blocks => {
                 let why = format!("{at}, of {} blocks, more than the image has", item.blocks);
@@ -520,7 +524,7 @@ impl Object {
         self.facts.size = item.size;
         self.facts.parent = item.parent;
         let (kind, what) = match (directory, self.number) {
-            (true, ROOT) => (FindingKind::RootMissing, "the root directory is made anew".to_owned()),
+            (true, ROOT) => (FindingKind::RootMissing, "the root directory is made again".to_owned()),
             (true, _) => (FindingKind::ItemWithoutInode, "a directory of root's, mode 0700".to_owned()),
             (false, _) => (
                 FindingKind::ItemWithoutInode,

@@ -42,7 +42,7 @@ pub(crate) async fn pass(planner: &mut Planner) {
     }
     for (inode, blocks) in planner.sums.rest() {
         planner.view.delete(Key::new(0, Kind::Preallocation, inode));
-        let text = format!("{blocks} preallocated blocks of what is not there → removed");
+        let text = format!("{blocks} preallocated blocks of a missing inode → removed");
         planner.object(FindingKind::PreallocationSum, inode, text);
     }
     shared::resolve(planner);

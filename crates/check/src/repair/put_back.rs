@@ -31,7 +31,7 @@ impl Work {
         let pages = store.regrow_pages(&salvaged, &snapshots).await?;
         for page in &pages {
             let text = format!("a page of level {} of a space map", page.level);
-            self.tell_put_back(repair, FindingKind::SpaceMapDamaged, page, text, "what is in use");
+            self.tell_put_back(repair, FindingKind::SpaceMapDamaged, page, text, "the blocks in use");
         }
         regrown.extend(pages);
         if regrown.is_empty() {
@@ -43,7 +43,7 @@ impl Work {
         for ((store, salvaged), and_nodes) in [((store, salvaged), false), (before, true)] {
             if let Some(block) = store.contested(&salvaged, &snapshots, &regrown, and_nodes).await {
                 let why = format!(
-                    "what is lost in block {block} could be put back, but something else lies there, which would be lost"
+                    "the lost contents of block {block} could be restored, but that would destroy other contents there"
                 );
                 return Err(Stopped::Refused(why));
             }

@@ -28,7 +28,7 @@ pub(crate) async fn resolve(planner: &mut Planner) {
             }
             None => {
                 planner.view.delete(key);
-                let text = "the quota of what is no directory that counts in it → removed";
+                let text = "the quota of an inode that is no directory of its tree → removed";
                 planner.object(FindingKind::QuotaRoot, told.root, text);
             }
         }

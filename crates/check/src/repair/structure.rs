@@ -7,11 +7,11 @@ use syncline_store::{Salvaged, Store};
 /// The remedy for damage outside items. `None`: it is reported elsewhere, or it is not structural.
 fn remedy(kind: FindingKind) -> Option<&'static str> {
     Some(match kind {
-        FindingKind::SuperblockDamaged => "written anew",
-        FindingKind::SuperblockCounter => "counted anew",
-        FindingKind::LogLead => "its copy counts, and the log begins anew",
+        FindingKind::SuperblockDamaged => "rewritten",
+        FindingKind::SuperblockCounter => "counted again",
+        FindingKind::LogLead => "its copy counts, and a new log begins",
         FindingKind::LogDamaged => "the log ends there; the changes that followed are given up",
-        FindingKind::SpaceMapDamaged => "made anew from what is in use",
+        FindingKind::SpaceMapDamaged => "made again from the blocks in use",
         FindingKind::BlockUsedTwice => "each gets blocks of its own",
         FindingKind::BlockLeaked => "free",
         FindingKind::BlockUnnamed => "in use",

@@ -108,7 +108,7 @@ async fn read_back(overlay: &Overlay, device: &Arc<dyn Device>, runs: &[BlockRun
         let bytes = device.read_at(run.offset_bytes(), run.len_bytes() as usize).await?;
         for (block, found) in (run.start..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
             if overlay.written(block)?.is_some_and(|wanted| wanted != found) {
-                let detail = FormatError::Checksum { structure: "what the repair wrote" };
+                let detail = FormatError::Checksum { structure: "a block that the repair wrote" };
                 return Err(StoreError::Corrupt { addr: block, detail }.into());
             }
         }

@@ -121,7 +121,7 @@ fn silent(directory: &Path, patience: Duration) -> Failure {
         patience.as_secs()
     );
     Failure::new(text).next(
-        "ask again, if it may be busy; 'kill -CONT' lets one go on that was stopped; 'syncline umount -l' takes the mount away and 'kill -9' ends the daemon, then what was not synced is lost",
+        "ask again, if it may be busy; 'kill -CONT' lets one go on that was stopped; 'syncline umount -l' takes the mount away and 'kill -9' ends the daemon, then unsynced changes are lost",
     )
 }
 

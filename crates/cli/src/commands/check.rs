@@ -101,7 +101,7 @@ fn mend(args: &Args) -> Result<u8, Failure> {
         if !usable {
             return failure;
         }
-        failure.next("the image reads as it did; 'mount -o ro' saves what can be read")
+        failure.next("the image reads as it did; 'mount -o ro' saves the readable files")
     })?;
     let left = repair.after.iter().flat_map(|after| &after.findings);
     let paths = found::paths(&args.image, repair.before.findings.iter().chain(&repair.changes).chain(left));
@@ -128,7 +128,7 @@ pub(super) fn not_checked(error: CheckError, image: &Path) -> Failure {
     match image::known_contents(image) {
         Some(what) => failure
             .with_text(format!("{}: not a Syncline image: it holds {what}", image.display()))
-            .next("name another image, or use the checker of what it holds"),
+            .next("name another image, or use the checker of its filesystem"),
         None => failure
             .with_text(format!(
                 "{}: not a Syncline image: no superblock found, without which nothing can be mended",
@@ -166,10 +166,10 @@ fn print_report(image: &Path, report: &Report, paths: &Paths) {
             return say!("{}: {}", image.display(), next_step(report, &readable));
         }
         let read = match readable {
-            Readable::Present => "mount it with -o ro to save what can be read".to_owned(),
+            Readable::Present => "mount it with -o ro to save the readable files".to_owned(),
             _ => format!("as it is, {}", image::without_present(&readable)),
         };
-        say!("{}: 'syncline check --repair --dry-run' says what can be mended; {read}", image.display());
+        say!("{}: 'syncline check --repair --dry-run' lists the possible repairs; {read}", image.display());
     }
 }
 
@@ -221,7 +221,7 @@ fn print_repair(path: &Path, repair: &Repair, paths: &Paths, preen: bool) {
     if let Some(reason) = &repair.refused {
         say!("{image}: the repair is refused, and nothing was changed: {reason}");
         if preen {
-            return say!("{image}: 'syncline check --repair --dry-run' says what can be mended");
+            return say!("{image}: 'syncline check --repair --dry-run' lists the possible repairs");
         }
         say!("{image}: {}", after_refusal(repair.refused_for_loss, &image::what_can_be_read(path)));
         return;
@@ -235,7 +235,7 @@ fn print_repair(path: &Path, repair: &Repair, paths: &Paths, preen: bool) {
         say!("{image}: made {}", several(changes, "change", "changes"));
     }
     if !last.is_clean() {
-        say!("{image}: what is left:");
+        say!("{image}: remaining findings:");
         print_findings(&last.findings, last.findings_dropped, paths);
     }
     print_summary(path, last);
@@ -253,10 +253,10 @@ fn after_refusal(for_loss: bool, readable: &Readable) -> String {
     };
     match (for_loss, readable) {
         (true, Readable::Present) => {
-            "mount it with -o ro and save what can be read; --accept-loss then gives up what is named, and keeps the rest".to_owned()
+            "mount it with -o ro and save the readable files; --accept-loss then gives up the listed parts, and keeps the rest".to_owned()
         }
-        (true, _) => format!("{restore}; --accept-loss gives up what is named, and keeps the rest"),
-        (false, Readable::Present) => "mount it with -o ro, save what can be read, and make the image anew".to_owned(),
+        (true, _) => format!("{restore}; --accept-loss gives up the listed parts, and keeps the rest"),
+        (false, Readable::Present) => "mount it with -o ro, save the readable files, and make the image again".to_owned(),
         (false, _) => restore,
     }
 }
@@ -271,7 +271,7 @@ fn next_step(left: &Report, readable: &Readable) -> String {
         return "damaged data is left as it is, and reading it fails: restore these files from a backup, or delete them".to_owned();
     }
     if left.findings.iter().all(|finding| finding.kind == SnapshotDamaged) {
-        return "only snapshots are damaged: save what can be read of them ('mount --snapshot NAME'), and delete them ('syncline snapshot delete')".to_owned();
+        return "only snapshots are damaged: save their readable files ('mount --snapshot NAME'), and delete them ('syncline snapshot delete')".to_owned();
     }
     if left
         .findings

@@ -132,7 +132,7 @@ fn compress(args: &Args, found: &[(PathBuf, bool)]) -> Outcome {
     let mut report = Report::default();
     let sizes = found.iter().filter(|(_, directory)| args.now && !directory);
     let total = sizes.filter_map(|(path, _)| path.symlink_metadata().ok()).map(|it| it.size()).sum();
-    let bar = progress_bar(total, "writing anew");
+    let bar = progress_bar(total, "rewriting");
     for (path, directory) in found {
         let (file, wanted) = (open(path)?, args.algorithm.algorithm());
         // A file that has this setting already keeps its change time, and leaves nothing to sync.
@@ -174,7 +174,7 @@ fn print(report: &Report, args: &Args) {
     say!("{changed}: {what}, from now on");
     if args.now {
         let (before, after) = (size::show(report.before_bytes), size::show(report.after_bytes));
-        say!("{} written anew; the files took {before}, take {after}", size::show(report.rewritten_bytes));
+        say!("{} rewritten; the files took {before}, take {after}", size::show(report.rewritten_bytes));
         if report.shared_bytes > 0 {
             let shared = size::show(report.shared_bytes);
             say!(

@@ -147,7 +147,7 @@ fn set(args: &SetArgs) -> Outcome {
     }
     let changed = printed::files_and_directories(files, directories);
     let there = match !args.recursive && has_entries(&args.path) {
-        true => "; what is in it already keeps its own (--recursive includes it)",
+        true => "; its present files keep their own class (--recursive includes them)",
         false => "",
     };
     match class {

@@ -27,7 +27,7 @@ impl ImageFile {
         match self.path.metadata() {
             Ok(file) if (file.dev(), file.ino()) != (self.device, self.inode) => Some(gone.to_owned()),
             Ok(file) if file.len() < size_bytes => Some(format!(
-                "it was cut off at {} bytes; 'truncate -s {size_bytes} {}' gives it its length back, and 'syncline scrub' tells what is lost",
+                "it was cut off at {} bytes; 'truncate -s {size_bytes} {}' gives it its length back, and 'syncline scrub' lists the losses",
                 file.len(),
                 self.path.display()
             )),

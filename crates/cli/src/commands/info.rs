@@ -28,7 +28,7 @@ pub struct Args {
 
 /// The line about a stream that was cut off.
 const PART_OF_STREAM: &str =
-    "stream        a part of one is kept: 'syncline receive --resume' goes on with it, --abandon gives it up";
+    "stream        a part of one is saved: 'syncline receive --resume' continues it, --abandon discards it";
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
@@ -88,7 +88,7 @@ fn of_mount(args: &Args) -> Outcome {
     match read_only {
         _ if sample.stats["lost"].is_object() => say!("state         {}", summary::state(&sample)),
         Some(reason) => say!("state         mounted, read-only: {reason}"),
-        None => say!("state         mounted; 'syncline stats' tells what it does"),
+        None => say!("state         mounted; 'syncline stats' shows its activity"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -115,7 +115,7 @@ fn kept(snapshots: Option<u64>, part_of_stream: bool, kept_bytes: Option<u64>) -
     let snapshots = snapshots.filter(|number| *number > 0 || part_of_stream)?;
     let what =
         if part_of_stream { format!("{snapshots}, and part of a stream") } else { snapshots.to_string() };
-    let room = kept_bytes.map(|bytes| format!("; beside what is in use they take {}", size::show(bytes)));
+    let room = kept_bytes.map(|bytes| format!("; they take {} in addition", size::show(bytes)));
     Some(what + &room.unwrap_or_default())
 }
 

@@ -74,7 +74,7 @@ pub fn run(args: Args) -> Outcome {
     for directory in absent {
         let directory = directory.display();
         note!(
-            "syncline: no Syncline filesystem answers at {directory}: it is told to be down until one does"
+            "syncline: no Syncline filesystem answers at {directory}: it is reported as down until one does"
         );
     }
     say!("http://{}/metrics", server.address()?);

@@ -349,7 +349,7 @@ fn of_what_is_damaged(failure: Failure, image: &Path, choices: &MountChoices) ->
         Readable::Present | Readable::Nothing if choices.store.read_only => failure.of_reading_only(),
         Readable::Present => failure,
         readable => failure.next(format!(
-            "{}; 'syncline check --repair --dry-run' says what can be found again",
+            "{}; 'syncline check --repair --dry-run' lists the files that can be restored",
             image::without_present(&readable)
         )),
     }

@@ -103,7 +103,7 @@ pub fn run(args: Args) -> Outcome {
 
 fn set(args: &SetArgs) -> Outcome {
     let Limits { bytes, inodes } = args.limits;
-    let bar = image::spinner("counting what is there");
+    let bar = image::spinner("counting the present files");
     let set = control::set_quota(&args.dir, bytes, inodes);
     bar.finish_and_clear();
     set.map_err(|error| refused(error, &args.dir))?;

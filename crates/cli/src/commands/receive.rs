@@ -138,7 +138,7 @@ fn being_received() -> Failure {
 }
 
 fn nothing_kept() -> Failure {
-    Failure::new("nothing is kept of a stream").next("send it from its beginning, without --resume")
+    Failure::new("no part of a stream is saved").next("send it from its beginning, without --resume")
 }
 
 /// Removes the saved part.
@@ -147,7 +147,7 @@ fn abandon(args: &Args) -> Outcome {
     let read = block_on(syncline_store::read_snapshots(&beside(args)?));
     let (_, snapshots) = read.map_err(|error| about(error.into()))?;
     if !snapshots.iter().any(Snapshot::is_receiving) {
-        return Err(about(Failure::new("nothing is kept of a stream")).next("there is nothing to abandon"));
+        return Err(about(Failure::new("no part of a stream is saved")).next("there is nothing to abandon"));
     }
     let is_mounted = is_mounted(&args.image)?;
     delete_one(&args.image, RECEIVING).map_err(|failure| match is_mounted {

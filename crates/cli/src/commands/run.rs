@@ -82,8 +82,8 @@ fn end(image: &Path, directory: &Path, read_only: bool, umount: &mut Command) ->
     let unmounted = succeed(umount.arg("--").arg(directory));
     let lost = |what: &str| {
         let text =
-            format!("{}: {what} before the command did, so what was not synced may be lost", image.display());
-        Failure::of(Cause::Device, text).next("mount the image to recover what was synced")
+            format!("{}: {what} before the command did, so unsynced changes may be lost", image.display());
+        Failure::of(Cause::Device, text).next("mount the image to recover the synced changes")
     };
     match unmounted {
         Err(failure) if is_mounted(directory) => {

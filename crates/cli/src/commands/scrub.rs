@@ -191,13 +191,13 @@ fn next_step(report: &Value) -> String {
     }
     if findings(report).any(|finding| !is(finding, &data)) {
         steps.push(
-            "unmount it: 'syncline check --repair --dry-run' says what can be mended, 'mount -o ro' saves what can be read",
+            "unmount it: 'syncline check --repair --dry-run' lists the possible repairs, 'mount -o ro' saves the readable files",
         );
     }
     if findings(report).any(|finding| is(finding, &["snapshot-damaged"])) {
         steps.push("delete the snapshots that stay damaged ('syncline snapshot delete')");
     }
-    format!("reading what is damaged fails: {}", steps.join("; "))
+    format!("reading damaged data fails: {}", steps.join("; "))
 }
 
 fn text(value: &Value) -> &str {

@@ -56,7 +56,7 @@ fn done(result: Result<(), ControlError>) -> Outcome {
             .next("nothing was done: more than 64 MiB are unwritten; sync the large files one by one first"),
         // A mount that was made read-only has nothing to sync.
         (Some(EROFS), _) => Failure::of(Cause::Device, error).next(
-            "it gave up writing, so what was not synced before may be lost: 'syncline stats DIR' says why; unmount, mend the device and mount again",
+            "it gave up writing, so unsynced changes may be lost: 'syncline stats DIR' says why; unmount, mend the device and mount again",
         ),
         (_, ControlError::TooMany { .. }) => {
             Failure::of(Cause::Usage, error).next("name fewer at a time; each call is a unit of its own")

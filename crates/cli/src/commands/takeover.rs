@@ -36,6 +36,6 @@ pub fn run(args: Args) -> Outcome {
             "taken after {seconds:.1} s, and the next host waits for up to 15 s, since it could not be given back"
         ),
     };
-    say!("{image}: {now}; whoever had it can't write to it any more");
+    say!("{image}: {now}; the former holder can't write to it any more");
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let bar = image::spinner("telling the device what is free");
+    let bar = image::spinner("telling the device which blocks are free");
     let bytes = if args.source.is_dir() { of_mount(&args) } else { of_image(&args) };
     bar.finish_and_clear();
     let bytes = bytes?;

@@ -150,7 +150,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         _ if daemon["read_only"] == true => {}
         Released::Unread(failure) => {
             let text = format!(
-                "it is unmounted, but whether the last checkpoint ended well can't be told, and what was not synced may be lost: {failure}"
+                "it is unmounted, but it is unknown whether the last checkpoint ended well, and unsynced changes may be lost: {failure}"
             );
             return Err(Failure::new(text).with_code(failure.code()));
         }
@@ -173,7 +173,7 @@ fn image_was_lost(directory: &Path, lost: &Value, written: bool) -> Failure {
         Some(_) => "use it there, or take it back: 'syncline mount --takeover'",
         None => "mount the image again",
     };
-    let gone = if written { ", and what was not synced by then is gone" } else { "" };
+    let gone = if written { ", and changes not synced by then are lost" } else { "" };
     let text = format!("{} is unmounted; it {how}{gone}", directory.display());
     Failure::of(Cause::Device, text).next(next)
 }
@@ -189,7 +189,7 @@ fn tell_of_waiting(mounted: MountEntry, timeout: Duration) -> mpsc::Sender<()> {
         }
         let process = ask::process_behind(&mounted).map(|pid| format!(" (process {pid})"));
         note!(
-            "syncline: waiting for the daemon of {}{} to write what is left and end: {} s at most",
+            "syncline: waiting for the daemon of {}{} to write the last changes and end: {} s at most",
             mounted.mount_point.display(),
             process.unwrap_or_default(),
             timeout.as_secs()
@@ -263,12 +263,11 @@ fn unmount(directory: &Path, patience: Duration, when: Detach) -> Result<(), Fai
             .map_err(|error| Failure::new(format!("cannot run {program}: {error}; install it")))?;
         let Some(output) = output else {
             let text = format!(
-                "{} is being unmounted, but its daemon does not take what the kernel still has to write",
+                "{} is being unmounted, but its daemon does not take the kernel's last writes",
                 directory.display()
             );
-            return Err(Failure::new(text).next(
-                "wait for it; if it hangs, 'kill -9' ends the daemon, and what was not synced is lost",
-            ));
+            return Err(Failure::new(text)
+                .next("wait for it; if it hangs, 'kill -9' ends the daemon, and unsynced changes are lost"));
         };
         if output.status.success() {
             return Ok(());
@@ -424,11 +423,10 @@ fn require_gone(mounted: &MountEntry) -> Result<(), Failure> {
 /// everything.
 fn require_clean(image: &Path, superblock: &Superblock, uuid: Option<Uuid>) -> Result<(), Failure> {
     if uuid.is_some_and(|uuid| *uuid.as_bytes() != superblock.uuid) {
-        let text =
-            "it is unmounted, but another image is at its place now, so what was not synced may be lost";
+        let text = "it is unmounted, but another image is at its place now, so unsynced changes may be lost";
         return Err(Failure::of(Cause::NotAnImage, text)
             .about(image)
-            .next("if it was moved, mount it where it is now to recover what was synced"));
+            .next("if it was moved, mount it where it is now to recover the synced changes"));
     }
     if superblock.clean {
         return Ok(());
@@ -438,8 +436,8 @@ fn require_clean(image: &Path, superblock: &Superblock, uuid: Option<Uuid>) -> R
 
 /// The failure for an image that its daemon has not left clean.
 fn not_closed_well(image: &Path) -> Failure {
-    let text = "it is unmounted, but the last checkpoint did not end well, or had to leave out data that could not be written, so what was not synced may be lost";
-    Failure::of(Cause::Device, text).about(image).next("mount it again to recover what was synced")
+    let text = "it is unmounted, but the last checkpoint did not end well, or had to leave out data that could not be written, so unsynced changes may be lost";
+    Failure::of(Cause::Device, text).about(image).next("mount it again to recover the synced changes")
 }
 
 /// An image on a network may be taken over while its daemon writes the last changes. Then the other
@@ -448,10 +446,10 @@ fn require_same_mount(image: &Path, superblock: &Superblock, epoch: Option<&str>
     if epoch.is_none_or(|epoch| epoch == figures::epoch(superblock)) {
         return Ok(());
     }
-    let text = "it is unmounted, but another mount has had the image before all was written, so what was not synced is lost";
+    let text = "it is unmounted, but another mount has had the image before all was written, so unsynced changes are lost";
     Err(Failure::of(Cause::Device, text)
         .about(image)
-        .next("look there for who took it; 'syncline mount' shows what was synced"))
+        .next("look there for the host that took it; 'syncline mount' shows the synced changes"))
 }
 
 /// Why the last superblock of an image is unknown.
@@ -466,7 +464,7 @@ fn last_superblock(image: &Path) -> Result<Superblock, Unread> {
         let text = format!("there is no {} any more", image.display());
         return Err(Unread::Failed(
             Failure::of(Cause::NotAnImage, text)
-                .next("if it was moved, mount it where it is now to recover what was synced"),
+                .next("if it was moved, mount it where it is now to recover the synced changes"),
         ));
     }
     let opened = Image::open(image, &How::reading());

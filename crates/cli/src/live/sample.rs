@@ -109,7 +109,7 @@ fn is_dead(error: &std::io::Error) -> bool {
 fn gone(path: &Path) -> Failure {
     let text = format!("{}: it was unmounted, or its daemon has ended", path.display());
     Failure::of(Cause::MountPoint, text).next(
-        "remove what is left of the mount with 'syncline umount', mount the image again, and begin anew",
+        "remove the rest of the mount with 'syncline umount', mount the image again, and start this command again",
     )
 }
 

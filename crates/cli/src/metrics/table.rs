@@ -230,7 +230,7 @@ pub const METRICS: &[Metric] = &[
     count(
         "log_coalesced",
         "/store/log_coalesced",
-        "Items that replaced a pending one instead of being logged beside it",
+        "Items that replaced a pending one instead of being logged after it",
     ),
     bytes(count("data_written", "/store/data_bytes", "File data written to the device")),
     bytes(count("data_read", "/store/data_bytes_read", "File data read from the device")),
@@ -246,7 +246,11 @@ pub const METRICS: &[Metric] = &[
         "/store/checkpoints_for_room",
         "Checkpoints forced because there was no room",
     ),
-    count("background_flushes", "/store/background_flushes", "Flushes that only bounded what is not durable"),
+    count(
+        "background_flushes",
+        "/store/background_flushes",
+        "Flushes that only bounded the data that is not durable",
+    ),
     count("discards", "/store/discards", "Runs of free blocks that the device was told to forget"),
     bytes(count("discarded", "/store/discarded_bytes", "Bytes that the device was told to forget")),
     count("discards_failed", "/store/discards_failed", "Discards that the device refused"),
@@ -300,7 +304,11 @@ pub const METRICS: &[Metric] = &[
     ),
     count("network_discards", "/network/discards", "Discards and zeros sent over the network"),
     count("network_flushes", "/network/flushes", "Flushes sent over the network"),
-    count("network_own_flushes", "/network/own_flushes", "Flushes that only bounded what is kept until one"),
+    count(
+        "network_own_flushes",
+        "/network/own_flushes",
+        "Flushes that only bounded the writes held until one",
+    ),
     now("lease_term", "/lease/term", "Number of this holder of the device lease"),
     seconds(now("lease_valid", "/lease/valid_ms", "How long a renewal of the device lease is valid"), 1e-3),
     seconds(now("lease_left", "/lease/left_ms", "How long the device lease is valid still"), 1e-3),
@@ -327,7 +335,7 @@ pub const METRICS: &[Metric] = &[
     blocks(now(
         "space_available",
         "/space/available_blocks",
-        "Space that files can get: not what is reserved",
+        "Space that files can get, without reserved space",
     )),
     blocks(now("space_pending_free", "/space/pending_free_blocks", "Space freed or held, not reusable yet")),
     blocks(now("space_named", "/space/named_blocks", "Space that something committed uses")),

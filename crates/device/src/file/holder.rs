@@ -59,7 +59,7 @@ impl fmt::Display for Holder {
                 device.display(),
                 mount_point.display()
             ),
-            Self::Device { device } => write!(out, "somebody who has {}", device.display()),
+            Self::Device { device } => write!(out, "a process that has {}", device.display()),
             Self::Unknown => out.write_str("another process"),
         }
     }
@@ -93,7 +93,7 @@ impl Holder {
             Self::Device { device } => {
                 format!("'lsblk {0}' and 'fuser -v {0}' tell more", device.display())
             }
-            Self::Unknown if !strangers::is_root() => "unmount it first, or ask root, who sees whose it is".into(),
+            Self::Unknown if !strangers::is_root() => "unmount it first, or ask root, who can see the process".into(),
             _ => "unmount it first".into(),
         }
     }

@@ -50,7 +50,7 @@ pub enum LocationError {
     Host(String),
     /// `USER@HOST`.
     #[error(
-        "{0}: users are not supported; a client is told by its certificate (nbds, certfile= and keyfile=)"
+        "{0}: users are not supported; a client is identified by its certificate (nbds, certfile= and keyfile=)"
     )]
     User(String),
     /// Something else than a port.

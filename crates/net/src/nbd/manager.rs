@@ -163,7 +163,7 @@ fn restore(
 /// Ends a link, and takes back the operations that were on their way.
 fn end_old(shared: &Shared, old: &Link, why: &io::Error) {
     if shared.state.lock().reopen {
-        tracing::info!("connecting to {} anew, to learn its size", shared.name);
+        tracing::info!("connecting to {} again, to learn its size", shared.name);
         disconnect(old);
     } else {
         tracing::warn!("the connection to {} broke ({why}): reconnecting", shared.name);
@@ -233,7 +233,7 @@ fn answer_growing(
                 )
             }
             Err(error) => {
-                format!("the server can't be asked for its size beside the connection in use ({error})")
+                format!("the server can't be asked for its size during the connection in use ({error})")
             }
             Ok(size_bytes) if wanted > *size_bytes => {
                 format!(

@@ -136,7 +136,7 @@ impl State {
         };
         let (len, wire_end) = (u64::from(len_bytes), wire.offset + u64::from(wire.len_bytes));
         if offset < wire.offset || offset.checked_add(len).is_none_or(|end| end > wire_end) {
-            return Err(violation(format!("{len_bytes} bytes at {offset} are not what was asked for")));
+            return Err(violation(format!("{len_bytes} bytes at {offset} were not asked for")));
         }
         let is_new = wire.arrived.add(offset, len);
         // Servers send extents, of which the smallest is a sector. Memory is bounded for all others.

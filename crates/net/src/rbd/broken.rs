@@ -54,9 +54,9 @@ impl fmt::Display for Told {
                 }
                 match holder {
                     Some(holder) => write!(out, ": {holder} has its lock now; unmount here, and see there")?,
-                    None => {
-                        out.write_str(": who has its lock is not known; unmount here, and see 'rbd lock ls'")?
-                    }
+                    None => out.write_str(
+                        ": the holder of its lock is not known; unmount here, and see 'rbd lock ls'",
+                    )?,
                 }
                 Ok(())
             }

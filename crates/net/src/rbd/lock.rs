@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at a lock that is held.
 const PAUSE: Duration = Duration::from_millis(100);
-const LOOK: &str = "find out who has the lock";
+const LOOK: &str = "find the holder of the lock";
 /// How long a client may keep an image open after it has released its lock.
 const LEAVING: Duration = Duration::from_secs(1);
 /// How often a lock may be lost to others that come at the same moment.

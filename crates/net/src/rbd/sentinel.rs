@@ -32,7 +32,7 @@ fn look(ours: &str, spec: &RbdSpec, options: &RbdOptions) -> Option<LockHolder> 
     let asked = bounded(limit, "rbd-look", move || -> Result<Option<LockHolder>, RbdError> {
         let cluster = Cluster::connect(libraries()?, &spec, &options, Purpose::Look)?;
         let image = Image::open(Pool::open(cluster, &spec)?, &spec, true)?;
-        let failed = RbdError::errno("find out who has the lock");
+        let failed = RbdError::errno("find the holder of the lock");
         // A client that takes over fences first, and has the lock a little later.
         while started.elapsed() < limit {
             let locker = image.locker().map_err(&failed)?;
@@ -52,7 +52,7 @@ fn look(ours: &str, spec: &RbdSpec, options: &RbdOptions) -> Option<LockHolder> 
     match asked.and_then(|answer| answer) {
         Ok(holder) => holder,
         Err(error) => {
-            tracing::warn!("who has the lock of the image is not known: {error}");
+            tracing::warn!("the holder of the image's lock is not known: {error}");
             None
         }
     }

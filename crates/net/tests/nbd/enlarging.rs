@@ -55,7 +55,7 @@ fn the_connections_in_use_stay_where_the_size_has_not_changed_or_can_t_be_asked_
     assert_eq!(ask(|done| device.enlarge(0, done)).wait().unwrap(), 1 << 20);
     lab.faults(|faults| faults.away = true);
     let error = ask(|done| device.enlarge(0, done)).wait().unwrap_err().to_string();
-    assert!(error.contains("can't be asked for its size beside the connection in use"), "{error}");
+    assert!(error.contains("can't be asked for its size during the connection in use"), "{error}");
     lab.faults(|faults| faults.away = false);
     lab.spec(|spec| spec.size = 1 << 19);
     let error = ask(|done| device.enlarge(0, done)).wait().unwrap_err().to_string();

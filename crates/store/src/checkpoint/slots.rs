@@ -132,7 +132,7 @@ impl ReadSlots {
             report.incomplete = true;
             return Ok(());
         }
-        let next = "mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on from what is left";
+        let next = "mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on without the rest";
         Err(StoreError::Damaged(format!("{loss}; {next}").into()))
     }
 
@@ -166,7 +166,7 @@ impl ReadSlots {
             // Strays count only if first copies are lost, and lie outside the filesystem: no reason
             // to refuse the image.
             if let Err(error) = tracker.write(addr * BLOCK_BYTES as u64, vec![zeros.clone()]).wait().await {
-                tracing::warn!("what is left of a superblock of another size stays: {error}");
+                tracing::warn!("a remnant of a superblock of another size stays: {error}");
             }
             tracker.flush_now().await?;
         }

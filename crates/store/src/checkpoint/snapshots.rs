@@ -31,7 +31,7 @@ const LAST_KEY_CACHE_BYTES: usize = 1 << 20;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// No snapshot has this name.
-    #[error("there is no snapshot {name:?}; 'syncline snapshot list' shows those that there are")]
+    #[error("there is no snapshot {name:?}; 'syncline snapshot list' lists the snapshots")]
     NotFound {
         /// The requested name.
         name: String,

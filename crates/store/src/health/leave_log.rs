@@ -166,7 +166,7 @@ impl Store {
         self.run_checkpoint_leaving_log(&mut state).await?;
         self.counters.logs_left.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
-            "a part of the device could not be written: its contents were placed anew, and a new log was begun"
+            "a part of the device could not be written: its contents were placed elsewhere, and a new log was begun"
         );
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Store {
                 self.space.quarantine(data.run());
                 if self.space.names_any(data.run()) {
                     let Some(by) = self.relocation.get() else { return Err(error.into()) };
-                    tracing::warn!("{error}; placing this data anew");
+                    tracing::warn!("{error}; placing this data elsewhere");
                     by.relocate(data.run()).await?;
                     (any, last) = (true, Some(error));
                 }

@@ -100,7 +100,7 @@ impl Target<'_> {
         self.require_within(size, to.1, length)?;
         let is_long = length > EXTENT_BLOCKS_MAX * BLOCK;
         if is_long || !from.1.is_multiple_of(BLOCK) || from.1.checked_add(length).is_none() {
-            return Err(Fault::Impossible("it clones what can't be cloned"));
+            return Err(Fault::Impossible("it clones blocks that can't be cloned"));
         }
         // Not made ready for changes: it may be a file that the stream leaves as it is.
         self.require_number(from.0)?;

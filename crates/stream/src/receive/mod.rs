@@ -83,7 +83,7 @@ pub async fn receive_in_pieces(
 pub struct Options<'a> {
     /// The name of the snapshot in the target; `None` for the one that it has in the stream.
     pub name: Option<&'a str>,
-    /// How much comes before it is made durable; `None` if nothing is kept of a stream that is cut off.
+    /// How much comes before it is made durable; `None` if no part of a stream is saved that is cut off.
     pub piece_bytes: Option<u64>,
     /// Others change the target meanwhile, and need free blocks, too.
     pub is_shared: bool,
@@ -152,9 +152,9 @@ fn go_on<R: Read>(reader: &mut Reader<R>, header: &Header, kept: Option<&Kept>) 
         Some(position) => Err(fail(StreamError::OtherPlace { from: position.records, kept: at.records })),
         None => match reader.pass(at).map_err(fail)? {
             true => Ok(()),
-            false => {
-                Err(fail(StreamError::OtherStream("its first records are not those that came".to_owned())))
-            }
+            false => Err(fail(StreamError::OtherStream(
+                "its first records differ from the received ones".to_owned(),
+            ))),
         },
     }
 }

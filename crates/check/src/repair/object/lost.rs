@@ -42,7 +42,7 @@ impl Object {
         if self.has_unplaced && pieces_lost {
             // An extent there may be older than the lost data in the log.
             planner.torn.insert(number);
-            planner.lose(number, "some of what was written last is lost → lost+found".to_owned());
+            planner.lose(number, "some of its last writes are lost → lost+found".to_owned());
             return;
         }
         // A file that has all the blocks its inode counts has lost none.

@@ -127,7 +127,7 @@ fn refuse_impossible(args: &Args, source: &Metadata) -> Result<(), Failure> {
         parent(&args.destination).canonicalize().map_err(|error| about(parent(&args.destination), error))?;
     if place.starts_with(&whole) {
         let failure = Failure::usage(format!("{to} lies inside of {from}"));
-        return Err(failure.next("choose a place outside of what is cloned"));
+        return Err(failure.next("choose a place outside of the source"));
     }
     Ok(())
 }

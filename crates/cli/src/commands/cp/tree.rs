@@ -193,7 +193,7 @@ impl<'a> Copier<'a> {
         if copy.is_some_and(|name| name.as_deref().is_none_or(|name| name == target)) {
             let text =
                 format!("{} is a copy that was made just now, and is not overwritten", target.display());
-            return Err(Failure::new(text).next("copy to another place what has the same name"));
+            return Err(Failure::new(text).next("copy the second file to another place"));
         }
         if kind.is_block_device() || kind.is_char_device() || kind.is_fifo() || kind.is_socket() {
             let text = format!("{} is neither a file nor a directory", target.display());
@@ -218,7 +218,7 @@ impl<'a> Copier<'a> {
         let size = metadata.len();
         let unfinished = |failure: Failure| {
             let text = format!("{failure}; {} is incomplete", target.display());
-            failure.with_text(text).next("delete it, or keep what it has")
+            failure.with_text(text).next("delete it, or leave it as it is")
         };
         let mut offset = 0;
         while offset < size {
@@ -291,6 +291,6 @@ fn is_name(name: &OsStr) -> bool {
 
 /// As cp(1): a directory is not replaced by a file, nor the other way round.
 fn in_the_way(target: &Path, there: &str, copied: &str) -> Failure {
-    let text = format!("{} is {there}, and what is copied is {copied}", target.display());
+    let text = format!("{} is {there}, and its original is {copied}", target.display());
     Failure::new(text).next("choose another place, or remove it first")
 }

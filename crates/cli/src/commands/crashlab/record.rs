@@ -139,7 +139,7 @@ fn choices(options: &[String]) -> Result<MountChoices, Failure> {
     let choices = MountChoices::parse(options)?;
     if choices.store.read_only || choices.snapshot.is_some() || choices.log.is_some() {
         return Err(Failure::usage(
-            "--mount-options: what is recorded is written to, and has no log of its own",
+            "--mount-options: a recorded mount is writable, and has no log of its own",
         )
         .next("leave out ro, snapshot and log"));
     }

@@ -61,7 +61,7 @@ pub fn failing_text(recording: &Recording, failing: &Failing) -> Result<String, 
     }
     let writes = describe(recording, state, &cut)?;
     if writes.is_empty() {
-        text += "\nNo write was on its way. What is missing was written later:";
+        text += "\nNo write was in flight. These writes are missing, and came later:";
         let next = describe_next(recording, state.position)?;
         next.iter().take(WRITES_MAX).for_each(|what| text += &format!("\n      {what}"));
         match next.len() {

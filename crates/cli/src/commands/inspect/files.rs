@@ -87,7 +87,9 @@ fn resolve(image: &Image, path: &str) -> Result<u64, String> {
         ino = found.ok_or_else(|| match lost.len() {
             0 => format!("there is no '{name}' in inode {ino}"),
             lost => {
-                format!("there is no '{name}' in what can be read of inode {ino}: {lost} tree nodes are lost")
+                format!(
+                    "there is no '{name}' in the readable part of inode {ino}: {lost} tree nodes are lost"
+                )
             }
         })?;
     }

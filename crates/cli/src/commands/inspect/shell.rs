@@ -17,7 +17,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "info",
         arguments: "",
-        help: "what the newest superblock says, and what is damaged",
+        help: "the newest superblock, and the damage of the image",
         run: |image, _| blocks::info(image),
     },
     Command {
@@ -70,7 +70,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "space",
         arguments: "",
-        help: "what the space map says in all",
+        help: "a summary of the space map",
         run: |image, _| blocks::space(image),
     },
     Command { name: "hex", arguments: "BLOCK", help: "the bytes of a block", run: blocks::hex },

@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Outcome {
     }
     if receiving {
         note!(
-            "part of a stream is kept too: 'syncline receive --token' tells how it goes on, and --abandon gives it up"
+            "part of a stream is saved too: 'syncline receive --token' prints the token to continue it, and --abandon discards it"
         );
     }
     if snapshots.is_empty() {
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Outcome {
     if std::io::stdout().is_terminal() {
         let source = args.source.display();
         note!(
-            "'syncline ls {source}@NAME:/' lists what is in one, 'syncline snapshot mount {source} NAME DIRECTORY' mounts it"
+            "'syncline ls {source}@NAME:/' lists its files, 'syncline snapshot mount {source} NAME DIRECTORY' mounts it"
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -181,7 +181,7 @@ pub fn files(files: &Files, width: u16) -> Table<'static> {
     let widths = columns.iter().map(|_| Constraint::Length(9)).chain([Constraint::Fill(1)]);
     let title = match files.missed {
         0 => "files".to_owned(),
-        missed => format!("files (without {missed} syncs: fewer receipts are kept than come in an interval)"),
+        missed => format!("files (without {missed} syncs: an interval has more syncs than receipts)"),
     };
     let rows = files.list.iter().map(|file| file_row(file, &columns));
     Table::new(rows, widths).header(head).block(framed(&title))

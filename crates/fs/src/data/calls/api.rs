@@ -78,9 +78,7 @@ impl Filesystem {
         if let Err(error) = &written {
             // The program that stored it has long moved on, and the kernel forgets that the page is
             // dirty: the next fsync reports the error.
-            tracing::warn!(
-                "inode {ino}: what was stored through a mapping at byte {offset} is lost: {error}"
-            );
+            tracing::warn!("inode {ino}: a store through a mapping at byte {offset} is lost: {error}");
             inode.state.lock().data.failures.add(error.clone());
         }
         written

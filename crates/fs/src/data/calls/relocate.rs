@@ -33,7 +33,7 @@ impl Relocate for Relocation {
             let fs = self.0.upgrade().ok_or_else(gone)?;
             relocate(&fs, run).await.map_err(|error| match error {
                 FsError::Store(error) => error,
-                other => StoreError::Unusable(format!("data could not be placed anew: {other}").into()),
+                other => StoreError::Unusable(format!("data could not be placed again: {other}").into()),
             })
         })
     }

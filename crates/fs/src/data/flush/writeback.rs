@@ -66,7 +66,7 @@ pub(crate) async fn write_back(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
         // It is tried again for as long as the device fails, which is told once.
         let fate = match fs.store.writable() {
             Ok(()) => "is tried again",
-            Err(_) => "what was not synced of it is lost",
+            Err(_) => "its unsynced data is lost",
         };
         tracing::error!(
             ino = inode.ino,

@@ -374,5 +374,5 @@ fn what_is_not_written_back_is_told_of_as_what_becomes_of_it() {
         line.clone()
     };
     assert!(told(false).contains("is tried again"));
-    assert!(told(true).contains("what was not synced of it is lost"));
+    assert!(told(true).contains("its unsynced data is lost"));
 }

@@ -106,6 +106,6 @@ fn decode(store: &Store, key: Key, value: &[u8]) -> Result<Extent, FsError> {
 /// The error for extents that lie on the same blocks and can't move.
 fn scattered() -> FsError {
     FsError::Store(StoreError::Unusable(
-        "what is free in front of the new end lies in pieces that are too small; choose a larger size, or delete something".into(),
+        "the free space in front of the new end is in pieces that are too small; choose a larger size, or delete something".into(),
     ))
 }
