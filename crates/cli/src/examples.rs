@@ -4,7 +4,7 @@ pub const MKFS: &str = "\
 Examples:
   syncline mkfs disk.img --size 20GiB            an image file, fully written
   syncline mkfs /dev/vg0/data --label data       a whole block device
-  syncline mkfs disk.img --force                 anew, over what is there";
+  syncline mkfs disk.img --force                 again, over the present contents";
 
 pub const MOUNT: &str = "\
 Examples:
@@ -18,7 +18,7 @@ pub const UMOUNT: &str = "\
 Examples:
   syncline umount /mnt/data
 If it is busy, 'fuser -vm /mnt/data' shows who uses it. Where another mount namespace (a container, a service, 'unshare') has the \
-mount too, the filesystem goes on living there: umount says so, and of which process.
+mount too, the filesystem stays alive there: umount says so, and names the process.
 
 The exit code is 8 if the last checkpoint did not end well or had to leave out data that could not be written, or if the mount had lost its image (to another host, or because its \
 storage was away for too long): then unsynced changes are lost, and the command does not look at the image.";
@@ -26,15 +26,15 @@ storage was away for too long): then unsynced changes are lost, and the command 
 pub const TAKEOVER: &str = "\
 Examples:
   syncline takeover 'rbd:pool/db'                at once: the cluster refuses the former host's writes
-  syncline takeover 'nbd://storage/db'           when the former host's lease has ended, in about 15 s
+  syncline takeover 'nbd://storage/db'           when the former host's device lease has ended, in about 15 s
 The former host's mount answers every request with EIO from then on, also if that host was only stopped or cut off. \
-'syncline mount --takeover' does the same and mounts.";
+'syncline mount --takeover' also mounts.";
 
 pub const RUN: &str = "\
 Examples:
   syncline run disk.img -- tar xf /tmp/linux.tar
   syncline run scratch.img --create 4GiB -- git clone /srv/project.git
-COMMAND runs in the filesystem's root directory; paths to what lies elsewhere are whole ones. The exit code is COMMAND's; 126 and 127 if it can't be run. 3 if the image stays mounted, and 8 if what was written and not synced may be lost, \
+COMMAND runs in the filesystem's root directory; give absolute paths for files elsewhere. The exit code is COMMAND's; 126 and 127 if it can't be run. 3 if the image stays mounted, and 8 if unsynced changes may be lost, \
 whatever COMMAND's was.";
 
 pub const STATUS: &str = "\
@@ -47,7 +47,7 @@ Examples:
   syncline ls disk.img
   syncline ls -l disk.img:/home/alice
   syncline ls disk.img@monday:/home              a snapshot, also while the image is mounted
-  syncline ls /mnt/data@monday:/home             the same, by the directory where it is mounted
+  syncline ls /mnt/data@monday:/home             that snapshot, by the directory of the mount
 Whole trees: 'syncline cp -a'.";
 
 pub const CAT: &str = "\
@@ -61,18 +61,18 @@ Examples:
   syncline cp -a disk.img:/home/alice /srv/alice
   syncline cp -a disk.img@monday:/home disk.img@monday:/etc saved    both into the directory 'saved'
   syncline cp -a disk.img: saved                 everything in it
-Nothing needs to be mounted, and nothing is written to the image. What can't be read or made is told, and the rest is copied. \
-If the log or a superblock is damaged, files may have older contents or be missing: then that is told, and the exit code is 4. \
+Nothing needs to be mounted, and nothing is written to the image. Entries that can't be read or made are reported, and the rest is copied. \
+If the log or a superblock is damaged, files may have older contents or be missing: then a message says so, and the exit code is 4. \
 Without -r and -a a link is followed, inside of the image. Into an image: mount it, and use cp.";
 
 pub const CHECK: &str = "\
 Examples:
   syncline check disk.img
-  syncline check disk.img --repair --dry-run     what would be mended
+  syncline check disk.img --repair --dry-run     list the repairs
   syncline check disk.img --repair
   syncline check disk.img --json                 findings for a program
 
-Exit codes, as of fsck(8): 0 nothing is wrong; 1 errors were mended; 4 errors are left; 8 the check could not be done; 16 wrong \
+Exit codes, as of fsck(8): 0 no errors; 1 errors were repaired; 4 errors are left; 8 the check could not be done; 16 wrong \
 usage.";
 
 pub const SCRUB: &str = "\
@@ -93,21 +93,21 @@ Examples:
 pub const DU: &str = "\
 Examples:
   syncline du /mnt/data                          all files below it, in one line
-  syncline du --all vm.img clone.img             what each would free, and what both share";
+  syncline du --all vm.img clone.img             exclusive and shared space of both";
 
 pub const CLONE: &str = "\
 Examples:
   syncline clone /mnt/data/project /mnt/data/project.before
   syncline clone vm.img vm.test.img
-The copy is what 'cp -a' would make, with owners, permissions, times, extended attributes, access control lists, hard links, \
-holes and flags, but needs no room for data, and survives a crash when the command returns. It is not one moment's state of a \
+The copy is like that of 'cp -a', with owners, permissions, times, extended attributes, access control lists, hard links, \
+holes and flags, but takes no space for data, and survives a crash when the command returns. It is not one moment's state of a \
 tree that is being changed.";
 
 pub const DEFRAGMENT: &str = "\
 Examples:
   syncline defragment vm.img accounts.db
   syncline defragment -r /mnt/data
-  syncline defragment --unshare clone.img        takes room of its own for what it shares
+  syncline defragment --unshare clone.img        shared blocks, too: takes new space for them
 Files stay in use meanwhile; contents and times do not change. Fragments of 4 MiB and more are left where they are.";
 
 pub const SEND: &str = "\
@@ -118,19 +118,19 @@ Examples:
 A stream that was cut off, and received with --resume, goes on:
   token=$(ssh backup syncline receive /srv/backup.img --token)
   syncline send /mnt/data monday --resume $token  | ssh backup syncline receive --resume /srv/backup.img
-What the receiver has is read and compared once more here, and only the rest is sent. With --from if the stream had it.";
+The sender reads the received part again, compares it, and sends only the rest. Repeat --from if the stream had it.";
 
 pub const RECEIVE: &str = "\
 Examples:
   syncline receive backup.img -i monday.stream
   ssh host syncline send /mnt/data monday | syncline receive backup.img --name host-monday
   ssh host syncline send /mnt/data monday | syncline receive --resume backup.img
-The snapshot appears when all of the stream has come and is as it was sent; until then files and snapshots stay as they were. \
-What is there already, other snapshots among it, stays.
-With --resume, what has come of a stream that is cut off is kept in the image, and seen by nobody:
+The snapshot appears when the whole stream has arrived unchanged; until then files and snapshots stay as they were. \
+Present files and snapshots stay.
+With --resume, the received part of a stream that is cut off is saved in the image, hidden:
   syncline receive backup.img --token            for 'syncline send --resume', which sends the rest
   syncline receive --resume backup.img -i FILE   the rest, or the whole stream once more
-  syncline receive backup.img --abandon          gives it up";
+  syncline receive backup.img --abandon          discards the part";
 
 pub const SNAPSHOT_CREATE: &str = "\
 Examples:
@@ -141,7 +141,7 @@ pub const SNAPSHOT_LIST: &str = "\
 Examples:
   syncline snapshot list /mnt/data
   syncline snapshot list disk.img --json
-'syncline ls DIR@NAME:/' lists what is in one, 'syncline snapshot mount DIR NAME DIRECTORY' mounts it.";
+'syncline ls DIR@NAME:/' lists its files, 'syncline snapshot mount DIR NAME DIRECTORY' mounts it.";
 
 pub const SNAPSHOT_DELETE: &str = "\
 Examples:
@@ -151,7 +151,7 @@ pub const SNAPSHOT_PRUNE: &str = "\
 Examples:
   syncline snapshot prune /mnt/data --prefix auto- --keep hourly=24,daily=7,weekly=4 --dry-run
   syncline snapshot prune backup.img --prefix auto- --keep daily=14,monthly=12,yearly=5
-One that is mounted or being read stays, and the exit code is 3 then.";
+A snapshot that is mounted or being read stays, and the exit code is 3 then.";
 
 pub const SNAPSHOT_MOUNT: &str = "\
 Examples:
@@ -170,13 +170,13 @@ Examples:
 
 pub const COMPRESS: &str = "\
 Examples:
-  syncline compress /mnt/data/src                what is made there from now on, with Zstandard
+  syncline compress /mnt/data/src                new files there, with Zstandard
   syncline compress -r --now --algorithm lz4 /mnt/data/logs
   syncline compress -r --show /mnt/data";
 
 pub const DURABILITY_SET: &str = "\
 Classes:
-  fsync    what a program syncs is durable when the call returns
+  fsync    a synced file is durable when the call of the program returns
   ordered  a sync returns as soon as its place in history is fixed, without waiting for the device; at most --within
            seconds later a flush begins. A power cut loses the last seconds, never the order
   strict   each write and each change of names is durable before it returns
@@ -185,7 +185,7 @@ Examples:
   syncline durability set /mnt/data/build ordered
   syncline durability set /mnt/data/build ordered --within 30 --recursive
   syncline durability set /mnt/data/ledger strict
-What is in a directory already keeps its class, unless --recursive. 'syncline sync --all DIR' makes everything durable.";
+Present files of a directory keep their class, unless --recursive. 'syncline sync --all DIR' makes everything durable.";
 
 pub const DURABILITY_SHOW: &str = "\
 Examples:
@@ -205,7 +205,7 @@ interrupted, run the command again. Root is limited, too. No directory above or 
 pub const QUOTA_SHOW: &str = "\
 Examples:
   syncline quota show /mnt/data/alice
-  df -h /mnt/data/alice                                      the same, as free space";
+  df -h /mnt/data/alice                                      the limits, as free space";
 
 pub const QUOTA_LIST: &str = "\
 Examples:
@@ -226,7 +226,7 @@ Examples:
   syncline label disk.img                        show it
   syncline label disk.img backups                set it: at most 64 bytes; '' for none
   syncline label /mnt/data backups               also while it is mounted, for root and the mount's owner
-  syncline label /dev/san/db --shared on         several hosts reach this device: each takes its lease before it writes";
+  syncline label /dev/san/db --shared on         several hosts reach this device: each needs the device lease to write";
 
 pub const UUID: &str = "\
 Examples:
@@ -240,19 +240,19 @@ pub const RESIZE: &str = "\
 Examples:
   syncline resize disk.img 20GiB                 the file becomes longer, too
   syncline resize /dev/vg0/data max              all of a block device that was enlarged
-  syncline resize /mnt/data 20GiB                the same while it is mounted and in use
-  syncline resize disk.img 5GiB                  smaller, unmounted: what lies behind moves, the file becomes shorter
-  syncline resize disk.img min                   as small as will do
-A crash leaves the old size or the new one; the command again goes on.";
+  syncline resize /mnt/data 20GiB                while it is mounted and in use
+  syncline resize disk.img 5GiB                  smaller, unmounted: blocks behind the end move, the file becomes shorter
+  syncline resize disk.img min                   as small as possible
+A crash leaves the old size or the new one; run the command again to continue.";
 
 pub const TRIM: &str = "\
 Examples:
   syncline trim /mnt/data                        while it is mounted, as 'fstrim /mnt/data' does
   syncline trim /dev/sdb1 --minimum 1MiB         of a disk that is not mounted
   syncline trim disk.img --punch                 of an image file that is not mounted
-Mounted with -o discard, what becomes free is discarded in the background.
-An image file keeps the room that it was made with, whatever is trimmed: it can never meet a full host. With --punch, or mounted \
-with -o discard=punch, it gets holes where it is free. If its host is full when they are written again, these writes fail, and \
+Mounts with -o discard discard freed blocks in the background.
+An image file keeps its allocated blocks, so it never meets a full host. With --punch, or mounted \
+with -o discard=punch, its free blocks become holes. If its host is full when they are written again, these writes fail, and \
 a filesystem whose log can't be written turns read-only.";
 
 pub const PATH: &str = "\
@@ -262,7 +262,7 @@ Examples:
 
 pub const EXPLAIN: &str = "\
 Examples:
-  syncline explain accounts.db                   why its last ten fsyncs took what they took
+  syncline explain accounts.db                   its last ten fsyncs, and where their time went
   syncline explain accounts.db --last 1 --json
   syncline explain /mnt/data                     of all files, for root and the mount's owner";
 
@@ -270,7 +270,7 @@ pub const CRASHLAB: &str = "\
 Examples:
   syncline crashlab record disk.img mnt -- ./my-test
   syncline crashlab explore disk.img.crashlab --check $PWD/my-check
-'syncline crashlab COMMAND --help' tells more of each.";
+'syncline crashlab COMMAND --help' describes each.";
 
 pub const RECORD: &str = "\
 Examples:
@@ -298,8 +298,8 @@ pub const BENCH: &str = "\
 Examples:
   syncline bench k5 --quick                      a first look, in a minute
   syncline bench all --peers ext4,xfs,btrfs --report bench.html
-  syncline bench k4 --peers null                 what FUSE itself costs here
-  syncline bench overwrite --ablate flush-elide  what a mechanism is worth";
+  syncline bench k4 --peers null                 the cost of FUSE itself
+  syncline bench overwrite --ablate flush-elide  the gain by a mechanism";
 
 pub const DEMO: &str = "\
 Examples:
@@ -312,7 +312,7 @@ Examples:
   syncline completions bash
   syncline completions zsh
   syncline completions fish
-Where they go: /usr/share/bash-completion/completions/syncline, /usr/share/zsh/site-functions/_syncline,
+Places: /usr/share/bash-completion/completions/syncline, /usr/share/zsh/site-functions/_syncline,
 ~/.config/fish/completions/syncline.fish. 'syncline setup' puts them below /usr/local.";
 
 pub const SETUP: &str = "\
