@@ -39,7 +39,7 @@ macro_rules! kinds {
 kinds! {
     /// A copy of a superblock is damaged or can't be read.
     SuperblockDamaged = "0001" "superblock-damaged",
-    /// A counter of the superblock is not what was counted.
+    /// A counter of the superblock differs from the count.
     SuperblockCounter = "0002" "superblock-counter",
     /// The log ends before a batch that was durable.
     LogDamaged = "0003" "log-damaged",
@@ -97,7 +97,7 @@ kinds! {
     ChunkMissing = "0029" "chunk-missing",
     /// A part of a long value that nothing refers to.
     ChunkUnowned = "0030" "chunk-unowned",
-    /// The number of objects is not what the counter says.
+    /// The number of objects differs from the counter.
     ObjectCount = "0031" "object-count",
     /// An object's number has not been handed out yet.
     ObjectNumber = "0032" "object-number",
@@ -122,7 +122,7 @@ kinds! {
     /// Something in a snapshot is damaged. A repair puts back inner nodes; what else is lost goes
     /// with the snapshot.
     SnapshotDamaged = "0042" "snapshot-damaged",
-    /// A quota's usage is not what the inodes of its tree use.
+    /// A quota's usage is not the sum over the inodes of its tree.
     QuotaUsage = "0043" "quota-usage",
     /// A quota's directory does not exist, or does not count in it.
     QuotaRoot = "0044" "quota-root",

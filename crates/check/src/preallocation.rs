@@ -5,7 +5,7 @@ use std::ops::Range;
 use syncline_format::items::preallocation::{Preallocation, decode_sum};
 use syncline_format::{Geometry, Key};
 
-/// By how many blocks the preallocations exceed the room left beside data.
+/// The number of blocks by which the preallocations exceed the room that data leaves.
 pub(crate) fn excess(geometry: Geometry, data: u64, preallocated: u64) -> u64 {
     preallocated.saturating_sub(geometry.usable().blocks.saturating_sub(data))
 }

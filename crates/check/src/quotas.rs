@@ -1,4 +1,4 @@
-//! Compares each quota with what the inodes of its tree use.
+//! Compares each quota with the sum over the inodes of its tree.
 
 use crate::finding::{FindingKind, Report};
 use crate::object::DIRECTORY;

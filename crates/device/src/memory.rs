@@ -14,7 +14,7 @@ const SHARDS: u64 = 64;
 
 type Chunks = HashMap<u64, Arc<[u8]>>;
 
-/// A device in memory. Only what was written takes memory, so a huge one is cheap.
+/// A device in memory. Only written chunks take memory, so a huge one is cheap.
 pub struct MemoryDevice {
     size_bytes: u64,
     shards: Vec<RwLock<Chunks>>,

@@ -93,7 +93,7 @@ fn image_behind(device: &str) -> Option<String> {
 
 /// The name of an image, from the kernel's name for the file behind a loop device.
 fn named_image(file: &str) -> &str {
-    // What is no file has an unnamed one that is called after it.
+    // A location that is no file has an unnamed file with its name.
     let kept = file.strip_suffix(" (deleted)").unwrap_or(file);
     kept.strip_prefix("/memfd:").unwrap_or(kept)
 }

@@ -101,7 +101,7 @@ impl Reactor {
         pool::start(request, Some(self.mailbox.clone()));
     }
 
-    /// Submits what is queued. No completion is called here.
+    /// Submits the queued requests. No completion is called here.
     fn submit(&self) {
         if let Backend::Ring(ring) = &self.backend {
             // An error is met again, and reported, at the end of the turn.

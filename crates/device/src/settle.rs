@@ -1,4 +1,4 @@
-//! Reads whose result decides something for good.
+//! Reads whose result can't be revised later.
 
 use crate::{AlignedBuf, Device, DeviceError, DeviceExt, Operation};
 use std::io;

@@ -156,7 +156,7 @@ impl Worker {
         self.reactor.turn(None);
     }
 
-    /// Takes what other threads handed over.
+    /// Takes the tasks that other threads handed over.
     fn take_post(&self) {
         if !self.mailbox().take_reason(POST) {
             return;

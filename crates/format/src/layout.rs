@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const BLOCK_BYTES: usize = 4096;
 /// The format version written by this program.
 pub const FORMAT_VERSION: u32 = 1;
-/// Size of a tree node unless mkfs is told otherwise.
+/// Default size of a tree node.
 pub const NODE_BYTES_DEFAULT: u32 = 16 * 1024;
 
 /// Number of a block on the device.

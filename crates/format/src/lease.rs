@@ -188,7 +188,7 @@ impl LeaseHolder {
         host
     }
 
-    /// The host's name for a message. It comes from the image: what is not printable is replaced.
+    /// The host's name for a message. It comes from the image: unprintable characters are replaced.
     pub fn host_text(&self) -> String {
         let end = self.host.iter().position(|&byte| byte == 0).unwrap_or(HOST_BYTES);
         let text = String::from_utf8_lossy(&self.host[..end]);

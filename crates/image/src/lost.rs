@@ -57,7 +57,7 @@ struct State {
 }
 
 impl Watch {
-    /// The image was lost; what was told first stays.
+    /// The image was lost; the first report stays.
     fn lose(&self, lost: Lost) {
         let mut state = self.0.lock();
         if state.lost.is_some() {

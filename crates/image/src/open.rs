@@ -46,7 +46,7 @@ impl Image {
             let leased = leased::take(device, &name, how, false, false)?;
             return Ok(Self::of_this_host(storage, Some(leased.clone()), leased));
         }
-        // A reader beside a writer reads only data that does not change.
+        // A reader at the same time as a writer reads only data that does not change.
         if !how.device.beside_writer {
             leased::require_free(&device, &name, how, false)?;
         }

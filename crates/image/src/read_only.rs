@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation};
 
-/// Reads what the device inside holds, and refuses to change it.
+/// Reads the device inside, and refuses to change it.
 pub(crate) struct ReadOnly<D>(pub(crate) Arc<D>);
 
 fn refused(operation: Operation, offset: u64, len_bytes: u64) -> DeviceError {

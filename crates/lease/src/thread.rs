@@ -126,7 +126,8 @@ impl Running {
             *self.shared.ended.lock() = Some(self.released);
             self.shared.changed.notify_all();
         };
-        // The device goes before anybody is told: a caller that waits may want to close it.
+        // The device is dropped before any listener hears of it: a caller that waits may want to
+        // close it.
         drop(self.device);
         told();
         self.gate.tell_listeners();

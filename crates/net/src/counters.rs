@@ -23,7 +23,7 @@ pub struct NetCounters {
     pub discards: u64,
     /// Requests for a flush that were sent.
     pub flushes: u64,
-    /// Of the flushes, those that nobody asked for: too much was kept.
+    /// Of the flushes, those that no caller asked for, because too many writes were held.
     pub own_flushes: u64,
     /// Connections that were lost and made again, once for all that belong together.
     pub reconnects: u64,

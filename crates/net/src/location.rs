@@ -106,7 +106,7 @@ impl Wait {
 }
 
 impl Location {
-    /// Understands what a user wrote.
+    /// Parses a user's location.
     pub fn parse(text: &OsStr) -> Result<Self, LocationError> {
         let Some((scheme, rest)) = text::scheme(text.as_bytes()) else {
             return Ok(Self::Path(text.into()));

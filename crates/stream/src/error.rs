@@ -24,7 +24,7 @@ pub enum StreamError {
     /// It ends before its last record.
     #[error("the stream ends too early, after record {0}; send it again")]
     Truncated(u64),
-    /// Bytes differ from those that were sent.
+    /// The bytes differ from the sent ones.
     #[error("the stream is damaged at record {record}: {what}; send it again")]
     Damaged {
         /// The number of the record, from 1; 0 stands for the header.

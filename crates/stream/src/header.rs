@@ -99,7 +99,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header, and returns its bytes beside it.
+    /// Reads a header, and returns it with its bytes.
     pub fn read(input: &mut impl Read) -> Result<(Self, Vec<u8>), StreamError> {
         let mut bytes = vec![0; FIXED_BYTES];
         match fill(input, &mut bytes[..MAGIC.len()])? {

@@ -1,4 +1,4 @@
-//! The records of a stream: what each tells the receiver to do.
+//! The records of a stream: each is a step of the receiver.
 
 use crate::StreamError;
 use crate::fields::{Fields, put_name};
@@ -19,7 +19,7 @@ pub struct Unit {
     pub algorithm: Algorithm,
     /// Blocks of the whole unit.
     pub unit_blocks: u8,
-    /// Blocks of the unit before those that are meant.
+    /// Blocks of the unit before the first block of the record.
     pub skip: u8,
     /// Blocks that are meant.
     pub blocks: u8,
@@ -32,7 +32,7 @@ pub struct Unit {
 pub struct Restored {
     /// Permission bits (07777).
     pub permissions: u16,
-    /// Flags of the inode item, without those that tell of its contents.
+    /// Flags of the inode item, without the flags about its contents.
     pub flags: u32,
     /// Owner.
     pub uid: u32,
@@ -58,7 +58,7 @@ pub enum Record {
     Clone { ino: Ino, offset: u64, length: u64, from: Ino, from_offset: u64 },
     /// A part without contents.
     Hole { ino: Ino, offset: u64, length: u64 },
-    /// A part without contents, for which room is set aside.
+    /// A preallocated part, without contents.
     Reserve { ino: Ino, offset: u64, length: u64 },
     /// An extended attribute.
     Xattr { ino: Ino, name: Vec<u8>, value: Bytes },

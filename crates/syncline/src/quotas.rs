@@ -41,8 +41,7 @@ impl Filesystem {
         self.engine().quotas()
     }
 
-    /// Sizes and counts as df(1) shows them: inside a tree with limits, the limits and what is left
-    /// of them.
+    /// Sizes and counts as df(1) prints them: inside a tree with limits, the limits and their rest.
     pub fn space_at(&self, path: impl AsRef<Path>) -> Result<Statfs> {
         let (ino, engine) = (self.quota_root(path.as_ref())?, self.engine());
         Ok(self.shared.call(engine.statfs_at(ino)))

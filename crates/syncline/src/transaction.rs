@@ -117,8 +117,8 @@ impl Transaction {
         self
     }
 
-    /// Gives a file these contents, in place of those that it has. A file that does not exist is
-    /// made, with permission bits 0o644.
+    /// Replaces the contents of a file. A file that does not exist is made, with permission bits
+    /// 0o644.
     pub fn write(&mut self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> &mut Self {
         let path = path.as_ref();
         self.add(path, Action::Create { permissions: 0o644, exclusive: false });
@@ -177,7 +177,7 @@ impl Transaction {
         self.add(link, Action::Symlink { target: bytes_of(target.as_ref()) })
     }
 
-    /// Renames, replacing what is at `to`.
+    /// Renames, replacing a file at `to`.
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> &mut Self {
         self.add(from, Action::Rename { to: bytes_of(to.as_ref()) })
     }

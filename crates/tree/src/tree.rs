@@ -64,7 +64,7 @@ pub(crate) enum Caching {
     /// Look in the cache first, but keep nothing: the nodes that a merge reads are about to be
     /// freed.
     Peek,
-    /// Always read from the device: a check wants to know what lies there.
+    /// Always read from the device: a check looks at the device's contents.
     Bypass,
 }
 

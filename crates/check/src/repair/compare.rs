@@ -134,8 +134,8 @@ pub(crate) async fn mounts(device: Arc<dyn Device>, spawn: &Arc<dyn Spawn>) -> R
     closed.and(checkpointed)
 }
 
-/// Checks that all snapshots still exist but those that are given up. That nothing wrote to their
-/// blocks is checked separately.
+/// Checks that all snapshots still exist, except for those given up. Another check shows that
+/// nothing wrote to their blocks.
 async fn snapshots(
     before: &Arc<dyn Device>,
     after: &Arc<dyn Device>,

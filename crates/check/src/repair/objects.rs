@@ -69,7 +69,7 @@ fn mark(planner: &mut Planner, key: Key, value: &Bytes) {
     }
 }
 
-/// Reports what is given up with each unreadable node.
+/// Reports the losses by each unreadable node.
 fn lost_nodes(planner: &mut Planner) {
     let show = |key: Option<Key>, none: &str| {
         key.map_or_else(

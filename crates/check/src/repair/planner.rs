@@ -104,7 +104,7 @@ pub(crate) struct Planner {
     pub(crate) seen: BlockSet,
     /// Blocks of the extents that stay where they are.
     pub(crate) kept: BlockSet,
-    /// Blocks that no extent may stay on, because what lies there can't be rebuilt elsewhere.
+    /// Blocks that no extent may stay on, because their other contents can't be rebuilt elsewhere.
     pub(crate) fixed: BlockSet,
     /// Preallocated blocks by inode.
     pub(crate) rooms: BTreeMap<u64, u64>,

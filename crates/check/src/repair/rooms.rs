@@ -1,5 +1,4 @@
-//! Drops preallocations for which there can't be room: if kept, they would leave the filesystem
-//! full for good.
+//! Drops preallocations that can't have room: otherwise the filesystem would stay full.
 
 use crate::finding::FindingKind;
 use crate::object::UNITS_PER_BLOCK;

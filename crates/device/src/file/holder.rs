@@ -1,4 +1,4 @@
-//! Who is using an image, as far as /proc shows, so that a refusal can name them.
+//! The processes that use an image, as far as /proc lists them, so that a refusal can name them.
 
 use super::open::Refusal;
 use super::{claimed, lock, strangers};

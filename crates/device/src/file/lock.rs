@@ -26,7 +26,7 @@ const PART_STRIDE: u64 = 0x1357_9bdf_0246_8ace | 1;
 /// Locked by writers only.
 const MARK: i64 = CLAIMS - 1;
 
-/// Locked briefly to find out what the kernel calls this file.
+/// Locked briefly to find the kernel's name of this file.
 const ASKED: i64 = i64::MAX;
 
 /// Locks these bytes, for a writer or a reader; false if another lock conflicts. The range is all

@@ -101,7 +101,7 @@ fn claim_above(
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 return Err(Refusal::Claimed(above.path));
             }
-            // An ordinary user may not open it, but can see what is mounted.
+            // An ordinary user may not open it, but can list the mounts.
             Err(_) if is_mounted(&above.path, above.number) => return Err(Refusal::Claimed(above.path)),
             Err(error) => {
                 tracing::debug!(path = %above.path.display(), %error, "this loop device can't be claimed");

@@ -11,7 +11,7 @@ use crate::{FormatError, ObjectId};
 
 /// Bytes of the fixed part.
 pub const FIXED_BYTES: usize = 120;
-/// Bytes of a section beside its contents: tag, a zero, length.
+/// Bytes of a section besides its contents: tag, a zero, length.
 pub const SECTION_BYTES: usize = 4;
 /// Greatest size of a file: the kernel's file offsets are signed.
 pub const SIZE_MAX: u64 = i64::MAX as u64;

@@ -102,7 +102,7 @@ impl<'a> Exchange<'a> {
             let limits = (self.export.flags, self.export.max_bytes);
             for piece in pieces(&change, (offset, len_bytes), limits, false) {
                 let end = piece.offset + u64::from(piece.len_bytes);
-                // A server may reorder what is in flight together.
+                // A server may reorder requests that are in flight together.
                 while self.in_flight.iter().any(|sent| sent.offset < end && piece.offset < sent.end)
                     || self.in_flight.len() >= WINDOW
                     || self.in_flight_bytes() >= WINDOW_BYTES

@@ -240,7 +240,7 @@ impl Handshake {
     }
 }
 
-/// Checks what a server says of its export.
+/// Checks a server's description of its export.
 fn export_of((size, flags): (u64, u16), (min, max): (u32, u32), structured: bool) -> io::Result<Export> {
     let block = BLOCK_BYTES as u32;
     if flags & export::HAS_FLAGS == 0 || !min.is_power_of_two() || max < min {

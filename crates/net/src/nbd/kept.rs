@@ -29,7 +29,8 @@
 use super::operation::Change;
 use std::collections::BTreeMap;
 
-/// Counted for each write beside its bytes, so that discards, which have none, are bounded too.
+/// Counted for each write in addition to its bytes, so that discards, which have none, are bounded
+/// too.
 const ENTRY_BYTES: u64 = 128;
 
 /// Position in the order of completions. A flush that is sent now covers the changes that have

@@ -39,7 +39,7 @@ pub(super) struct Link {
     began: Instant,
     /// When something was received last, in nanoseconds after `began`.
     heard: AtomicU64,
-    /// Why it broke; set before the device is told.
+    /// The reason of the break; set before the device hears of it.
     pub(super) broke: Mutex<Option<io::Error>>,
 }
 

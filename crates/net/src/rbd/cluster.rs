@@ -112,7 +112,7 @@ impl Cluster {
         // Nobody takes the lock by itself, also before we do (`lock.rs`).
         let automatic = options.canary == Some(Canary::AutomaticLock);
         self.set("rbd_auto_exclusive_lock_until_manual_request", if automatic { "true" } else { "false" })?;
-        // Errors are told by us, in one line.
+        // This program reports errors, in one line.
         self.set("log_to_stderr", "false")?;
         self.set("err_to_stderr", "false")?;
         // Connecting, and asking monitors: nothing has been written then, and a command that is

@@ -64,7 +64,7 @@ pub(super) struct Pending {
 pub(super) enum Done {
     Read(Completion<AlignedBuf>),
     Other(Operation, Completion<()>),
-    /// An enlargement, which is told the size.
+    /// An enlargement, which gets the size.
     Size(Completion<u64>),
 }
 
@@ -229,7 +229,7 @@ impl Flights {
         }
     }
 
-    /// Ends everything with this reason, for good.
+    /// Ends everything with this reason; no later call revives it.
     pub(super) fn break_off(&self, broken: &Broken) {
         let source = Arc::new(broken.error(&self.image));
         let mut state = self.state.lock();

@@ -13,7 +13,7 @@ use syncline_fs::{Filesystem, FsError, QuotaLimits, Remade, RestoredAttributes};
 
 /// The name of the receiver's state in the staging directory; inodes have their numbers as names there.
 const STATE_NAME: &[u8] = b"state";
-/// The attribute that a directory passes on to new inodes, beside flags.
+/// The attribute that a directory passes on to new inodes, besides flags.
 const PASSED_ON: &[u8] = b"system.posix_acl_default";
 /// Bytes of the state that are written at a time.
 const STATE_BYTES_EACH: usize = 1 << 20;
@@ -137,7 +137,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Writes everything back, and the state beside it, so that another receiver can go on from here.
+    /// Writes everything back, with the state, so that another receiver can continue from here.
     pub(super) async fn pause(&mut self, header: &Header, position: Position) -> Result<State, StreamError> {
         self.fs.settle_all_contents().await?;
         let limited = self.limited.iter().map(|(ino, attributes)| (*ino, (*attributes).into()));

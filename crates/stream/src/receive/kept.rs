@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 /// The most bytes that are read: a directory with a limit takes 72.
 const STATE_BYTES_MAX: u64 = 64 << 20;
 
-/// Everything that a receiver has to know to go on, beside the contents.
+/// Everything that a receiver needs to continue, except the contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct State {
     /// The header of the whole stream.

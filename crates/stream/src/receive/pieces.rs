@@ -128,7 +128,7 @@ impl<R: Read> Pieces<'_, R> {
 
     /// Applies records up to the end of the piece.
     async fn fill(&mut self, fs: &Arc<Filesystem>, branch: &mut Branch) -> Result<Piece, StreamError> {
-        // Room that the snapshot has set aside may take all that was lent.
+        // Preallocated room of the snapshot may take all lent blocks.
         self.lend_for(0, branch);
         let mut target = match &self.kept {
             None => Target::begin(fs, self.header.next_object).await?,
@@ -170,7 +170,7 @@ impl<R: Read> Pieces<'_, R> {
         LENT_BLOCKS.min(self.target.store().lendable_blocks() / 2)
     }
 
-    /// Blocks that a record needs beyond those that most records need.
+    /// Blocks that a record needs in addition to the usual number.
     fn needed_by(&self, record: &Record, branch: &Branch) -> u64 {
         match record {
             Record::Reserve { length, .. } => length.div_ceil(BLOCK_BYTES as u64),

@@ -1,4 +1,4 @@
-//! The contents of a file as records: data as it lies, clones, holes, room set aside.
+//! The contents of a file as records: data as it lies, clones, holes, preallocations.
 
 use super::held::Held;
 use super::kinds::Kinds;

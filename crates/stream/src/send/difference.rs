@@ -154,7 +154,7 @@ impl Found {
         Ok(())
     }
 
-    /// Adds room that is set aside behind the new end of a file: a receiver that makes the file shorter
+    /// Adds preallocated room behind the new end of a file: a receiver that makes the file shorter
     /// gives it up.
     async fn add_reserved(&mut self, after: &Filesystem, ino: Ino, end: u64) -> Result<(), StreamError> {
         let mut reserved = Kinds::from(after, ino, Kind::Preallocation, 0);
