@@ -81,7 +81,7 @@ kinds! {
     ExtentOutside = "0021" "extent-outside",
     /// An inode's block count is not the sum of its extents.
     BlockCount = "0022" "block-count",
-    /// A block of file data is not what its checksum says.
+    /// A block of file data does not match its checksum.
     DataDamaged = "0023" "data-damaged",
     /// A block of file data can't be read.
     DataUnreadable = "0024" "data-unreadable",
@@ -115,12 +115,12 @@ kinds! {
     ParentCount = "0038" "parent-count",
     /// A preallocated block has an extent, or is preallocated twice.
     PreallocationOverlap = "0039" "preallocation-overlap",
-    /// An inode's sum of preallocated blocks is not what its items say.
+    /// An inode's sum of preallocated blocks differs from its items.
     PreallocationSum = "0040" "preallocation-sum",
     /// The table of snapshots is damaged or can't be read.
     SnapshotTable = "0041" "snapshot-table",
-    /// Something in a snapshot is damaged. A repair puts back inner nodes; what else is lost goes
-    /// with the snapshot.
+    /// Something in a snapshot is damaged. A repair restores inner nodes; other losses go with the
+    /// snapshot.
     SnapshotDamaged = "0042" "snapshot-damaged",
     /// A quota's usage is not the sum over the inodes of its tree.
     QuotaUsage = "0043" "quota-usage",
