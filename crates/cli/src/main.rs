@@ -44,7 +44,7 @@ Exit codes:
    1  failed
    2  wrong usage
    3  the image, the device or the mount point is in use
-   4  a block is not what its checksum says
+   4  a block does not match its checksum
    5  no image that this program can use: none, truncated, of a newer format, without superblock
    6  a path is missing or on no mount; a mount point is not empty or no directory
    7  FUSE can't be used here
@@ -52,10 +52,10 @@ Exit codes:
    9  not permitted
   10  no space
   11  a stream is damaged or cut off, or does not fit the image
-'check' has those of fsck(8): 0 nothing wrong, 1 errors mended, 4 errors left, 8 not done, 16 wrong usage.
+'check' has those of fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 8 not done, 16 wrong usage.
 
 'crashlab record' has that of the recorded command, or 127; 'crashlab explore' has 1 if a state fails.
--v, or SYNCLINE_LOG=debug, shows more of what happens.";
+-v, or SYNCLINE_LOG=debug, logs more.";
 
 #[derive(Parser)]
 #[command(
