@@ -49,8 +49,8 @@ hosts-canaries:
 # PostgreSQL on Ceph: its host is killed and the other one takes over, so many times each way (root)
 hosts-postgresql rounds="50":
     cargo build --profile dist -p syncline-cli
-    tests/hosts/postgresql target/dist/syncline --rounds {{rounds}} --by mount
-    tests/hosts/postgresql target/dist/syncline --rounds {{rounds}} --by takeover
+    lab/hosts/postgresql target/dist/syncline --rounds {{rounds}} --by mount
+    lab/hosts/postgresql target/dist/syncline --rounds {{rounds}} --by takeover
 
 # Long simulations with new seeds, for so many seconds; failures are reduced to short cases
 soak seconds="600":
@@ -71,7 +71,7 @@ meetings seconds="600":
 # Small lives of store and filesystem under a scheduler that decides at every lock who goes on, for so many seconds each; what fails
 # is lived again with SYNCLINE_SCHEDULES_SEED=its seed SYNCLINE_SCHEDULES_COUNT=1
 schedules seconds="600":
-    schedules/run {{seconds}}
+    lab/schedules/run {{seconds}}
 
 # Real programs on a real mount, verified, beside ext4 and btrfs (root; installs what they need); `just apps --only git,npm` for some
 apps *options="--peers --runs 3":
@@ -118,7 +118,7 @@ worlds:
 
 # Hostile images: every fuzz target for so many seconds (installs cargo-fuzz)
 fuzz seconds="60" *targets="":
-    fuzz/run {{seconds}} {{targets}}
+    lab/fuzz-targets/run {{seconds}} {{targets}}
 
 # Images of which one item was changed, repaired, for so many seconds; SYNCLINE_REPAIR_SEED says where it begins, and is all that is tried for 0 seconds
 repair-fuzz seconds="600":

@@ -27,6 +27,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
+/// The folders of the workspace's crates.
+fn crate_folders() -> Vec<PathBuf> {
+    let below = |folder: &str| fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let folders = below("crates").chain(below("lab")).chain([root().join("crashlab")]);
+    // A workspace of its own is none of this one's crates.
+    let is_ours = |text: String| !text.lines().any(|line| line == "[workspace]");
+    folders.filter(|folder| fs::read_to_string(folder.join("Cargo.toml")).is_ok_and(is_ours)).collect()
+}
+
 /// All pages of the project, by their paths below its root.
 fn pages() -> BTreeMap<PathBuf, Page> {
     let root = root();
@@ -223,7 +232,7 @@ fn the_messages_that_are_explained_are_the_programs() {
             && path.components().any(|part| part.as_os_str() == "src")
     };
     let files =
-        walkdir::WalkDir::new(root().join("crates")).into_iter().map(|entry| entry.unwrap().into_path());
+        crate_folders().into_iter().flat_map(walkdir::WalkDir::new).map(|entry| entry.unwrap().into_path());
     let sources: String = files.filter(is_source).map(|path| fs::read_to_string(path).unwrap()).collect();
     let page = fs::read_to_string(root().join("docs/TROUBLESHOOTING.md")).unwrap();
     let cells = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
@@ -242,11 +251,9 @@ fn the_messages_that_are_explained_are_the_programs() {
 /// cargo packs only what is in a crate's folder.
 #[test]
 fn published_crates_have_their_licences() {
-    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    let is_published = |path: &PathBuf| {
-        fs::read_to_string(path.join("Cargo.toml")).is_ok_and(|text| !text.contains("publish = false"))
-    };
-    let published: Vec<PathBuf> = crates.filter(is_published).collect();
+    let is_published =
+        |path: &PathBuf| !fs::read_to_string(path.join("Cargo.toml")).unwrap().contains("publish = false");
+    let published: Vec<PathBuf> = crate_folders().into_iter().filter(is_published).collect();
     assert!(published.len() >= 20, "{published:?}");
     for path in published {
         for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
@@ -283,11 +290,10 @@ fn the_list_of_canaries_is_the_codes() {
 /// The crates of the workspace, and those that each needs: in its program, or also for its tests.
 /// A dependency of tests without a version is none for crates.io.
 fn crates(for_tests: bool) -> BTreeMap<String, BTreeSet<String>> {
-    let folders = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    let manifests = folders.map(|folder| folder.join("Cargo.toml")).filter(|manifest| manifest.exists());
-    let crates: BTreeMap<String, BTreeSet<String>> = manifests
-        .map(|manifest| {
-            let text = fs::read_to_string(&manifest).unwrap();
+    let crates: BTreeMap<String, BTreeSet<String>> = crate_folders()
+        .into_iter()
+        .map(|folder| {
+            let text = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
             let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap().trim_matches('"');
             let (mut section, mut needed) = ("", BTreeSet::new());
             for line in text.lines() {

@@ -1,5 +1,5 @@
 //! Rules that a test breaks on purpose, in programs built with the feature `canaries` only: the
-//! two-host search (`tests/hosts`) must find each.
+//! two-host search (`lab/hosts`) must find each.
 //!
 //! `SYNCLINE_NETWORK_CANARY` names the rule. A name that is not known ends the program, so that no
 //! search runs for nothing.

@@ -2,7 +2,7 @@
 //!
 //! Normally these are the types of `parking_lot`, `std`, `event-listener` and `async-lock`, and a
 //! wrapper around one of the latter's locks. The feature `shuttle`, which only the workspace in
-//! `schedules/` turns on, puts them under a scheduler. Then each operation on one of them is a
+//! `lab/schedules/` turns on, puts them under a scheduler. Then each operation on one of them is a
 //! scheduling point, at which the scheduler may run another thread, and the scheduler knows what
 //! each thread waits for: one seed determines the order of all operations.
 //!

@@ -1,6 +1,6 @@
 //! For tests: rules of the NBD client that a test breaks on purpose.
 
-/// A deliberately broken rule. `crates/sim/tests/nbd` must find each.
+/// A deliberately broken rule. `lab/sim/tests/nbd` must find each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Canary {
     /// After a reconnect, do not write the changes again that no flush has covered (breaks R6).

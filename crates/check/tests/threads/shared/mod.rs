@@ -1,5 +1,5 @@
 //! The part that the search with threads shares with the search over schedules
-//! (`schedules/tests/files`): the world, the operations, and the judges.
+//! (`lab/schedules/tests/files`): the world, the operations, and the judges.
 //!
 //! Each search has a module `own` beside this one, with a type [`setup::SearchOwn`] for the
 //! differences. Nothing here depends on anything else of theirs, so additions here extend both

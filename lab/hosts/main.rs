@@ -18,7 +18,7 @@
 //! `SYNCLINE_HOSTS_SECONDS=600 SYNCLINE_HOSTS_PAIRS=8 cargo test -p syncline-cli --test hosts -- --ignored
 //! --nocapture` searches for longer.
 
-#[path = "../support/mod.rs"]
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
 #[cfg(feature = "canaries")]

@@ -25,7 +25,7 @@ fn status_bytes(field: &str) -> u64 {
 }
 
 fn corpus(target: &Target) -> Vec<Vec<u8>> {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target.name);
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz-targets/corpus").join(target.name);
     let entries = std::fs::read_dir(place).expect("every target has a corpus");
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();

@@ -17,7 +17,7 @@ use syncline_store::read_snapshots;
 const SEED: u64 = 20_261_121;
 
 fn kept(kind: &str, target: &Target) -> Vec<PathBuf> {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(kind).join(target.name);
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz-targets").join(kind).join(target.name);
     let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();

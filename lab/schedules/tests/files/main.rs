@@ -4,7 +4,7 @@
 
 mod life;
 mod own;
-#[path = "../../../crates/check/tests/threads/shared/mod.rs"]
+#[path = "../../../../crates/check/tests/threads/shared/mod.rs"]
 #[allow(dead_code)]
 mod shared;
 

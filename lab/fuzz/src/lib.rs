@@ -2,7 +2,7 @@
 //! program that opens it.
 //!
 //! The bodies of the targets are in [`targets`], one per file; each states the invariants that it
-//! checks. `fuzz/` wraps them for cargo-fuzz; `tests/corpus.rs` runs the corpus, the regressions
+//! checks. `lab/fuzz-targets/` wraps them for cargo-fuzz; `tests/corpus.rs` runs the corpus, the regressions
 //! and a bounded random sample through them on any stable compiler. The decoder targets take raw
 //! bytes. The image targets take a list of changes ([`mutate::Case`]) to one of a few small images
 //! ([`bases`]). The checksums are then corrected, from the changed structure up to the superblock;
