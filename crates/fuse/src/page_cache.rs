@@ -17,28 +17,39 @@
 //! A notification makes the kernel write pages back and drop them. It waits for each page, and so
 //! perhaps for requests that have yet to be served. It is therefore sent by a thread that serves
 //! none.
+//!
+//! Operations know nothing of this but [`Pages`], the policy of one inode.
 
 mod beside;
+mod changing;
 mod growing;
 mod grown;
 mod holes;
 mod letting_go;
+mod look;
+mod pages;
 mod stored;
 mod tails;
+mod taking_over;
 
-pub use beside::Beside;
-pub use growing::{Growing, Growth, Told, Unanswered};
-pub use grown::Grown;
-pub use holes::{Holes, next_maybe_data};
-pub use letting_go::LettingGo;
-pub use stored::Stored;
-pub use tails::Tails;
+pub use changing::{Change, Changing};
+pub use growing::Unanswered;
+pub use pages::{Pages, Telling};
 
+use crate::processes::Processes;
+use beside::Beside;
+use growing::Growing;
+use grown::Grown;
+use holes::Holes;
+use letting_go::LettingGo;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use stored::Stored;
+use syncline_fs::Filesystem;
 use syncline_fs::types::Ino;
+use tails::Tails;
 
 /// Size of a page, and of a block.
 const PAGE_BYTES: u64 = syncline_device::BLOCK_BYTES as u64;
@@ -49,21 +60,21 @@ const RANGES_MAX: usize = 64;
 /// A session's knowledge of the kernel's page cache.
 pub struct PageCache {
     /// Files that are written past the cache.
-    pub beside: Beside,
+    beside: Beside,
     /// Files that are growing.
-    pub growing: Arc<Growing>,
+    growing: Arc<Growing>,
     /// Files that grew while their last page may have been dirty.
-    pub grown: Grown,
+    grown: Grown,
     /// Holes that were read through the cache.
-    pub holes: Holes,
+    holes: Holes,
     /// Tells the kernel to write pages back and drop them.
-    pub letting_go: LettingGo,
+    letting_go: LettingGo,
     /// The same, for writes through the cache.
-    pub letting_go_for_writes: LettingGo,
+    letting_go_for_writes: LettingGo,
     /// Files that may have been stored to through a mapping.
-    pub stored: Stored,
+    stored: Stored,
     /// Files whose last page was read.
-    pub tails: Tails,
+    tails: Tails,
 }
 
 impl PageCache {
@@ -94,12 +105,27 @@ impl PageCache {
         self.letting_go_for_writes.end();
     }
 
-    /// Called when the kernel has forgotten a file.
-    pub fn forget(&self, ino: Ino) {
-        self.beside.forget(ino);
-        self.holes.forget(ino);
-        self.stored.forget(ino);
-        self.tails.forget(ino);
+    /// The pages of one inode, for a request of one thread.
+    pub fn of<'a>(
+        &'a self,
+        fs: &'a Filesystem,
+        processes: &'a Processes,
+        ino: Ino,
+        thread: u32,
+    ) -> Pages<'a> {
+        Pages { cache: self, fs, processes, ino, thread }
+    }
+
+    /// True if something may be stored in the kernel's pages of a file.
+    #[cfg(test)]
+    pub fn may_be_stored_to(&self, ino: Ino) -> bool {
+        self.stored.last(ino).is_some()
+    }
+
+    /// True if a thread is told the size that a file has.
+    #[cfg(test)]
+    pub fn tells_its_size(&self, ino: Ino, thread: u32) -> bool {
+        self.growing.told(ino, thread) == growing::Told::Its
     }
 }
 

@@ -61,9 +61,10 @@ impl Reply {
         self
     }
 
-    /// Has the kernel drop its cached attributes of this inode before the answer is sent.
-    pub fn with_stale_attributes(mut self, ino: Ino) -> Self {
-        self.stale_attributes = Some(ino);
+    /// Has the kernel drop its cached attributes of this inode before the answer is sent, if they are
+    /// no longer right.
+    pub fn with_stale_attributes(mut self, ino: Ino, are_stale: bool) -> Self {
+        self.stale_attributes = are_stale.then_some(ino);
         self
     }
 

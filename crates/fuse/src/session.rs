@@ -7,9 +7,8 @@ use crate::error::MountError;
 use crate::last_request::LastRequest;
 use crate::mount::{MountPoint, mount};
 use crate::negotiate::{Negotiated, Wishes};
-use crate::operations::take_over_everything;
 use crate::options::{DirectIo, MountOptions, SyncObserver, Synced, Synchronous, Transport};
-use crate::page_cache::PageCache;
+use crate::page_cache::{PageCache, Pages};
 use crate::processes::Processes;
 use crate::serve::Serve;
 use crate::transport::{ReadyWorkers, Workers, another_end, fewest_entries, handshake};
@@ -76,7 +75,12 @@ impl Session {
     /// Has the kernel hand over what programs have stored to mappings of any file until now. Call it on a
     /// thread that serves no requests; they must be served meanwhile.
     pub fn take_over_mapped(&self) {
-        block_on(take_over_everything(self));
+        block_on(self.page_cache.take_over_everything(&self.fs));
+    }
+
+    /// The policy about the kernel's pages of an inode, for a request of a thread.
+    pub(crate) fn pages(&self, ino: Ino, thread: u32) -> Pages<'_> {
+        self.page_cache.of(&self.fs, &self.processes, ino, thread)
     }
 }
 

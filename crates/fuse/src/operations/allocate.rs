@@ -1,8 +1,10 @@
 //! FALLOCATE. (The kernel has already checked that the file is open for writing, and the caller's
 //! limits.)
 
-use super::{Answer, Refusal, page_cache, privileges};
+use super::policy::Policy;
+use super::{Answer, Refusal, privileges};
 use crate::abi::FAllocateIn;
+use crate::page_cache::Change;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
@@ -28,13 +30,12 @@ pub(super) async fn allocate(session: &Session, request: &Request) -> Answer {
     let input: FAllocateIn = request.arguments().take()?;
     let (ino, what) = (request.ino(), meaning(input.mode)?);
     let kill_privileges = privileges::goes_by(request);
-    let range = input.offset..input.offset.saturating_add(input.len);
-    let growth = match input.mode & libc::FALLOC_FL_KEEP_SIZE as u32 {
-        0 => page_cache::before_growth(session, request, ino, range.clone(), range.end).await?,
-        _ => None,
+    let end = input.offset.saturating_add(input.len);
+    let change = match input.mode & libc::FALLOC_FL_KEEP_SIZE as u32 {
+        0 => Change::Grow { range: input.offset..end, gap_end: end },
+        _ => Change::Inside,
     };
-    let stale = privileges::prepare(session, request, ino, kill_privileges).await?;
+    let policy = Policy::before(session, request, ino, kill_privileges, change).await?;
     session.fs().allocate(ino, what, input.offset, input.len, kill_privileges).await?;
-    let reply = Reply::empty().with_growth(growth);
-    Ok(if stale { reply.with_stale_attributes(ino) } else { reply })
+    policy.answer(Reply::empty())
 }

@@ -1,20 +1,20 @@
 //! GETATTR, STATX, SETATTR, STATFS, and the encoding of attributes in answers.
 
-use super::{Answer, Refusal, page_cache, privileges};
+use super::policy::Policy;
+use super::{Answer, Refusal, privileges};
 use crate::abi::flags::setattr as valid;
 use crate::abi::{
     Attr, AttrOut, EntryOut, GetAttrIn, SetAttrIn, StatFsOut, Statx, StatxIn, StatxOut, StatxTime,
 };
+use crate::page_cache::{Change, Telling};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use syncline_fs::FsError;
-use syncline_fs::types::{Attributes, FileType, Ino, SetAttributes, SetTime, Timestamp};
+use syncline_fs::types::{Attributes, FileType, SetAttributes, SetTime, Timestamp};
 
 /// Unit of allocation, as shown in `st_blksize` and by statfs.
 const BLOCK_BYTES: u32 = 4096;
-/// Unit of `st_blocks`.
-const UNIT_BYTES: u64 = 512;
 /// Longest name in a directory.
 const NAME_BYTES_MAX: u32 = 255;
 
@@ -53,46 +53,35 @@ fn attr(attributes: &Attributes) -> Attr {
 }
 
 fn attr_out(session: &Session, attributes: &Attributes) -> AttrOut {
-    AttrOut { valid: attr_seconds(session, attributes), valid_ns: 0, padding: 0, attr: attr(attributes) }
+    let (_, valid) = size_and_seconds(session, attributes, Telling::Alone);
+    AttrOut { valid, valid_ns: 0, padding: 0, attr: attr(attributes) }
 }
 
-/// How long the kernel may cache attributes. Until data waiting for compression is written, its
-/// block count is an estimate, so the kernel must ask each time. So it must while holes are in its
-/// cache, where stores that we don't know of turn them into data.
-fn attr_seconds(session: &Session, attributes: &Attributes) -> u64 {
-    let ino = attributes.ino;
-    let holes = session.page_cache().holes.are_cached(ino) || is_one_hole(attributes);
-    if holes || session.fs().may_shrink(ino) { 0 } else { session.cache_seconds() }
+/// The size to tell, and how long the kernel may cache attributes. Until data waiting for compression is
+/// written, its block count is an estimate, so the kernel must ask each time.
+fn size_and_seconds(session: &Session, attributes: &Attributes, way: Telling) -> (u64, u64) {
+    let (size, may_be_cached) = session.pages(attributes.ino, 0).told(attributes, way);
+    let is_final = may_be_cached && !session.fs().may_shrink(attributes.ino);
+    (size, if is_final { session.cache_seconds() } else { 0 })
 }
 
-/// True for a file without any data. A program that is told of no blocks takes it for empty (GNU tar
-/// does not even read it), so no old answer may tell that. The kernel drops cached attributes when
-/// holes are first read, but what SETATTR and LINK answer it takes even if it has waited since.
-fn is_one_hole(attributes: &Attributes) -> bool {
-    attributes.file_type == FileType::Regular && attributes.blocks == 0 && attributes.size > 0
-}
-
-/// The attributes that stat(2) tells. Stores into mapped holes count among the blocks, as on other
-/// filesystems: their pages are written back first, or count if that can't be waited for.
-async fn told(session: &Session, ino: Ino, thread: u32) -> Result<Attributes, FsError> {
-    let maybe_data = page_cache::write_back_holes(session, ino).await;
-    let mut attributes = page_cache::shown(session, ino, thread).await?;
-    let bytes: u64 = maybe_data.iter().map(|range| range.end - range.start).sum();
-    attributes.blocks = attributes.blocks.saturating_add(bytes / UNIT_BYTES);
-    Ok(attributes)
+/// The attributes that stat(2) tells.
+async fn look(session: &Session, request: &Request) -> Result<Attributes, FsError> {
+    session.pages(request.ino(), request.pid()).look().await.attributes().await
 }
 
 /// The answer to a lookup that found an inode, as the kernel caches it.
 pub(super) fn entry_out(session: &Session, attributes: &Attributes) -> EntryOut {
+    let (size, attr_valid) = size_and_seconds(session, attributes, Telling::WithName);
     EntryOut {
         node: attributes.ino,
         // Inode numbers are never reused, so one generation is enough.
         generation: 0,
         entry_valid: session.cache_seconds(),
-        attr_valid: attr_seconds(session, attributes),
+        attr_valid,
         entry_valid_ns: 0,
         attr_valid_ns: 0,
-        attr: Attr { size: page_cache::size_with_name(session, attributes), ..attr(attributes) },
+        attr: Attr { size, ..attr(attributes) },
     }
 }
 
@@ -103,14 +92,14 @@ pub(super) fn no_entry(session: &Session) -> EntryOut {
 
 pub(super) async fn getattr(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<GetAttrIn>()?;
-    let attributes = told(session, request.ino(), request.pid()).await?;
+    let attributes = look(session, request).await?;
     Ok(Reply::fixed(&attr_out(session, &attributes)))
 }
 
 /// Sent when a program wants the birth time. (Linux 6.18 takes no attributes from it.)
 pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
     request.arguments().take::<StatxIn>()?;
-    let attributes = told(session, request.ino(), request.pid()).await?;
+    let attributes = look(session, request).await?;
     let flags = session.fs().file_flags(request.ino()).await?;
     let time =
         |time: Timestamp| StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
@@ -136,7 +125,7 @@ pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
         attributes_mask: super::flags::STATX_ATTRIBUTES,
         ..Statx::default()
     };
-    let valid = attr_seconds(session, &attributes);
+    let (_, valid) = size_and_seconds(session, &attributes, Telling::Alone);
     Ok(Reply::fixed(&StatxOut { valid, stat, ..StatxOut::default() }))
 }
 
@@ -185,17 +174,11 @@ pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     let mut changes = changes(&input)?;
     changes.kill_privileges |= is_bare_chown(session, request, &changes).await;
     let goes = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
-    privileges::prepare(session, request, request.ino(), goes && changes.permissions.is_none()).await?;
-    let growth = match changes.size {
-        Some(size) => page_cache::before_truncation(session, request, size).await?,
-        None => {
-            // The write-back of a store from before would change the times again.
-            page_cache::take_over(session, request.ino()).await;
-            None
-        }
-    };
+    let goes = goes && changes.permissions.is_none();
+    let change = changes.size.map_or(Change::Attributes, Change::Resize);
+    let policy = Policy::before(session, request, request.ino(), goes, change).await?;
     let attributes = session.fs().setattr(request.caller(), request.ino(), changes).await?;
-    Ok(Reply::fixed(&attr_out(session, &attributes)).with_growth(growth))
+    Ok(Reply::fixed(&attr_out(session, &attributes)).with_growth(policy.into_growth()))
 }
 
 /// STATFS. Within a tree with a quota it reports the quota's limits and what is left of them, as

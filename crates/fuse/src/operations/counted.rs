@@ -1,7 +1,7 @@
 //! What an answer counts: a reference to an inode for each that it shows to the kernel, and an open
 //! file. The kernel gives them back with FORGET and RELEASE, but only if it gets the answer.
 
-use super::{files, names};
+use super::{names, opening};
 use crate::abi::{CreateOut, EntryOut, Opcode, OpenOut};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -44,7 +44,7 @@ pub(super) fn by(opcode: Opcode, request: &Request, reply: &Reply) -> Option<Cou
 pub(super) fn take_back(session: &Session, request: &Request, opcode: Opcode, reply: &Reply) {
     let Some(Counted { ino, shown, opened }) = by(opcode, request, reply) else { return };
     if opened {
-        files::closed(session, ino);
+        opening::closed(session, ino);
     }
     if shown {
         names::forget_one(session, ino, 1);

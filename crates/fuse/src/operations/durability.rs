@@ -34,5 +34,5 @@ pub(super) async fn ioctl(
     let answer = DurabilityMessage { own: own.into(), holds: Some(holds).into(), ..message };
     let reply = Reply::fixed(&IoctlOut::default()).with_data(answer.as_bytes().to_vec());
     // The change time moved, which the kernel does not expect from an ioctl.
-    Ok(if message.action == SET { reply.with_stale_attributes(ino) } else { reply })
+    Ok(reply.with_stale_attributes(ino, message.action == SET))
 }

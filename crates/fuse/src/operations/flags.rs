@@ -1,8 +1,9 @@
 //! The flags of chattr(1) and lsattr(1): the ioctls that set and get them, and how statx reports
 //! them. The kernel has already checked that the caller may change them.
 
-use super::{Answer, Refusal, page_cache};
+use super::{Answer, Refusal};
 use crate::abi::{FsXattr, IoctlIn, IoctlOut};
+use crate::page_cache::Change;
 use crate::reply::Reply;
 use crate::request::{Arguments, Request};
 use crate::session::Session;
@@ -134,10 +135,9 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
         flags.compression = before.compression.or(flags.compression);
     }
     if (flags.immutable && !before.immutable) || (flags.append_only && !before.append_only) {
-        // With the flag, write-back of pages that a mapping has dirtied is refused.
-        page_cache::take_over_unknown(session, request.ino()).await;
+        session.pages(request.ino(), request.pid()).before_change(Change::Protect).await?;
     }
     session.fs().set_file_flags(request.ino(), flags).await?;
     // The change time moved, which the kernel does not expect from an ioctl.
-    Ok(Reply::fixed(&IoctlOut::default()).with_stale_attributes(request.ino()))
+    Ok(Reply::fixed(&IoctlOut::default()).with_stale_attributes(request.ino(), true))
 }

@@ -1,9 +1,9 @@
 //! IOCTL: the control channel, fsync2 and fbarrier, flags of files, durability
 //! classes, the label, FITRIM. Every other command is "not for this file".
 
-use super::files::tell;
 use super::shutdown::{self, SHUT_DOWN};
-use super::{Answer, Refusal, durability, flags, label, page_cache, quotas, reflink, resize, trim};
+use super::syncs::tell;
+use super::{Answer, Refusal, durability, flags, label, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -30,7 +30,7 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
         let reply = Reply::fixed(&IoctlOut::default()).with_data(answer);
         // The file may have fewer blocks now, which the kernel can't know.
         let stale = command == BlocksCommand::Compress;
-        return Ok(if stale { reply.with_stale_attributes(request.ino()) } else { reply });
+        return Ok(reply.with_stale_attributes(request.ino(), stale));
     }
     if let Some(answer) = flags::ioctl(session, request, &input, &mut arguments).await {
         return answer;
@@ -108,7 +108,7 @@ async fn answer(
         }
         Question::CreateSnapshot => {
             require_owner(&asker)?;
-            page_cache::take_over_all(session).await;
+            session.page_cache().take_over_known(session.fs()).await;
             session.fs().create_snapshot(name_in(&question, rest)?).await?;
             Ok(question.empty_answer())
         }

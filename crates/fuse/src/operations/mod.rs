@@ -14,13 +14,15 @@ mod fuzz;
 mod ioctl;
 mod label;
 mod names;
-mod page_cache;
+mod opening;
+mod policy;
 mod privileges;
 mod quotas;
 mod reflink;
 mod resize;
 mod shutdown;
 mod synchronous;
+mod syncs;
 #[cfg(test)]
 mod tests;
 mod trim;
@@ -30,7 +32,6 @@ use crate::abi::Opcode;
 use crate::reply::Reply;
 use crate::request::{Malformed, Request};
 use crate::session::Session;
-pub(crate) use page_cache::take_over_everything;
 use syncline_fs::FsError;
 
 /// Why a request is refused.
@@ -121,17 +122,17 @@ async fn dispatch(session: &Session, request: &Request, opcode: Opcode) -> Answe
         Opcode::StatX => attributes::statx(session, request).await,
         Opcode::SetAttr => attributes::setattr(session, request).await,
         Opcode::StatFs => attributes::statfs(session, request).await,
-        Opcode::Open => files::open(session, request).await,
-        Opcode::Create => files::create(session, request).await,
-        Opcode::TmpFile => files::tmpfile(session, request).await,
-        Opcode::Release => files::release(session, request),
+        Opcode::Open => opening::open(session, request).await,
+        Opcode::Create => opening::create(session, request).await,
+        Opcode::TmpFile => opening::tmpfile(session, request).await,
+        Opcode::Release => opening::release(session, request),
         Opcode::Read => files::read(session, request).await,
         Opcode::Write => files::write(session, request).await,
         Opcode::FAllocate => allocate::allocate(session, request).await,
         Opcode::LSeek => files::lseek(session, request).await,
         Opcode::CopyFileRange | Opcode::CopyFileRange64 => reflink::copy(session, request, opcode).await,
-        Opcode::FSync | Opcode::FSyncDir => files::fsync(session, request).await,
-        Opcode::SyncFs => files::syncfs(session).await,
+        Opcode::FSync | Opcode::FSyncDir => syncs::fsync(session, request).await,
+        Opcode::SyncFs => syncs::syncfs(session).await,
         Opcode::OpenDir => directories::open(),
         Opcode::ReleaseDir => directories::release(),
         Opcode::ReadDir => directories::readdir(session, request).await,
@@ -163,8 +164,7 @@ fn unsupported(opcode: Opcode) -> i32 {
     match opcode {
         // A second INIT, or an answer to a question that we never asked.
         Opcode::Init | Opcode::NotifyReply => libc::EINVAL,
-        // Not negotiated; the kernel keeps locks itself.
-        Opcode::GetLock | Opcode::SetLock | Opcode::SetLockWait => libc::ENOSYS,
+        // Among them locks: not negotiated, the kernel keeps them itself.
         _ => libc::ENOSYS,
     }
 }

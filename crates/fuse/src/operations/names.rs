@@ -43,7 +43,7 @@ pub(super) fn batch_forget(session: &Session, request: &Request) -> Answer {
 pub(super) fn forget_one(session: &Session, ino: Ino, lookups: u64) {
     session.fs().forget(ino, lookups);
     if !session.fs().is_referred_to(ino) {
-        session.page_cache().forget(ino);
+        session.pages(ino, 0).forgotten();
     }
 }
 

@@ -1,11 +1,13 @@
 //! COPY_FILE_RANGE, and the ioctls about a file's blocks.
 
-use super::{Answer, Refusal, page_cache, privileges};
+use super::policy::Policy;
+use super::{Answer, Refusal, privileges};
 use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, Opcode, WriteOut};
 use crate::control::blocks::{
     BlocksCommand, COMPRESS_REWRITE, COMPRESS_SET, COMPRESS_TELL, CompressMessage, DefragmentMessage,
     Fragments, Usage, algorithm_number, algorithm_of,
 };
+use crate::page_cache::Change;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
@@ -19,11 +21,10 @@ pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -
         return Err(Refusal::Errno(libc::EINVAL));
     }
     let kill_privileges = privileges::goes_by(request);
-    let stale = privileges::prepare(session, request, input.to_node, kill_privileges).await?;
     let (from, to) = ((request.ino(), input.offset), (input.to_node, input.to_offset));
     let range = input.to_offset..input.to_offset.saturating_add(input.len);
-    let start = range.start;
-    let growth = page_cache::before_growth(session, request, input.to_node, range, start).await?;
+    let change = Change::Grow { range, gap_end: input.to_offset };
+    let policy = Policy::before(session, request, input.to_node, kill_privileges, change).await?;
     let copied = session.fs().copy_range(from, to, input.len, kill_privileges).await?;
     let reply = if opcode == Opcode::CopyFileRange64 {
         Reply::fixed(&CopyFileRangeOut { copied })
@@ -31,8 +32,7 @@ pub(super) async fn copy(session: &Session, request: &Request, opcode: Opcode) -
         let size = u32::try_from(copied).expect("a call copies a gigabyte at most");
         Reply::fixed(&WriteOut { size, padding: 0 })
     };
-    let reply = reply.with_growth(growth);
-    Ok(if stale { reply.with_stale_attributes(input.to_node) } else { reply })
+    policy.answer(reply)
 }
 
 /// Answers with as many bytes as the kernel was told to expect.

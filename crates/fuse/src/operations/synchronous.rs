@@ -6,7 +6,7 @@
 //! the change; by promise P1 it covers every earlier change of names, by any caller.
 
 use super::descriptors::{self, Asked};
-use super::{Refusal, counted, files, ioctl};
+use super::{Refusal, counted, ioctl, syncs};
 use crate::abi::{CopyFileRangeIn, CreateIn, IoctlIn, LinkIn, Opcode, OpenIn, Rename2In, RenameIn};
 use crate::options::Synchronous;
 use crate::reply::Reply;
@@ -93,7 +93,7 @@ pub(super) async fn settle(
             Asked::Nothing => None,
         };
         if let Some(data_only) = data_only {
-            Box::pin(files::sync(session, ino, data_only)).await?;
+            Box::pin(syncs::sync(session, ino, data_only)).await?;
         }
     }
     if let Some(ino) = changed(request, opcode, session.synchronous())? {

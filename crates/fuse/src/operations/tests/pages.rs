@@ -133,7 +133,7 @@ fn whoever_changes_times_while_pages_are_dropped_waits_for_them_too() {
     assert!(answers.recv_timeout(Duration::from_millis(300)).is_err(), "its pages are not gone");
     std::thread::spawn(move || io::copy(&mut kernel, &mut io::sink()));
     changes.into_iter().for_each(|change| change.join().unwrap());
-    assert!(bench.session.page_cache().stored.last(ino).is_none());
+    assert!(!bench.session.page_cache().may_be_stored_to(ino));
 }
 
 /// A range without an end used to be hundreds of notifications, for each file.
@@ -175,7 +175,7 @@ fn a_size_that_a_truncation_makes_waits_for_the_kernel_too() {
     let may_be_told_early = |size| {
         let size = SetAttrIn { valid: setattr::SIZE, size, ..SetAttrIn::default() };
         assert_eq!(bench.errno(Opcode::SetAttr, ino, &[size.as_bytes()]), 0);
-        bench.session.page_cache().growing.told(ino, 1) == crate::page_cache::Told::Its
+        bench.session.page_cache().tells_its_size(ino, 1)
     };
     assert!(!(1..1000).all(may_be_told_early), "another thread is told it at once");
 }
