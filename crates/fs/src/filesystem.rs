@@ -1,24 +1,30 @@
-//! The filesystem as a whole.
+//! The filesystem as a whole: its parts, its beginning and end, and the few calls that need several
+//! parts.
+//!
+//! All layers import the type `Filesystem`, whose methods each of them adds to.
 
 use crate::attributes::access::Accessed;
-use crate::attributes::durability::Durability;
-use crate::attributes::quota::Quotas;
-use crate::cache::{Claim, InodeCache, References};
+use crate::attributes::durability::class_of;
+use crate::attributes::stat::require_times;
 use crate::counters::{Counters, FsCounters};
 use crate::data::{self, FileData};
+use crate::inode::cache::{Claim, InodeCache, References};
+use crate::inode::item::Limits;
+use crate::inode::quotas::Quotas;
 use crate::inode::{Inode, InodeState};
 use crate::names::hash::NameHasher;
 use crate::names::orphan::OrphanQueue;
 use crate::receipt::Receipts;
 use crate::transact::Together;
-use crate::types::{FileType, Ino, ROOT, Timestamp};
+use crate::types::{Attributes, Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
 use crate::{FsError, Options};
+use bytes::Bytes;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use syncline_device::Spawn;
-use syncline_format::items::inode::{inline_bytes_max, xattr_bytes_max};
-use syncline_format::items::parent::parent_bytes_max;
-use syncline_format::superblock::{FEATURE_COMPRESSION, FEATURE_COUNTED_XATTRS, FEATURE_DURABILITY};
+use syncline_format::Key;
+use syncline_format::items::durability::Durability;
+use syncline_format::superblock::{FEATURE_COMPRESSION, FEATURE_DURABILITY};
 use syncline_store::Store;
 use syncline_sync::atomic::AtomicBool;
 
@@ -58,21 +64,6 @@ pub struct Filesystem {
     pub(crate) has_classes: AtomicBool,
     /// A reference to itself, for background tasks.
     me: Weak<Filesystem>,
-}
-
-/// Limits that follow from the geometry of the image.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Largest value of an item.
-    pub value_bytes: usize,
-    /// Most bytes of file data (or symlink target) kept in the inode item.
-    pub inline_bytes: usize,
-    /// Most bytes that all small xattrs take in the inode item.
-    pub xattr_bytes: usize,
-    /// Most bytes that all parent pointers take in the inode item.
-    pub parent_bytes: usize,
-    /// Extended attributes with items of their own count towards usage.
-    pub counts_xattrs: bool,
 }
 
 /// A filesystem that has been read as far as necessary and changes nothing yet. Its store need not
@@ -130,14 +121,7 @@ impl Filesystem {
         options: Options,
         hasher: NameHasher,
     ) -> Result<Loaded, FsError> {
-        let geometry = store.geometry();
-        let limits = Limits {
-            value_bytes: geometry.max_value_bytes(),
-            inline_bytes: inline_bytes_max(geometry.node_bytes),
-            xattr_bytes: xattr_bytes_max(geometry.node_bytes),
-            parent_bytes: parent_bytes_max(geometry.node_bytes),
-            counts_xattrs: store.has_features(FEATURE_COUNTED_XATTRS),
-        };
+        let limits = Limits::of(&store);
         let parent_pointers = store.has_parent_pointers();
         let logs_data = data::can_log_data(&store);
         let may_compress = AtomicBool::new(store.has_features(FEATURE_COMPRESSION));
@@ -253,6 +237,82 @@ impl Filesystem {
             data::load_unplaced(self, &mut state).await?;
         }
         Ok(Inode::new(state))
+    }
+
+    /// Calls `each` with every item from `from` to `to`, in order, reading `at_once` of them at a
+    /// time.
+    pub(crate) async fn each_item(
+        &self,
+        mut from: Key,
+        to: Key,
+        at_once: usize,
+        mut each: impl FnMut(Key, &Bytes) -> Result<(), FsError> + Send,
+    ) -> Result<(), FsError> {
+        loop {
+            let chunk = self.store.scan(from, to, at_once).await?;
+            for (key, value) in &chunk.items {
+                each(*key, value)?;
+            }
+            match chunk.items.last().and_then(|(key, _)| key.next()) {
+                Some(next) if !chunk.complete && next <= to => from = next,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// True when every inode of the image knows its names.
+    pub fn has_parent_pointers(&self) -> bool {
+        self.parent_pointers
+    }
+
+    /// Changes attributes. A new size is set first, as an operation of its own: if it fails,
+    /// nothing has changed. The kernel has checked the permission of `_caller`.
+    pub async fn setattr(
+        &self,
+        _caller: Caller,
+        ino: Ino,
+        changes: SetAttributes,
+    ) -> Result<Attributes, FsError> {
+        require_times(&changes)?;
+        let inode = self.inode(ino).await?;
+        if let Some(size) = changes.size {
+            match inode.file_type {
+                FileType::Regular => {}
+                FileType::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid("only a regular file has a size to set")),
+            }
+            data::truncate(self, &inode, size, self.now(), changes.kill_privileges).await?;
+        }
+        let rest = SetAttributes { size: None, kill_privileges: false, ..changes };
+        match changes.size {
+            Some(_) if rest == SetAttributes::default() => self.getattr(ino).await,
+            Some(_) => self.set_attributes(&inode, rest).await,
+            None => self.set_attributes(&inode, changes).await,
+        }
+    }
+
+    /// Makes a file or directory, and everything that was committed anywhere before, durable,
+    /// whatever its class: for those whose own promise does not depend on it.
+    pub async fn make_durable(&self, ino: Ino) -> Result<(), FsError> {
+        let inode = self.inode(ino).await?;
+        let class = match class_of(self, &inode) {
+            Durability::Ordered(_) => Durability::Fsync,
+            class => class,
+        };
+        data::fsync_as(self, &inode, class, false).await
+    }
+
+    /// Makes a change of an inode durable that has just been made, if its class demands that. A
+    /// change of names counts as one of the directory.
+    pub async fn settle(&self, ino: Ino) -> Result<(), FsError> {
+        if !self.may_be_strict() {
+            return Ok(());
+        }
+        let inode = self.inode(ino).await?;
+        match class_of(self, &inode) {
+            strict @ Durability::Strict => data::fsync_as(self, &inode, strict, false).await,
+            Durability::Fsync | Durability::Ordered(_) => Ok(()),
+        }
     }
 
     /// Figures since the mount.

@@ -6,10 +6,9 @@
 //! memory, since otherwise its access time would be lost without a crash.
 
 use crate::FsError;
-use crate::data::FAILURES_MAX;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::InodeChanges;
+use crate::inode::change::InodeChanges;
 use crate::options::AccessTime;
 use crate::types::FileType;
 use std::collections::VecDeque;
@@ -125,8 +124,8 @@ impl Filesystem {
     }
 
     /// Logs access times that have waited as long as dirty data may, or all of them if there are
-    /// many. True if so many failed in a row that the device must be failing; the rest waits.
-    pub(crate) async fn log_access_due(&self) -> bool {
+    /// many. True if `failures_max` failed in a row, as on a failing device; the rest waits.
+    pub(crate) async fn log_access_due(&self, failures_max: usize) -> bool {
         let many = self.accessed.len() >= WAITING_MANY;
         let now = self.uptime();
         let due = |since| many || now.saturating_sub(since) >= self.options.writeback_age;
@@ -138,7 +137,7 @@ impl Filesystem {
             }
             let Some(inode) = self.accessed.take(due) else { break };
             failed = if self.log_taken(&inode).await.is_ok() { 0 } else { failed + 1 };
-            if failed == FAILURES_MAX {
+            if failed == failures_max {
                 return true;
             }
         }

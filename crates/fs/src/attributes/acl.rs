@@ -9,9 +9,8 @@ use crate::attributes::flags::require_changeable;
 use crate::attributes::xattr::size_of;
 use crate::attributes::xattr_place::{Place, XattrSearch};
 use crate::filesystem::Filesystem;
+use crate::inode::change::{InodeChange, InodeChanges};
 use crate::inode::{Inode, Meta};
-use crate::inode_change::{InodeChange, InodeChanges};
-use crate::names::create::NewInode;
 use crate::types::{FileType, Ino, NewMode};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -173,21 +172,25 @@ impl Filesystem {
 
     /// Sets the permissions of a new inode, by the directory's default list if there is one, else
     /// by the umask, and returns the inode's own lists. The caller holds the directory's lease.
-    pub(crate) async fn inherit_acls(&self, new: &mut NewInode, dir: &Arc<Inode>) -> Result<Lists, FsError> {
-        let NewMode { permissions, umask } = new.mode;
-        if new.file_type == FileType::Symlink {
+    pub(crate) async fn inherit_acls(
+        &self,
+        (file_type, mode): (FileType, &mut NewMode),
+        dir: &Arc<Inode>,
+    ) -> Result<Lists, FsError> {
+        let NewMode { permissions, umask } = *mode;
+        if file_type == FileType::Symlink {
             return Ok(Lists::new());
         }
         let Some((_, default)) = self.find_acl(dir, DEFAULT).await? else {
-            new.mode = (permissions & !(umask & RWX)).into();
+            *mode = (permissions & !(umask & RWX)).into();
             return Ok(Lists::new());
         };
         let mut lists = Lists::new();
-        if new.file_type == FileType::Directory {
+        if file_type == FileType::Directory {
             lists.push((DEFAULT, default.encode()));
         }
         let access = default.for_new(permissions);
-        new.mode = (permissions & !RWX | access.mode()).into();
+        *mode = (permissions & !RWX | access.mode()).into();
         if !access.is_minimal() {
             lists.push((ACCESS, access.encode()));
         }

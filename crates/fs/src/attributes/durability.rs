@@ -7,7 +7,6 @@
 pub use syncline_format::items::durability::Durability;
 
 use crate::FsError;
-use crate::data::fsync_as;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::Ino;
@@ -40,34 +39,10 @@ impl Filesystem {
         self.change_flags(ino, features, change).await
     }
 
-    /// Makes a file or directory, and everything that was committed anywhere before, durable,
-    /// whatever its class: for those whose own promise does not depend on it.
-    pub async fn make_durable(&self, ino: Ino) -> Result<(), FsError> {
-        let inode = self.inode(ino).await?;
-        let class = match class_of(self, &inode) {
-            Durability::Ordered(_) => Durability::Fsync,
-            class => class,
-        };
-        fsync_as(self, &inode, class, false).await
-    }
-
     /// False if no class can be `strict`: most images have none, and no change of them shall pay for
     /// it.
     pub fn may_be_strict(&self) -> bool {
         self.has_classes.load(Ordering::Relaxed)
-    }
-
-    /// Makes a change of an inode durable that has just been made, if its class demands that. A
-    /// change of names counts as one of the directory.
-    pub async fn settle(&self, ino: Ino) -> Result<(), FsError> {
-        if !self.may_be_strict() {
-            return Ok(());
-        }
-        let inode = self.inode(ino).await?;
-        match class_of(self, &inode) {
-            strict @ Durability::Strict => fsync_as(self, &inode, strict, false).await,
-            Durability::Fsync | Durability::Ordered(_) => Ok(()),
-        }
     }
 }
 

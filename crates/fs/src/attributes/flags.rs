@@ -6,7 +6,7 @@
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::InodeChanges;
+use crate::inode::change::InodeChanges;
 use crate::types::{FileFlags, FileType, Ino};
 use syncline_format::items::durability::{Durability, FLAGS_DURABILITY};
 use syncline_format::items::extent::Algorithm;

@@ -1,7 +1,7 @@
 //! Attributes of an inode: those of stat(2), extended attributes and access control lists, flags,
-//! durability class and quota.
+//! durability class, access time, and what an inode may take of its quota.
 //!
-//! Stands on the inode and its changes (`inode`, `inode_change`).
+//! Stands on `inode`, and changes inodes by its `change`.
 
 pub(crate) mod access;
 pub(crate) mod acl;

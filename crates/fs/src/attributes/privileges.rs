@@ -6,7 +6,7 @@ use crate::attributes::flags::require_growable;
 use crate::attributes::xattr_place::Place;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::{InodeChange, InodeChanges};
+use crate::inode::change::{InodeChange, InodeChanges};
 use crate::types::{FileType, Ino};
 use std::sync::Arc;
 use syncline_format::items::inode::FLAG_CAPABILITY;

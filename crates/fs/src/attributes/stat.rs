@@ -1,16 +1,16 @@
-//! Reading and changing attributes.
+//! The attributes that stat(2) shows.
 
 use crate::FsError;
 use crate::attributes::flags::{require_changeable, require_growable};
 use crate::attributes::privileges::without_privileges;
-use crate::data;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::{InodeChange, InodeChanges};
-use crate::types::{Attributes, Caller, FileType, Ino, SetAttributes, SetTime, Timestamp};
+use crate::inode::change::{InodeChange, InodeChanges};
+use crate::types::{Attributes, FileType, Ino, SetAttributes, SetTime, Timestamp};
 use std::sync::Arc;
 use syncline_store::{Admission, Canary, Transaction};
 
+/// Nanoseconds of a second.
 const NANOSECONDS: u32 = 1_000_000_000;
 
 impl Filesystem {
@@ -25,47 +25,16 @@ impl Filesystem {
         Ok(attributes)
     }
 
-    /// Changes attributes. A new size is set first, as an operation of its own: if it fails,
-    /// nothing has changed. The kernel has checked the permission of `_caller`.
-    pub async fn setattr(
-        &self,
-        _caller: Caller,
-        ino: Ino,
-        changes: SetAttributes,
-    ) -> Result<Attributes, FsError> {
-        for time in [changes.atime, changes.mtime] {
-            if matches!(time, Some(SetTime::To(time)) if time.nanoseconds >= NANOSECONDS) {
-                return Err(FsError::Invalid("time"));
-            }
-        }
-        let inode = self.inode(ino).await?;
-        if let Some(size) = changes.size {
-            match inode.file_type {
-                FileType::Regular => {}
-                FileType::Directory => return Err(FsError::IsDirectory),
-                _ => return Err(FsError::Invalid("only a regular file has a size to set")),
-            }
-            data::truncate(self, &inode, size, self.now(), changes.kill_privileges).await?;
-        }
-        let rest = SetAttributes { size: None, kill_privileges: false, ..changes };
-        let rest = match changes.size {
-            Some(_) if rest == SetAttributes::default() => return self.getattr(ino).await,
-            Some(_) => rest,
-            None => changes,
-        };
-        let _room = self.store.admit(Admission::Change).await?;
-        let _lease = inode.lease.write().await;
-        self.require_present(&inode)?;
-        require_settable(&inode, &rest)?;
-        self.set_attributes_held(&inode, rest).await
-    }
-
-    /// Changes all attributes but the size. The caller holds the lease.
-    async fn set_attributes_held(
+    /// Changes all attributes but the size.
+    pub(crate) async fn set_attributes(
         &self,
         inode: &Arc<Inode>,
         set: SetAttributes,
     ) -> Result<Attributes, FsError> {
+        let _room = self.store.admit(Admission::Change).await?;
+        let _lease = inode.lease.write().await;
+        self.require_present(inode)?;
+        require_settable(inode, &set)?;
         let chown = set.uid.is_some() || set.gid.is_some();
         let capability = if chown { self.find_capability(inode).await? } else { None };
         let acl = match set.permissions {
@@ -93,6 +62,12 @@ impl Filesystem {
     pub(crate) fn require_present(&self, inode: &Inode) -> Result<(), FsError> {
         if inode.state.lock().removing { Err(FsError::Stale) } else { Ok(()) }
     }
+}
+
+/// Refuses times that no item can have.
+pub(crate) fn require_times(set: &SetAttributes) -> Result<(), FsError> {
+    let bad = |time| matches!(time, Some(SetTime::To(time)) if time.nanoseconds >= NANOSECONDS);
+    if bad(set.atime) || bad(set.mtime) { Err(FsError::Invalid("time")) } else { Ok(()) }
 }
 
 /// Refuses a change that the inode's flags forbid. Setting times to now needs only write

@@ -3,8 +3,8 @@
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
+use crate::inode::change::InodeChange;
 use crate::inode::{Inode, Meta};
-use crate::inode_change::InodeChange;
 use crate::types::Ino;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;

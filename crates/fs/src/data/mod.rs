@@ -37,7 +37,7 @@ pub(crate) use calls::sync::{fsync_as, sync_submitted};
 pub(crate) use calls::truncate::{remove_all, truncate};
 pub(crate) use calls::write::{Writer, write_in_transaction};
 pub(crate) use extents::room::reserve;
-pub(crate) use flush::background::{FAILURES_MAX, start, stop};
+pub(crate) use flush::background::{start, stop};
 pub(crate) use flush::many::{MANY_BLOCKS_MAX, lease_settled, size_of_names, submit_in_transaction};
 pub(crate) use flush::standstill::submit_everything;
 pub(crate) use flush::submit::{submit_dirty, submit_placing};

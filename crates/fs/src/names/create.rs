@@ -4,8 +4,8 @@ use crate::FsError;
 use crate::attributes::flags::{require_changeable, require_growable};
 use crate::data;
 use crate::filesystem::Filesystem;
+use crate::inode::change::{InodeChanges, lease_all};
 use crate::inode::{Inode, InodeState, Meta};
-use crate::inode_change::{InodeChanges, lease_all};
 use crate::names::directory::{Entry, check_name, put_entry, require_alive};
 use crate::types::{Attributes, Caller, FileType, Ino, NewMode, ROOT, Timestamp};
 use syncline_store::{Canary, Transaction};
@@ -105,7 +105,7 @@ impl Filesystem {
         self.admit_inode(&dir).await?;
         let offset = search.free()?;
         let file_type = new.file_type;
-        let lists = self.inherit_acls(&mut new, &dir).await?;
+        let lists = self.inherit_acls((new.file_type, &mut new.mode), &dir).await?;
         let now = self.now();
         let mut state = new.inherit(self, &dir).state(ino, parent, caller, now);
         self.put_lists(&mut state.meta, (&mut transaction, ino), &lists);

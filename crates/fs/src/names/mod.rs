@@ -1,9 +1,8 @@
 //! Names: the entries of directories, and the calls that make, move and remove them.
 //!
-//! `directory` has the entries themselves and `parents` the way back from an inode to its names.
-//! Each call is one transaction (`create`, `symlink`, `tmpfile`, `rename`, `unlink`); `orphan` removes
-//! inodes that have lost their last name. Stands on `attributes` (inherited flags, lists, quotas)
-//! and on `data` (a renamed file's data is submitted first, a removed file's extents are freed).
+//! `directory` has the entries, `parents` the way back from an inode to its names. Each call is one
+//! transaction; `orphan` removes inodes that have lost their last name. Stands on `attributes` (a new
+//! inode inherits some) and on `data` (of a file that is renamed or removed).
 
 pub(crate) mod create;
 pub(crate) mod directory;

@@ -2,17 +2,16 @@
 //! them; after a crash they are found by their orphan items.
 
 use crate::FsError;
-use crate::attributes::quota::Delta;
 use crate::data;
 use crate::filesystem::Filesystem;
+use crate::inode::quotas::Delta;
 use crate::inode::{Inode, InodeState};
-use crate::patience::Patience;
 use crate::types::{FileType, Ino, ROOT};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_format::{Key, Kind};
-use syncline_store::{Admission, Admitted, ChangeSize, StoreError, Transaction};
+use syncline_store::{Admission, StoreError, Transaction};
 use syncline_sync::asynchronous::RwLockWriteGuard;
 use syncline_sync::{Event, Mutex};
 
@@ -278,45 +277,6 @@ impl Filesystem {
         };
         self.each_item(key(0), key(u64::MAX), ORPHANS_EACH, each).await?;
         Ok(found)
-    }
-
-    /// Waits for admission of a change that adds to the filesystem. Before it reports that there is
-    /// no room, it writes back what is dirty, which has more room reserved than it takes, and waits
-    /// for unlinked inodes that are about to give their blocks back.
-    pub(crate) async fn admit_growth(&self) -> Result<Admitted, FsError> {
-        self.admit_growth_of(ChangeSize::ORDINARY).await
-    }
-
-    /// Like `admit_growth`, for a change of at most this size.
-    pub(crate) async fn admit_growth_of(&self, size: ChangeSize) -> Result<Admitted, FsError> {
-        let mut patience = Patience::default();
-        let mut synced = false;
-        let mut admitted = self.store.admit_change(Admission::Grow, size).await;
-        while matches!(admitted, Err(StoreError::NoSpace)) {
-            if !synced && self.give_back_by_sync().await {
-                synced = true;
-            } else if !patience.wait(self, |_| true).await {
-                break;
-            }
-            admitted = self.store.admit_growth_now(size).await;
-        }
-        Ok(admitted?)
-    }
-
-    /// Writes back everything that is dirty, which frees reserved blocks: a file that will go into
-    /// its inode item holds a reserved block until then, and every dirty file holds room for the
-    /// tree nodes that will name its blocks. A caller that was refused during a standstill waits for its
-    /// checkpoint instead. Returns false if nothing is dirty and there is no standstill. The caller holds
-    /// no lease.
-    pub(crate) async fn give_back_by_sync(&self) -> bool {
-        let still = self.store.is_standing_still();
-        self.store.pass_gate().await;
-        let dirty = self.data.queue.dirty_bytes() > 0;
-        if dirty {
-            // Errors are reported to those who own the data.
-            self.syncfs().await.ok();
-        }
-        dirty || still
     }
 
     /// The lease of an inode that is being removed. A late write or write-back may still hold it.

@@ -8,12 +8,11 @@
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, Meta};
-use crate::inode_change::InodeChange;
+use crate::inode::change::InodeChange;
+use crate::inode::{Inode, Meta, ParentName, Parents};
 use crate::types::Ino;
 use bytes::Bytes;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use syncline_format::items::parent::{Parent, section_bytes};
 use syncline_format::items::{SLOTS, hash_offsets};
 use syncline_format::{Key, Kind};
@@ -24,23 +23,6 @@ const RETURNED_MAX: usize = 40;
 
 /// A name of an inode: the directory that has it, and the name.
 pub(crate) type NameIn<'a> = (Ino, &'a [u8]);
-
-/// One name of an inode, as the inode knows it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct ParentName {
-    pub parent: Ino,
-    /// A copy: a slice would keep the node that it was read from in memory.
-    pub name: Arc<[u8]>,
-}
-
-/// The names in an inode item. Most inodes have one.
-#[derive(Clone, Default)]
-pub(crate) struct Parents {
-    /// Names in the inode item.
-    pub short: SmallVec<[ParentName; 1]>,
-    /// Number of names that have an item of their own.
-    pub items: u32,
-}
 
 /// The changes that a transaction makes to the parent pointers of one inode.
 pub(crate) struct ParentsPlan {
@@ -61,43 +43,12 @@ struct Found {
     free: Option<u64>,
 }
 
-impl ParentName {
-    fn new((parent, name): NameIn<'_>) -> Self {
-        Self { parent, name: name.into() }
-    }
-
-    fn is(&self, (parent, name): NameIn<'_>) -> bool {
-        self.parent == parent && *self.name == *name
-    }
-
-    pub(crate) fn pointer(&self) -> Parent<'_> {
-        Parent { parent: self.parent, name: &self.name }
-    }
-}
-
-impl From<&Parent<'_>> for ParentName {
-    fn from(pointer: &Parent<'_>) -> Self {
-        Self::new((pointer.parent, pointer.name))
-    }
-}
-
-impl Parents {
-    fn short_bytes(&self) -> usize {
-        self.short.iter().map(|name| section_bytes(&name.name)).sum()
-    }
-}
-
 /// Reads the item of a parent pointer.
 pub(crate) fn decode_parent(key: Key, value: &Bytes) -> Result<Parent<'_>, FsError> {
     Parent::decode(value).map_err(|detail| FsError::Corrupt { ino: key.object, detail })
 }
 
 impl Filesystem {
-    /// True when every inode of the image knows its names.
-    pub fn has_parent_pointers(&self) -> bool {
-        self.parent_pointers
-    }
-
     /// First and last offset at which the item of this name can lie.
     fn parent_offsets(&self, (parent, name): NameIn<'_>) -> (u64, u64) {
         let mut bytes = SmallVec::<[u8; 256]>::new();

@@ -2,8 +2,8 @@
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
-use crate::inode::Inode;
-use crate::names::parents::{ParentName, decode_parent};
+use crate::inode::{Inode, ParentName};
+use crate::names::parents::decode_parent;
 use crate::types::{FileType, Ino, ROOT};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};

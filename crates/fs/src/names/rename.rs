@@ -2,11 +2,11 @@
 
 use crate::FsError;
 use crate::attributes::flags::{require_changeable, require_growable};
-use crate::attributes::quota::Delta;
 use crate::data;
 use crate::filesystem::Filesystem;
+use crate::inode::change::{InodeChanges, Leases, lease_all};
+use crate::inode::quotas::Delta;
 use crate::inode::{Inode, InodeState, Meta};
-use crate::inode_change::{InodeChanges, Leases, lease_all};
 use crate::names::create::{NewInode, more_links};
 use crate::names::directory::{Entry, check_name, delete_entry, put_entry, require_alive};
 use crate::names::parents::{NameIn, ParentsPlan};

@@ -2,8 +2,8 @@
 
 use crate::FsError;
 use crate::attributes::flags::require_growable;
-use crate::attributes::quota::Held;
 use crate::filesystem::Filesystem;
+use crate::inode::quotas::Held;
 use crate::inode::{Inode, Meta};
 use crate::names::create::NewInode;
 use crate::types::{Attributes, Caller, FileType, Ino, NewMode};
@@ -40,7 +40,7 @@ impl Filesystem {
             return Err(FsError::NotPermitted);
         }
         self.admit_inode(&dir).await?;
-        let lists = self.inherit_acls(&mut new, &dir).await?;
+        let lists = self.inherit_acls((new.file_type, &mut new.mode), &dir).await?;
         let mut state = new.inherit(self, &dir).state(ino, parent, caller, self.now());
         state.attr.nlink = 0;
         state.linkable = linkable;

@@ -4,7 +4,7 @@ use crate::FsError;
 use crate::attributes::flags::require_changeable;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::{InodeChanges, lease_all};
+use crate::inode::change::{InodeChanges, lease_all};
 use crate::names::directory::{check_name, delete_entry};
 use crate::names::parents::ParentsPlan;
 use crate::types::{FileType, Ino};

@@ -2,9 +2,9 @@
 
 use super::{Call, Failed, Inodes, Receipt, Submitted, Why};
 use crate::FsError;
-use crate::attributes::durability::Durability;
 use crate::filesystem::Filesystem;
 use std::time::Instant;
+use syncline_format::items::durability::Durability;
 use syncline_store::{Cover, OpSeq, Stage, SyncTrace};
 
 /// The notes of a sync under way. A draft that is dropped, because its caller gave up, leaves no

@@ -4,6 +4,8 @@
 //! A receipt has a fixed size and is filled in on the way, from values that the sync has at hand
 //! anyway; keeping it is one copy under a short lock. So receipts are on by default; `bench micro`
 //! measures their cost.
+//!
+//! Stands on the store's traces alone.
 
 mod draft;
 mod ring;
@@ -13,10 +15,10 @@ pub(crate) use draft::Draft;
 pub use ring::Receipts;
 pub use why::Why;
 
-use crate::attributes::durability::Durability;
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use serde::{Serialize, Serializer};
+use syncline_format::items::durability::Durability;
 use syncline_store::{BatchesTrace, Cover, DurableMark, Stage};
 
 /// Most inode numbers that one receipt lists.

@@ -1,5 +1,5 @@
 //! Transactions of the library: changes of any files, all or nothing after a crash and for every
-//! other call.
+//! other call. Stands on all other folders.
 //!
 //! A transaction is a list of steps that have not been looked at before. A commit goes like this:
 //!

@@ -4,8 +4,8 @@
 //! does by the calls that everybody has.
 
 use crate::filesystem::Filesystem;
+use crate::inode::change::InodeChanges;
 use crate::inode::{Inode, LinkTarget, Meta};
-use crate::inode_change::InodeChanges;
 use crate::names::create::NewInode;
 use crate::names::symlink::TARGET_BYTES_MAX;
 use crate::options::AccessTime;

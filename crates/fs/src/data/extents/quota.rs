@@ -2,10 +2,10 @@
 
 use super::lookup;
 use crate::FsError;
-use crate::attributes::quota::Held;
 use crate::data::memory::UNITS;
 use crate::data::memory::ranges::Ranges;
 use crate::filesystem::Filesystem;
+use crate::inode::quotas::Held;
 use crate::inode::{Inode, InodeState};
 use std::ops::Range;
 use syncline_format::items::extent::Extent;

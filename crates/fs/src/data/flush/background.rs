@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
 /// Failures in a row by which a failing device is known. Fewer may be damaged files, which keep nobody
 /// waiting.
-pub(crate) const FAILURES_MAX: usize = INODES_AT_ONCE;
+const FAILURES_MAX: usize = INODES_AT_ONCE;
 
 /// Starts the background task. Called once by `Filesystem::open`.
 pub(crate) fn start(fs: &Arc<Filesystem>) {
@@ -35,7 +35,7 @@ async fn run(fs: Weak<Filesystem>) {
             if fs.data.queue.is_stopping() {
                 return;
             }
-            let broken = write_back_due(&fs).await | fs.log_access_due().await;
+            let broken = write_back_due(&fs).await | fs.log_access_due(FAILURES_MAX).await;
             let idle = fs.data.queue.is_empty() && fs.accessed.is_empty();
             failures = if broken { failures + 1 } else { 0 };
             (woken, (!idle || broken).then(|| fs.spawn.sleep(pause(failures))), broken)

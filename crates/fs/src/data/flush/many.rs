@@ -7,7 +7,7 @@ use crate::FsError;
 use crate::data::memory::submission::Aim;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::{Leases, lease_all};
+use crate::inode::change::{Leases, lease_all};
 use crate::receipt::Submitted;
 use crate::types::FileType;
 use std::sync::Arc;

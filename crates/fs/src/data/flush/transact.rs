@@ -1,7 +1,6 @@
 //! Committing changes of file data: extents, logged size and inline data in one transaction.
 
 use crate::FsError;
-use crate::attributes::quota::Delta;
 use crate::data::extents::place::Naming;
 use crate::data::extents::plan::{self, ExtentChanges};
 use crate::data::extents::shares::Shares;
@@ -10,6 +9,7 @@ use crate::data::memory::dirty::Logged;
 use crate::data::memory::preallocated::PreallocatedChange;
 use crate::data::memory::unplaced::UnplacedChange;
 use crate::filesystem::Filesystem;
+use crate::inode::quotas::Delta;
 use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
 use crate::types::Timestamp;

@@ -9,7 +9,7 @@ use super::preallocated::Preallocated;
 use super::submission::Flight;
 use super::unplaced::Unplaced;
 use super::{BLOCK, UNITS, block};
-use crate::inode::DiskView;
+use crate::inode::item::DiskView;
 use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
 use std::num::NonZeroU64;

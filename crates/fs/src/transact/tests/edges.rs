@@ -2,7 +2,7 @@
 
 use super::super::plan::Plan;
 use super::*;
-use crate::attributes::quota::QuotaLimits;
+use crate::QuotaLimits;
 use crate::receipt::{Call, Draft, Inodes, Submitted};
 use crate::tests::Setup;
 use std::thread;

@@ -2,7 +2,7 @@
 //! once: each is applied as a whole, or nothing has changed, and none breaks off half-way.
 
 use super::*;
-use crate::attributes::quota::QuotaLimits;
+use crate::QuotaLimits;
 use crate::types::{FileType, SetAttributes};
 use crate::{AccessTime, Filesystem, ManualClock, Options};
 use rand::seq::IndexedRandom;

@@ -2,7 +2,6 @@
 
 use super::{Open, commit, spill};
 use crate::FsError;
-use crate::attributes::quota::Held;
 use crate::data::calls::write::{Writer, replaces, span};
 use crate::data::calls::{overwrite, read, truncate};
 use crate::data::extents::quota;
@@ -13,6 +12,7 @@ use crate::data::memory::block::Block;
 use crate::data::memory::ranges::count;
 use crate::data::memory::spilled::Stored;
 use crate::filesystem::Filesystem;
+use crate::inode::quotas::Held;
 use bytes::Bytes;
 use std::ops::Range;
 use syncline_device::AlignedBuf;

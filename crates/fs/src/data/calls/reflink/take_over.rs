@@ -2,7 +2,6 @@
 
 use crate::FsError;
 use crate::attributes::flags::require_writable;
-use crate::attributes::quota::Held;
 use crate::data::calls::{atomic, truncate};
 use crate::data::extents::quota;
 use crate::data::extents::room::reserve;
@@ -15,7 +14,8 @@ use crate::data::memory::BLOCK;
 use crate::data::memory::dirty::Logged;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::Leases;
+use crate::inode::change::Leases;
+use crate::inode::quotas::Held;
 use smallvec::smallvec;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;

@@ -1,4 +1,4 @@
-//! Quotas of directory trees: their limits, and what they use.
+//! The quotas of directory trees: their limits, and what they use.
 //!
 //! A quota has a number that is never used twice, and each inode that counts in it carries that
 //! number. The usage of those inodes is in the quota's item. The transaction that changes an
@@ -6,24 +6,13 @@
 //! absolute and committed under one lock, so after any crash they match a count.
 //!
 //! A number whose quota is gone means nothing, so deleting a quota's item removes the quota.
-//!
-//! Data that waits in memory counts before it has blocks: `data/extents/quota.rs` reserves quota
-//! when the data is accepted, so that write-back never lacks quota.
-
-mod members;
-mod set;
-
-pub use set::{QuotaLimits, QuotaUsage};
 
 use crate::FsError;
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeState};
-use crate::patience::Patience;
 use crate::types::Ino;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 use syncline_format::items::quota::Quota;
 use syncline_format::superblock::FEATURE_QUOTAS;
 use syncline_format::{Key, Kind};
@@ -36,7 +25,7 @@ pub(crate) const UNIT_BYTES: u64 = 512;
 const ITEMS_EACH: usize = 1024;
 
 /// Key of a quota's item.
-pub(crate) fn key(number: u64) -> Key {
+fn key(number: u64) -> Key {
     Key::new(0, Kind::Quota, number)
 }
 
@@ -50,12 +39,13 @@ pub(crate) struct Quotas {
     pub(crate) changing: syncline_sync::asynchronous::Mutex<()>,
 }
 
+/// A tree with a quota.
 #[derive(Clone, Copy)]
-struct Tree {
+pub(crate) struct Tree {
     /// The quota as committed.
-    quota: Quota,
+    pub quota: Quota,
     /// Units that data waiting in memory will take.
-    reserved_units: u64,
+    pub reserved_units: u64,
 }
 
 /// The effect of a transaction on the usage of a tree.
@@ -110,7 +100,7 @@ impl Tree {
         limit > 0 && more > 0 && !self.quota.is_being_set() && wanted.saturating_mul(UNIT_BYTES) > limit
     }
 
-    fn lacks_inodes(&self, more: i64) -> bool {
+    pub(crate) fn lacks_inodes(&self, more: i64) -> bool {
         let limit = self.quota.limit_inodes;
         let wanted = self.quota.used_inodes.saturating_add_signed(more);
         limit > 0 && more > 0 && !self.quota.is_being_set() && wanted > limit
@@ -147,7 +137,8 @@ impl Quotas {
         if number != 0 && self.trees.lock().contains_key(&number) { number } else { 0 }
     }
 
-    fn get(&self, number: u64) -> Option<Tree> {
+    /// The tree of a quota.
+    pub(crate) fn get(&self, number: u64) -> Option<Tree> {
         if number == 0 { None } else { self.trees.lock().get(&number).copied() }
     }
 
@@ -162,7 +153,8 @@ impl Quotas {
         self.get(number).is_none_or(|tree| !tree.lacks_units(units) && !tree.lacks_inodes(inodes))
     }
 
-    fn try_hold(&self, number: u64, units: u64) -> Option<Held<'_>> {
+    /// Reserves units, unless the tree lacks them.
+    pub(crate) fn try_hold(&self, number: u64, units: u64) -> Option<Held<'_>> {
         let mut trees = self.trees.lock();
         if let Some(tree) = trees.get_mut(&number) {
             if tree.lacks_units(units) {
@@ -240,83 +232,46 @@ impl Quotas {
         }
         Ok(committed)
     }
-}
 
-impl Filesystem {
-    /// Number of the quota that an inode counts in; 0 if none.
-    pub(crate) fn quota_of(&self, inode: &Inode) -> u64 {
-        let number = inode.state.lock().meta.quota;
-        self.quotas.existing(number)
+    /// All trees, in the order in which their quotas were made.
+    pub(crate) fn all(&self) -> Vec<Tree> {
+        self.trees.lock().values().copied().collect()
     }
 
-    /// Makes a new inode count in the quota of its directory, whose number it carries already, and
-    /// returns the effect of its creation on usage. The inode must be complete.
-    pub(crate) fn inherit_quota(&self, state: &mut InodeState) -> Delta {
-        let number = self.quotas.existing(state.meta.quota);
-        state.count_in(number);
-        Delta { number, inodes: 1, units: state.logged_units() as i64, ..Delta::default() }
+    /// Makes a quota known that has no item yet.
+    pub(crate) fn insert(&self, number: u64, quota: Quota) {
+        self.trees.lock().insert(number, Tree { quota, reserved_units: 0 });
     }
 
-    /// Reserves the units of a new inode's extended attributes in the quota of its directory.
-    pub(crate) async fn hold_new(&self, state: &InodeState) -> Result<Option<Held<'_>>, FsError> {
-        match (self.quotas.existing(state.meta.quota), state.meta.xattr_units) {
-            (0, _) | (_, 0) => Ok(None),
-            // Boxed, so that the future of every creation has no room for this.
-            (number, units) => Ok(Some(Box::pin(self.hold_units(number, units.into())).await?)),
-        }
+    /// Forgets a quota that got no item.
+    pub(crate) fn forget(&self, number: u64) {
+        self.trees.lock().remove(&number);
     }
 
-    /// Waits until a tree may have one more inode. Another task may take it before the caller does;
-    /// the commit decides.
-    pub(crate) async fn admit_inode(&self, dir: &Inode) -> Result<(), FsError> {
-        let number = self.quota_of(dir);
-        let lacks = || self.quotas.get(number).is_some_and(|tree| tree.lacks_inodes(1));
-        if number == 0 || !lacks() {
-            return Ok(());
-        }
-        Box::pin(self.wait_for_removals(number, || !lacks())).await
-    }
-
-    /// Reserves units in this quota. The caller may hold the lease of the inode.
-    pub(crate) async fn hold_units(&self, number: u64, units: u64) -> Result<Held<'_>, FsError> {
-        if let Some(held) = self.quotas.try_hold(number, units) {
-            return Ok(held);
-        }
-        let mut held = None;
-        let try_again = || {
-            held = self.quotas.try_hold(number, units);
-            held.is_some()
-        };
-        self.wait_for_removals(number, try_again).await?;
-        held.ok_or(FsError::QuotaExceeded)
-    }
-
-    /// Waits, before reporting that a tree is full, for inodes that were removed from it to give
-    /// back what they use.
-    async fn wait_for_removals(&self, number: u64, mut done: impl FnMut() -> bool) -> Result<(), FsError> {
-        let mut patience = Patience::default();
-        while !done() {
-            if !patience.wait(self, |state| state.meta.quota == number).await {
-                return Err(FsError::QuotaExceeded);
-            }
-        }
+    /// Changes a quota's item.
+    pub(crate) fn change(
+        &self,
+        store: &Store,
+        number: u64,
+        change: impl FnOnce(Quota) -> Quota,
+    ) -> Result<(), FsError> {
+        let mut trees = self.trees.lock();
+        let tree = trees.get_mut(&number).ok_or(FsError::NoQuota)?;
+        let quota = change(tree.quota);
+        let mut transaction = Transaction::new();
+        transaction.put(key(number), quota.encode());
+        store.commit(transaction)?;
+        tree.quota = quota;
         Ok(())
     }
 
-    /// Refuses to let a name cross the border of a tree: usage belongs to the tree in which an
-    /// inode was made, and a program that gets EXDEV copies the file instead. A whole tree may move
-    /// among directories without a quota. The caller holds the leases.
-    pub(crate) fn require_same_tree(
-        &self,
-        inode: &Arc<Inode>,
-        from: &Inode,
-        to: &Inode,
-    ) -> Result<(), FsError> {
-        if from.ino == to.ino {
-            return Ok(());
-        }
-        let [own, source, target] = [&**inode, from, to].map(|inode| self.quota_of(inode));
-        let whole_tree = target == 0 && source == 0 && self.quotas.root(own) == Some(inode.ino);
-        if (own == target && source == target) || whole_tree { Ok(()) } else { Err(FsError::CrossDevice) }
+    /// Removes a quota. Its number is never reused: from now on it means nothing on inodes.
+    pub(crate) fn remove(&self, store: &Store, number: u64) -> Result<(), FsError> {
+        let mut trees = self.trees.lock();
+        let mut transaction = Transaction::new();
+        transaction.delete(key(number));
+        store.commit(transaction)?;
+        trees.remove(&number);
+        Ok(())
     }
 }

@@ -1,8 +1,9 @@
 //! Changes of inodes: how a transaction will leave them. They are applied in memory only once it is
 //! committed.
 
-use crate::attributes::quota::{Delta, Held};
-use crate::inode::{Inode, Meta, encode};
+use super::item::encode;
+use super::quotas::{Delta, Held};
+use super::{Inode, Meta};
 use crate::types::{Attributes, Ino, Timestamp};
 use crate::{FsError, filesystem::Filesystem};
 use smallvec::SmallVec;

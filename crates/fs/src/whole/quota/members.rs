@@ -4,12 +4,12 @@
 //! well, and no inode is moved in from elsewhere. So only the entries that are read are left to
 //! count, whatever is removed or renamed in the directory meanwhile.
 
-use super::Delta;
 use crate::FsError;
 use crate::data;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::InodeChanges;
+use crate::inode::change::InodeChanges;
+use crate::inode::quotas::Delta;
 use crate::names::directory::decode_entry;
 use crate::types::{FileType, Ino};
 use std::sync::Arc;

@@ -8,11 +8,14 @@
 //! set, these are not all inodes of the tree, and limits do not apply. If setting is interrupted,
 //! it must be repeated.
 
-use super::{Tree, UNIT_BYTES, key};
+mod members;
+
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::inode_change::InodeChanges;
+use crate::inode::change::InodeChanges;
+use crate::inode::quotas::{Delta, Tree, UNIT_BYTES};
+use crate::names::directory::require_alive;
 use crate::types::{Ino, Statfs};
 use std::sync::Arc;
 use syncline_format::items::inode::has_room_for_quota;
@@ -77,7 +80,7 @@ impl Filesystem {
             self.count_tree(&dir, number).await?;
         }
         let _room = self.admit_growth().await?;
-        self.change_quota(number, |quota| Quota {
+        self.quotas.change(&self.store, number, |quota| Quota {
             flags: quota.flags & !QUOTA_BEING_SET,
             limit_bytes: limits.bytes,
             limit_inodes: limits.inodes,
@@ -93,13 +96,7 @@ impl Filesystem {
         let _changing = self.quotas.changing.lock().await;
         let number = self.own_quota(&dir)?;
         let _room = self.store.admit(syncline_store::Admission::Change).await?;
-        let mut trees = self.quotas.trees.lock();
-        let mut transaction = Transaction::new();
-        // The number is never reused: from now on it means nothing on inodes.
-        transaction.delete(key(number));
-        self.store.commit(transaction)?;
-        trees.remove(&number);
-        Ok(())
+        self.quotas.remove(&self.store, number)
     }
 
     /// The quota of a directory that has one of its own.
@@ -111,7 +108,7 @@ impl Filesystem {
 
     /// All quotas, in the order in which they were made.
     pub fn quotas(&self) -> Vec<QuotaUsage> {
-        self.quotas.trees.lock().values().map(Tree::usage).collect()
+        self.quotas.all().iter().map(Tree::usage).collect()
     }
 
     /// Figures of the whole filesystem; inside a tree with limits, the limits and what is left of
@@ -147,7 +144,7 @@ impl Filesystem {
             let within = self.is_within(&root, dir.ino).await;
             // A removed directory that is still in use lies nowhere, and its former parents may be
             // gone.
-            if crate::names::directory::require_alive(&root).is_ok() && within? {
+            if require_alive(&root).is_ok() && within? {
                 return Err(FsError::QuotaNested);
             }
             // Everything below a root counts in its quota, unless setting that quota was
@@ -163,7 +160,7 @@ impl Filesystem {
         self.store.keep_number(number).await?;
         let _room = self.admit_growth().await?;
         let _lease = dir.lease.write().await;
-        crate::names::directory::require_alive(dir)?;
+        require_alive(dir)?;
         let quota = Quota {
             root: dir.ino,
             flags: QUOTA_BEING_SET,
@@ -172,28 +169,16 @@ impl Filesystem {
             ..Quota::default()
         };
         // The quota gets its item from the transaction that counts its root.
-        self.quotas.trees.lock().insert(number, Tree { quota, reserved_units: 0 });
+        self.quotas.insert(number, quota);
         let mut changes = InodeChanges::new();
         changes.of(dir).meta.quota = number;
         let units = dir.state.lock().logged_units() as i64;
-        changes.count(super::Delta { number, units, inodes: 1, ..super::Delta::default() });
+        changes.count(Delta { number, units, inodes: 1, ..Delta::default() });
         if let Err(error) = changes.commit(self, Transaction::new()) {
-            self.quotas.trees.lock().remove(&number);
+            self.quotas.forget(number);
             return Err(error);
         }
         Ok(number)
-    }
-
-    /// Changes a quota's item.
-    fn change_quota(&self, number: u64, change: impl FnOnce(Quota) -> Quota) -> Result<(), FsError> {
-        let mut trees = self.quotas.trees.lock();
-        let tree = trees.get_mut(&number).ok_or(FsError::NoQuota)?;
-        let quota = change(tree.quota);
-        let mut transaction = Transaction::new();
-        transaction.put(key(number), quota.encode());
-        self.store.commit(transaction)?;
-        tree.quota = quota;
-        Ok(())
     }
 }
 
