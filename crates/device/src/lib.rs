@@ -41,7 +41,7 @@ pub use mailbox::Sleep;
 pub use memory::MemoryDevice;
 pub use mounts::{FILESYSTEM_TYPES, MountEntry, mounts, parse_all as parse_mounts};
 pub use settle::{READS_MAX, read_settled, unsettled};
-pub use spawn::{Background, Spawn};
+pub use spawn::{Background, Spawn, in_background};
 pub use threads::{allowed_cpus, block_on, pin_to_cpu};
 pub use tracker::{
     Durability, FlushCover, FlushTracker, Flushed, Ticket, TrackerCounters, WriteHandle, WriteHook,

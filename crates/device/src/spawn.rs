@@ -17,6 +17,17 @@ pub trait Spawn: Send + Sync {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
+/// Runs `work` as a background task and waits for its result: for work that would keep the calling
+/// thread from other tasks for milliseconds. `None` if the background has ended.
+pub fn in_background<T: Send + 'static>(
+    spawn: &dyn Spawn,
+    work: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = Option<T>> + Send {
+    let (sender, receiver) = oneshot::channel();
+    spawn.spawn(Box::pin(async move { sender.send(work.await) }));
+    receiver
+}
+
 impl Spawn for WorkerHandle {
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
         self.spawn_boxed(task);

@@ -88,6 +88,11 @@ impl Loaded {
 }
 
 impl Filesystem {
+    /// Where the background tasks run.
+    pub fn spawner(&self) -> &dyn Spawn {
+        &*self.spawn
+    }
+
     /// Opens the filesystem of a store, and starts the removal of orphans and the background
     /// write-back.
     pub async fn open(

@@ -8,10 +8,12 @@ use syncline_store::{Canary, Snapshot, SnapshotUsage, StoreError};
 
 /// How often to try to make a snapshot while writes fill the filesystem.
 const TRIES_MAX: u32 = 3;
-/// How often what is dirty is written back before everybody stands still, while more than so much
-/// of it is left: writers may fill memory as fast as the device empties it.
-const ROUNDS_MAX: u32 = 4;
-const LITTLE_BYTES: u64 = 4 << 20;
+/// Dirty bytes that are submitted while everybody stands still: 64 blocks take half a millisecond
+/// even if each is an extent of its own.
+const LITTLE_BYTES: u64 = 256 << 10;
+/// How often everything is written back to come to so little. Writers may fill memory as fast as
+/// the device empties it.
+const ROUNDS_MAX: u32 = 8;
 
 impl Filesystem {
     /// Makes a snapshot of one moment (promise P10): everything written or changed before this call

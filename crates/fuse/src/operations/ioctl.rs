@@ -15,6 +15,7 @@ use crate::options::Synced;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
+use syncline_device::in_background;
 
 pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
@@ -109,7 +110,10 @@ async fn answer(
         Question::CreateSnapshot => {
             require_owner(&asker)?;
             session.page_cache().take_over_known(session.fs()).await;
-            session.fs().create_snapshot(name_in(&question, rest)?).await?;
+            let (fs, name) = (session.fs().clone(), name_in(&question, rest)?.to_owned());
+            // Its checkpoint would keep this thread from the writers' requests for too long.
+            let made = in_background(session.fs().spawner(), async move { fs.create_snapshot(&name).await });
+            made.await.ok_or(Refusal::Errno(libc::EIO))??;
             Ok(question.empty_answer())
         }
         Question::DeleteSnapshot => {
