@@ -27,7 +27,7 @@ impl Daemon {
         fs::create_dir(&directory).unwrap();
         let mut command = host.command(&program());
         command.args(["mount", "--foreground"]).args(takeover.then_some("--takeover")).arg(image);
-        command.arg(&directory).args(["-o", "uring_switch=leave"]).stdin(Stdio::null());
+        command.arg(&directory).args(["-o", "transport=available"]).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
         Self { child: command.spawn().unwrap(), directory, log }
     }

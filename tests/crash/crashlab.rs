@@ -339,7 +339,7 @@ fn a_recording_that_can_not_begin_says_why() {
     };
     record_to(lab.place.path().join("missing/rec").as_os_str()).fails(1, &["cannot write", "--output"]);
     // 'mount' and 'run' take options with -o.
-    for option in ["check_opens", "noatime,durability=ordered", "commit=x"] {
+    for option in ["check_opens", "discard", "noatime,durability=ordered", "commit=x"] {
         record_to(option.as_ref()).fails(2, &["an option of a mount", "--mount-options", option]);
         assert!(!lab.place.path().join(option).exists());
     }

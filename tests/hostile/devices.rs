@@ -102,7 +102,7 @@ fn a_mount_on_a_full_host_says_that_there_is_no_room() {
     drop(mount);
     let _ = fs::write(tmpfs.path.join("ballast"), vec![1; 64 << 20]);
     // Switching the ring on would print a further line.
-    let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
+    let leave = ["-o", "transport=available"].map(OsStr::new);
     syncline([OsStr::new("mount"), sparse.as_ref(), directory.as_ref()].into_iter().chain(leave))
         .fails(10, &["No space left", "free space where the image lies"]);
     tool("umount", &[OsStr::new("-l"), directory.as_ref()]);

@@ -11,7 +11,7 @@ use std::io::Write;
 fn a_long_write_without_fsync_stays_within_the_limits() {
     skip_if!(no_fuse());
     let place = Place::with_image("1GiB");
-    let limits = ["-o", "memtable=4MiB,cache=4MiB,dirty=4MiB,kept=4MiB"];
+    let limits = ["-o", "memory=43MiB"];
     let mount = Mount::new(&place.image(), &place.directory("mount"), &limits);
     let daemon = mount.pid();
     let before = peak_bytes(daemon);
@@ -23,7 +23,7 @@ fn a_long_write_without_fsync_stays_within_the_limits() {
         fs::write(mount.path.join(index.to_string()), [7; 100]).unwrap();
     }
     let grown = peak_bytes(daemon) - before;
-    // Dirty 4, unflushed 16, two memtables of 8 each, cache 4, and buffers of requests in flight.
+    // 43 MiB for data and changes, and buffers of requests in flight.
     assert!(grown < 96 << 20, "{} MiB", grown >> 20);
     drop(file);
     mount.unmount().ok();

@@ -100,7 +100,7 @@ fn of_a_crashed_image_nothing_changes() {
         "image",
         "empty -o nonsense",
         "empty -o commit=soon",
-        "empty -o memtable=1",
+        "empty -o memory=1",
         "empty -o direct_io=perhaps",
         "empty -o transport=pigeon",
         "empty -o snapshot=none",

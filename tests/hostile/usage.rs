@@ -79,7 +79,7 @@ fn what_is_expected_is_said_of_a_wrong_value() {
         (&["umount", "mnt", "--timeout", "3s"][..], "give a number of seconds, such as 60"),
         (&["mkfs", "image", "--size", "10XB"], "give a size such as 10MiB"),
         (&["mkfs", "image", "--size", "99999999999GiB"], "too large"),
-        (&["mount", "image", "mnt", "-o", "cache=lots"], "give a size such as 10MiB"),
+        (&["mount", "image", "mnt", "-o", "memory=lots"], "give a size such as 10MiB"),
         (&["send", "image", "s", "--resume", "12"], "this is no token of 'syncline receive --token'"),
     ] {
         let answer = syncline(arguments);

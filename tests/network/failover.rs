@@ -21,7 +21,7 @@ fn agent(action: &str, image: &Path, directory: &Path) -> Command {
     let mut command =
         Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/failover/syncline"));
     command.arg(action).env("OCF_RESKEY_image", image).env("OCF_RESKEY_directory", directory);
-    command.env("OCF_RESKEY_options", "noatime,uring_switch=leave");
+    command.env("OCF_RESKEY_options", "noatime,transport=available");
     command.env("OCF_RESKEY_program", env!("CARGO_BIN_EXE_syncline")).env("OCF_RESOURCE_INSTANCE", "db");
     command
 }

@@ -27,7 +27,7 @@ fn a_server_that_starts_anew_is_seen_everywhere() {
     skip_if!(no_exports());
     let (place, mut server, image) = Server::with_filesystem();
     // More than may be dirty, so that much is written before it is flushed.
-    let mount = Mount::new(&image, &place.directory("mnt"), &["-o", "dirty=4MiB"]);
+    let mount = Mount::new(&image, &place.directory("mnt"), &["-o", "memory=43MiB"]);
     let file = fs::File::create(mount.path.join("file")).unwrap();
     assert_eq!(mount.stats()["network"]["reconnects"], 0);
     let (written, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

@@ -15,7 +15,7 @@ fn a_file_that_cannot_be_opened_any_more_tells_that_the_image_is_lost() {
     let mut server = Server::new(&place);
     let image = server.image_with("forever");
     syncline([OsStr::new("mkfs"), image.as_os_str()]).ok();
-    let mount = Mount::new(&image, &place.directory("mnt"), &["-o", "check_opens"]);
+    let mount = Mount::new(&image, &place.directory("mnt"), &["-o", "direct_io=write"]);
     fs::write(mount.path.join("file"), "contents").unwrap();
     server.signal(Signal::STOP);
     eventually("the lease has ended", || mount.stats()["lost"].is_object());

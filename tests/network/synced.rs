@@ -100,7 +100,7 @@ fn what_sync_has_covered_survives_a_power_cut() {
             let (place, store) = (&place, &store);
             // Nothing else makes anything durable meanwhile.
             let class = ["durability=fsync,commit=3600", "durability=ordered:255,commit=3600"][number % 2];
-            let transport = ["auto", "classic"][number / 2];
+            let transport = ["available", "classic"][number / 2];
             scope.spawn(move || cut_behind(place, store, way, class, transport));
         }
     });

@@ -67,7 +67,7 @@ fn the_image_is_clean_and_free_when_umount_returns() {
     skip_if!(no_mounts());
     let place = Place::with_image("32MiB");
     let directory = place.directory("mount");
-    for transport in ["auto", "classic"] {
+    for transport in ["available", "classic"] {
         let options = format!("fuseblk=always,transport={transport}");
         let mount = Mount::new(&place.image(), &directory, &["-o", &options]);
         fs::write(directory.join("file"), vec![7; 1 << 20]).unwrap();
@@ -147,7 +147,7 @@ fn a_disk_is_the_source_of_its_mount_and_is_left_to_it() {
         let started: Vec<_> = mounts
             .iter()
             .map(|directory| {
-                let arguments = ["mount", "-o", "fuseblk=always,uring_switch=leave"].map(OsStr::new);
+                let arguments = ["mount", "-o", "fuseblk=always,transport=available"].map(OsStr::new);
                 let arguments: Vec<_> =
                     arguments.into_iter().chain([disk.device.as_ref(), directory.as_ref()]).collect();
                 scope.spawn(move || syncline(arguments).code)
@@ -217,7 +217,7 @@ fn nobody_waits_for_a_daemon_that_is_killed_while_it_ends() {
 fn a_sync_that_waits_for_a_daemon_ends_with_it() {
     skip_if!(no_mounts());
     let place = Place::with_image("32MiB");
-    for transport in ["auto", "classic"] {
+    for transport in ["available", "classic"] {
         let options = format!("fuseblk=always,transport={transport}");
         let mut mount = Mount::new(&place.image(), &place.directory(transport), &["-o", &options]);
         fs::write(mount.path.join("file"), "contents").unwrap();
@@ -258,7 +258,7 @@ fn a_daemon_that_is_killed_with_its_namespace_ends() {
     let mut alone = Command::new("unshare");
     alone.args(["--mount", "sh", "-c"]).arg(format!("{}exec \"$@\"", crate::support::ALONE)).arg("sh");
     alone.arg(env!("CARGO_BIN_EXE_syncline")).arg("mount").arg(place.image()).arg(&directory);
-    alone.args(["--foreground", "-o", "fuseblk=auto,uring_switch=leave"]);
+    alone.args(["--foreground", "-o", "fuseblk=auto,transport=available"]);
     let mut daemon = alone.stderr(Stdio::piped()).spawn().unwrap();
     let mut told = String::new();
     BufReader::new(daemon.stderr.take().unwrap()).read_line(&mut told).unwrap();
@@ -273,7 +273,7 @@ fn a_mount_that_sync_does_not_reach_is_told_of() {
     skip_if!(no_fuse());
     let place = Place::with_image("32MiB");
     let directory = place.directory("mount");
-    let arguments = ["mount", "-o", "fuseblk=never,uring_switch=leave"].map(OsStr::new);
+    let arguments = ["mount", "-o", "fuseblk=never,transport=available"].map(OsStr::new);
     let answer = syncline(arguments.into_iter().chain([place.image().as_ref(), directory.as_ref()])).ok();
     assert_eq!(answer.err, "", "nobody has asked for more");
     assert_eq!(shown(&directory).0, "fuse.syncline");
@@ -286,7 +286,7 @@ fn a_mount_that_sync_does_not_reach_is_told_of() {
     Mount::of(&directory).unmount().ok();
     // There is nothing to sync where nothing is written.
     let mut reading = program();
-    reading.args(["mount", "-o", "ro,fuseblk=never,uring_switch=leave"]).arg(place.image()).arg(&directory);
+    reading.args(["mount", "-o", "ro,fuseblk=never,transport=available"]).arg(place.image()).arg(&directory);
     assert_eq!(run(reading).ok().err, "");
     Mount::of(&directory).unmount().ok();
 }

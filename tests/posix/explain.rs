@@ -2,7 +2,7 @@
 
 use crate::Ground;
 use crate::skip_if;
-use crate::support::{Answer, Mount, Place, as_nobody, no_fuse, not_root, program, run};
+use crate::support::{Answer, as_nobody, no_fuse, not_root, program, run};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -94,17 +94,6 @@ fn where_there_is_nothing_to_explain_is_told() {
     explain(&ground.path("missing"), &[]).fails(6, &["missing"]);
     assert_eq!(explain(&ground.path("file"), &["--last", "0"]).code, 2);
     ground.end();
-}
-
-#[test]
-fn receipts_can_be_switched_off() {
-    skip_if!(no_fuse());
-    let place = Place::with_image("64MiB");
-    let mount = Mount::new(&place.image(), &place.directory("mount"), &["-o", "receipts=0"]);
-    let path = mount.path.join("file");
-    append(&path, b"x").sync_all().unwrap();
-    explain(&path, &[]).fails(1, &["no receipts"]);
-    mount.unmount().ok();
 }
 
 #[test]

@@ -169,7 +169,7 @@ pub fn no_fuse() -> Option<String> {
     let (image, mount) = (folder.path().join("image"), folder.path().join("mount"));
     fs::create_dir(&mount).expect("it is ours");
     syncline([OsStr::new("mkfs"), image.as_ref(), OsStr::new("--size"), OsStr::new("16MiB")]).ok();
-    let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
+    let leave = ["-o", "transport=available"].map(OsStr::new);
     let answer = syncline([OsStr::new("mount"), image.as_ref(), mount.as_ref(), leave[0], leave[1]]);
     if answer.code == 0 {
         syncline([OsStr::new("umount"), mount.as_ref()]).ok();
@@ -266,7 +266,7 @@ impl Mount {
     /// FUSE over io_uring alone.
     #[track_caller]
     pub fn new(image: &Path, directory: &Path, options: &[&str]) -> Self {
-        let leave = ["-o", "uring_switch=leave"].map(OsStr::new);
+        let leave = ["-o", "transport=available"].map(OsStr::new);
         let arguments = [OsStr::new("mount"), image.as_ref(), directory.as_ref(), leave[0], leave[1]];
         // They are for mounts that can be written.
         let is_snapshot = options.iter().any(|option| option.contains("snapshot"));

@@ -44,7 +44,7 @@ fn transport(mount: &Mount) -> String {
 fn a_mount_over_io_uring_keeps_what_was_synced_through_a_crash() {
     skip_if!(no_uring());
     let place = Place::with_image("128MiB");
-    let mut mounted = mount(&place, "mount", true, &["--transport", "uring"]);
+    let mut mounted = mount(&place, "mount", true, &["-o", "transport=uring"]);
     assert_eq!(transport(&mounted), "uring");
     let data: Vec<u8> = (0..2_000_003u32).map(|index| (index % 249) as u8).collect();
     let directory = mounted.path.join("directory");
@@ -78,12 +78,12 @@ fn what_is_not_switched_on_is_an_error_only_if_asked_for() {
     {
         let _switch = Switch::set(false).unwrap();
         let image = place.image();
-        let words = ["--transport", "uring", "-o", "uring_switch=leave"].map(Path::new);
+        let words = ["--transport", "uring"].map(Path::new);
         let answer = syncline([Path::new("mount"), &image, &directory].into_iter().chain(words));
         answer.fails(7, &["switched off", &format!("echo Y > {SWITCH}"), "--transport classic"]);
     }
     assert!(fs::read_dir(&directory).unwrap().next().is_none(), "nothing is mounted there");
-    let mounted = mount(&place, "mount", false, &["--transport", "auto"]);
+    let mounted = mount(&place, "mount", false, &[]);
     assert_eq!(transport(&mounted), "classic");
     mounted.unmount().ok();
     place.check_clean();
@@ -102,7 +102,7 @@ fn a_mount_by_root_switches_it_on_and_says_so_once() {
         (answer.err, Mount::of(&directory))
     };
     // A request for another transport leaves the switch alone.
-    for options in [&["--transport", "classic"][..], &["-o", "uring_switch=leave"]] {
+    for options in [&["--transport", "classic"][..], &["-o", "transport=available"]] {
         let (said, mounted) = mount(options);
         assert_eq!((transport(&mounted), state(), said), ("classic".into(), "N".into(), "".into()));
         mounted.unmount().ok();
@@ -112,7 +112,7 @@ fn a_mount_by_root_switches_it_on_and_says_so_once() {
         let (said, mounted) = mount(options);
         assert_eq!((transport(&mounted), state()), ("uring".into(), "Y".into()));
         let told =
-            ["switched off", "uring_switch=leave", "echo N"].iter().filter(|word| said.contains(**word));
+            ["switched off", "transport=available", "echo N"].iter().filter(|word| said.contains(**word));
         assert_eq!(told.count(), words, "{said}");
         mounted.unmount().ok();
     }

@@ -11,7 +11,7 @@ Examples:
   syncline mount disk.img /mnt/data
   syncline mount disk.img /mnt/data --create 8GiB          make the image first, if there is none
   syncline mount disk.img /mnt/data -o ro                  only look
-  syncline mount disk.img /mnt/data -o commit=5,cache=1GiB
+  syncline mount disk.img /mnt/data -o commit=5,memory=4GiB
   syncline mount disk.img /mnt/data --foreground --log /var/log/syncline.log";
 
 pub const UMOUNT: &str = "\

@@ -162,7 +162,7 @@ fn a_mount_is_for_reading_goes_lazily_and_tells_what_it_is() {
         run(command)
     };
     let image = place.image();
-    let leave = ["-o", "uring_switch=leave"];
+    let leave = ["-o", "transport=available"];
     call(&[&["mount"][..], &leave, &[image.to_str().unwrap()]].concat()).ok();
     let mount = support::Mount::of(&directory);
     let pid = mount.pid();

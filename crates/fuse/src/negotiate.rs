@@ -73,8 +73,6 @@ pub struct Wishes {
     pub over_io_uring: bool,
     /// Which opens bypass the page cache; if none does, the kernel need not send OPEN at all.
     pub direct_io: DirectIo,
-    /// Have the kernel send OPEN in any case.
-    pub told_of_opens: bool,
 }
 
 /// Answers an INIT.
@@ -89,7 +87,7 @@ pub fn negotiate(offer: &InitIn, wishes: Wishes) -> Result<InitAnswer, MountErro
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(offer.flags2) << 32;
     }
-    let opens = wishes.told_of_opens || wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
+    let opens = wishes.direct_io.with_kernel(offer.minor) != DirectIo::Never;
     let wanted = WANTED
         | if wishes.over_io_uring { init::OVER_IO_URING } else { 0 }
         | if opens { init::ATOMIC_O_TRUNC } else { init::NO_OPEN_SUPPORT };
@@ -128,7 +126,7 @@ fn page_bytes() -> u32 {
 mod tests {
     use super::*;
 
-    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced, told_of_opens: false };
+    const PLAIN: Wishes = Wishes { over_io_uring: false, direct_io: DirectIo::Synced };
 
     fn offer(minor: u32, flags: u64) -> InitIn {
         let (low, high) = (flags as u32, (flags >> 32) as u32);
@@ -177,19 +175,16 @@ mod tests {
     /// A kernel that sends no OPEN could not have us truncate there.
     #[test]
     fn files_are_truncated_on_opening_only_where_they_are_opened() {
-        let flags = |minor, direct_io, told_of_opens| match negotiate(
-            &offer(minor, u64::MAX),
-            Wishes { direct_io, told_of_opens, ..PLAIN },
-        ) {
+        let flags = |minor, direct_io| match negotiate(&offer(minor, u64::MAX), Wishes { direct_io, ..PLAIN })
+        {
             Ok(InitAnswer::Agreed(_, agreed)) => {
                 (agreed.has(init::ATOMIC_O_TRUNC), agreed.has(init::NO_OPEN_SUPPORT))
             }
             _ => panic!(),
         };
-        assert_eq!(flags(45, DirectIo::Synced, false), (true, false));
-        assert_eq!(flags(44, DirectIo::Synced, false), (false, true));
-        assert_eq!(flags(45, DirectIo::Never, false), (false, true));
-        assert_eq!(flags(45, DirectIo::Never, true), (true, false));
+        assert_eq!(flags(45, DirectIo::Synced), (true, false));
+        assert_eq!(flags(44, DirectIo::Synced), (false, true));
+        assert_eq!(flags(45, DirectIo::Never), (false, true));
     }
 
     #[test]

@@ -123,10 +123,6 @@ pub struct MountOptions {
     pub cache_time: Duration,
     /// Which opens bypass the page cache. Default: none, so that opening a file costs no request.
     pub direct_io: DirectIo,
-    /// Have the kernel ask at each open, and refuse to open an immutable or append-only file for
-    /// writes that it does not allow. Default: no, so that opening a file costs no request; such
-    /// writes are refused either way.
-    pub check_opens: bool,
     /// Which changes are durable before they are answered. Default: none.
     pub synchronous: Synchronous,
     /// The transport of requests. Default: over io_uring where that is possible.
@@ -144,7 +140,6 @@ impl MountOptions {
             pin_workers: true,
             cache_time: Duration::from_secs(24 * 60 * 60),
             direct_io: DirectIo::default(),
-            check_opens: false,
             synchronous: Synchronous::default(),
             transport: Transport::default(),
             sync_observer: None,

@@ -114,8 +114,7 @@ impl<F: Serve> Session<F> {
         options: &MountOptions,
     ) -> Result<Prepared<F>, MountError> {
         let (descriptor, mount_point) = mount(path, &options.kernel)?;
-        let wishes =
-            Wishes { over_io_uring, direct_io: options.direct_io, told_of_opens: options.check_opens };
+        let wishes = Wishes { over_io_uring, direct_io: options.direct_io };
         let negotiated = handshake(&descriptor, wishes)?;
         tracing::debug!(?negotiated, "agreed with the kernel");
         mount_point.read_ahead();

@@ -48,11 +48,11 @@ pub struct Args {
     /// Mount read-only, like -o ro
     #[arg(long, short, alias = "ro")]
     read_only: bool,
-    /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other,
-    /// no_allow_other, noatime, nodiratime, relatime, strictatime, sync, dirsync,
-    /// durability=fsync|ordered[:SECONDS]|strict, discard, discard=punch, nodiscard, compress[=lz4|zstd], commit=SECONDS, memtable=SIZE, cache=SIZE, dirty=SIZE, kept=SIZE,
-    /// direct_io=never|synced|write|always, check_opens, receipts=N, log=FILE, snapshot=NAME,
-    /// fuseblk=auto|always|never, transport=auto|uring|classic, uring_switch=set|leave, accept-damaged-log
+    /// Options, separated by commas: ro, nosuid, nodev, noexec, nosymfollow, allow_other, noatime,
+    /// nodiratime, relatime, strictatime, sync, dirsync, durability=fsync|ordered[:SECONDS]|strict,
+    /// discard[=punch], compress[=lz4|zstd|no], commit=SECONDS, memory=SIZE,
+    /// direct_io=never|synced|write, transport=auto|available|uring|classic,
+    /// fuseblk=auto|always|never, snapshot=NAME, log=FILE, accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, like -o snapshot; the filesystem itself may be mounted too
@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long)]
     takeover: bool,
     /// Transport of the kernel's requests, like -o transport, which counts if both are given
-    #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
+    #[arg(long, value_name = "WAY", value_parser = ["auto", "available", "uring", "classic"])]
     transport: Option<String>,
     /// File for the daemon's messages once the mount is usable, like -o log. Default: syslog or the
     /// journal; in the foreground standard error
@@ -79,7 +79,7 @@ impl Args {
     pub(super) fn of_snapshot(image: PathBuf, name: &str, directory: PathBuf) -> Self {
         let snapshot = Some(name.to_owned());
         // Looking at a snapshot must not change the machine's settings.
-        let options = vec!["uring_switch=leave".to_owned()];
+        let options = vec!["transport=available".to_owned()];
         let (create, transport, log) = (None, None, None);
         let (foreground, read_only, daemon, takeover) = (false, false, false, false);
         Self {
@@ -271,7 +271,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
     if choices.switches_uring_on() && syncline_fuse::switch_uring_on() && !crate::logging::is_quiet() {
         note!(
             "FUSE over io_uring was switched off on this machine, and is on from now on; \
-             -o uring_switch=leave would have left it, and 'echo N > {}' switches it off again",
+             -o transport=available would have left it, and 'echo N > {}' switches it off again",
             syncline_fuse::URING_SWITCH
         );
     }

@@ -26,12 +26,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// The options to try, alone and in pairs. Most are mount options; some set limits of the engine, or its
 /// clock.
-pub const OPTIONS: [&str; 21] = [
+pub const OPTIONS: [&str; 20] = [
     "transport=uring",
     "direct_io=synced",
     "direct_io=write",
     "direct_io=always",
-    "check_opens",
     "sync",
     "dirsync",
     "durability=ordered",
@@ -92,7 +91,6 @@ impl Chosen {
             "direct_io=synced" => mount.direct_io = DirectIo::Synced,
             "direct_io=write" => mount.direct_io = DirectIo::WriteOnly,
             "direct_io=always" => mount.direct_io = DirectIo::Always,
-            "check_opens" => mount.check_opens = true,
             "sync" => mount.synchronous = Synchronous::Everything,
             "dirsync" => mount.synchronous = mount.synchronous.max(Synchronous::Directories),
             "durability=ordered" => fs.durability = Durability::Ordered(5),

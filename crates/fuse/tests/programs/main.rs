@@ -43,20 +43,26 @@ fn worker_process() {
     worker::run();
 }
 
-/// The options of a life: each alone, each pair, and none.
-fn options_of(seed: u64) -> Vec<&'static str> {
-    let count = OPTIONS.len() as u64;
-    let (first, second) = (seed / 3 % (count + 1), seed / 3 / (count + 1) % (count + 1));
-    let chosen = [first, second].map(|number| OPTIONS.get(number as usize).copied());
-    let mut chosen: Vec<&str> = chosen.into_iter().flatten().collect();
+/// Every choice of options: none, each alone, and each pair that a mount accepts.
+fn choices() -> Vec<Vec<&'static str>> {
     let kind = |option: &str| option.split('=').next().map(str::to_owned);
     let contradicts =
         |one: &str, other: &str| one == "durability=ordered" && ["sync", "dirsync"].contains(&other);
-    if let [first, second] = chosen[..]
-        && (kind(first) == kind(second) || contradicts(first, second) || contradicts(second, first))
-    {
-        chosen.pop();
-    }
+    let pairs = OPTIONS.iter().enumerate().flat_map(|(at, one)| {
+        let others = OPTIONS[at + 1..].iter();
+        let accepted = others.filter(move |other| {
+            kind(one) != kind(other) && !contradicts(one, other) && !contradicts(other, one)
+        });
+        accepted.map(move |other| vec![*one, *other])
+    });
+    let alone = OPTIONS.iter().map(|option| vec![*option]);
+    std::iter::once(Vec::new()).chain(alone).chain(pairs).collect()
+}
+
+/// The options of a life. As many seeds in a row as there are choices have each choice once.
+fn options_of(seed: u64) -> Vec<&'static str> {
+    let mut choices = choices();
+    let mut chosen = choices.swap_remove(seed as usize % choices.len());
     chosen.retain(|option| *option != "transport=uring" || daemon::has_uring());
     chosen
 }

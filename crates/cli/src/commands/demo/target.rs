@@ -39,7 +39,7 @@ impl Target {
             let directory = folder.join("mount");
             fs::create_dir(&directory)?;
             // A demo leaves the machine's switch for FUSE over io_uring as it is.
-            let options = ["-o", "uring_switch=leave"].map(OsString::from);
+            let options = ["-o", "transport=available"].map(OsString::from);
             match Mounted::syncline(&std::env::current_exe()?, image, &directory, &options) {
                 Ok(mount) => return Ok(Self::Mounted { mount, image_bytes }),
                 Err(BenchError::Program { code, said }) if is_for_want_of_fuse(code) => said,

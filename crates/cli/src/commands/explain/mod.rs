@@ -126,5 +126,5 @@ fn ask(path: &Path, whose: &str, count: u32) -> Result<Value, Failure> {
 fn none(path: &Path, all: bool) -> Failure {
     let why = if all { "nothing on this mount was synced of late" } else { "it was not synced of late" };
     let text = format!("{}: there are no receipts: {why}", path.display());
-    Failure::new(text).next("the daemon keeps those of the last 4096 fsyncs; -o receipts=0 keeps none")
+    Failure::new(text).next("the daemon keeps the receipts of the last 4096 fsyncs")
 }
