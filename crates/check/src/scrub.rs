@@ -84,15 +84,17 @@ struct State {
     bytes: u64,
 }
 
-/// Totals of all scrubs since the mount.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct ScrubCounters {
-    /// Scrubs that ran to their end.
-    pub finished: u64,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Findings.
-    pub damaged: u64,
+syncline_counters::figures! {
+    /// Totals of all scrubs since the mount.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+    pub struct ScrubCounters {
+        /// Scrubs that ran to their end.
+        finished: total("scrubs_finished"),
+        /// Bytes read by scrubs.
+        bytes: total("scrubbed").bytes(),
+        /// Findings of scrubs.
+        damaged: total("scrub_findings"),
+    }
 }
 
 /// A state of the filesystem that is being scrubbed.

@@ -326,7 +326,7 @@ impl Filesystem {
             dirty_bytes: self.data.queue.dirty_bytes(),
             inodes_cached: self.inodes.len() as u64,
             inodes_referenced: self.references.len() as u64,
-            ..self.counters.snapshot()
+            ..self.counters.counts()
         }
     }
 }

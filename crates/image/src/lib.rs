@@ -26,7 +26,7 @@ pub use figures::Figures;
 pub use how::{How, Waiting};
 pub use lost::Lost;
 pub use syncline_lease::{LeaseLost, LeaseOptions, LeaseStatus, Progress, TakeOver};
-pub use syncline_net::{Latency, Location, LocationError, NetCounters, NetGauges, Outage};
+pub use syncline_net::{Location, LocationError, NetCounters, NetGauges, Outage};
 
 use std::path::Path;
 use std::sync::Arc;

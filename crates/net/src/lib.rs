@@ -11,6 +11,6 @@ pub mod nbd;
 #[allow(unsafe_code)]
 pub mod rbd;
 
-pub use counters::{Latency, NetCounters, NetGauges, OUTAGES_MAX, Outage};
+pub use counters::{NetCounters, NetGauges, OUTAGES_MAX, Outage};
 pub use location::{Location, LocationError, NbdAddress, NbdLocation, RbdLocation, TlsFiles, Wait};
 pub use nbd::{Fence, NbdDevice, NbdOptions, ReadBlock};

@@ -31,9 +31,9 @@ pub use checkpoint::{
     first_kept_by_snapshots, kept_by_snapshots, read_superblocks, require_rollback, require_visible,
     roll_back, table_in_what_is_kept, table_of_snapshots,
 };
-pub use counters::{Counters, CountersSnapshot, LatencySummary};
+pub use counters::CountersSnapshot;
 pub use error::StoreError;
-pub use figures::{CacheCounters, Distribution, Distributions};
+pub use figures::CacheCounters;
 pub use health::Relocate;
 pub use lab::{Ablation, Ablations, Canary, GiveWay, Lab};
 pub use layers::Chunk;

@@ -1,12 +1,13 @@
 //! The store: the parts of an open image.
 
 use crate::checkpoint::{CheckpointState, Gate};
+use crate::counters::Counters;
 use crate::health::{Health, Relocate};
 use crate::layers::Layers;
 use crate::log::{Brackets, CommitState, GroupCommit, Inflight, LogState, Shown};
 use crate::room::{Discarding, UnderWay};
 use crate::trace::DurableMark;
-use crate::{Counters, CountersSnapshot, OpSeq, StoreError, StoreOptions};
+use crate::{CountersSnapshot, OpSeq, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};
 use syncline_format::superblock::Superblock;

@@ -137,36 +137,101 @@ fn register_stats(
 fn of(fs: &Filesystem, scrub: &Scrub, report: &RecoveryReport, started: Instant) -> Value {
     let store = fs.store();
     json!({
-        "process": process(started),
-        "recovery": { "clean": report.clean, "batches": report.batches, "records": report.records,
-            "log_bytes": report.log_bytes, "verified_batches": report.verified_batches,
-            "discarded_batches": report.discarded_batches },
+        "process": Process::since(started),
+        "recovery": Recovery::of(report),
         "read_only": store.read_only_reason().as_deref(),
         "files": fs.counters(),
         "store": store.counters(),
         "caches": store.caches(),
         "scrub": scrub.counters(),
-        "space": space(store),
+        "space": Space::of(store),
     })
 }
 
-fn space(store: &Store) -> Value {
-    let space = store.space();
-    json!({ "total_blocks": space.total, "free_blocks": space.free,
-        "pending_free_blocks": space.pending_free, "named_blocks": space.named,
-        "available_blocks": store.available_data_blocks() })
+syncline_counters::figures! {
+    /// The resources that the daemon uses.
+    #[derive(serde::Serialize)]
+    pub struct Process {
+        /// Time since the image was mounted.
+        uptime_ms: gauge("uptime").milliseconds(),
+        /// Processor time of the daemon.
+        cpu_ms: total("cpu").milliseconds(),
+        /// Memory of the daemon.
+        resident_bytes: gauge("resident_memory").bytes(),
+    }
 }
 
-/// The resources that the daemon uses.
-fn process(started: Instant) -> Value {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    json!({
-        "uptime_ms": started.elapsed().as_millis() as u64,
-        "cpu_ms": cpu.tv_sec as u64 * 1000 + cpu.tv_nsec as u64 / 1_000_000,
-        "resident_bytes": pages * rustix::param::page_size() as u64,
-    })
+impl Process {
+    fn since(started: Instant) -> Self {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Self {
+            uptime_ms: started.elapsed().as_millis() as u64,
+            cpu_ms: cpu.tv_sec as u64 * 1000 + cpu.tv_nsec as u64 / 1_000_000,
+            resident_bytes: pages * rustix::param::page_size() as u64,
+        }
+    }
+}
+
+syncline_counters::figures! {
+    /// What recovery found when the image was mounted.
+    #[derive(serde::Serialize)]
+    pub struct Recovery {
+        /// Log batches replayed when the image was mounted.
+        batches: gauge("recovery_batches"),
+        /// Records in the log batches replayed when it was mounted.
+        records: gauge("recovery_records"),
+        /// Log read when the image was mounted.
+        log_bytes: gauge("recovery_log").bytes(),
+        /// Replayed batches whose data was verified.
+        verified_batches: gauge("recovery_verified_batches"),
+        /// Batches found incomplete, never acknowledged.
+        discarded_batches: gauge("recovery_discarded_batches"),
+    }
+}
+
+impl Recovery {
+    fn of(report: &RecoveryReport) -> Value {
+        let found = json!(Self {
+            batches: report.batches,
+            records: report.records,
+            log_bytes: report.log_bytes,
+            verified_batches: report.verified_batches,
+            discarded_batches: report.discarded_batches,
+        });
+        remote::joined(found, json!({ "clean": report.clean }))
+    }
+}
+
+syncline_counters::figures! {
+    /// Space, in blocks.
+    #[derive(serde::Serialize)]
+    pub struct Space {
+        /// Space that can be allocated at all.
+        total_blocks: gauge("space_size").blocks(),
+        /// Space that can be allocated now.
+        free_blocks: gauge("space_free").blocks(),
+        /// Space that files can get, without reserved space.
+        available_blocks: gauge("space_available").blocks(),
+        /// Space freed or held, not reusable yet.
+        pending_free_blocks: gauge("space_pending_free").blocks(),
+        /// Space that something committed uses.
+        named_blocks: gauge("space_named").blocks(),
+    }
+}
+
+impl Space {
+    fn of(store: &Store) -> Self {
+        let space = store.space();
+        Self {
+            total_blocks: space.total,
+            free_blocks: space.free,
+            available_blocks: store.available_data_blocks(),
+            pending_free_blocks: space.pending_free,
+            named_blocks: space.named,
+        }
+    }
 }
 
 /// The statistics of a new filesystem's daemon, on a network and with a lease.

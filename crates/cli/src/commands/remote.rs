@@ -2,15 +2,15 @@
 //! `lease` and `lost` of `stats`, and the end of a mount whose image was lost.
 
 use crate::failure::{Cause, Failure};
-use serde_json::{Map, Value, json};
+use crate::metrics::NET;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use syncline_fs::Filesystem;
 use syncline_fuse::Session;
 use syncline_fuse::control;
-use syncline_image::{Figures, Image, Latency, LeaseStatus, Location, Lost, NetCounters};
-use syncline_store::Distribution;
+use syncline_image::{Figures, Image, LeaseStatus, Location, Lost, NetCounters};
 
 /// The text that tells whether the image was lost: `null`, or the section `lost`.
 pub const LOST: &str = "lost";
@@ -29,12 +29,8 @@ pub fn add_to(stats: &mut Value, image: &Figures, name: &Path) {
 /// Adds the distributions of an image's requests.
 pub fn add_distributions(distributions: &mut Value, image: &Figures) {
     let Some(counters) = image.net_counters() else { return };
-    for (name, latency) in [
-        ("net_read_ns", &counters.read_latency),
-        ("net_write_ns", &counters.write_latency),
-        ("net_flush_ns", &counters.flush_latency),
-    ] {
-        distributions[name] = json!(Distribution::of(|take| latency.each(take)));
+    for (name, distribution) in counters.distributions {
+        distributions[format!("{NET}{name}")] = json!(distribution);
     }
 }
 
@@ -43,64 +39,60 @@ pub fn network(counters: &NetCounters, name: &Path) -> Value {
         Ok(Location::Rbd(_)) => "rbd",
         _ => "nbd",
     };
-    let now = counters.now;
-    let mut told = json!({
-        "kind": kind,
-        "connections": now.connections,
-        "in_flight": now.in_flight,
-        "in_flight_bytes": now.in_flight_bytes,
-        "kept_bytes": now.kept_bytes,
-        "reconnects": counters.reconnects,
-        "rewritten": counters.replayed,
-        "rewritten_bytes": counters.replayed_bytes,
-        "reads": counters.reads,
-        "read_bytes": counters.read_bytes,
-        "writes": counters.writes,
-        "written_bytes": counters.written_bytes,
-        "durable_writes": counters.durable_writes,
-        "discards": counters.discards,
-        "flushes": counters.flushes,
-        "own_flushes": counters.own_flushes,
-    });
     let since_1970 = |time: SystemTime| {
         time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
     };
     let outages =
         counters.outages.iter().map(|it| json!([since_1970(it.began), it.lasted.as_nanos() as u64]));
     // Each when it began and how long it lasted, in nanoseconds.
-    told["outages_ns"] = outages.collect();
-    told["read_ns"] = summary(&counters.read_latency);
-    told["write_ns"] = summary(&counters.write_latency);
-    told["flush_ns"] = summary(&counters.flush_latency);
-    told
+    let outages: Value = outages.collect();
+    joined(json!(counters), json!({ "kind": kind, "outages_ns": outages }))
 }
 
-/// In the form of the store's summaries.
-fn summary(latency: &Latency) -> Value {
-    let at = |part| latency.at(part).as_nanos() as u64;
-    let mut told = Map::new();
-    told.insert("count".into(), latency.count().into());
-    told.insert("mean".into(), (latency.mean().as_nanos() as f64).into());
-    for (name, part) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
-        told.insert(name.into(), at(part).into());
+/// One object of two.
+pub fn joined(mut object: Value, other: Value) -> Value {
+    if let (Value::Object(object), Value::Object(other)) = (&mut object, other) {
+        object.extend(other);
     }
-    told.insert("max".into(), (latency.max().as_nanos() as u64).into());
-    told.into()
+    object
+}
+
+syncline_counters::figures! {
+    /// The device lease.
+    #[derive(serde::Serialize)]
+    pub struct Lease {
+        /// Number of this holder of the device lease.
+        term: gauge("lease_term"),
+        /// How long a renewal of the device lease is valid.
+        valid_ms: gauge("lease_valid").milliseconds(),
+        /// How long the device lease is valid still.
+        left_ms: gauge("lease_left").milliseconds(),
+        /// Time since the device lease was renewed.
+        age_ms: gauge("lease_age").milliseconds(),
+        /// Renewals of the device lease.
+        renewals: total("lease_renewals"),
+        /// Renewals answered when less than half of the time was left.
+        late: total("lease_renewals_late"),
+        /// Renewals that the device refused.
+        failed: total("lease_renewals_failed"),
+        /// The longest renewal of the device lease.
+        slowest_ms: gauge("lease_slowest").milliseconds(),
+    }
 }
 
 pub fn lease(status: &LeaseStatus) -> Value {
     let ms = |time: std::time::Duration| time.as_millis() as u64;
-    json!({
-        "state": if status.lost.is_some() { "lost" } else { "held" },
-        "term": status.term,
-        "valid_ms": ms(status.valid),
-        "left_ms": ms(status.left),
-        "age_ms": ms(status.age),
-        "renewals": status.renewals,
-        "late": status.late,
-        "failed": status.failed,
-        "slowest_ms": ms(status.slowest),
-    })
+    let lease = json!(Lease {
+        term: status.term,
+        valid_ms: ms(status.valid),
+        left_ms: ms(status.left),
+        age_ms: ms(status.age),
+        renewals: status.renewals,
+        late: status.late,
+        failed: status.failed,
+        slowest_ms: ms(status.slowest),
+    });
+    joined(lease, json!({ "state": if status.lost.is_some() { "lost" } else { "held" } }))
 }
 
 /// How the image was lost; `null` if it was not.

@@ -2,7 +2,7 @@
 
 use super::Sample;
 use serde::Serialize;
-use syncline_store::Distribution;
+use syncline_counters::Distribution;
 
 /// Figures of an interval; times are in microseconds.
 #[derive(Clone, Debug, Default, Serialize)]

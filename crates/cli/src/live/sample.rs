@@ -6,9 +6,9 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use syncline_counters::Distribution;
 use syncline_fuse::control::{self, ControlError};
 use syncline_fuse::mounts;
-use syncline_store::Distribution;
 
 /// Why a mount that its daemon could write to is read-only.
 const REMOUNTED: &str = "remounted read-only";

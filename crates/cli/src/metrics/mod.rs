@@ -8,3 +8,4 @@ mod table;
 pub use asked::{Asked, ask};
 pub use export::{CONTENT_TYPE, Mounted, text};
 pub use server::Server;
+pub use table::NET;

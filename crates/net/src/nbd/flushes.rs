@@ -141,7 +141,7 @@ impl State {
         let Some(error) = error else {
             self.kept.flushed(flight.cover);
             for waiter in flight.waiters {
-                self.counters.flush_latency.record(waiter.asked.elapsed());
+                self.counters.flush_ns.record(waiter.asked.elapsed());
                 outbox.answers.push(Answer::Done(waiter.done, Ok(())));
             }
             return;

@@ -300,8 +300,8 @@ fn make_link(
             Stop::Failed(error) => Failure::Again(error),
             Stop::Fenced(error) => Failure::Final(io::Error::new(io::ErrorKind::PermissionDenied, error)),
         })?;
-        shared.counters.replayed.add(count);
-        shared.counters.replayed_bytes.add(bytes);
+        shared.counters.rewritten.add(count);
+        shared.counters.rewritten_bytes.add(bytes);
     }
     Ok((Link::start(epoch, export, std::mem::take(fresh), shared)?, export.size_bytes))
 }

@@ -314,13 +314,13 @@ impl State {
         }
         match op.work {
             Work::Read { buf, done } => {
-                self.counters.read_latency.record(asked.elapsed());
+                self.counters.read_ns.record(asked.elapsed());
                 let operation = syncline_device::Operation::Read;
                 outbox.answers.push(Answer::Read(done, buf.ok_or(DeviceError::Abandoned { operation })));
             }
             Work::Change { done, .. } if durable => {
                 self.kept.forget(seq);
-                self.counters.flush_latency.record(asked.elapsed());
+                self.counters.flush_ns.record(asked.elapsed());
                 outbox.answers.push(Answer::Done(done, Ok(())));
             }
             Work::Change { done, through: true, .. } => {
@@ -330,7 +330,7 @@ impl State {
             Work::Change { done, .. } => {
                 self.kept.complete(seq);
                 if !is_discard {
-                    self.counters.write_latency.record(asked.elapsed());
+                    self.counters.write_ns.record(asked.elapsed());
                 }
                 outbox.answers.push(Answer::Done(done, Ok(())));
             }

@@ -212,9 +212,9 @@ impl Flights {
 
     fn succeeded(&self, operation: Operation, took: Duration) {
         match operation {
-            Operation::Read => self.counters.read_latency.record(took),
-            Operation::Write => self.counters.write_latency.record(took),
-            Operation::Flush => self.counters.flush_latency.record(took),
+            Operation::Read => self.counters.read_ns.record(took),
+            Operation::Write => self.counters.write_ns.record(took),
+            Operation::Flush => self.counters.flush_ns.record(took),
             Operation::Discard => {}
         }
     }

@@ -43,12 +43,12 @@ fn a_server_that_forgets_is_told_again_in_order() {
         assert_filled(&device, block * 4096, fill, 4096);
     }
     let counters = device.counters();
-    assert_eq!((counters.reconnects, counters.replayed, counters.replayed_bytes), (1, 50, 50 * 8192));
+    assert_eq!((counters.reconnects, counters.rewritten, counters.rewritten_bytes), (1, 50, 50 * 8192));
     flush(&device).wait().unwrap();
     assert_eq!(lab.store(|store| store.durable(8192, 8192)), [100; 8192]);
     lab.crash();
     assert_filled(&device, 8192, 100, 8192);
-    assert_eq!(device.counters().replayed, 50, "a flush covered the rest");
+    assert_eq!(device.counters().rewritten, 50, "a flush covered the rest");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_write_that_completes_during_a_flush_is_still_kept() {
     flushed.wait().unwrap();
     lab.crash();
     assert_filled(&device, 4096, 2, 65536);
-    assert_eq!(device.counters().replayed, 16);
+    assert_eq!(device.counters().rewritten, 16);
 }
 
 #[test]

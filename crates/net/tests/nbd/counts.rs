@@ -24,7 +24,7 @@ fn a_write_and_a_flush_are_two_requests_and_one_with_fua() {
     let counters = device.counters();
     assert_eq!((counters.writes, counters.flushes, counters.durable_writes), (5, 3, 1));
     assert_eq!(counters.written_bytes, (64 << 10) + 4 * 4096);
-    assert_eq!((counters.write_latency.count(), counters.flush_latency.count()), (2, 4));
+    assert_eq!((counters.write_ns.count, counters.flush_ns.count), (2, 4));
     assert_eq!(counters.now.kept_bytes, 0);
 }
 

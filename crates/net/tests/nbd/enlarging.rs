@@ -42,7 +42,7 @@ fn nothing_is_lost_or_done_twice_meanwhile() {
     assert_eq!(enlarged.wait().unwrap(), 2 << 20);
     assert_eq!(device.counters().reconnects, 1);
     assert_eq!(lab.count(DISC), 4, "the old connections end softly");
-    assert_eq!(lab.count(WRITE) as u64, 80 + device.counters().replayed);
+    assert_eq!(lab.count(WRITE) as u64, 80 + device.counters().rewritten);
     assert_filled(&device, 0, 1, 80 * 4096);
     assert_eq!(device.size_bytes(), 2 << 20);
 }

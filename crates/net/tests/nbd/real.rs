@@ -113,7 +113,7 @@ fn nbdkit_is_killed_and_started_anew() {
     }
     let counters = device.counters();
     assert_eq!(counters.reconnects, 8);
-    assert!(counters.replayed >= 8 * 16, "{counters:?}");
+    assert!(counters.rewritten >= 8 * 16, "{counters:?}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn what_was_written_is_there_after_a_flush_and_reopening() {
         let counters = device.counters();
         assert_eq!((counters.reads, counters.writes, counters.flushes), (2, 0, 0));
         assert_eq!(counters.read_bytes, 6 * 4096);
-        assert_eq!(counters.read_latency.count(), 2);
+        assert_eq!(counters.read_ns.count, 2);
     });
 }
 
@@ -63,7 +63,7 @@ fn many_operations_are_in_flight() {
             assert_eq!(&block_on(read).unwrap()[..], &record(2, sequence)[..]);
         }
         let counters = device.counters();
-        assert_eq!((counters.writes, counters.write_latency.count(), counters.flushes), (128, 128, 1));
+        assert_eq!((counters.writes, counters.write_ns.count, counters.flushes), (128, 128, 1));
     });
 }
 

@@ -191,12 +191,12 @@ impl Store {
         }
         match &result {
             Ok(()) => {
-                self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-                self.counters.checkpoint_latency.record(started.elapsed());
+                self.counters.checkpoints.add(1);
+                self.counters.checkpoint_ns.record(started.elapsed());
                 state.failures.end();
             }
             Err(error) => {
-                self.counters.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
+                self.counters.checkpoints_failed.add(1);
                 match self.is_end(error) {
                     true => tracing::debug!("checkpoint failed: {error}"),
                     false => tracing::error!("checkpoint failed: {error}"),

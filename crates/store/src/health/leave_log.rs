@@ -164,7 +164,7 @@ impl Store {
             return self.run_checkpoint(&mut state, false).await;
         }
         self.run_checkpoint_leaving_log(&mut state).await?;
-        self.counters.logs_left.fetch_add(1, Ordering::Relaxed);
+        self.counters.logs_left.add(1);
         tracing::warn!(
             "a part of the device could not be written: its contents were placed elsewhere, and a new log was begun"
         );

@@ -3,7 +3,6 @@
 
 use crate::{Canary, Store, StoreError};
 use bytes::Bytes;
-use std::sync::atomic::Ordering;
 use syncline_device::{DeviceError, Room};
 use syncline_format::{BLOCK_BYTES, BlockRun, Crc, FormatError, Key, block_checksums};
 use syncline_space::Pin;
@@ -160,7 +159,7 @@ impl Store {
     ) -> Result<Bytes, StoreError> {
         let read = self.tracker.read_into(run.offset_bytes(), run.len_bytes() as usize, room).await;
         let bytes = read.map_err(|error| self.unread(ino, run.start, error))?.into_bytes();
-        self.counters.data_bytes_read.fetch_add(run.len_bytes(), Ordering::Relaxed);
+        self.counters.data_bytes_read.add(run.len_bytes());
         if self.breaks(Canary::UncheckedReads) {
             return Ok(bytes);
         }
@@ -182,7 +181,7 @@ impl Store {
 
     /// Counts and logs damage.
     fn corrupt(&self, ino: u64, addr: u64, detail: FormatError) -> StoreError {
-        self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        self.counters.checksum_errors.add(1);
         tracing::error!(
             "inode {ino}, block {addr}: {detail}; 'syncline path DIR {ino}' names the file, 'syncline scrub DIR' finds all that is damaged"
         );
@@ -191,7 +190,7 @@ impl Store {
 
     /// Counts and logs a failure of the device.
     fn unread(&self, ino: u64, addr: u64, error: DeviceError) -> StoreError {
-        self.counters.reads_failed.fetch_add(1, Ordering::Relaxed);
+        self.counters.device_reads_failed.add(1);
         let error = StoreError::from(error);
         if self.is_end(&error) {
             return error;

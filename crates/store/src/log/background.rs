@@ -82,7 +82,7 @@ impl Store {
             (log.unflushed_bytes, log.sealed.back().map(|sealed| sealed.op_seq))
         };
         let Some(op) = newest_op.filter(|_| unflushed >= self.options.unflushed_bytes) else { return false };
-        self.counters.background_flushes.fetch_add(1, Ordering::Relaxed);
+        self.counters.background_flushes.add(1);
         // Callers of fsync see a failure themselves; here it is only counted and logged.
         self.sync(OpSeq(op)).await.is_ok()
     }
@@ -113,7 +113,7 @@ impl Store {
             self.space.allocate(Class::Log, blocks, blocks, None);
             return;
         }
-        self.counters.markers.fetch_add(1, Ordering::Relaxed);
+        self.counters.markers.add(1);
         let cut =
             Cut { pending: Default::default(), data: DataWrites::new(), generation, op_seq, segment: None };
         log.marked_seq = self.seal_into(&mut log, cut, Then::Nothing).0;

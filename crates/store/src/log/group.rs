@@ -201,7 +201,7 @@ impl Store {
     /// Syncs up to `op` and also returns a trace of each stage.
     pub async fn sync_traced(&self, op: OpSeq) -> (SyncTrace, Result<(), StoreError>) {
         if self.is_durable(op) && !self.ablates(Ablation::FlushElide) {
-            self.counters.syncs_elided.fetch_add(1, Ordering::Relaxed);
+            self.counters.syncs_elided.add(1);
             return (SyncTrace::elided(op.0, *self.durable_mark.lock()), Ok(()));
         }
         let asked = Instant::now();
@@ -212,7 +212,7 @@ impl Store {
                 break ended;
             }
         };
-        self.counters.fsync_latency.record(asked.elapsed());
+        self.counters.fsync_ns.record(asked.elapsed());
         (ended.drive.trace(op.0, drove, asked, ended.result.is_err()), ended.result)
     }
 
@@ -277,7 +277,7 @@ impl Store {
             Err(error) => self.note_failure(error),
         }
         drive.members = group.members.load(Ordering::Relaxed);
-        self.counters.group_sizes.record(drive.members);
+        self.counters.group_size.record(drive.members);
         let ended = Ended { result, drive };
         let _ = group.result.set(Some(ended.clone()));
         drop(abandoned);
@@ -324,7 +324,7 @@ impl Store {
 
     async fn drive_batch(&self, drive: &mut Drive) -> Result<(), StoreError> {
         let started = Instant::now();
-        self.counters.gather_latency.record(started - drive.begun);
+        self.counters.gather_ns.record(started - drive.begun);
         drive.gathered = Some(started);
         // Nothing is sealed in the middle of a bracket.
         let sealing = self.brackets.sealing.read().await;
@@ -353,8 +353,8 @@ impl Store {
         let ended = Instant::now();
         drive.flushed = Some(ended);
         let flushed = flushed?;
-        self.counters.write_latency.record(written - started);
-        self.counters.flush_latency.record(ended - written);
+        self.counters.write_ns.record(written - started);
+        self.counters.flush_ns.record(ended - written);
         self.group.took(ended - started);
         self.batches_durable(seq, flushed);
         drive.covered(flushed.cover);

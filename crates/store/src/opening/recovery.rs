@@ -10,11 +10,12 @@
 
 use super::replay::{Replayed, replay};
 use crate::checkpoint::{CheckpointState, ReadSlots, Table, read_superblocks};
+use crate::counters::Counters;
 use crate::layers::Layers;
 use crate::log::{CommitState, LogState, Shown};
 use crate::room::{LEAST_SEGMENT_BLOCKS, first_segment_blocks, segment_blocks};
 use crate::trace::DurableMark;
-use crate::{Canary, Counters, Store, StoreError, StoreOptions};
+use crate::{Canary, Store, StoreError, StoreOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
@@ -164,8 +165,8 @@ impl Store {
             root: superblock.tree,
             tree_nodes: superblock.tree_nodes,
         };
-        store.counters.replayed_batches.store(report.batches, Ordering::Relaxed);
-        store.counters.replayed_records.store(report.records, Ordering::Relaxed);
+        store.counters.replayed_batches.add(report.batches);
+        store.counters.replayed_records.add(report.records);
         {
             let mut state = store.checkpoint.lock().await;
             (state.slot, state.table) = (slots.slot, table);

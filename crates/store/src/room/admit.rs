@@ -381,7 +381,7 @@ impl Store {
                 // Memory needs less than the worst case, and freed blocks are held back until a
                 // checkpoint. Even if the checkpoint fails, other changes may still end.
                 checkpointed = true;
-                self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
+                self.counters.checkpoints_for_room.add(1);
                 let _ = self.checkpoint_beside_others().await;
                 continue;
             }
@@ -509,7 +509,7 @@ impl Store {
                 return Ok(());
             }
             self.health.writable()?;
-            self.counters.checkpoints_for_room.fetch_add(1, Ordering::Relaxed);
+            self.counters.checkpoints_for_room.add(1);
             self.checkpoint_beside_others().await?;
         }
         self.wait_for_readers(|room| room.holds(blocks)).await;

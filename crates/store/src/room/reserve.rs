@@ -178,7 +178,7 @@ impl Store {
     pub fn write_data(&self, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
         self.give_way();
         debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());
-        self.counters.data_bytes.fetch_add(run.len_bytes(), Ordering::Relaxed);
+        self.counters.data_bytes.add(run.len_bytes());
         self.inflight.start(&self.tracker, run, bufs)
     }
 

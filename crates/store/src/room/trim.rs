@@ -184,16 +184,16 @@ impl Store {
             match discard.await {
                 Ok(()) => {
                     bytes += run.len_bytes();
-                    self.counters.discards.fetch_add(1, Ordering::Relaxed);
+                    self.counters.discards.add(1);
                 }
                 Err(error) => {
-                    self.counters.discards_failed.fetch_add(1, Ordering::Relaxed);
+                    self.counters.discards_failed.add(1);
                     result = result.and(Err(error.into()));
                 }
             }
             self.space.give_back(*run);
         }
-        self.counters.discarded_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters.discarded_bytes.add(bytes);
         (bytes, result)
     }
 }

@@ -212,7 +212,7 @@ fn live<S: Subject>(
     lab.faults(|faults| *faults = Default::default());
     let counters = device.counters();
     seen.reconnects += counters.reconnects;
-    seen.replayed += counters.replayed;
+    seen.replayed += counters.rewritten;
     (seen.strikes, seen.restarts) = (seen.strikes + nemesis.strikes, seen.restarts + nemesis.restarts);
     Ok(after)
 }

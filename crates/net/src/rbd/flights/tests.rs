@@ -46,7 +46,7 @@ fn an_operation_is_answered_by_its_result() {
     assert!(error.contains("the quota of pool 'p' is used up"), "{error}");
     assert!(flights.broken().is_none(), "one failed write is no end");
     let counters = flights.counters.snapshot(flights.now());
-    assert_eq!((counters.writes, counters.written_bytes, counters.write_latency.count()), (2, 16384, 1));
+    assert_eq!((counters.writes, counters.written_bytes, counters.write_ns.count), (2, 16384, 1));
 }
 
 #[test]
