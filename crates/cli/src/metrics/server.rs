@@ -3,26 +3,14 @@
 //! read, a connection serves one request and has a deadline, and the number of connections is
 //! limited: a new one then replaces the oldest.
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use httparse::{EMPTY_HEADER, Request, Status};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Mutex;
-use tokio::task::{JoinHandle, spawn, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
-/// Longest head of a request (the smallest limit that hyper accepts).
+/// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Most fields in a head.
 const FIELDS_MAX: usize = 64;
@@ -32,22 +20,24 @@ const HEAD_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(15);
 /// Most connections at a time.
 const CONNECTIONS_MAX: usize = 64;
-
-/// Makes the text of an answer. It may block.
-type Text = dyn Fn() -> String + Send + Sync;
+/// The content type of everything but metrics.
+const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// A server that listens.
 pub struct Server {
-    runtime: Runtime,
-    listener: tokio::net::TcpListener,
-    service: Arc<Service>,
+    listener: TcpListener,
+    content_type: &'static str,
+    /// Makes the text of an answer. It may block.
+    text: Box<dyn Fn() -> String>,
 }
 
-struct Service {
-    content_type: HeaderValue,
-    text: Arc<Text>,
-    /// Held while a text is made: one at a time, however many clients ask.
-    making: Mutex<()>,
+/// A client, and how far its request or the answer to it has come.
+struct Connection {
+    stream: TcpStream,
+    began: Instant,
+    head: Vec<u8>,
+    /// The rest of the answer, once there is one.
+    answer: Option<Vec<u8>>,
 }
 
 impl Server {
@@ -55,17 +45,11 @@ impl Server {
     pub fn listen(
         address: SocketAddr,
         content_type: &'static str,
-        text: impl Fn() -> String + Send + Sync + 'static,
+        text: impl Fn() -> String + 'static,
     ) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        let inside = runtime.enter();
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        drop(inside);
-        let content_type = HeaderValue::from_static(content_type);
-        let service = Service { content_type, text: Arc::new(text), making: Mutex::default() };
-        Ok(Self { runtime, listener, service: Arc::new(service) })
+        Ok(Self { listener, content_type, text: Box::new(text) })
     }
 
     /// The address it listens at: for port 0 the system has chosen a port.
@@ -75,83 +59,130 @@ impl Server {
 
     /// Serves until `stop` returns true, which is checked every now and then.
     pub fn serve(self, notice: Duration, stop: impl Fn() -> bool) {
-        let Self { runtime, listener, service } = self;
-        runtime.block_on(async {
-            let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
-            while !stop() {
-                match timeout(notice, listener.accept()).await {
-                    Err(_) => {}
-                    Ok(Ok((stream, _))) => {
-                        connections.retain(|connection| !connection.is_finished());
-                        if connections.len() == CONNECTIONS_MAX
-                            && let Some(oldest) = connections.pop_front()
-                        {
-                            oldest.abort();
-                        }
-                        connections.push_back(spawn(connection(stream, service.clone())));
-                    }
-                    Ok(Err(error)) => {
-                        // Too many descriptors, or the client has already gone.
-                        tracing::debug!("a connection could not be accepted: {error}");
-                        sleep(notice).await;
-                    }
-                }
+        let mut connections = VecDeque::new();
+        while !stop() {
+            self.wait(&connections, notice);
+            if let Err(error) = self.accept(&mut connections) {
+                // Too many descriptors, or the client has already gone.
+                tracing::debug!("a connection could not be accepted: {error}");
+                std::thread::sleep(notice);
             }
-        });
-        // A daemon that does not answer must not delay the end.
-        runtime.shutdown_background();
-    }
-}
-
-async fn connection(stream: TcpStream, service: Arc<Service>) {
-    let answer = service_fn(move |request| {
-        let service = service.clone();
-        async move { Ok::<_, Infallible>(service.answer(&request).await) }
-    });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(FIELDS_MAX)
-        .keep_alive(false);
-    match timeout(CONNECTION_TIME, http.serve_connection(TokioIo::new(stream), answer)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("an answer did not arrive: {error}"),
-        Err(_) => tracing::debug!("a connection took too long"),
-    }
-}
-
-impl Service {
-    async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-        match request.uri().path() {
-            _ if !reads => plain(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are understood.\n"),
-            "/metrics" => self.metrics().await,
-            "/" => plain(StatusCode::OK, "The metrics are at /metrics.\n"),
-            _ => plain(StatusCode::NOT_FOUND, "There is only /metrics.\n"),
+            connections.retain_mut(|connection| connection.goes_on(&self));
         }
     }
 
-    async fn metrics(&self) -> Response<Full<Bytes>> {
-        let _alone = self.making.lock().await;
-        let text = self.text.clone();
-        match spawn_blocking(move || text()).await {
-            Ok(text) => {
-                let mut response = Response::new(Full::from(text));
-                response.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
-                response
+    /// Waits until there is something to accept, read or write, but no longer than `notice`.
+    fn wait(&self, connections: &VecDeque<Connection>, notice: Duration) {
+        let mut watched = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        watched.extend(connections.iter().map(|connection| {
+            let wanted = if connection.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
+            PollFd::new(&connection.stream, wanted)
+        }));
+        let time = Timespec::try_from(notice).ok();
+        // A signal interrupts it.
+        let _ = poll(&mut watched, time.as_ref());
+    }
+
+    fn accept(&self, connections: &mut VecDeque<Connection>) -> io::Result<()> {
+        loop {
+            let stream = match self.listener.accept() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                accepted => accepted?.0,
+            };
+            stream.set_nonblocking(true)?;
+            if connections.len() == CONNECTIONS_MAX {
+                connections.pop_front();
+            }
+            let (head, answer) = (Vec::new(), None);
+            connections.push_back(Connection { stream, began: Instant::now(), head, answer });
+        }
+    }
+
+    /// The answer to a request with this head; `None` if the head goes on.
+    fn answer(&self, head: &[u8]) -> Option<Vec<u8>> {
+        let mut fields = [EMPTY_HEADER; FIELDS_MAX];
+        let mut request = Request::new(&mut fields);
+        let plain = |status, text: &str| Some(answer(status, PLAIN, text, true));
+        match request.parse(head) {
+            Ok(Status::Complete(_)) => {}
+            Ok(Status::Partial) if head.len() < HEAD_BYTES_MAX => return None,
+            Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+                return plain("431 Request Header Fields Too Large", "The head is too long.\n");
+            }
+            Err(_) => return plain("400 Bad Request", "This is no request.\n"),
+        }
+        let has_body = match request.method {
+            Some("GET") => true,
+            Some("HEAD") => false,
+            _ => return plain("405 Method Not Allowed", "Only GET and HEAD are understood.\n"),
+        };
+        let path = request.path.and_then(|path| path.split('?').next()).unwrap_or_default();
+        Some(match path {
+            "/metrics" => answer("200 OK", self.content_type, &(self.text)(), has_body),
+            "/" => answer("200 OK", PLAIN, "The metrics are at /metrics.\n", has_body),
+            _ => answer("404 Not Found", PLAIN, "There is only /metrics.\n", has_body),
+        })
+    }
+}
+
+/// A whole answer, after which the connection ends.
+fn answer(status: &str, content_type: &str, text: &str, has_body: bool) -> Vec<u8> {
+    let body = if has_body { text } else { "" };
+    let length = text.len();
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\
+         connection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+impl Connection {
+    /// Reads and answers as far as that is possible without waiting. False when the connection has
+    /// ended, or has taken too long.
+    fn goes_on(&mut self, server: &Server) -> bool {
+        match self.serve(server) {
+            Ok(()) => false,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let limit = if self.answer.is_some() { CONNECTION_TIME } else { HEAD_TIME };
+                self.began.elapsed() < limit
             }
             Err(error) => {
-                tracing::error!("the metrics could not be gathered: {error}");
-                plain(StatusCode::INTERNAL_SERVER_ERROR, "The metrics could not be gathered.\n")
+                tracing::debug!("an answer did not arrive: {error}");
+                false
             }
         }
     }
-}
 
-fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response
+    fn serve(&mut self, server: &Server) -> io::Result<()> {
+        let mut answer = match self.answer.take() {
+            Some(answer) => answer,
+            None => self.read(server)?,
+        };
+        while !answer.is_empty() {
+            match self.stream.write(&answer) {
+                Ok(written) => drop(answer.drain(..written)),
+                Err(error) => {
+                    self.answer = Some(answer);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the head, and answers it.
+    fn read(&mut self, server: &Server) -> io::Result<Vec<u8>> {
+        loop {
+            if let Some(answer) = server.answer(&self.head) {
+                return Ok(answer);
+            }
+            let mut part = [0; 1024];
+            let room = part.len().min(HEAD_BYTES_MAX - self.head.len());
+            let count = self.stream.read(&mut part[..room])?;
+            if count == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.head.extend(&part[..count]);
+        }
+    }
 }
