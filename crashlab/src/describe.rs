@@ -5,7 +5,7 @@ use crate::{CrashlabError, Recording, State};
 use std::collections::BTreeSet;
 use syncline_format::batch::Record;
 use syncline_format::{BLOCK_BYTES, BlockRun, Kind};
-use syncline_sim::{Cut, Event, Fate};
+use syncline_powercut::{Cut, Event, Fate};
 
 /// Names shown for a batch.
 const NAMES_MAX: usize = 6;

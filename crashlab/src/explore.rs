@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use syncline::{Filesystem, ImageOptions};
 use syncline_device::{BLOCK_BYTES, DeviceExt, MemoryDevice, block_on};
 use syncline_fs::AccessTime;
-use syncline_sim::{Cut, Fate};
+use syncline_powercut::{Cut, Fate};
 
 /// States queued for each worker.
 const QUEUE_EACH: usize = 4;

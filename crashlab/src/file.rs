@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, DeviceExt, MemoryDevice, block_on};
 use syncline_format::crc;
-use syncline_sim::Event;
+use syncline_powercut::Event;
 
 /// Version of the file format.
 pub const FILE_VERSION: u32 = 1;

@@ -10,7 +10,7 @@ use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Key, Kind, crc};
 use syncline_fs::types::{FileType, Ino, ROOT};
-use syncline_sim::Event;
+use syncline_powercut::Event;
 
 /// Most directories in a path.
 const DEPTH_MAX: usize = 2048;

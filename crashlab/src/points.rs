@@ -2,7 +2,7 @@
 
 use crate::recording::{MarkKind, Recording};
 use std::collections::BTreeMap;
-use syncline_sim::Event;
+use syncline_powercut::Event;
 
 /// The reason why a moment is a point.
 #[derive(Clone, PartialEq, Eq, Debug)]

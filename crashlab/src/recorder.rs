@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use syncline_device::{AlignedBuf, Completion, Device};
-use syncline_sim::RecordingDevice;
+use syncline_powercut::RecordingDevice;
 
 /// A device that works on a copy of an image in memory and logs all writes to it.
 pub struct Recorder {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use syncline_device::MemoryDevice;
-use syncline_sim::Event;
+use syncline_powercut::Event;
 
 /// Facts about a recording as a whole.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 //! lost writes.
 
 use crate::{CrashlabError, Explorer, Failing, Recording, State, Verdict};
-use syncline_sim::{Cut, Fate};
+use syncline_powercut::{Cut, Fate};
 
 /// Most positions tried without any loss.
 const POSITIONS_MAX: usize = 64;

@@ -7,7 +7,7 @@
 
 use crate::{CrashlabError, Recording};
 use std::fmt;
-use syncline_sim::{CrashImages, Cut, Fate};
+use syncline_powercut::{CrashImages, Cut, Fate};
 
 /// Most lost writes that are named one by one; beyond that the name has a mask.
 const NAMED_MAX: usize = 8;

@@ -6,7 +6,7 @@ use rand::seq::index;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
-use syncline_sim::{Cut, Fate};
+use syncline_powercut::{Cut, Fate};
 
 /// Options for the choice of states.
 #[derive(Clone, Copy, Debug)]

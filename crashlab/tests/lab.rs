@@ -8,7 +8,7 @@ use syncline_crashlab::{
     Recording, State, StateOptions, Verdict, describe, load, plan, points, reduce, stretches,
 };
 use syncline_device::MemoryDevice;
-use syncline_sim::Fate;
+use syncline_powercut::Fate;
 
 static CONTENTS: [u8; 20_000] = [7; 20_000];
 
@@ -191,7 +191,7 @@ fn points_tell_when_and_why() {
     assert!(points.last().unwrap().causes.contains(&Cause::Unmounted));
     let writes: u64 = points.iter().map(|point| point.writes).sum();
     let all = recording.events[recording.info.begin..].iter();
-    assert_eq!(writes, all.filter(|event| matches!(event, syncline_sim::Event::Write { .. })).count() as u64);
+    assert_eq!(writes, all.filter(|event| matches!(event, syncline_powercut::Event::Write { .. })).count() as u64);
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn contents_that_contradict_themselves_are_refused_even_with_a_right_checksum() 
         let read = syncline_crashlab::read(&path).map(drop);
         assert!(matches!(read, Err(CrashlabError::Damaged { .. })), "{read:?}");
     };
-    use syncline_sim::Event;
+    use syncline_powercut::Event;
     refused(&|bad| bad.info.size_bytes = 1 << 60);
     refused(&|bad| bad.info.size_bytes = 4096);
     refused(&|bad| bad.info.end = usize::MAX);

@@ -9,8 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Completion, Device, DeviceError, Operation};
-
-use crate::tear::{Volatile, get, put, tear};
+use syncline_powercut::tear::{Volatile, get, put, tear};
 
 /// The effect of a fault on an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,7 @@
-//! The crash laboratory: devices that record, fail and lose power, an executor in which a seed
-//! determines the run, and workloads and models that tell whether the recovered state is what was
-//! promised.
+//! The crash laboratory: devices that fail and lose power, an executor in which a seed determines
+//! the run, and workloads and models that tell whether the recovered state is what was promised.
 //!
-//! For tests and demonstrations only. A run consists of a [`Simulation`] (the order of tasks), a
+//! For tests only. A run consists of a [`Simulation`] (the order of tasks), a
 //! [`SimDevice`] (when operations end), a [`RecordingDevice`] (the record) and a workload. From the
 //! record [`CrashImages`] makes every image that the device assumption allows (docs/DURABILITY.md,
 //! "The device").
@@ -11,40 +10,32 @@
 mod awaited;
 mod case;
 mod content;
-mod cut;
 mod device;
 mod executor;
 mod fault;
 mod found;
 mod fs;
-mod images;
 pub mod lab;
 pub mod model;
 mod paths;
-mod recording;
 mod reduce;
 pub mod rest;
 pub mod rot;
 mod script;
 mod snapshots;
 mod store;
-mod tear;
 mod through;
 pub mod worlds;
 
 pub use awaited::AwaitedDevice;
 pub use case::{Case, CaseSubject};
-pub use content::block_of;
-pub use cut::{Cut, Fate};
 pub use device::{Latency, SimDevice};
 pub use executor::{Interrupted, Simulation, Stalled, Wakes};
 pub use fault::{Effect, Fault, FaultDevice};
 pub use found::unexplained;
 pub use fs::{FsHistory, FsSubject};
-pub use images::CrashImages;
-pub use recording::{Event, RecordingDevice};
 pub use reduce::reduce;
 pub use script::{Piece, Script};
 pub use store::{StoreHistory, StoreSubject, verify_space};
-pub use tear::SECTOR_BYTES;
+pub use syncline_powercut::{CrashImages, Cut, Event, Fate, RecordingDevice, SECTOR_BYTES, block_of};
 pub use through::ThroughDevice;

@@ -3,7 +3,7 @@
 use super::tracked::{Did, tracked_each};
 use super::tree::Change;
 use super::workload::{Done, Failure, Task, finds_room};
-use crate::content::block_of;
+use crate::block_of;
 use rand::Rng;
 use syncline_device::BLOCK_BYTES;
 use syncline_fs::Allocation;

@@ -2,9 +2,9 @@
 
 use super::history::{STAMP, StoreHistory};
 use super::{EXTENT, Placed, snapshots};
-use crate::content::block_of;
+use crate::block_of;
 use crate::lab::World;
-use crate::tear::get;
+use syncline_powercut::tear::get;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 
 use super::history::{Change, STAMP, StoreHistory};
 use super::{EXTENT, FIRST_OBJECT, ITEM, Placed};
-use crate::content::block_of;
+use crate::block_of;
 use crate::executor::spread;
 use crate::lab::World;
 use bytes::Bytes;

@@ -3,7 +3,8 @@
 
 use super::feature::follow_mode;
 use super::step::{Path, RenameKind, Step};
-use crate::content::{block_of, shrinking_block_of};
+use crate::block_of;
+use crate::content::shrinking_block_of;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

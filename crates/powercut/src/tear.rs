@@ -1,4 +1,4 @@
-//! Decides which part of the writes that no flush covered survives a power cut.
+//! The part of the writes that no flush covered that survives a power cut.
 
 use bytes::Bytes;
 use rand::Rng;
@@ -11,11 +11,13 @@ pub const SECTOR_BYTES: usize = 512;
 
 /// A write whose fate is open.
 #[derive(Clone, Debug)]
-pub(crate) struct Volatile {
-    pub(crate) offset: u64,
-    pub(crate) bufs: Vec<Bytes>,
+pub struct Volatile {
+    /// Byte offset.
+    pub offset: u64,
+    /// The data to write there.
+    pub bufs: Vec<Bytes>,
     /// The device had reported it as done.
-    pub(crate) ended: bool,
+    pub ended: bool,
 }
 
 /// How much a power cut destroys; every mood is legal, and each finds different bugs.
@@ -102,7 +104,7 @@ pub(crate) fn survive(device: &Arc<dyn Device>, writes: Vec<Volatile>, rng: &mut
 }
 
 /// Lets some sectors of a write reach the device.
-pub(crate) fn tear(device: &Arc<dyn Device>, write: &Volatile, rng: &mut impl Rng) {
+pub fn tear(device: &Arc<dyn Device>, write: &Volatile, rng: &mut impl Rng) {
     let sectors = write.bufs.iter().map(Bytes::len).sum::<usize>() / SECTOR_BYTES;
     let cut = rng.random_range(0..=sectors);
     let way = rng.random_range(0..4);
@@ -131,7 +133,7 @@ pub(crate) fn tear(device: &Arc<dyn Device>, write: &Volatile, rng: &mut impl Rn
 
 /// Writes to a device. The laboratory's devices complete within the call: nothing else runs in
 /// between, not even under a scheduler.
-pub(crate) fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
+pub fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
     let told = |result| {
         if let Err(error) = result {
             tracing::error!("a write that was to survive failed: {error}");
@@ -141,7 +143,7 @@ pub(crate) fn put(device: &Arc<dyn Device>, offset: u64, bufs: Vec<Bytes>) {
 }
 
 /// Reads from a device that completes at once; returns zeros if the read fails.
-pub(crate) fn get(device: &Arc<dyn Device>, offset: u64, len_bytes: usize) -> AlignedBuf {
+pub fn get(device: &Arc<dyn Device>, offset: u64, len_bytes: usize) -> AlignedBuf {
     let (sender, answer) = std::sync::mpsc::channel();
     let done = move |result| drop(sender.send(result));
     device.read(offset, AlignedBuf::zeroed(len_bytes), Box::new(done));
