@@ -34,9 +34,8 @@ mod taking_over;
 
 pub use changing::{Change, Changing};
 pub use growing::Unanswered;
-pub use pages::{Pages, Telling};
+pub use pages::Pages;
 
-use crate::processes::Processes;
 use beside::Beside;
 use growing::Growing;
 use grown::Grown;
@@ -47,8 +46,6 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use stored::Stored;
-use syncline_fs::Filesystem;
-use syncline_fs::types::Ino;
 use tails::Tails;
 
 /// Size of a page, and of a block.
@@ -105,26 +102,15 @@ impl PageCache {
         self.letting_go_for_writes.end();
     }
 
-    /// The pages of one inode, for a request of one thread.
-    pub fn of<'a>(
-        &'a self,
-        fs: &'a Filesystem,
-        processes: &'a Processes,
-        ino: Ino,
-        thread: u32,
-    ) -> Pages<'a> {
-        Pages { cache: self, fs, processes, ino, thread }
-    }
-
     /// True if something may be stored in the kernel's pages of a file.
     #[cfg(test)]
-    pub fn may_be_stored_to(&self, ino: Ino) -> bool {
+    pub fn may_be_stored_to(&self, ino: u64) -> bool {
         self.stored.last(ino).is_some()
     }
 
     /// True if a thread is told the size that a file has.
     #[cfg(test)]
-    pub fn tells_its_size(&self, ino: Ino, thread: u32) -> bool {
+    pub fn tells_its_size(&self, ino: u64, thread: u32) -> bool {
         self.growing.told(ino, thread) == growing::Told::Its
     }
 }

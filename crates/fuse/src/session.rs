@@ -80,7 +80,7 @@ impl Session {
 
     /// The policy about the kernel's pages of an inode, for a request of a thread.
     pub(crate) fn pages(&self, ino: Ino, thread: u32) -> Pages<'_> {
-        self.page_cache.of(&self.fs, &self.processes, ino, thread)
+        Pages { cache: &self.page_cache, fs: &self.fs, processes: &self.processes, ino, thread }
     }
 }
 

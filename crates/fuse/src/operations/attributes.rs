@@ -6,7 +6,7 @@ use crate::abi::flags::setattr as valid;
 use crate::abi::{
     Attr, AttrOut, EntryOut, GetAttrIn, SetAttrIn, StatFsOut, Statx, StatxIn, StatxOut, StatxTime,
 };
-use crate::page_cache::{Change, Telling};
+use crate::page_cache::Change;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
@@ -52,17 +52,17 @@ fn attr(attributes: &Attributes) -> Attr {
     }
 }
 
-fn attr_out(session: &Session, attributes: &Attributes) -> AttrOut {
-    let (_, valid) = size_and_seconds(session, attributes, Telling::Alone);
-    AttrOut { valid, valid_ns: 0, padding: 0, attr: attr(attributes) }
+/// Attributes as an answer tells them, and how long the kernel may cache them. Until data waiting for
+/// compression is written, its block count is an estimate, so the kernel must ask each time.
+fn told(session: &Session, attributes: &Attributes, with_name: bool) -> (Attr, u64) {
+    let (size, may_be_cached) = session.pages(attributes.ino, 0).told(attributes, with_name);
+    let is_final = may_be_cached && !session.fs().may_shrink(attributes.ino);
+    (Attr { size, ..attr(attributes) }, if is_final { session.cache_seconds() } else { 0 })
 }
 
-/// The size to tell, and how long the kernel may cache attributes. Until data waiting for compression is
-/// written, its block count is an estimate, so the kernel must ask each time.
-fn size_and_seconds(session: &Session, attributes: &Attributes, way: Telling) -> (u64, u64) {
-    let (size, may_be_cached) = session.pages(attributes.ino, 0).told(attributes, way);
-    let is_final = may_be_cached && !session.fs().may_shrink(attributes.ino);
-    (size, if is_final { session.cache_seconds() } else { 0 })
+fn attr_out(session: &Session, attributes: &Attributes) -> AttrOut {
+    let (attr, valid) = told(session, attributes, false);
+    AttrOut { valid, valid_ns: 0, padding: 0, attr }
 }
 
 /// The attributes that stat(2) tells.
@@ -72,7 +72,7 @@ async fn look(session: &Session, request: &Request) -> Result<Attributes, FsErro
 
 /// The answer to a lookup that found an inode, as the kernel caches it.
 pub(super) fn entry_out(session: &Session, attributes: &Attributes) -> EntryOut {
-    let (size, attr_valid) = size_and_seconds(session, attributes, Telling::WithName);
+    let (attr, attr_valid) = told(session, attributes, true);
     EntryOut {
         node: attributes.ino,
         // Inode numbers are never reused, so one generation is enough.
@@ -81,7 +81,7 @@ pub(super) fn entry_out(session: &Session, attributes: &Attributes) -> EntryOut 
         attr_valid,
         entry_valid_ns: 0,
         attr_valid_ns: 0,
-        attr: Attr { size, ..attr(attributes) },
+        attr,
     }
 }
 
@@ -125,7 +125,7 @@ pub(super) async fn statx(session: &Session, request: &Request) -> Answer {
         attributes_mask: super::flags::STATX_ATTRIBUTES,
         ..Statx::default()
     };
-    let (_, valid) = size_and_seconds(session, &attributes, Telling::Alone);
+    let (_, valid) = told(session, &attributes, false);
     Ok(Reply::fixed(&StatxOut { valid, stat, ..StatxOut::default() }))
 }
 
@@ -178,7 +178,8 @@ pub(super) async fn setattr(session: &Session, request: &Request) -> Answer {
     let change = changes.size.map_or(Change::Attributes, Change::Resize);
     let policy = Policy::before(session, request, request.ino(), goes, change).await?;
     let attributes = session.fs().setattr(request.caller(), request.ino(), changes).await?;
-    Ok(Reply::fixed(&attr_out(session, &attributes)).with_growth(policy.into_growth()))
+    // No attributes are stale: the answer tells all.
+    Ok(Reply::fixed(&attr_out(session, &attributes)).with_growth(policy.pages.growth))
 }
 
 /// STATFS. Within a tree with a quota it reports the quota's limits and what is left of them, as

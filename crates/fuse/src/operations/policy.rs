@@ -2,7 +2,7 @@
 //! kernel holds, and a sync that it leaves to us.
 
 use super::{Answer, privileges, syncs};
-use crate::page_cache::{Change, Changing, Unanswered};
+use crate::page_cache::{Change, Changing};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
@@ -18,7 +18,7 @@ pub(super) struct Policy<'a> {
     is_stale: bool,
     /// The sync to do before the answer: whether of the data only.
     sync: Option<bool>,
-    pages: Changing<'a>,
+    pub(super) pages: Changing<'a>,
 }
 
 impl<'a> Policy<'a> {
@@ -44,22 +44,13 @@ impl<'a> Policy<'a> {
                 None => Ok(()),
             }
         };
-        let dropped = async {
-            self.pages.carried_out().await;
-            Ok(())
-        };
-        try_zip(synced, dropped).await?;
+        try_zip(synced, self.pages.carried_out()).await?;
         Ok(())
     }
 
     /// The answer to the change.
     pub(super) fn answer(self, reply: Reply) -> Answer {
-        Ok(reply.with_growth(self.pages.into_growth()).with_stale_attributes(self.ino, self.is_stale))
-    }
-
-    /// The growth of the file, for an answer that tells all else itself.
-    pub(super) fn into_growth(self) -> Option<Unanswered> {
-        self.pages.into_growth()
+        Ok(reply.with_growth(self.pages.growth).with_stale_attributes(self.ino, self.is_stale))
     }
 }
 

@@ -45,7 +45,8 @@ pub struct Changing<'a> {
     /// The range of a WRITE past the cache, or of a write-back.
     range: Range<u64>,
     is_past: bool,
-    growth: Option<Unanswered>,
+    /// The growth of the file, for the answer.
+    pub growth: Option<Unanswered>,
 }
 
 impl<'a> Pages<'a> {
@@ -90,7 +91,11 @@ impl<'a> Pages<'a> {
                 }
             }
             Change::Attributes => cache.take_over(fs, ino).await,
-            Change::Protect => cache.take_over_unknown(fs, ino).await,
+            Change::Protect => {
+                // Also stores that we do not know of: they would be lost.
+                cache.stored.note(ino);
+                cache.take_over(fs, ino).await;
+            }
             Change::Sync => cache.growing.goes_on(ino, self.thread),
             Change::Inside => {}
         }
@@ -131,24 +136,19 @@ impl<'a> Pages<'a> {
 impl Changing<'_> {
     /// Called when the change is carried out, before it is answered: from then on no reader sees what a
     /// write past the cache has replaced.
-    pub async fn carried_out(&self) {
-        if !self.is_past {
-            return;
+    pub async fn carried_out(&self) -> Result<(), FsError> {
+        if self.is_past {
+            let stale = self.cache.beside.written(self.ino, self.range.clone());
+            if !stale.is_empty() {
+                self.cache.letting_go.let_go(self.ino, stale).await;
+            }
         }
-        let stale = self.cache.beside.written(self.ino, self.range.clone());
-        if !stale.is_empty() {
-            self.cache.letting_go.let_go(self.ino, stale).await;
-        }
+        Ok(())
     }
 
     /// Called when a write-back has failed. The kernel takes its pages for written now. Once they are
     /// dropped, programs read the old contents.
     pub fn failed(self) {
         self.cache.letting_go.let_go_later(self.ino, self.range);
-    }
-
-    /// The growth of the file, for the answer.
-    pub fn into_growth(self) -> Option<Unanswered> {
-        self.growth
     }
 }

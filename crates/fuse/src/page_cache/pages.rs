@@ -21,11 +21,11 @@ use syncline_fs::types::{Attributes, FileType, Ino};
 /// The pages of one inode, for a request of one thread.
 #[derive(Clone, Copy)]
 pub struct Pages<'a> {
-    pub(super) cache: &'a PageCache,
-    pub(super) fs: &'a Filesystem,
-    pub(super) processes: &'a Processes,
-    pub(super) ino: Ino,
-    pub(super) thread: u32,
+    pub cache: &'a PageCache,
+    pub fs: &'a Filesystem,
+    pub processes: &'a Processes,
+    pub ino: Ino,
+    pub thread: u32,
 }
 
 /// A READ through the cache that has begun.
@@ -33,15 +33,6 @@ pub struct Reading<'a> {
     cache: &'a PageCache,
     ino: Ino,
     range: Range<u64>,
-}
-
-/// The way in which an answer tells attributes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Telling {
-    /// With a name. A program that asks for the size gets another answer.
-    WithName,
-    /// By themselves.
-    Alone,
 }
 
 impl<'a> Pages<'a> {
@@ -55,17 +46,14 @@ impl<'a> Pages<'a> {
     }
 
     /// The size to tell, and whether the kernel may cache the attributes. While holes are in its cache
-    /// it must ask each time: stores that we don't know of turn them into data.
-    pub fn told(&self, attributes: &Attributes, way: Telling) -> (u64, bool) {
+    /// it must ask each time: stores that we don't know of turn them into data. `with_name`: a program
+    /// that asks for the size gets another answer.
+    pub fn told(&self, attributes: &Attributes, with_name: bool) -> (u64, bool) {
         let may_be_cached = !self.cache.holes.are_cached(self.ino) && !is_one_hole(attributes);
-        let size = match way {
-            Telling::Alone => attributes.size,
-            Telling::WithName => match self.cache.growing.told(self.ino, 0) {
-                Told::Before(size) => size.min(attributes.size),
-                Told::Its | Told::Later(..) => attributes.size,
-            },
-        };
-        (size, may_be_cached)
+        if with_name && let Told::Before(size) = self.cache.growing.told(self.ino, 0) {
+            return (size.min(attributes.size), may_be_cached);
+        }
+        (attributes.size, may_be_cached)
     }
 
     /// Called when the kernel has forgotten the inode.

@@ -14,18 +14,13 @@ impl PageCache {
     pub(super) async fn take_over(&self, fs: &Filesystem, ino: Ino) {
         let Some(record) = self.stored.last(ino) else { return };
         let are_gone = Box::pin(async {
-            let size = size_of_file(fs, ino).await;
+            // As far as there may be pages: a range without an end is many notifications.
+            let size = fs.getattr(ino).await.map_or(u64::MAX, |attributes| attributes.size);
             self.letting_go.let_go_of_all(ino, size).await
         });
         if are_gone.await {
             self.stored.left(ino, record);
         }
-    }
-
-    /// The same also for stores that we do not know of: where a store would be lost.
-    pub(super) async fn take_over_unknown(&self, fs: &Filesystem, ino: Ino) {
-        self.stored.note(ino);
-        self.take_over(fs, ino).await;
     }
 
     /// The same for all files of which something is known.
@@ -46,10 +41,4 @@ impl PageCache {
         }
         self.letting_go.let_go_of_files(&files).await;
     }
-}
-
-/// The bytes of which the kernel may have pages; as many as there can be if that is not known. (A range
-/// without an end is many notifications.)
-async fn size_of_file(fs: &Filesystem, ino: Ino) -> u64 {
-    fs.getattr(ino).await.map_or(u64::MAX, |attributes| attributes.size)
 }
