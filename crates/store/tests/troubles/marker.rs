@@ -5,9 +5,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syncline_device::{DeviceExt, Spawn, block_on};
 use syncline_store::{Store, StoreOptions};
+
+/// Looks until this is so. Within two seconds on a machine that is not busy.
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
 
 /// The first acknowledged batch of a mount is marked like any other.
 #[test]
@@ -15,8 +24,7 @@ fn the_first_acknowledged_batch_of_a_mount_is_marked() {
     let spawn = background();
     let store = open(image(64, &spawn), StoreOptions::default(), &spawn);
     block_on(store.sync(put(&store, 100, "value"))).unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(store.counters().markers, 1, "idle for 1.5 s after an acknowledgement");
+    eventually("a marker after an acknowledgement", || store.counters().markers == 1);
 }
 
 /// The purpose of the marker: without it, one rotten block could silently lose acknowledged
@@ -33,7 +41,8 @@ fn rot_in_the_first_batch_of_a_mount_is_told() {
         if something_waits {
             put(&store, 101, "another");
         }
-        std::thread::sleep(Duration::from_millis(1500));
+        // The marker, or the change that waits.
+        eventually("a batch that no flush covers", || store.backlog().unflushed_bytes > 0);
         let crashed = device.snapshot();
         let batch = store.superblock().log.addr;
         block_on(crashed.write_at(batch * 4096, vec![block(7)])).unwrap();
@@ -69,11 +78,13 @@ fn a_log_rests_when_it_is_marked_and_is_marked_after_a_rest() {
     let store = open(image(64, &spawn), StoreOptions::default(), &spawn);
     for number in 1..4 {
         block_on(store.sync(put(&store, 100 + number, "value"))).unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
-        assert_eq!(store.counters().markers, number, "idle for 1.5 s after acknowledgement {number}");
-        let slept = counted.1.load(Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(1500));
-        let slept = counted.1.load(Ordering::Relaxed) - slept;
-        assert!(slept <= 1, "{slept} timers in 1.5 s in which nobody asked for anything");
+        eventually("a marker after an acknowledgement", || store.counters().markers == number);
+        // The task that made it comes to rest.
+        eventually("1.5 s with one timer at most, in which nobody asked for anything", || {
+            let slept = counted.1.load(Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(1500));
+            counted.1.load(Ordering::Relaxed) - slept <= 1
+        });
+        assert_eq!(store.counters().markers, number);
     }
 }

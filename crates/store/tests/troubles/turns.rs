@@ -237,5 +237,5 @@ fn who_waits_in_vain_does_so_beside_the_others() {
         stop.store(true, Ordering::SeqCst);
     });
     let took = begun.elapsed();
-    assert!(took < Duration::from_secs(12), "each waits five seconds, and all {took:?}");
+    assert!(took < Duration::from_secs(20), "each waits five seconds, and all {took:?}");
 }
