@@ -9,9 +9,11 @@
 
 mod connection;
 mod forget;
+mod pace;
 mod socket;
 mod store;
 
+pub use pace::Pace;
 pub use store::{BLOCK, Store};
 
 use rand::SeedableRng;

@@ -113,19 +113,19 @@ fn after_its_time_everything_fails_and_stays_so() {
     lab.faults(|faults| faults.stalled_command = Some(WRITE));
     let written = write(&device, 0, 1, 4096);
     eventually("the write is at the server", || lab.count(WRITE) == 1);
+    let (begun, pace) = (Instant::now(), Pace::start());
     lab.faults(|faults| faults.away = true);
     lab.cut();
     let (found, flushed, enlarged) =
         (read(&device, 0, 4096), flush(&device), ask(|done| device.enlarge(0, done)));
-    let begun = Instant::now();
     let errors = [
         written.wait().unwrap_err(),
         found.wait().map(drop).unwrap_err(),
         flushed.wait().unwrap_err(),
         enlarged.wait().map(drop).unwrap_err(),
     ];
-    let took = begun.elapsed();
-    assert!((Duration::from_millis(900)..Duration::from_secs(4)).contains(&took), "{took:?}");
+    assert!(begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
+    pace.assert_within(Duration::from_secs(4));
     for error in errors {
         let text = error.to_string();
         assert!(text.contains("nbd+unix:///disk") && text.contains("has been away for 1 s"), "{text}");
@@ -134,13 +134,13 @@ fn after_its_time_everything_fails_and_stays_so() {
     // The server is back, but the device has given up the changes that it kept.
     lab.faults(|faults| *faults = Default::default());
     std::thread::sleep(Duration::from_millis(100));
-    let begun = Instant::now();
+    let pace = Pace::start();
     assert!(write(&device, 0, 1, 4096).wait().unwrap_err().to_string().contains("away for 1 s"));
     assert!(write_through(&device, 0, 1).wait().is_err());
     assert!(read(&device, 0, 4096).wait().is_err());
     assert!(flush(&device).wait().is_err());
     assert!(ask(|done| device.enlarge(0, done)).wait().is_err());
-    assert!(begun.elapsed() < Duration::from_millis(500));
+    pace.assert_within(Duration::from_millis(500));
 }
 
 #[test]
@@ -152,10 +152,10 @@ fn a_server_that_ends_at_each_flush_is_not_waited_for_longer_than_told() {
         faults.hostile = Some((FLUSH, server::Hostile::Magic));
         faults.hostile_for_ever = true;
     });
-    let begun = Instant::now();
+    let pace = Pace::start();
     let error = flush(&device).wait().unwrap_err().to_string();
     assert!(error.contains("away for 1 s (the server broke the protocol"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    pace.assert_within(Duration::from_secs(5));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn an_export_that_can_less_is_used_as_it_is() {
 #[test]
 fn what_the_server_does_not_take_again_is_tried_until_the_time_is_over() {
     let lab = Lab::new(9, Spec::default());
-    let device = open_with(&lab, Wait::Seconds(2), NbdOptions::default());
+    let device = open_with(&lab, Wait::Seconds(4), NbdOptions::default());
     // Once: the next attempt succeeds. Error 95 is no exception, though it is none for a discard. (Not
     // every crash forgets the write.)
     for (fill, error) in (2..18).zip([28, 95].into_iter().cycle()) {
@@ -238,7 +238,7 @@ fn what_the_server_does_not_take_again_is_tried_until_the_time_is_over() {
     lab.faults(|faults| faults.errors = vec![(WRITE, 28); 10_000]);
     lab.crash();
     let error = flush(&device).wait().unwrap_err().to_string();
-    assert!(error.contains("away for 2 s (it does not take 4096 bytes at 0 again: No space left"), "{error}");
+    assert!(error.contains("away for 4 s (it does not take 4096 bytes at 0 again: No space left"), "{error}");
 }
 
 /// Rule R6: an error of a flush is told, and no later success takes it back; a crash after it

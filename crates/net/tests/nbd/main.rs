@@ -15,7 +15,7 @@ mod tcp;
 mod urgent;
 
 use bytes::Bytes;
-use server::{BLOCK, Lab, Spec};
+use server::{BLOCK, Lab, Pace, Spec};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use syncline_nbdlab as server;
 use syncline_net::{NbdDevice, NbdOptions, Wait};
 
 /// Nothing in these tests takes this long.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// An operation that was started.
 struct Pending<T>(Receiver<Result<T, DeviceError>>);

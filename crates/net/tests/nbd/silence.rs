@@ -8,22 +8,24 @@ fn a_server_that_answers_nothing_is_given_up_after_its_time() {
     let lab = Lab::new(1, Spec::default());
     let device = open_with(&lab, Wait::Seconds(1), NbdOptions::default());
     lab.faults(|faults| faults.stalled = true);
-    let begun = Instant::now();
+    let pace = Pace::start();
     let error = flush(&device).wait().unwrap_err().to_string();
     assert!(error.contains("has not answered for 1 s"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(4));
+    pace.assert_within(Duration::from_secs(4));
     assert!(write(&device, 0, 1, 4096).wait().is_err());
 }
 
 #[test]
 fn one_that_is_slow_with_a_flush_but_answers_a_read_is_waited_for() {
     let lab = Lab::new(2, Spec::default());
-    let device = open_with(&lab, Wait::Seconds(1), NbdOptions::default());
+    // The laboratory's threads have three seconds for an answer, also on a busy machine.
+    let device = open_with(&lab, Wait::Seconds(3), NbdOptions::default());
     lab.faults(|faults| faults.stalled_command = Some(FLUSH));
     let flushed = flush(&device);
-    std::thread::sleep(Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(4500));
     assert!(flushed.result().is_none());
-    assert!(lab.count(READ) >= 4, "three to see that all connections are alive, and more");
+    // Three to see that all connections are alive, and more.
+    eventually("it asks again and again", || lab.count(READ) >= 4);
     lab.faults(|faults| faults.stalled_command = None);
     flushed.wait().unwrap();
     assert_eq!(device.counters().reconnects, 0);
@@ -32,11 +34,11 @@ fn one_that_is_slow_with_a_flush_but_answers_a_read_is_waited_for() {
 #[test]
 fn an_idle_server_owes_no_answer_and_for_ever_is_for_ever() {
     let lab = Lab::new(3, Spec::default());
-    let device = open_with(&lab, Wait::Seconds(1), NbdOptions::default());
+    let device = open_with(&lab, Wait::Seconds(3), NbdOptions::default());
     let patient = open_with(&lab, Wait::Forever, NbdOptions::default());
     lab.faults(|faults| faults.stalled = true);
     let written = write(&patient, 0, 1, 4096);
-    std::thread::sleep(Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(4500));
     assert!(written.result().is_none());
     lab.faults(|faults| faults.stalled = false);
     written.wait().unwrap();
@@ -58,10 +60,10 @@ fn a_server_that_is_silent_at_the_reconnect_is_away() {
     let device = open_with(&lab, Wait::Seconds(1), NbdOptions::default());
     lab.faults(|faults| faults.handshake = Some(server::Handshake::Silent));
     lab.crash();
-    let begun = Instant::now();
+    let pace = Pace::start();
     let error = flush(&device).wait().unwrap_err().to_string();
     assert!(error.contains("away for 1 s (the server does not answer)"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(4));
+    pace.assert_within(Duration::from_secs(4));
 }
 
 /// A process that is stopped still has a queue for connections, until that is full.
@@ -77,10 +79,10 @@ fn a_server_that_accepts_nobody_is_given_up_in_time() {
     let address = syncline_net::NbdAddress::Unix(path);
     let location =
         syncline_net::NbdLocation { address, export: String::new(), tls: None, wait: Some(Wait::Seconds(1)) };
-    let begun = Instant::now();
+    let pace = Pace::start();
     let error = NbdDevice::open(&location, NbdOptions::default()).map(drop).unwrap_err().to_string();
     assert!(error.contains("the server does not accept connections"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(4));
+    pace.assert_within(Duration::from_secs(4));
 }
 
 /// The owner has lost the image, and nobody waits any longer for a server that may take for ever. When

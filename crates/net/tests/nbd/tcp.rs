@@ -54,7 +54,8 @@ fn answer_read(mut stream: &TcpStream) {
 fn a_connection_that_was_given_up_delivers_nothing_more() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = NbdAddress::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port());
-    let wait = Some(Wait::Seconds(1));
+    // This thread has so long for each answer.
+    let wait = Some(Wait::Seconds(5));
     let location = NbdLocation { address, export: "disk".into(), tls: None, wait };
     let options = NbdOptions { connections: 2, ..NbdOptions::default() };
     let opening = std::thread::spawn(move || NbdDevice::open(&location, options).unwrap());
@@ -122,7 +123,7 @@ fn write_again(count: usize, len: usize) -> (TcpListener, Arc<NbdDevice>, TcpStr
     drop(first);
     let second = listener.accept().unwrap().0;
     greet(&second);
-    second.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    second.set_read_timeout(Some(LIMIT)).unwrap();
     (listener, device, second)
 }
 

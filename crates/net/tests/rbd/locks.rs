@@ -6,6 +6,7 @@ use crate::records::{check_acknowledged, read_all, record};
 use std::sync::Barrier;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use syncline_device::{DeviceError, DeviceExt, block_on};
+use syncline_nbdlab::Pace;
 use syncline_net::rbd::{RbdDevice, RbdError, RbdOptions, RbdSpec};
 
 const LIMIT: Duration = Duration::from_secs(150);
@@ -32,9 +33,9 @@ fn fenced(cluster: &Cluster, error: &DeviceError) -> Option<bool> {
 fn a_second_writer_is_refused_and_told_who_has_the_image() {
     on_the_cluster(LIMIT, |cluster| {
         let (spec, first) = cluster.create(4, &RbdOptions::default());
-        let started = Instant::now();
+        let pace = Pace::start();
         let error = refused(&spec, &RbdOptions::default());
-        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+        pace.assert_within(Duration::from_secs(10));
         let holder = RbdError::of(&error).and_then(RbdError::holder).expect("a holder").clone();
         assert!(holder.client.starts_with("client.") && holder.alive, "{holder}");
         assert!(holder.address.starts_with("127.0.0.1:"), "{holder}");
@@ -129,11 +130,11 @@ fn the_lock_of_a_process_that_was_killed_is_had_when_its_watch_has_run_out() {
         writer.catch_up();
         let error = refused(&spec, &RbdOptions::default());
         assert!(error.to_string().contains(&format!("process {pid}")), "{error}");
-        let started = Instant::now();
+        let (started, pace) = (Instant::now(), Pace::start());
         let patient = RbdOptions { lock_wait: WATCH * 4, ..RbdOptions::default() };
         let device = RbdDevice::open(&spec, &patient).unwrap();
         let took = started.elapsed();
-        assert!(took < WATCH * 3, "{took:?}");
+        pace.assert_within(WATCH * 3);
         eprintln!("the lock of a process that was killed was had after {took:?} (watch {WATCH:?})");
         check_acknowledged(&read_all(&*device), crate::children::CHILD, writer.acknowledged);
         block_on(device.write_at(0, vec![record(4, 0)])).unwrap();
