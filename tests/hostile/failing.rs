@@ -38,9 +38,9 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
     }
     let lines = || fs::read_to_string(&log).unwrap().lines().count();
     let tried = || disk.troubles.written_bytes.load(Ordering::Relaxed);
+    eventually("the log tells of it", || lines() > 0);
     std::thread::sleep(SETTLE);
     let (lines_before, tried_before) = (lines(), tried());
-    assert!(lines_before > 0, "the log tells of it");
     std::thread::sleep(WATCHED);
     let (lines, tried) = (lines() - lines_before, tried() - tried_before);
     println!("{lines} log lines and {} MB of writes that failed in {WATCHED:?}", tried / 1_000_000);
@@ -55,7 +55,7 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
     let last = File::open(mount.path.join("0")).unwrap();
     while last.sync_all().is_err() {
         // A past failure is reported once.
-        assert!(started.elapsed() < Duration::from_secs(30), "the device works again");
+        assert!(started.elapsed() < Duration::from_secs(120), "the device works again");
     }
     drop(last);
     mount.unmount().ok();
@@ -85,8 +85,10 @@ fn a_mount_that_gave_up_writing_is_told_of_once_and_as_what_it_is() {
     let started = Instant::now();
     while mount.stats()["read_only"].is_null() {
         let _ = File::open(&file).unwrap().sync_all();
-        assert!(started.elapsed() < Duration::from_secs(90), "it gives up at some time");
+        assert!(started.elapsed() < Duration::from_secs(180), "it gives up at some time");
     }
+    let told = || fs::read_to_string(&log).unwrap().matches("could not be written back").count();
+    eventually("all files are told of", || told() >= 4);
     std::thread::sleep(SETTLE);
     let sync = |words: &[&OsStr]| syncline([&[OsStr::new("sync")], words].concat());
     sync(&[OsStr::new("--all"), mount.path.as_ref()]).fails(8, &["gave up writing", "'syncline stats DIR'"]);

@@ -10,7 +10,8 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use syncline_nbdlab::Pace;
 
 fn mount_at(place: &Place, directory: &Path) -> Answer {
     let mut command = program();
@@ -112,12 +113,12 @@ fn a_mount_that_another_namespace_has_is_said_to_be_there_and_whose_it_is() {
     let pid = mount.pid();
     let sleeper = Sleeper::with(&mount.path);
     let process = format!("process {} (sleep)", sleeper.0.id());
-    let started = Instant::now();
+    let pace = Pace::start();
     let mut command = program();
     command.arg("umount").arg(&mount.path);
     let enter = format!("nsenter -t {} -m umount {}", sleeper.0.id(), mount.path.display());
     run(command).fails(3, &["unmounted here", "mount namespace of", &process, &enter]);
-    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    pace.assert_within(Duration::from_secs(20));
     // The mount stays there and ends with the process.
     let there = Path::new("/proc").join(sleeper.0.id().to_string()).join("root");
     let file = there.join(mount.path.strip_prefix("/").unwrap()).join("file");

@@ -16,7 +16,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use syncline_nbdlab::Pace;
 
 fn write_synced(mount: &Mount) {
     let path = mount.path.join("synced");
@@ -138,7 +139,7 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
     let mount = place.mount("mount");
     let daemon = mount.pid();
     kill_process(daemon, Signal::STOP).unwrap();
-    let started = Instant::now();
+    let pace = Pace::start();
     let process = format!("(process {})", daemon.as_raw_nonzero());
     let ask = |words: &[&str], behind: &[&str]| {
         let mut command = program();
@@ -146,7 +147,7 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
         run(command).fails(1, &["has not answered", &process, "it is busy", "ask again", "umount -l"]);
     };
     ask(&["umount", "--timeout", "2"], &[]);
-    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    pace.assert_within(Duration::from_secs(30));
     thread::scope(|scope| {
         for (words, behind) in [
             (&["stats"][..], &[][..]),
@@ -282,13 +283,13 @@ fn a_daemon_in_another_namespace_of_processes_is_waited_for() {
     let directory = place.directory("mount");
     let elsewhere = Elsewhere::start("", &[&place.image(), &directory]);
     fs::write(directory.join("file"), "not synced").unwrap();
-    let started = Instant::now();
+    let pace = Pace::start();
     let answer = unmount_within(20, &directory);
     let ended = place.image();
     let check = syncline([OsStr::new("check"), ended.as_ref()]);
     drop(elsewhere);
     answer.ok();
-    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    pace.assert_within(Duration::from_secs(15));
     check.ok();
 }
 

@@ -10,7 +10,8 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use syncline_nbdlab::Pace;
 
 const EIO: Option<i32> = Some(5);
 
@@ -73,9 +74,9 @@ pub fn assert_lost(mount: Mount, lost: &str, log: &Path, words: &[&str]) {
     assert!(used < 1000, "{used} ms of CPU in more than three seconds");
     assert_eq!(after["network"]["writes"], before["network"]["writes"], "nothing more is sent");
 
-    let (daemon, began) = (mount.pid(), Instant::now());
+    let (daemon, pace) = (mount.pid(), Pace::start());
     let answer = mount.unmount();
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}: {answer:?}", began.elapsed());
+    pace.assert_within(Duration::from_secs(10));
     answer.fails(8, &["is unmounted", lost, "changes not synced by then are lost", "mount"]);
     wait_for_end(daemon);
     assert!(fs::read_dir(&path).unwrap().next().is_none(), "it is the empty directory again");
@@ -130,10 +131,10 @@ fn who_waits_for_a_silent_server_is_told_when_the_lease_ends() {
     let mount = Mount::new(&image, &place.directory("mnt"), &["--log", log.to_str().unwrap()]);
     fs::write(mount.path.join("before"), "contents").unwrap();
     server.signal(Signal::STOP);
-    let began = Instant::now();
+    let pace = Pace::start();
     let error = sync_until_it_fails(&mount.path.join("synced"));
     assert_eq!(error.raw_os_error(), EIO);
-    assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
+    pace.assert_within(Duration::from_secs(14));
     assert_lost(mount, "lost its image at 20", &log, &["could not renew the lease within 8.8 s"]);
     server.kill();
 }

@@ -2,13 +2,14 @@
 
 use crate::skip_if;
 use crate::streams::{call, seen, sent, snapshot_names};
-use crate::support::{Answer, Mount, Place, no_fuse, program};
+use crate::support::{Answer, Mount, Place, eventually, no_fuse, program};
 use rand::{Rng, SeedableRng};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
+use syncline_nbdlab::Pace;
 
 /// The receiver's answer to a stream on its standard input.
 fn receive_bytes(target: &Path, bytes: &[u8], more: &[&str]) -> Answer {
@@ -368,8 +369,9 @@ fn a_mount_that_is_killed_while_it_receives_is_as_it_was() {
     let mut input = receiver.stdin.take().unwrap();
     input.write_all(&bytes[..bytes.len() / 2]).unwrap();
     input.flush().unwrap();
+    eventually("it has read all of it", || rustix::io::ioctl_fionread(&input).unwrap() == 0);
+    Pace::sleep(Duration::from_millis(500));
     // It is still at it: another stream has to wait.
-    std::thread::sleep(Duration::from_millis(500));
     call(&[&"receive", &mount.path, &"-i", &stream]).fails(3, &["another stream"]);
     mount.kill();
     drop(input);

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
+use syncline_nbdlab::Pace;
 
 fn durability(words: &[&str], path: &Path, more: &[&str]) -> Answer {
     let mut command = program();
@@ -71,7 +72,7 @@ fn what_was_promised_is_durable_in_time() {
     let place = Place::with_image("64MiB");
     let mount = Mount::new(&place.image(), &place.directory("mount"), &["-o", "durability=ordered:1"]);
     write_synced(&mount.path.join("file"), &[7; 50_000]);
-    std::thread::sleep(Duration::from_millis(2500));
+    Pace::sleep(Duration::from_millis(2500));
     assert_eq!(mount.stats()["files"]["syncs_ordered"], 1);
     let daemon = mount.stats()["daemon"].clone();
     assert!(daemon["durability"] == "ordered:1" && daemon["synchronous"] == "async", "{daemon}");

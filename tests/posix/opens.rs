@@ -2,12 +2,11 @@
 
 use crate::Ground;
 use crate::skip_if;
-use crate::support::no_fuse;
+use crate::support::{eventually, no_fuse};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::time::Duration;
 
 fn requests(ground: &Ground, name: &str) -> u64 {
     ground.mount.as_ref().unwrap().stats()["requests"][name].as_u64().unwrap_or(0)
@@ -63,13 +62,7 @@ fn expect_free(ground: &Ground, before: u64) {
         let figures = rustix::fs::statvfs(&ground.mount.as_ref().unwrap().path).unwrap();
         figures.f_bfree * figures.f_frsize
     };
-    for _ in 0..500 {
-        if free(ground) + (1 << 20) > before {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("{} bytes are free of {before}", free(ground));
+    eventually("its room is free again", || free(ground) + (1 << 20) > before);
 }
 
 /// Once OPEN was refused for good, no RELEASE reports the close of a file that CREATE opened.

@@ -10,11 +10,11 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// Longest time for any command; nothing may hang.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 /// An ordinary user.
 pub const NOBODY: u32 = 65534;
 
@@ -158,6 +158,11 @@ pub fn is_root() -> bool {
 
 /// The reason why nothing can be mounted here, if so.
 pub fn no_fuse() -> Option<String> {
+    static WHY: OnceLock<Option<String>> = OnceLock::new();
+    WHY.get_or_init(try_fuse).clone()
+}
+
+fn try_fuse() -> Option<String> {
     if !Path::new("/dev/fuse").exists() {
         return Some("there is no /dev/fuse".into());
     }
@@ -172,7 +177,7 @@ pub fn no_fuse() -> Option<String> {
     let leave = ["-o", "transport=available"].map(OsStr::new);
     let answer = syncline([OsStr::new("mount"), image.as_ref(), mount.as_ref(), leave[0], leave[1]]);
     if answer.code == 0 {
-        syncline([OsStr::new("umount"), mount.as_ref()]).ok();
+        Mount::of(&mount).unmount().ok();
         return None;
     }
     assert!(matches!(answer.code, 7 | 9), "mounting fails, but not for want of FUSE: {answer:?}");
@@ -343,13 +348,11 @@ impl Mount {
 
 /// Waits for something that happens in the background.
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    for _ in 0..1000 {
-        if happened() {
-            return;
-        }
+    let started = Instant::now();
+    while !happened() {
+        assert!(started.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("{what}: not within ten seconds");
 }
 
 /// Waits until a process is gone or only needs to be reaped.

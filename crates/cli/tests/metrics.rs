@@ -13,8 +13,9 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use support::{Mount, Place, eventually, no_fuse, program, run, wait};
+use syncline_nbdlab::Pace;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn ground() -> (Place, Mount) {
     let place = Place::with_image("64MiB");
@@ -83,7 +84,9 @@ fn the_text_for_prometheus_keeps_its_rules_and_says_what_happened() {
     skip_if!(no_fuse());
     let (_place, mount) = ground();
     let before = told(&mount);
+    let begun = Instant::now();
     sync_some(&mount, "file", 20);
+    let took = begun.elapsed().as_secs_f64();
     let after = told(&mount);
     for (name, sort) in &after.types {
         assert!(after.helps.contains(name), "{name} has no help");
@@ -110,7 +113,7 @@ fn the_text_for_prometheus_keeps_its_rules_and_says_what_happened() {
     assert_eq!(more("syncline_fsync_duration_seconds_count"), 20.0);
     assert!(more("syncline_flushes_issued_total") >= 20.0);
     let sum = more("syncline_fsync_duration_seconds_sum");
-    assert!(sum > 0.0 && sum < 60.0, "seconds: {sum}");
+    assert!(sum > 0.0 && sum <= took, "{sum} of {took} seconds");
     // The buckets of a histogram add up.
     let label = format!("{{le=\"+Inf\",mountpoint=\"{}\"}}", mount.path.display());
     let all = after.samples[&format!("syncline_fsync_duration_seconds_bucket{label}")];
@@ -215,9 +218,9 @@ fn a_daemon_that_hangs_hides_no_other() {
     let (_place, mount) = ground();
     let (_elsewhere, stopped) = ground();
     let ups = |server: &Server| {
-        let started = Instant::now();
+        let pace = Pace::start();
         let told = Told::parse(&server.ask("GET /metrics").1);
-        assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
+        pace.assert_within(Duration::from_secs(12));
         [&mount.path, &stopped.path].map(|path| told.value("syncline_up", path))
     };
     let early = Server::start(&[&stopped.path, &mount.path]);
@@ -267,8 +270,9 @@ fn lines_are_printed_while_the_mount_is_there() {
     }
     let mut command = program();
     command.arg("stats").arg(&mount.path).args(["--watch", "0.2"]);
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(600));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    (0..3).for_each(|_| drop(lines.next().expect("it watches").unwrap()));
     mount.unmount().ok();
     assert_eq!(wait(&mut child, LIMIT), Some(6));
     let mut error = String::new();
@@ -293,10 +297,10 @@ fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
     let server = Server::start(&[place.path()]);
     let pid = server.child.id();
     let answered = || {
-        let start = Instant::now();
+        let pace = Pace::start();
         let (head, body) = server.ask("GET /metrics");
         assert!(head.contains(" 200 ") && body.ends_with("# EOF\n"), "{head}");
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        pace.assert_within(Duration::from_secs(5));
     };
     answered();
     let before = taken(pid);
@@ -335,10 +339,11 @@ fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
     assert!(after.0 <= before.0 + 1, "threads: {before:?} {after:?}");
     assert!(after.1 <= before.1 + (16 << 10), "KiB: {before:?} {after:?}");
     // Slow clients are not waited for without end.
-    let start = Instant::now();
+    let pace = Pace::start();
+    let stays_max = Duration::from_secs(30);
     let last = idle.last_mut().unwrap();
     last.set_read_timeout(Some(LIMIT)).unwrap();
-    while start.elapsed() < LIMIT {
+    while pace.elapsed() < stays_max {
         let _ = last.write_all(b"x");
         match last.read(&mut [0; 1024]) {
             Ok(1..) => {}
@@ -347,6 +352,6 @@ fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(start.elapsed() < LIMIT, "a connection that says nothing stays");
+    pace.assert_within(stays_max);
     answered();
 }

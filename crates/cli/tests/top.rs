@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use support::{Mount, Place, as_nobody, no_fuse, not_root, program, run, wait};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A program on a terminal, and its screen.
 struct Terminal {
