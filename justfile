@@ -9,7 +9,7 @@ ci:
 
 # All tests
 test:
-    cargo test
+    cargo test --workspace
 
 # Formatting and lints
 lint:
@@ -95,12 +95,12 @@ scale:
 
 # Everything that is measured, beside ext4, xfs and btrfs on a loop device (root); `just bench k5 --quick` for a part
 bench *options="all":
-    cargo build --profile dist
-    target/dist/syncline bench {{options}} --peers ext4,ext4-fc,xfs,btrfs --report bench.html --json bench.json
+    cargo build --profile dist -p syncline-cli -p syncline-lab
+    target/dist/syncline-lab bench {{options}} --peers ext4,ext4-fc,xfs,btrfs --report bench.html --json bench.json
 
 # Synced writes on NBD and RBD beside the bare device (root, fio, nbdkit, Ceph); ten minutes
 network-bench *options="":
-    cargo build --profile dist
+    cargo build --profile dist -p syncline-cli -p syncline-lab
     tests/apps/network-bench target/dist/syncline {{options}}
 
 # Parts of the engine by themselves, at length
@@ -142,14 +142,14 @@ book:
 dependencies *database:
     .ci/dependencies {{database}}
 
-# The pictures in the documents: 'syncline top', from a terminal's cells, and the head of a report of 'syncline bench', as a browser shows it
+# The pictures in the documents: 'syncline top', from a terminal's cells, and the head of a report of 'syncline-lab bench', as a browser shows it
 # (root, on a quiet machine; needs tmux, Python and Chromium; fetches rich from PyPI)
 screenshots:
-    cargo build --profile dist
+    cargo build --profile dist -p syncline-cli -p syncline-lab
     python3 -m venv target/screenshot
     target/screenshot/bin/pip install --quiet rich==15.0.0
     target/screenshot/bin/python docs/images/render target/dist/syncline docs/images/top.svg
-    docs/images/report target/dist/syncline docs/images/bench.png
+    docs/images/report target/dist/syncline-lab docs/images/bench.png
 
 # The Python package: builds it and runs its tests in an environment below target/ (needs Python 3.11 with venv; installs from PyPI)
 python *options:

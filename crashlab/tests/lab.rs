@@ -191,7 +191,10 @@ fn points_tell_when_and_why() {
     assert!(points.last().unwrap().causes.contains(&Cause::Unmounted));
     let writes: u64 = points.iter().map(|point| point.writes).sum();
     let all = recording.events[recording.info.begin..].iter();
-    assert_eq!(writes, all.filter(|event| matches!(event, syncline_powercut::Event::Write { .. })).count() as u64);
+    assert_eq!(
+        writes,
+        all.filter(|event| matches!(event, syncline_powercut::Event::Write { .. })).count() as u64
+    );
 }
 
 #[test]

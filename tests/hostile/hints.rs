@@ -241,28 +241,6 @@ fn metrics_of_nothing_say_so() {
     server.wait().unwrap();
 }
 
-#[test]
-fn a_bench_of_nothing_that_there_is_names_what_there_is() {
-    let place = Place::new();
-    let answer = run(call(&["bench", "nothing"], place.path()));
-    assert!(answer.code == 2 && answer.err.contains("sqlite, read, micro and all"), "{answer:?}");
-}
-
-#[test]
-fn a_bench_without_its_peers_leaves_no_report() {
-    let place = Place::new();
-    let mut command = call(&["bench", "micro", "--peers", "btrfs", "--report", "bench.html"], place.path());
-    command.env("PATH", place.path());
-    skip_if!(
-        ["/sbin", "/usr/sbin"]
-            .iter()
-            .any(|folder| Path::new(folder).join("mkfs.btrfs").exists())
-            .then_some("mkfs.btrfs is found without a search path")
-    );
-    run(command).fails(1, &["mkfs.btrfs", "btrfs-progs"]);
-    assert!(!place.path().join("bench.html").exists());
-}
-
 /// The socket of the system's log, where there is none; removed when dropped.
 struct Syslog(UnixDatagram);
 

@@ -54,7 +54,8 @@ impl Answer {
     pub fn fails(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code, code, "{self:?}");
         assert_eq!(self.err.trim().lines().count(), 1, "one line: {self:?}");
-        assert!(self.err.starts_with("syncline: "), "{self:?}");
+        let name = self.err.split(": ").next().unwrap_or_default();
+        assert!(["syncline", "syncline-lab"].contains(&name), "{self:?}");
         for word in words {
             assert!(self.err.contains(word), "{word:?} is missing: {self:?}");
         }
@@ -63,9 +64,15 @@ impl Answer {
     }
 }
 
+/// Where the program `syncline` is: for the tests of another package, beside the program of that.
+pub fn syncline_path() -> PathBuf {
+    let own = option_env!("CARGO_BIN_EXE_syncline").or(option_env!("CARGO_BIN_EXE_syncline-lab"));
+    Path::new(own.expect("it is a package with a program")).with_file_name("syncline")
+}
+
 /// The program under test.
 pub fn program() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_syncline"))
+    Command::new(syncline_path())
 }
 
 /// Runs the program under test.

@@ -294,13 +294,6 @@ pub const STATE: &str = "\
 Examples:
   syncline crashlab mount run.crashlab 41:3 mnt  a state as 'explore' has named it";
 
-pub const BENCH: &str = "\
-Examples:
-  syncline bench k5 --quick                      a first look, in a minute
-  syncline bench all --peers ext4,xfs,btrfs --report bench.html
-  syncline bench k4 --peers null                 the cost of FUSE itself
-  syncline bench overwrite --ablate flush-elide  the gain by a mechanism";
-
 pub const DEMO: &str = "\
 Examples:
   syncline demo

@@ -7,7 +7,6 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline_bench::BenchError;
 use syncline_check::CheckError;
 use syncline_crashlab::CrashlabError;
 use syncline_device::DeviceError;
@@ -439,26 +438,6 @@ impl From<CrashlabError> for Failure {
             CrashlabError::Device(error) => error.into(),
             CrashlabError::Store(error) => error.into(),
             CrashlabError::Engine(error) => error.into(),
-            error => Self::new(error),
-        }
-    }
-}
-
-impl From<BenchError> for Failure {
-    fn from(error: BenchError) -> Self {
-        match error {
-            // These texts name the next step themselves.
-            BenchError::Usage(_) => Self::usage(error),
-            BenchError::NotRoot { .. } => Self::of(Cause::Permission, error),
-            BenchError::NoRoom { .. } => Self::of(Cause::NoSpace, error),
-            // This program reported it, with its own exit code.
-            BenchError::Program { code, .. } => Self::new(error).with_code(code),
-            BenchError::Io { what, source } => {
-                let failure = Self::from(source);
-                let text = format!("{what}: {failure}");
-                failure.with_text(text)
-            }
-            BenchError::Control(error) => error.into(),
             error => Self::new(error),
         }
     }

@@ -30,7 +30,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
         ],
     ),
     ("Observe", &["stats", "top", "explain", "metrics", "info", "ls", "cat", "cp", "du", "path", "inspect"]),
-    ("Laboratory", &["demo", "crashlab", "bench"]),
+    ("Laboratory", &["demo", "crashlab"]),
 ];
 /// Width of the names.
 const NAME: usize = 14;

@@ -1,4 +1,4 @@
-//! `syncline`: make, mount, check and measure Syncline images.
+//! `syncline`: make, mount and check Syncline images.
 //!
 //! Exit codes are those of [`failure::Cause`]; `check` has those of fsck(8).
 #![forbid(unsafe_code)]
@@ -171,15 +171,9 @@ enum Command {
     /// Record a program's work on a mount, and check every state that a power cut could leave
     #[command(after_help = examples::CRASHLAB)]
     Crashlab(commands::crashlab::Args),
-    /// Measure Syncline against ext4, xfs and btrfs
-    #[command(after_help = examples::BENCH)]
-    Bench(commands::bench::Args),
     /// Ask a mount's daemon, in a process that a caller can give up on
     #[command(hide = true)]
     Ask(commands::ask::Args),
-    /// Serve the filesystem that stores nothing, which `bench` compares with
-    #[command(hide = true)]
-    BenchNull(commands::bench_null::Args),
     /// Make an image, mount it, measure fsync, cut the power, and get everything back
     #[command(after_help = examples::DEMO)]
     Demo(commands::demo::Args),
@@ -261,9 +255,7 @@ fn run(command: Command) -> Outcome {
         Command::Top(args) => commands::top::run(args),
         Command::Explain(args) => commands::explain::run(args),
         Command::Crashlab(args) => commands::crashlab::run(args),
-        Command::Bench(args) => commands::bench::run(args),
         Command::Ask(args) => commands::ask::run(&args),
-        Command::BenchNull(args) => commands::bench_null::run(&args),
         Command::Demo(args) => commands::demo::run(args),
         Command::Setup(args) => commands::setup::run(&args),
         Command::Completions(args) => commands::completions::run(&args),

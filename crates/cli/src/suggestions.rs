@@ -5,8 +5,12 @@ use clap::Command;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Commands that other filesystems' tools have, and what to type here.
-const ELSEWHERE: [(&str, &str); 3] = [
+/// Commands of other programs, and what to type instead.
+const ELSEWHERE: [(&str, &str); 4] = [
+    (
+        "bench",
+        "'syncline-lab bench' measures; 'cargo install --path lab/cli' in Syncline's sources installs it",
+    ),
     ("df", "'df' shows the space of mounts, 'syncline info IMAGE' that of an image"),
     ("ps", "'syncline status' shows all mounts of this machine"),
     ("rollback", "'syncline snapshot rollback IMAGE NAME' makes a snapshot the filesystem"),

@@ -79,6 +79,9 @@ pub enum BenchError {
         /// Its error.
         said: String,
     },
+    /// Some of the measurements failed.
+    #[error("not everything was measured: {0}")]
+    Incomplete(String),
     /// A thread of the load panicked.
     #[error("a thread of the load panicked")]
     Panicked,

@@ -3,7 +3,7 @@
 //! A [`Workload`](workload::Workload) is a load on a directory, so that any filesystem can be
 //! measured. A [`Plan`](measure::Plan) takes each [`Contestant`](contestant::Contestant) through
 //! all workloads, in turns, on the same [`Ground`](ground::Ground), and produces a
-//! [`Report`](outcome::Report). `syncline demo` uses the same synced writes.
+//! [`Report`](outcome::Report).
 #![forbid(unsafe_code)]
 
 mod bootstrap;

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The server of a mount.
 enum Server {
-    /// A daemon of this program.
+    /// A daemon of Syncline's program.
     Daemon { program: PathBuf, pid: Option<i64> },
     /// The kernel.
     Kernel,
@@ -63,9 +63,11 @@ impl Mounted {
         Ok(Self { directory: directory.to_owned(), server: Server::Kernel, mounted: true })
     }
 
-    /// Mounts the filesystem that keeps nothing, served by a process of its own, as Syncline's is.
-    pub fn null(program: &Path, directory: &Path, options: &[OsString]) -> Result<Self, BenchError> {
-        let mut null = Command::new(program);
+    /// Mounts the filesystem that keeps nothing, served by a process of its own, as Syncline's is: this
+    /// program with the command `bench-null`.
+    pub fn null(directory: &Path, options: &[OsString]) -> Result<Self, BenchError> {
+        let program = std::env::current_exe()?;
+        let mut null = Command::new(&program);
         null.arg("bench-null").arg(directory).args(options);
         let mut said = tempfile::tempfile()?;
         null.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said.try_clone()?);
@@ -95,9 +97,7 @@ impl Mounted {
                 Self::syncline(program, source, directory, &options)
             }
             Contestant::Peer(peer) => Self::kernel(*peer, source, directory),
-            Contestant::Null(null) => {
-                Self::null(program, directory, &[options, &null.options(source)].concat())
-            }
+            Contestant::Null(null) => Self::null(directory, &[options, &null.options(source)].concat()),
         }
     }
 
@@ -196,14 +196,15 @@ impl Drop for Mounted {
 }
 
 /// Runs Syncline's own program; its message already says what is wrong and what to do.
-pub(crate) fn run_program(command: &mut Command) -> Result<(), BenchError> {
+pub fn run_program(command: &mut Command) -> Result<(), BenchError> {
     let answer = command::run(command, None)?;
     if answer.status.success() { Ok(()) } else { Err(refused(&answer)) }
 }
 
 fn refused(answer: &Answer) -> BenchError {
     let said = answer.said();
-    let said = said.strip_prefix("syncline: ").unwrap_or(&said).to_owned();
+    let said =
+        said.strip_prefix("syncline: ").or(said.strip_prefix("syncline-lab: ")).unwrap_or(&said).to_owned();
     let code = answer.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     BenchError::Program { code, said }
 }

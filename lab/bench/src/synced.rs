@@ -1,4 +1,4 @@
-//! Writes that are each followed by an fsync: the load of most measurements and of the demo.
+//! Writes that are each followed by an fsync: the load of most measurements.
 
 use crate::BenchError;
 use crate::jobs::{Job, drive};
@@ -13,53 +13,15 @@ const XATTR: &str = "user.bench";
 /// Its length.
 const XATTR_BYTES: usize = 50;
 
-/// A file for such a load: on a mount, or in the engine of this process.
-pub trait WorkFile: Send {
-    /// Writes all of `data`.
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
-    /// fsync.
-    fn sync(&self) -> io::Result<()>;
-    /// fdatasync.
-    fn sync_data(&self) -> io::Result<()>;
-    /// Truncates or extends it.
-    fn set_len(&self, bytes: u64) -> io::Result<()>;
-    /// Sets an extended attribute.
-    fn set_xattr(&self, name: &str, value: &[u8]) -> io::Result<()>;
-}
-
-impl WorkFile for File {
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(data, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.sync_all()
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        File::sync_data(self)
-    }
-
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        File::set_len(self, bytes)
-    }
-
-    fn set_xattr(&self, name: &str, value: &[u8]) -> io::Result<()> {
-        Ok(rustix::fs::fsetxattr(self, name, value, rustix::fs::XattrFlags::empty())?)
-    }
-}
-
 /// Gives a file the 50-byte attribute of K1.
-pub fn set_xattr(file: &dyn WorkFile) -> io::Result<()> {
-    file.set_xattr(XATTR, &[b'x'; XATTR_BYTES])
+pub fn set_xattr(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fsetxattr(file, XATTR, &[b'x'; XATTR_BYTES], rustix::fs::XattrFlags::empty())?)
 }
 
 /// The place of the next write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
-    /// At the end; a full file is emptied and started again.
-    Append,
-    /// At the end; a full file is overwritten from its start, as with fio's time_based.
+    /// In order; a full file is overwritten from its start, as with fio's time_based.
     Sequential,
     /// At random.
     Random,
@@ -80,11 +42,11 @@ pub struct SyncedWrites {
 
 impl SyncedWrites {
     /// Runs on all files at once, one thread each. The latency is that of the fsync.
-    pub fn run(&self, files: Vec<Box<dyn WorkFile>>, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        drive(files, pace, |file, job| self.write(&*file, job))
+    pub fn run(&self, files: Vec<File>, pace: Pace<'_>) -> Result<Sample, BenchError> {
+        drive(files, pace, |file, job| self.write(&file, job))
     }
 
-    fn write(&self, file: &dyn WorkFile, job: &mut Job<'_>) -> io::Result<()> {
+    fn write(&self, file: &File, job: &mut Job<'_>) -> io::Result<()> {
         let mut rng = rand::rng();
         let mut data = vec![0; self.write_bytes as usize];
         rng.fill_bytes(&mut data);
@@ -93,14 +55,10 @@ impl SyncedWrites {
         while job.goes_on() {
             let place = match self.pattern {
                 Pattern::Random => rng.random_range(0..places),
-                Pattern::Append if next == places => {
-                    file.set_len(0)?;
-                    0
-                }
-                _ => next % places,
+                Pattern::Sequential => next % places,
             };
-            file.write_at(&data, place * self.write_bytes)?;
-            job.time(|| if self.data_only { file.sync_data() } else { file.sync() })?;
+            file.write_all_at(&data, place * self.write_bytes)?;
+            job.time(|| if self.data_only { file.sync_data() } else { file.sync_all() })?;
             next = place + 1;
             job.done(self.write_bytes);
         }
@@ -119,7 +77,7 @@ mod tests {
         let interrupt = Interrupt::default();
         let load = SyncedWrites { pattern, write_bytes: 4096, file_bytes: 8192, data_only: true };
         let pace = Pace::new(Duration::from_millis(50), &interrupt);
-        let sample = load.run(vec![Box::new(file.try_clone().unwrap())], pace).unwrap();
+        let sample = load.run(vec![file.try_clone().unwrap()], pace).unwrap();
         assert_eq!(sample.data_bytes, sample.operations * 4096);
         assert!(sample.operations > 0 && sample.p99_ns >= sample.p50_ns);
         file.metadata().unwrap().len()
@@ -127,7 +85,7 @@ mod tests {
 
     #[test]
     fn files_keep_their_length() {
-        for pattern in [Pattern::Append, Pattern::Sequential, Pattern::Random] {
+        for pattern in [Pattern::Sequential, Pattern::Random] {
             assert!((4096..=8192).contains(&length_after(pattern)), "{pattern:?}");
         }
     }

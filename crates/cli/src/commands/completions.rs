@@ -61,14 +61,11 @@ mod tests {
             String::from_utf8(script).unwrap()
         };
         // As each of them has options and commands.
-        let hidden = ["--daemon", "-l daemon", "bench-null"];
+        let hidden = ["--daemon", "-l daemon"];
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let (all, script) =
                 (script(shell, &mut crate::definition()), script(shell, &mut shown(&crate::definition())));
-            assert!(
-                hidden.iter().filter(|name| all.contains(**name)).count() == 2,
-                "{shell}: nothing to hide"
-            );
+            assert!(hidden.iter().any(|name| all.contains(name)), "{shell}: nothing to hide");
             for name in hidden {
                 assert!(!script.contains(name), "{shell}: {name}");
             }

@@ -1,8 +1,6 @@
 //! The commands, one file each.
 
 pub mod ask;
-pub mod bench;
-pub mod bench_null;
 pub mod boot_check;
 pub mod check;
 pub mod clone;
@@ -25,7 +23,6 @@ pub mod image;
 mod image_file;
 pub mod info;
 pub mod inspect;
-mod interrupt;
 pub mod look;
 pub mod manual;
 pub mod metrics;

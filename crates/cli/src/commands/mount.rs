@@ -105,7 +105,7 @@ pub fn run(mut args: Args) -> Outcome {
         return super::remount::remount(&args.directory, &args.options, &[]);
     }
     // As an option, the transport also reaches the daemon. It comes first, so that -o overrides it:
-    // 'bench' passes --transport for all contestants and -o for one of them.
+    // 'syncline-lab bench' passes --transport for all contestants and -o for one of them.
     args.options.splice(0..0, args.transport.take().map(|way| format!("transport={way}")));
     let mut choices = MountChoices::parse(&args.options)?;
     if let Some(name) = &args.snapshot {

@@ -1,7 +1,7 @@
 //! Small parts of the engine, on a device in memory: the cost of a transaction, a seal, a merge, a
 //! lookup, a checksum and a receipt.
 //!
-//! `cargo bench -p syncline-bench` measures them at length, `syncline bench micro` briefly.
+//! `cargo bench -p syncline-bench` measures them at length, `syncline-lab bench micro` briefly.
 
 mod files;
 mod fsync;

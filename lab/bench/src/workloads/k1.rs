@@ -4,7 +4,7 @@
 use super::{Scale, WRITE_BYTES};
 use crate::error::During;
 use crate::fio::{Fio, Load, file_name};
-use crate::synced::{Pattern, SyncedWrites, WorkFile, set_xattr};
+use crate::synced::{Pattern, SyncedWrites, set_xattr};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt};
 use std::fs::File;
@@ -70,10 +70,10 @@ impl Workload for K1 {
             let load = Load { pattern: "randwrite", jobs: JOBS, file_bytes: self.file_bytes };
             return fio.run(load, directory, pace);
         }
-        let mut files: Vec<Box<dyn WorkFile>> = Vec::with_capacity(JOBS);
+        let mut files: Vec<File> = Vec::with_capacity(JOBS);
         for job in 0..JOBS {
             let path = directory.join(file_name(job));
-            files.push(Box::new(File::options().write(true).open(&path).at(&path)?));
+            files.push(File::options().write(true).open(&path).at(&path)?);
         }
         let (pattern, file_bytes) = (Pattern::Random, self.file_bytes);
         SyncedWrites { pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: false }.run(files, pace)

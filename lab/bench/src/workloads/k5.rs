@@ -3,7 +3,7 @@
 use super::{Scale, WRITE_BYTES};
 use crate::error::During;
 use crate::fio::{Fio, Load, file_name};
-use crate::synced::{Pattern, SyncedWrites, WorkFile};
+use crate::synced::{Pattern, SyncedWrites};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt};
 use std::fs::File;
@@ -53,10 +53,10 @@ impl Workload for K5 {
             let load = Load { pattern: "write", jobs: self.jobs, file_bytes: self.file_bytes };
             return fio.run(load, directory, pace);
         }
-        let mut files: Vec<Box<dyn WorkFile>> = Vec::with_capacity(self.jobs);
+        let mut files: Vec<File> = Vec::with_capacity(self.jobs);
         for job in 0..self.jobs {
             let path = directory.join(file_name(job));
-            files.push(Box::new(File::create(&path).at(&path)?));
+            files.push(File::create(&path).at(&path)?);
         }
         let (pattern, file_bytes) = (Pattern::Sequential, self.file_bytes);
         SyncedWrites { pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: false }.run(files, pace)

@@ -3,7 +3,7 @@
 
 use super::{Scale, write_file};
 use crate::error::During;
-use crate::synced::{Pattern, SyncedWrites, WorkFile};
+use crate::synced::{Pattern, SyncedWrites};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt};
 use std::fs::File;
@@ -64,10 +64,10 @@ impl Workload for Overwrite {
     }
 
     fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        let mut files: Vec<Box<dyn WorkFile>> = Vec::with_capacity(self.jobs);
+        let mut files: Vec<File> = Vec::with_capacity(self.jobs);
         for job in 0..self.jobs {
             let path = self.path(directory, job);
-            files.push(Box::new(File::options().write(true).open(&path).at(&path)?));
+            files.push(File::options().write(true).open(&path).at(&path)?);
         }
         let (pattern, file_bytes) = (Pattern::Random, self.file_bytes);
         SyncedWrites { pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: true }.run(files, pace)

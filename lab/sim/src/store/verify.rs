@@ -4,12 +4,12 @@ use super::history::{STAMP, StoreHistory};
 use super::{EXTENT, Placed, snapshots};
 use crate::block_of;
 use crate::lab::World;
-use syncline_powercut::tear::get;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::{BLOCK_BYTES, Device, MemoryDevice};
 use syncline_format::{BlockRun, Key};
+use syncline_powercut::tear::get;
 use syncline_store::Store;
 
 type Items = BTreeMap<Key, Bytes>;

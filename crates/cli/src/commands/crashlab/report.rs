@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::size;
 use syncline_crashlab::{Cause, Failing, Names, Recording, describe, describe_next, points};
-use syncline_sim::Fate;
+use syncline_powercut::Fate;
 
 /// Up to this many open writes, the number of images is written out.
 const WRITTEN_OUT_MAX: usize = 16;

@@ -1,22 +1,26 @@
 //! `syncline demo`: the whole story in half a minute. Makes an image, mounts it, measures the cost
 //! of an fsync, cuts the power under load, recovers, and compares every acknowledged byte.
 
+mod counts;
+mod interrupt;
+mod jobs;
+mod mount;
 mod power;
 mod target;
 mod verify;
 mod workload;
 
-use super::{check, image, interrupt};
+use super::{check, image};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
 use indicatif::{HumanCount, ProgressBar};
+use interrupt::Interrupt;
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use syncline::FormatOptions;
-use syncline_bench::Interrupt;
 use syncline_device::block_on;
 use syncline_image::How;
 use target::Target;
@@ -63,7 +67,7 @@ impl Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let interrupt = interrupt::watch()?;
+    let interrupt = Interrupt::watch()?;
     let mut folder = tempfile::Builder::new().prefix("syncline-demo-").tempdir()?;
     folder.disable_cleanup(args.keep);
     let image = args.image.clone().unwrap_or_else(|| folder.path().join("image"));

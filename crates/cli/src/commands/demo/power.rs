@@ -2,6 +2,8 @@
 //! recording, images are made that a power cut may leave at any moment; they are opened and
 //! compared with what had been acknowledged by then.
 
+use super::interrupt::Interrupt;
+use super::jobs;
 use super::verify::{Acknowledged, Compared, JobHistory, verify};
 use crate::commands::image;
 use crate::failure::{Cause, Failure};
@@ -14,9 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use syncline::{Filesystem, FormatOptions, ImageOptions};
-use syncline_bench::Interrupt;
 use syncline_device::{MemoryDevice, block_on};
-use syncline_sim::{CrashImages, RecordingDevice, block_of};
+use syncline_powercut::{CrashImages, RecordingDevice, block_of};
 use syncline_store::Canary;
 
 /// Size of the image, in memory.
@@ -187,28 +188,11 @@ fn load(
     limit: Duration,
     interrupt: &Interrupt,
 ) -> Result<Vec<JobHistory>, Failure> {
-    let stop = AtomicBool::new(false);
     let started = Instant::now();
-    let outcomes = std::thread::scope(|scope| {
-        let stop = &stop;
-        let jobs: Vec<_> =
-            (0..JOBS).map(|job| scope.spawn(move || work(fs, recording, job, seed ^ job, stop))).collect();
-        let enough = || fs.statistics().store.device_write_bytes > RECORDED_BYTES_MAX;
-        while started.elapsed() < limit
-            && !interrupt.raised()
-            && !enough()
-            && !jobs.iter().any(|job| job.is_finished())
-        {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        stop.store(true, Ordering::Relaxed);
-        jobs.into_iter().map(|job| job.join()).collect::<Vec<_>>()
-    });
-    let mut histories = Vec::new();
-    for outcome in outcomes {
-        histories.push(outcome.map_err(|_| Failure::new("a thread of the load panicked"))??);
-    }
-    Ok(histories)
+    let enough =
+        || started.elapsed() >= limit || fs.statistics().store.device_write_bytes > RECORDED_BYTES_MAX;
+    let jobs = (0..JOBS).collect();
+    jobs::run(jobs, interrupt, enough, |job, stop| work(fs, recording, job, seed ^ job, stop))
 }
 
 /// One thread: overwrites places of its file, or creates files, and records when each fsync was

@@ -1,16 +1,17 @@
 //! Where the workloads run: on a real mount, or on the engine inside this process if FUSE can't be
 //! used.
 
+use super::counts::Counts;
+use super::mount::Mounted;
 use crate::failure::{Cause, Failure};
-use std::ffi::OsString;
+use rustix::fs::{XattrFlags, fsetxattr};
 use std::fs::{self, File};
-use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use syncline::{Filesystem, ImageOptions};
-use syncline_bench::BenchError;
-use syncline_bench::counts::Counts;
-use syncline_bench::mount::Mounted;
-use syncline_bench::synced::WorkFile;
+
+/// The attribute that a file gets, and its value.
+const XATTR: (&str, &[u8]) = ("user.demo", &[b'x'; 50]);
 
 /// An open filesystem.
 pub enum Target {
@@ -38,12 +39,10 @@ impl Target {
         } else {
             let directory = folder.join("mount");
             fs::create_dir(&directory)?;
-            // A demo leaves the machine's switch for FUSE over io_uring as it is.
-            let options = ["-o", "transport=available"].map(OsString::from);
-            match Mounted::syncline(&std::env::current_exe()?, image, &directory, &options) {
+            match Mounted::new(image, &directory) {
                 Ok(mount) => return Ok(Self::Mounted { mount, image_bytes }),
-                Err(BenchError::Program { code, said }) if is_for_want_of_fuse(code) => said,
-                Err(error) => return Err(error.into()),
+                Err(failure) if is_for_want_of_fuse(failure.code()) => failure.to_string(),
+                Err(failure) => return Err(failure),
             }
         };
         Ok(Self::Embedded { fs: Filesystem::open(image, ImageOptions::default())?, why })
@@ -90,7 +89,7 @@ impl Target {
     /// Device operations since the image was opened.
     pub fn counts(&self) -> Result<Counts, Failure> {
         match self {
-            Self::Mounted { mount, .. } => Ok(Counts::from_daemon(mount.directory())?),
+            Self::Mounted { mount, .. } => mount.counts(),
             Self::Embedded { fs, .. } => {
                 let store = fs.statistics().store;
                 Ok(Counts {
@@ -105,7 +104,7 @@ impl Target {
     /// Unmounts or closes.
     pub fn end(self) -> Result<(), Failure> {
         match self {
-            Self::Mounted { mount, .. } => Ok(mount.end()?),
+            Self::Mounted { mount, .. } => mount.end(),
             Self::Embedded { fs, .. } => Ok(fs.close()?),
         }
     }
@@ -113,6 +112,36 @@ impl Target {
 
 fn is_for_want_of_fuse(code: u8) -> bool {
     code == Cause::Fuse as u8 || code == Cause::Permission as u8
+}
+
+/// A file of the load: on a mount, or in the engine of this process.
+pub trait WorkFile: Send {
+    /// Writes all of `data`.
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure>;
+    /// fsync.
+    fn sync(&self) -> Result<(), Failure>;
+    /// Truncates or extends it.
+    fn set_len(&self, bytes: u64) -> Result<(), Failure>;
+    /// Gives it an extended attribute.
+    fn set_xattr(&self) -> Result<(), Failure>;
+}
+
+impl WorkFile for File {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
+        Ok(self.write_all_at(data, offset)?)
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        Ok(self.sync_all()?)
+    }
+
+    fn set_len(&self, bytes: u64) -> Result<(), Failure> {
+        Ok(File::set_len(self, bytes)?)
+    }
+
+    fn set_xattr(&self) -> Result<(), Failure> {
+        Ok(fsetxattr(self, XATTR.0, XATTR.1, XattrFlags::empty())?)
+    }
 }
 
 /// A file of the engine in this process.
@@ -123,23 +152,19 @@ struct EmbeddedFile {
 }
 
 impl WorkFile for EmbeddedFile {
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
         Ok(self.file.write_all_at(data, offset)?)
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn sync(&self) -> Result<(), Failure> {
         Ok(self.file.sync_all()?)
     }
 
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(self.file.sync_data()?)
-    }
-
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
+    fn set_len(&self, bytes: u64) -> Result<(), Failure> {
         Ok(self.file.set_len(bytes)?)
     }
 
-    fn set_xattr(&self, name: &str, value: &[u8]) -> io::Result<()> {
-        Ok(self.fs.set_xattr(&self.name, name, value)?)
+    fn set_xattr(&self) -> Result<(), Failure> {
+        Ok(self.fs.set_xattr(&self.name, XATTR.0, XATTR.1)?)
     }
 }

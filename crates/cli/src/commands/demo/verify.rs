@@ -5,7 +5,7 @@ use crate::failure::{Cause, Failure};
 use std::ops::AddAssign;
 use syncline::{Filesystem, OpenOptions};
 use syncline_device::BLOCK_BYTES;
-use syncline_sim::block_of;
+use syncline_powercut::block_of;
 
 /// A write that was followed by an fsync.
 pub struct Acknowledged {

@@ -1,4 +1,5 @@
-//! `syncline bench`, as a user runs it, at a tiny size.
+//! `syncline-lab bench`, as a user runs it, at a tiny size. `cargo test --workspace` builds the program
+//! `syncline` that it measures.
 
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -11,7 +12,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::{Answer, Place, as_nobody, no_fuse, not_root, program, run, tool};
+use support::{Answer, Place, as_nobody, no_fuse, not_root, run, tool};
+
+/// The program under test.
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_syncline-lab"))
+}
 
 /// K5 with the built-in load, on a small image in `place`.
 fn tiny(place: &Place, options: &[&str]) -> Command {
@@ -82,7 +88,7 @@ fn another_program_is_measured_beside_it() {
     let script = format!(
         "#!/bin/sh\necho \"$1\" >> {}\nexec {} \"$@\"\n",
         called.display(),
-        env!("CARGO_BIN_EXE_syncline")
+        support::syncline_path().display()
     );
     fs::write(&other, script).unwrap();
     fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
@@ -253,19 +259,44 @@ fn peers_are_for_root() {
     skip_if!(not_root());
     let place = Place::new();
     // Others may not be able to enter the build folder.
-    let copy = place.path().join("syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
-    for path in [place.path(), &copy] {
+    let [lab, syncline] = ["syncline-lab", "syncline"].map(|name| place.path().join(name));
+    fs::copy(env!("CARGO_BIN_EXE_syncline-lab"), &lab).unwrap();
+    fs::copy(support::syncline_path(), &syncline).unwrap();
+    for path in [place.path(), &lab, &syncline] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let work = place.directory("work");
     fs::set_permissions(&work, fs::Permissions::from_mode(0o777)).unwrap();
-    let mut command = Command::new(copy);
+    let mut command = Command::new(lab);
     command.args(["bench", "k5", "--peers", "ext4", "--size", "64MiB", "--dir"]).arg(work);
     let answer = run(as_nobody(command));
     skip_if!(answer.err.contains("e2fsprogs").then_some("mkfs.ext4 is not installed"));
     answer.fails(9, &["root"]);
     assert!(is_tidy(&place));
+}
+
+#[test]
+fn a_bench_of_nothing_that_there_is_names_what_there_is() {
+    let mut command = program();
+    command.args(["bench", "nothing"]);
+    let answer = run(command);
+    assert!(answer.code == 2 && answer.err.contains("sqlite, read, micro and all"), "{answer:?}");
+}
+
+#[test]
+fn a_bench_without_its_peers_leaves_no_report() {
+    let place = Place::new();
+    let mut command = program();
+    command.args(["bench", "micro", "--peers", "btrfs", "--report", "bench.html"]);
+    command.current_dir(place.path()).env("PATH", place.path());
+    skip_if!(
+        ["/sbin", "/usr/sbin"]
+            .iter()
+            .any(|folder| Path::new(folder).join("mkfs.btrfs").exists())
+            .then_some("mkfs.btrfs is found without a search path")
+    );
+    run(command).fails(1, &["mkfs.btrfs", "btrfs-progs"]);
+    assert!(!place.path().join("bench.html").exists());
 }
 
 #[test]

@@ -1,25 +1,22 @@
-//! `syncline bench`: measures Syncline, and on request Syncline without some of its mechanisms,
+//! `syncline-lab bench`: measures Syncline, and on request Syncline without some of its mechanisms,
 //! against the kernel's filesystems and one that stores nothing.
 
-use super::interrupt;
-use crate::failure::{Failure, Outcome};
-use crate::size;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
-use syncline::FormatOptions;
 use syncline_bench::contestant::Contestant;
 use syncline_bench::fio::Fio;
 use syncline_bench::ground::Ground;
 use syncline_bench::measure::{Plan, Settings};
+use syncline_bench::mount::run_program;
 use syncline_bench::outcome::{Conditions, Report, warnings};
 use syncline_bench::workload::Workload;
 use syncline_bench::workloads::{Scale, Suite};
 use syncline_bench::{BenchError, Interrupt, command, machine, micro, report};
-use syncline_image::How;
+use syncline_device::DeviceError;
+use syncline_image::{How, Image};
 
 /// Image size, and the image size of a quick run.
 const SIZE_BYTES: u64 = 4 << 30;
@@ -32,7 +29,14 @@ const SECONDS_QUICK: f64 = 2.0;
 /// Number of runs.
 const RUNS: usize = 3;
 
-const WORKLOADS: &str = "\
+/// The end of the command's help.
+pub const HELP: &str = "\
+Examples:
+  syncline-lab bench k5 --quick                      a first look, in a minute
+  syncline-lab bench all --peers ext4,xfs,btrfs --report bench.html
+  syncline-lab bench k4 --peers null                 the cost of FUSE itself
+  syncline-lab bench overwrite --ablate flush-elide  the gain by a mechanism
+
 Workloads:
   k1         8 jobs, random 64 KiB write + fsync, files with one extended attribute and without
   k2         the ffsb profile: reads, creates, appends, overwrites, deletes, some of them synced
@@ -46,12 +50,14 @@ Workloads:
   all        all of these
 
 fio, fs_mark and sqlite3 make the load where they are installed (sqlite3 has to be). Every run makes the filesystem anew on
-the same device, in rounds whose order is drawn. Peers but null and null-flush, and counts of the block layer, need root. These two take
-no part where what was stored is needed again: in sqlite, cold reads, and k1 with an attribute.";
+the same fully written image, in rounds whose order is drawn. The table has medians, the spread between runs, the ratio to
+the best peer (above 1 is better than it), and for each operation flushes, writes, bytes written for a byte of data and CPU
+time, as counted by the block layer or, without a loop device, by the daemon. The kernel's filesystems, and counts of the
+block layer, need root. null and null-flush take no part in workloads that read their data back: sqlite, cold reads, and
+k1 with an attribute.";
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
-#[command(after_help = WORKLOADS)]
 pub struct Args {
     /// Workloads to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
     #[arg(required = true, value_name = "WORKLOAD")]
@@ -83,7 +89,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<Duration>,
     /// Size of the image. Default 4GiB, quick 1.5GiB
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
     /// Make the load with built-in code even where fio and fs_mark are installed
     #[arg(long)]
@@ -126,6 +132,12 @@ impl std::str::FromStr for Choice {
     }
 }
 
+/// Bytes from a text such as `8GiB`.
+fn size(text: &str) -> Result<u64, String> {
+    let config = parse_size::Config::new().with_binary();
+    config.parse_size(text).map_err(|_| "give a size such as 10MiB or 8GiB".to_owned())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
     if (0.05..=3600.0).contains(&seconds) {
@@ -158,11 +170,11 @@ impl Args {
         self.transport.iter().flat_map(|way| ["--transport".into(), way.into()]).collect()
     }
 
-    fn size_bytes(&self) -> Result<u64, Failure> {
+    fn size_bytes(&self) -> Result<u64, BenchError> {
         let default = if self.quick { SIZE_BYTES_QUICK } else { SIZE_BYTES };
         let bytes = self.size.unwrap_or(default);
         if bytes < SIZE_BYTES_LEAST {
-            return Err(Failure::usage(format!("--size is at least {}", size::show(SIZE_BYTES_LEAST))));
+            return Err(BenchError::Usage(format!("--size is at least {}", HumanBytes(SIZE_BYTES_LEAST))));
         }
         // Round up to whole mebibytes.
         Ok(bytes.next_multiple_of(1 << 20))
@@ -170,13 +182,13 @@ impl Args {
 }
 
 /// Runs the command.
-pub fn run(mut args: Args) -> Outcome {
+pub fn run(mut args: Args) -> Result<(), BenchError> {
     args.peers = those_installed(args.peers)?;
-    let interrupt = interrupt::watch()?;
+    let interrupt = interrupt()?;
     // Create the output files now: an hour later is too late to find out that they can't be
     // written.
     for path in [&args.report, &args.json].into_iter().flatten() {
-        std::fs::write(path, "").map_err(|error| Failure::from(error).about(path))?;
+        write(path, "")?;
     }
     let bar = progress();
     let load_average = machine::load_average();
@@ -196,47 +208,59 @@ pub fn run(mut args: Args) -> Outcome {
     }
     bar.finish_and_clear();
     show(&args, &report)?;
-    if report.failures.is_empty() {
-        Ok(ExitCode::SUCCESS)
-    } else {
-        Err(Failure::new(format!("not everything was measured: {}", report.failures.join("; "))))
+    if report.failures.is_empty() { Ok(()) } else { Err(BenchError::Incomplete(report.failures.join("; "))) }
+}
+
+/// SIGINT and SIGTERM end a measurement in an orderly way: everything it made is removed.
+fn interrupt() -> Result<Interrupt, BenchError> {
+    let interrupt = Interrupt::default();
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, interrupt.flag())?;
     }
+    Ok(interrupt)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+    std::fs::write(path, text).map_err(|source| BenchError::Io { what: path.display().to_string(), source })
 }
 
 /// The peers whose programs are installed; the others are named and left out, unless nothing is
 /// left.
-fn those_installed(peers: Vec<Contestant>) -> Result<Vec<Contestant>, Failure> {
+fn those_installed(peers: Vec<Contestant>) -> Result<Vec<Contestant>, BenchError> {
     let (mut here, mut missing) = (Vec::new(), Vec::new());
     for peer in peers {
         match peer.require() {
             Ok(()) => here.push(peer),
-            Err(error) => missing.push((peer, Failure::from(error))),
+            Err(error) => missing.push((peer, error)),
         }
     }
     if here.is_empty()
-        && let Some((_, failure)) = missing.pop()
+        && let Some((_, error)) = missing.pop()
     {
-        return Err(failure);
+        return Err(error);
     }
-    for (peer, failure) in missing {
-        note!("syncline: {peer} is left out: {failure}");
+    for (peer, error) in missing {
+        note(format_args!("{peer} is left out: {error}"));
     }
     Ok(here)
 }
 
-fn show(args: &Args, report: &Report) -> Result<(), Failure> {
-    say_text!("{}", report::table(report));
-    let write = |path: &Path, text: String| {
-        std::fs::write(path, text).map_err(|error| Failure::from(error).about(path))
-    };
+fn show(args: &Args, report: &Report) -> Result<(), BenchError> {
+    let mut output = std::io::stdout();
+    write!(output, "{}", report::table(report))?;
     if let Some(path) = &args.json {
-        write(path, format!("{:#}\n", report::json(report)))?;
+        write(path, &format!("{:#}\n", report::json(report)))?;
     }
     if let Some(path) = &args.report {
-        write(path, report::html(report))?;
-        say!("The report is {}", path.display());
+        write(path, &report::html(report))?;
+        writeln!(output, "The report is {}", path.display())?;
     }
     Ok(())
+}
+
+/// Tells people something besides the results.
+fn note(words: std::fmt::Arguments<'_>) {
+    eprintln!("syncline-lab: {words}");
 }
 
 fn measure(
@@ -245,18 +269,19 @@ fn measure(
     load_average: f64,
     interrupt: &Interrupt,
     bar: &ProgressBar,
-) -> Result<Report, Failure> {
+) -> Result<Report, BenchError> {
+    let program = crate::syncline()?;
     let size_bytes = match &args.image {
-        Some(image) => emptied(image, args.force)?,
+        Some(image) => emptied(&program, image, args.force)?,
         None => args.size_bytes()?,
     };
     let mut notes = Vec::new();
     let workloads = workloads(args, suites, size_bytes, &mut notes)?;
     let contestants = Contestant::line_up(&args.ablate, &args.also, &args.peers);
-    let ground = ground(args, size_bytes, interrupt, bar)?.with_mount_options(args.mount_options());
+    let ground = ground(&program, args, size_bytes, interrupt, bar)?.with_mount_options(args.mount_options());
     if let Some(why) = ground.why_no_loop_device().filter(|_| args.image.is_none()) {
         let note = format!("Measured on an image file, without a loop device: {why}.");
-        bar.suspend(|| note!("syncline: {note}"));
+        bar.suspend(|| self::note(format_args!("{note}")));
         notes.push(note);
     }
     let settings = Settings { runs: args.runs(), duration: args.duration() };
@@ -265,7 +290,7 @@ fn measure(
     plan.rehearse()?;
     // At this point the user can still make the machine quiet and start again.
     for warning in warnings(load_average, args.runs()) {
-        bar.suspend(|| note!("syncline: {warning}"));
+        bar.suspend(|| note(format_args!("{warning}")));
     }
     let mut report = plan.measure()?;
     report.conditions.device_bytes = ground.bytes();
@@ -275,24 +300,32 @@ fn measure(
 }
 
 /// Makes an image, or takes the one that was named.
-fn ground(args: &Args, size_bytes: u64, interrupt: &Interrupt, bar: &ProgressBar) -> Result<Ground, Failure> {
-    let program = std::env::current_exe()?;
+fn ground(
+    program: &Path,
+    args: &Args,
+    size_bytes: u64,
+    interrupt: &Interrupt,
+    bar: &ProgressBar,
+) -> Result<Ground, BenchError> {
     if let Some(image) = &args.image {
-        return Ok(Ground::on(&program, image, size_bytes)?);
+        return Ground::on(program, image, size_bytes);
     }
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     bar.set_message("writing the image");
     bar.set_length(size_bytes);
     let peers = args.peers.iter().any(Contestant::is_peer);
     let mut written = |bytes| bar.set_position(bytes);
-    Ok(Ground::new(&program, &parent, size_bytes, peers, interrupt, &mut written)?)
+    Ground::new(program, &parent, size_bytes, peers, interrupt, &mut written)
 }
 
 /// Makes a filesystem on the image that was named, if that loses nothing or is allowed, and returns
 /// its size.
-fn emptied(image: &Path, force: bool) -> Result<u64, Failure> {
-    let made = super::image::make(image, None, force, false, &How::default(), &FormatOptions::default())?;
-    Ok(made.device().size_bytes())
+fn emptied(program: &Path, image: &Path, force: bool) -> Result<u64, BenchError> {
+    let mut mkfs = std::process::Command::new(program);
+    run_program(mkfs.arg("mkfs").args(force.then_some("--force")).arg(image))?;
+    let opened = Image::open(image, &How::reading());
+    let failed = |error: DeviceError| BenchError::Engine { what: "the image", said: error.to_string() };
+    Ok(opened.map_err(failed)?.device().size_bytes())
 }
 
 /// The workloads. With `all`, a workload whose program is missing is left out, with a note.
@@ -301,7 +334,7 @@ fn workloads(
     suites: &[Suite],
     device_bytes: u64,
     notes: &mut Vec<String>,
-) -> Result<Vec<Box<dyn Workload>>, Failure> {
+) -> Result<Vec<Box<dyn Workload>>, BenchError> {
     let fio = if args.built_in { None } else { Fio::find() };
     let fs_mark = if args.built_in { None } else { command::find("fs_mark") };
     let scale = Scale { device_bytes, quick: args.quick, cpus: machine::cpus(), fio, fs_mark };
@@ -312,7 +345,7 @@ fn workloads(
             Err(error @ BenchError::Missing { .. }) if !args.workloads.contains(&Choice::Suite(suite)) => {
                 notes.push(format!("Left out {}: {error}.", suite.name()));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
     Ok(all)
