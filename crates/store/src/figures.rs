@@ -1,6 +1,7 @@
 //! How much is held in memory, and whole distributions.
 
 use crate::Store;
+use crate::layers::Sizes;
 use serde::Serialize;
 use syncline_counters::Distributions;
 use syncline_sync::atomic::Ordering;
@@ -35,13 +36,11 @@ impl Store {
     /// The amounts held in memory at this moment, and the nodes read and written so far.
     pub fn caches(&self) -> CacheCounters {
         let pending_log_bytes = self.commit.numbers().log.load(Ordering::Acquire);
-        let (memtable_bytes, memtable_items) = {
-            let layers = self.layers.read();
-            let frozen = layers.frozen.as_ref().map_or(0, |frozen| frozen.len());
-            (layers.memory_bytes() as u64, (layers.active.len() + frozen) as u64)
-        };
-        let (nodes, node_bytes) = self.tree.cached_nodes();
-        let tree = self.tree.counters();
+        let Sizes { active, frozen, .. } = self.layers.sizes();
+        let (items, bytes) = frozen.unwrap_or_default();
+        let (memtable_items, memtable_bytes) = ((active.0 + items) as u64, (active.1 + bytes) as u64);
+        let (nodes, node_bytes) = self.layers.tree().cached_nodes();
+        let tree = self.layers.tree().counters();
         let (nodes_read, nodes_written) = (tree.nodes_read, tree.nodes_written);
         CacheCounters {
             memtable_bytes,

@@ -15,7 +15,6 @@ use syncline_format::{Geometry, OBJECTS_END, ObjectId, SharedGeometry};
 use syncline_space::{Space, SpaceCounters};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, OnceLock, RwLock};
-use syncline_tree::Tree;
 
 /// An open image: memtable, pending log, tree, space and recovery behind one interface.
 ///
@@ -27,9 +26,8 @@ pub struct Store {
     pub(crate) tracker: Arc<FlushTracker>,
     /// The sizes given by the newest durable superblock, shared with the tree.
     pub(crate) geometry: Arc<SharedGeometry>,
-    pub(crate) tree: Arc<Tree>,
     pub(crate) space: Arc<Space>,
-    pub(crate) layers: RwLock<Layers>,
+    pub(crate) layers: Layers,
     pub(crate) log: Shown<LogState>,
     pub(crate) commit: Shown<CommitState>,
     pub(crate) group: GroupCommit,
@@ -192,7 +190,7 @@ impl Store {
     pub fn counters(&self) -> CountersSnapshot {
         let counters = self.counters.snapshot(self.tracker.counters());
         // The tree reads and verifies metadata, so it counts those errors.
-        let tree = self.tree.counters();
+        let tree = self.layers.tree().counters();
         let checksum_errors = counters.checksum_errors + tree.nodes_corrupt;
         let device_reads_failed = counters.device_reads_failed + tree.reads_failed;
         CountersSnapshot { checksum_errors, device_reads_failed, ..counters }

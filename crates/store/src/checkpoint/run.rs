@@ -326,10 +326,7 @@ impl Store {
         log.segments.extend(current);
         log.bytes_since_freeze = 0;
         commit.generation += 1;
-        let mut layers = self.layers.write();
-        let memtable = Arc::new(std::mem::take(&mut layers.active));
-        layers.frozen = Some(memtable.clone());
-        drop(layers);
+        let memtable = self.layers.freeze();
         let end = log.chain.end();
         if let Some(new) = &mut new_log {
             (new.start.seq, new.start.prev) = (end.seq, end.prev);
@@ -370,7 +367,7 @@ impl Store {
                 tickets.add(self.completed(data.write()).await?, &self.tracker);
             }
         }
-        let (root, tree_nodes) = self.layers_root();
+        let (root, tree_nodes) = self.layers.root_and_nodes();
         let merged = self.merge(root, frozen).await?;
         started.extend(merged.written.iter().map(|written| written.handle.clone()));
         // The count starts from the superblock's figure, which may be damaged: a wrong figure must
@@ -422,11 +419,6 @@ impl Store {
         Ok(Written { superblock, tree_nodes })
     }
 
-    fn layers_root(&self) -> (syncline_format::superblock::TreeRoot, u64) {
-        let layers = self.layers.read();
-        (layers.root, layers.tree_nodes)
-    }
-
     fn nodes_in(&self, runs: &[BlockRun]) -> u64 {
         runs.iter().map(|run| run.blocks).sum::<u64>() / self.geometry().node_blocks()
     }
@@ -438,7 +430,7 @@ impl Store {
         frozen: &mut Frozen,
     ) -> Result<Merged, StoreError> {
         let allocate = |blocks| self.allocate_nodes(blocks);
-        let merged = self.tree.merge(root, frozen.generation, frozen.memtable.items(), &allocate).await;
+        let merged = self.layers.tree().merge(root, frozen.generation, frozen.memtable.items(), &allocate).await;
         let merged = match merged {
             Ok(merged) => merged,
             Err(failed) => {
@@ -483,12 +475,11 @@ impl Store {
         {
             let mut log = self.log.lock();
             log.stalled = false;
-            let mut layers = self.layers.write();
-            layers.root = written.superblock.tree;
-            layers.tree_nodes = written.tree_nodes;
-            layers.frozen = None;
-            self.geometry.set_total(written.superblock.geometry.total_blocks);
-            *self.superblock.write() = written.superblock;
+            let Written { superblock, tree_nodes } = written;
+            self.layers.adopt(superblock.tree, tree_nodes, || {
+                self.geometry.set_total(superblock.geometry.total_blocks);
+                *self.superblock.write() = superblock;
+            });
         }
         let (op, batch, generation) = (frozen.op_seq, frozen.seq, frozen.generation);
         self.durable_mark.lock().advance(DurableMark { op, batch, generation, ..DurableMark::default() });
@@ -496,7 +487,7 @@ impl Store {
         for data in frozen.unsealed.into_iter().flat_map(|unsealed| unsealed.data) {
             self.retire(&data);
         }
-        let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.tree.forget(*run));
+        let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.layers.tree().forget(*run));
         self.space.superblock_durable_with(frozen.generation, forget);
     }
 
@@ -509,7 +500,7 @@ impl Store {
     fn fold_back(&self, frozen: Frozen, may_seal: bool) {
         match frozen.sound {
             true => {
-                let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.tree.forget(*run));
+                let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.layers.tree().forget(*run));
                 self.space.checkpoint_given_up(frozen.space, forget);
             }
             false => self.space.checkpoint_failed(frozen.space),
@@ -531,9 +522,7 @@ impl Store {
             data.append(&mut commit.writes.take());
             commit.writes.extend(data);
         }
-        let mut layers = self.layers.write();
-        layers.active.fold_under(&frozen.memtable);
-        layers.frozen = None;
+        self.layers.fold_back(&frozen.memtable);
     }
 
     /// The last checkpoint, at unmount: afterwards there is nothing to replay, and nothing can be

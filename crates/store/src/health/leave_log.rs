@@ -16,15 +16,13 @@ use crate::log::{DataWrite, NewSegment, Sealed, Tickets, failed_for_good};
 use crate::opening::chain;
 use crate::room::LEAST_SEGMENT_BLOCKS;
 use crate::{Store, StoreError};
-use bytes::Bytes;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::DeviceError;
 use syncline_format::superblock::LogStart;
-use syncline_format::{BlockRun, Epoch, Key};
+use syncline_format::{BlockRun, Epoch};
 use syncline_sync::atomic::Ordering;
 
 /// How many times data is relocated before the device counts as unwritable: the new place may be
@@ -82,15 +80,6 @@ impl Store {
     /// itself can be left.
     pub fn set_relocation(&self, by: Arc<dyn Relocate>) {
         let _ = self.relocation.set(by);
-    }
-
-    /// Items whose keys are `wanted`, put since the last checkpoint and not removed since.
-    pub fn recent_items(&self, wanted: impl Fn(Key) -> bool) -> Vec<(Key, Bytes)> {
-        let layers = self.layers.read();
-        let older = layers.frozen.iter().flat_map(|frozen| frozen.items());
-        let all = older.chain(layers.active.items()).filter(|(key, _)| wanted(**key));
-        let newest: BTreeMap<Key, Option<Bytes>> = all.map(|(key, value)| (*key, value.clone())).collect();
-        newest.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
     /// True when a write of a sealed batch failed for a reason other than a failed flush: repeating

@@ -69,7 +69,7 @@ impl Store {
                 Some(value) => state.pending.put(key, value),
                 None => state.pending.delete(key),
             }
-            self.layers.write().active.apply(key, value);
+            self.layers.apply([(key, value)]);
         }
         drop(state);
         self.seal().map(drop)

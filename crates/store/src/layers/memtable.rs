@@ -1,11 +1,8 @@
 //! All changes since a checkpoint, readable immediately.
 
-use super::newest::{Newest, take_live};
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use syncline_format::Key;
-use syncline_format::superblock::TreeRoot;
 
 /// Cost of an item beside its value: key, share of a tree node, allocation.
 pub(crate) const ITEM_OVERHEAD_BYTES: usize = 112;
@@ -40,12 +37,12 @@ impl Memtable {
     }
 
     /// True when something in a range, both ends included, has changed.
-    fn has_any(&self, from: Key, to: Key) -> bool {
+    pub(super) fn has_any(&self, from: Key, to: Key) -> bool {
         from <= to && self.items.range(from..=to).next().is_some()
     }
 
     /// The last changed key of a range, both ends included.
-    fn last_in(&self, from: Key, to: Key) -> Option<Key> {
+    pub(super) fn last_in(&self, from: Key, to: Key) -> Option<Key> {
         (from <= to).then(|| self.items.range(from..=to).next_back()).flatten().map(|(key, _)| *key)
     }
 
@@ -71,55 +68,5 @@ impl Memtable {
                 self.apply(*key, value.clone());
             }
         }
-    }
-}
-
-/// The three layers of the map; the newest change of a key wins.
-#[derive(Default)]
-pub(crate) struct Layers {
-    /// Takes new changes.
-    pub(crate) active: Memtable,
-    /// The memtable that the checkpoint in flight is merging into the tree.
-    pub(crate) frozen: Option<Arc<Memtable>>,
-    /// The tree as of the last durable superblock.
-    pub(crate) root: TreeRoot,
-    /// Number of nodes of that tree.
-    pub(crate) tree_nodes: u64,
-}
-
-impl Layers {
-    /// Memory that both memtables hold, roughly.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.active.bytes() + self.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
-    }
-
-    /// True when something in a range, both ends included, has changed in memory.
-    pub(crate) fn has_any(&self, from: Key, to: Key) -> bool {
-        self.active.has_any(from, to) || self.frozen.as_ref().is_some_and(|frozen| frozen.has_any(from, to))
-    }
-
-    /// The last key of a range, both ends included, that has changed in memory.
-    pub(crate) fn floor(&self, from: Key, to: Key) -> Option<Key> {
-        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.last_in(from, to));
-        self.active.last_in(from, to).max(frozen)
-    }
-
-    /// The first `max` items of a range, both ends included, with the changes in memory put over the
-    /// items of the tree; and whether more follow.
-    pub(crate) fn over(
-        &self,
-        tree: impl IntoIterator<Item = (Key, Bytes)>,
-        (from, to): (Key, Key),
-        max: usize,
-    ) -> (Vec<(Key, Bytes)>, bool) {
-        let active = self.active.range(from, to);
-        let frozen = self.frozen.iter().flat_map(|frozen| frozen.range(from, to));
-        let tree = tree.into_iter().map(|(key, value)| (key, Some(value)));
-        take_live(Newest::new(active, Newest::new(frozen, tree)), max)
-    }
-
-    /// The newest change of a key in memory.
-    pub(crate) fn get(&self, key: &Key) -> Option<&Option<Bytes>> {
-        self.active.get(key).or_else(|| self.frozen.as_ref()?.get(key))
     }
 }

@@ -4,8 +4,9 @@
 use crate::{Canary, Store, StoreError};
 use bytes::Bytes;
 use syncline_device::{DeviceError, Room};
-use syncline_format::{BLOCK_BYTES, BlockRun, Crc, FormatError, Key, block_checksums};
+use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError, Key, block_checksums};
 use syncline_space::Pin;
+use syncline_tree::{Difference, Unreadable};
 
 /// Items of a range, in key order.
 pub struct Chunk {
@@ -15,39 +16,15 @@ pub struct Chunk {
     pub complete: bool,
 }
 
-/// The last key up to which this part of the tree is known, if it was read up to `to`.
-pub(crate) fn reaches(part: &syncline_tree::Chunk, to: Key) -> Key {
-    match part.items.last() {
-        Some((last, _)) if !part.complete => *last,
-        _ => to,
-    }
-}
-
 impl Store {
     /// The value of `key`.
     pub async fn get(&self, key: Key) -> Result<Option<Bytes>, StoreError> {
-        let _pin = self.space.pin();
-        let root = {
-            let layers = self.layers.read();
-            if let Some(value) = layers.get(&key) {
-                return Ok(value.clone());
-            }
-            layers.root
-        };
-        Ok(self.tree.get(root, key).await?)
+        self.layers.get(&self.space, key).await
     }
 
     /// The value of `key` if it is known without waiting for the device.
     pub fn try_get(&self, key: Key) -> Option<Result<Option<Bytes>, StoreError>> {
-        let _pin = self.space.pin();
-        let root = {
-            let layers = self.layers.read();
-            if let Some(value) = layers.get(&key) {
-                return Some(Ok(value.clone()));
-            }
-            layers.root
-        };
-        Some(self.tree.try_get(root, key)?.map_err(StoreError::from))
+        self.layers.try_get(&self.space, key)
     }
 
     /// At least one and at most `max_items` items from `from` to `to`, both included, as of one
@@ -60,50 +37,60 @@ impl Store {
     /// none. An extent that covers `at` begins there. The chunk may have more items from `low` on.
     pub async fn scan_near(
         &self,
-        mut low: Key,
-        mut at: Key,
+        low: Key,
+        at: Key,
         to: Key,
         max_items: usize,
     ) -> Result<Chunk, StoreError> {
-        let max_items = max_items.max(1);
-        loop {
-            let _pin = self.space.pin();
-            let root = self.layers.read().root;
-            let below = self.tree.scan_near(root, low, at, to, max_items).await?;
-            let limit = reaches(&below, to);
-            let layers = self.layers.read();
-            if layers.root != root {
-                // A checkpoint ended meanwhile: the items it merged are in neither of the two
-                // halves read.
-                continue;
-            }
-            let before = if low < at {
-                let below = below.items.first().map(|(key, _)| *key).filter(|key| *key <= at);
-                layers.floor(low, at).max(below)
-            } else {
-                None
-            };
-            let first = before.unwrap_or(at);
-            let (items, cut) = if layers.has_any(first, limit) {
-                let tree = below.items.into_iter().skip_while(|(key, _)| *key < first);
-                layers.over(tree, (first, limit), max_items)
-            } else {
-                (below.items, false)
-            };
-            drop(layers);
-            let has_before = items.first().is_some_and(|(key, _)| *key <= at);
-            if before.is_some() && (first > limit || !has_before) {
-                // The last key was removed in memory, or the tree's part ends before it: look at all
-                // items from `low` on.
-                at = low;
-                continue;
-            }
-            let complete = !cut && limit == to;
-            match limit.next() {
-                Some(next) if items.is_empty() && !complete => (low, at) = (next, next),
-                _ => return Ok(Chunk { items, complete }),
-            }
-        }
+        self.layers.scan_near(&self.space, low, at, to, max_items).await
+    }
+
+    /// Like [`Store::scan`] from `from` to the end, but reads each tree node on the way from the
+    /// device, verifies it and reports it to `visit`. The items are those of one moment. A caller
+    /// that goes on to read the blocks that they name must hold a pin ([`Store::pin`]) taken before
+    /// the call (rule R2).
+    pub async fn scan_device(
+        &self,
+        from: Key,
+        max_items: usize,
+        visit: &mut (dyn FnMut(Result<BlockAddr, Box<Unreadable>>) + Send),
+    ) -> Chunk {
+        self.layers.scan_device(&self.space, from, max_items, visit).await
+    }
+
+    /// Like [`Store::scan`], but skips lost tree nodes and reports them to `unreadable`. For a
+    /// store that is not written to.
+    pub async fn scan_readable(
+        &self,
+        from: Key,
+        to: Key,
+        max_items: usize,
+        unreadable: &mut (dyn FnMut(Unreadable) + Send),
+    ) -> Chunk {
+        self.layers.scan_readable(from, to, max_items, unreadable).await
+    }
+
+    /// Items whose keys are `wanted`, put since the last checkpoint and not removed since.
+    pub fn recent_items(&self, wanted: impl Fn(Key) -> bool) -> Vec<(Key, Bytes)> {
+        self.layers.recent_items(wanted)
+    }
+
+    /// Visits the items that differ between this store and `before`, a snapshot of the same image,
+    /// in key order. Reads only the tree nodes that they do not share. Both must be open read-only
+    /// and have nothing in their logs.
+    pub async fn differences(
+        &self,
+        before: &Store,
+        visit: &mut (dyn FnMut(Difference) + Send),
+    ) -> Result<(), StoreError> {
+        let root = |store: &Store| store.layers.settled_root().filter(|_| store.options.read_only);
+        let (Some(old), Some(new)) = (root(before), root(self)) else {
+            return Err(StoreError::Unusable(
+                "the image was not closed cleanly; mount and unmount it once, or compare two snapshots"
+                    .into(),
+            ));
+        };
+        Ok(self.layers.tree().differences(old, new, visit).await?)
     }
 
     /// Keeps addresses looked up from now on from being reused, until the pin is dropped (rule R2).

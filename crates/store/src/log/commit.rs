@@ -119,12 +119,7 @@ impl Store {
         // A batch has nothing to wait for where a flush has covered the data before (rule R1).
         let writes = named.into_iter().map(|(write, _)| write);
         state.writes.extend(writes.filter(|write| !write.is_covered()));
-        let mut layers = self.layers.write();
-        for (key, value) in changes {
-            layers.active.apply(key, value);
-        }
-        let memtable_full = layers.active.bytes() >= self.options.memtable_bytes;
-        drop(layers);
+        let memtable_full = self.layers.apply(changes) >= self.options.memtable_bytes;
         let op = self.last_op.fetch_add(1, Ordering::AcqRel) + 1;
         if !only_places {
             self.last_change.store(op, Ordering::Release);

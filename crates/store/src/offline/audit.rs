@@ -156,7 +156,7 @@ impl Store {
             pending_data_bytes,
             sealed_bytes,
             data_writes: data_writes as u64,
-            memtable_bytes: self.layers.read().memory_bytes() as u64,
+            memtable_bytes: self.layers.memory_bytes() as u64,
             leaving_log: self.is_leaving_log(),
         })
     }

@@ -30,9 +30,9 @@ impl Store {
                         damaged.push((pointer.addr, error.to_string()));
                     }
                 };
-            let root = self.layers.read().root;
+            let root = self.layers.root();
             let visitor: &mut Visitor<'_> = &mut visit;
-            reachable.walked = self.tree.walk(root, visitor).await;
+            reachable.walked = self.layers.tree().walk(root, visitor).await;
         }
         reachable.nodes = nodes;
         reachable.damaged = damaged;

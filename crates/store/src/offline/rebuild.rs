@@ -74,11 +74,8 @@ impl Rebuild {
         edits: &BTreeMap<Key, Option<Bytes>>,
     ) -> Result<Self, StoreError> {
         let mut rebuild = Self::prepare(device, old, salvaged, data, avoid).await?;
-        let mut items = {
-            let layers = old.layers.read();
-            rebuild.root = layers.root;
-            layers.active.items().clone()
-        };
+        let (root, mut items) = old.layers.root_and_changes();
+        rebuild.root = root;
         items.extend(edits.iter().map(|(key, value)| (*key, value.clone())));
         let merged = rebuild.merge(&items).await?;
         rebuild.root = merged.root;

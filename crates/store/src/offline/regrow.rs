@@ -72,7 +72,7 @@ impl Store {
         loop {
             let mut again = false;
             for owner in &mut owners {
-                for lost in self.tree.lost_inner_nodes(owner.root).await {
+                for lost in self.layers.tree().lost_inner_nodes(owner.root).await {
                     let Pointer { addr, checksum } = lost.pointer;
                     if failed.contains(&(addr, checksum)) {
                         continue;
@@ -104,7 +104,7 @@ impl Store {
 
     /// All trees of the image.
     fn owners(&self, snapshots: &[Snapshot]) -> Vec<Owner> {
-        let (root, newest) = (self.layers.read().root, self.superblock().generation);
+        let (root, newest) = (self.layers.root(), self.superblock().generation);
         let mut owners = vec![Owner { root, newest, snapshot: None, named: None }];
         owners.extend(snapshots.iter().map(|it| {
             let (root, newest, snapshot) = (it.tree, it.id, Some(it.clone()));
@@ -149,9 +149,9 @@ impl Store {
             let own = and_nodes.then(|| BlockRun::new(pointer.addr, blocks));
             found = found.or_else(|| own.into_iter().chain(extents(node)).find_map(met));
         };
-        let own = self.layers.read().root;
+        let own = self.layers.root();
         for root in snapshots.iter().map(|snapshot| snapshot.tree).chain(and_nodes.then_some(own)) {
-            self.tree.walk(root, &mut visit).await;
+            self.layers.tree().walk(root, &mut visit).await;
         }
         found
     }
@@ -164,7 +164,7 @@ impl Store {
         strays: &mut Option<Strays>,
     ) -> Result<Option<Regrown>, StoreError> {
         let (geometry, newest) = (self.geometry(), owner.newest);
-        let remains = self.tree.remains(lost).await;
+        let remains = self.layers.tree().remains(lost).await;
         let mut bytes = regrow(geometry, lost, &remains, std::iter::empty(), newest);
         if bytes.is_none() {
             if strays.is_none() {
@@ -208,7 +208,7 @@ impl Store {
             return Ok(None);
         }
         if let Some(strays) = strays {
-            strays.all.extend(self.tree.stray_at(addr).await);
+            strays.all.extend(self.layers.tree().stray_at(addr).await);
         }
         Ok(Some(Regrown { addr, level: lost.level, blocks }))
     }
@@ -236,7 +236,7 @@ impl Store {
                     let begins = header(bytes).is_some_and(|(own, _)| own == block);
                     if begins
                         && !data.contains(block)
-                        && let Some(node) = self.tree.node_at(block).await
+                        && let Some(node) = self.layers.tree().node_at(block).await
                     {
                         all.extend(Stray::of(&node));
                         claimed.extend(extents(&node));

@@ -5,9 +5,8 @@
 //! superblock.
 
 use crate::checkpoint::{ReadSlots, SavedSnapshots, read_superblocks};
-use crate::layers::{Layers, Newest, take_live};
 use crate::opening::{Ignored, RecoveryReport, Replayed, apply, assemble, unreadable_data};
-use crate::{Chunk, Snapshot, Store, StoreError, StoreOptions};
+use crate::{Snapshot, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +14,7 @@ use syncline_device::{AlignedBuf, Completion, Device, FlushTracker, Spawn};
 use syncline_format::batch::Records;
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::COUNTER_MAX;
-use syncline_format::{BLOCK_BYTES, BlockRun, Key};
+use syncline_format::{BLOCK_BYTES, BlockRun};
 use syncline_log::{ReplayError, Window, payload_of, scan, verify_named};
 use syncline_space::Space;
 pub use syncline_tree::Unreadable;
@@ -145,44 +144,9 @@ impl Store {
         let options =
             StoreOptions { read_only: true, node_cache_bytes: NODE_CACHE_BYTES, ..StoreOptions::default() };
         let segment = superblock.log.segment;
-        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, &replayed, segment));
-        *store.layers.write() = Layers {
-            active: replayed.memtable,
-            frozen: None,
-            root: superblock.tree,
-            tree_nodes: superblock.tree_nodes,
-        };
+        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, replayed, segment));
         store.health.end_writing("it is being salvaged");
         Ok((store, salvaged))
-    }
-
-    /// Like [`Store::scan`], but skips lost tree nodes and reports them to `unreadable`. For a
-    /// store that is not written to.
-    pub async fn scan_readable(
-        &self,
-        mut from: Key,
-        to: Key,
-        max_items: usize,
-        unreadable: &mut (dyn FnMut(Unreadable) + Send),
-    ) -> Chunk {
-        loop {
-            let root = self.layers.read().root;
-            let below = self.tree.scan_readable(root, from, to, max_items.max(1), unreadable).await;
-            let limit = match below.items.last() {
-                Some((last, _)) if !below.complete => *last,
-                _ => to,
-            };
-            let layers = self.layers.read();
-            let tree = below.items.into_iter().map(|(key, value)| (key, Some(value)));
-            let (items, cut) =
-                take_live(Newest::new(layers.active.range(from, limit), tree), max_items.max(1));
-            drop(layers);
-            let complete = !cut && limit == to;
-            match limit.next() {
-                Some(next) if items.is_empty() && !complete => from = next,
-                _ => return Chunk { items, complete },
-            }
-        }
     }
 
     /// The smallest object id that was never handed out.

@@ -61,7 +61,7 @@ impl Store {
     /// Moves nodes from behind the new end to places before it.
     async fn move_nodes(self: &Arc<Self>, smaller: Geometry) -> Result<(), StoreError> {
         let end = smaller.usable().end();
-        self.tree.border(end);
+        self.layers.tree().border(end);
         for _ in 0..ROUNDS_MAX {
             self.checkpoint().await?;
             let keys = self.keys_of_nodes_behind(end).await?;
@@ -94,8 +94,8 @@ impl Store {
             };
             let visitor: &mut Visitor<'_> = &mut visit;
             let _pin = self.space.pin();
-            let root = self.layers.read().root;
-            self.tree.walk(root, visitor).await;
+            let root = self.layers.root();
+            self.layers.tree().walk(root, visitor).await;
         }
         match damage {
             Some(damage) => refuse(&format!("{damage}; run 'syncline check --repair'")),

@@ -145,7 +145,7 @@ impl Store {
         report.incomplete |= found.unreadable.is_some() && !superblock.clean;
         report.notes.extend(found.healed().map(|(_, text)| text));
         refuse_contradiction(&found, &options, &mut report)?;
-        let replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
+        let mut replayed = replay(&tracker, &slots, &space, &options, found, &mut report).await?;
         if !options.read_only && replayed.has_no_room() {
             let text = "a generation or a number of the log is too great to be one; run 'syncline check'";
             return Err(StoreError::Damaged(text.into()));
@@ -158,13 +158,9 @@ impl Store {
                 space.allocate(Class::Log, most, LEAST_SEGMENT_BLOCKS, None).ok_or(StoreError::NoSpace)?
             }
         };
-        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, &replayed, segment));
-        *store.layers.write() = Layers {
-            active: replayed.memtable,
-            frozen: None,
-            root: superblock.tree,
-            tree_nodes: superblock.tree_nodes,
-        };
+        let (segments, unsure) =
+            (std::mem::take(&mut replayed.segments), std::mem::take(&mut replayed.unsure));
+        let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, replayed, segment));
         store.counters.replayed_batches.add(report.batches);
         store.counters.replayed_records.add(report.records);
         {
@@ -175,7 +171,6 @@ impl Store {
         if store.options.read_only {
             store.health.end_writing("it was opened read-only");
         }
-        let Replayed { segments, unsure, .. } = replayed;
         Ok((Recovered { store, slots, segments, unsure }, report))
     }
 }
@@ -197,7 +192,8 @@ impl Recovered {
         if store.closing.load(Ordering::Acquire) {
             return Err(StoreError::ReadOnly { reason: "it was closed before it had begun".into() });
         }
-        store.read_what_changes().await?;
+        // Before anything is written, so that an image refused for damaged leaves stays as it was.
+        store.layers.read_what_changes().await?;
         store.begun.store(true, Ordering::Release);
         slots.settle(&store.tracker).await?;
         write_again(&store.tracker, &unsure).await?;
@@ -208,21 +204,6 @@ impl Recovered {
         drop(state);
         store.start_background(&store.spawn);
         Ok(store)
-    }
-}
-
-impl Store {
-    /// Reads the leaves that the first checkpoint changes before anything is written, so that an
-    /// image refused for them stays as it was.
-    async fn read_what_changes(&self) -> Result<(), StoreError> {
-        let (keys, root) = {
-            let layers = self.layers.read();
-            (layers.active.items().keys().copied().collect::<Vec<_>>(), layers.root)
-        };
-        for key in keys {
-            self.tree.get(root, key).await?;
-        }
-        Ok(())
     }
 }
 
@@ -336,7 +317,7 @@ pub(crate) fn assemble(
     spawn: Arc<dyn Spawn>,
     superblock: &Superblock,
     space: Arc<Space>,
-    replayed: &Replayed,
+    replayed: Replayed,
     segment: BlockRun,
 ) -> Store {
     let geometry = superblock.geometry;
@@ -362,13 +343,13 @@ pub(crate) fn assemble(
         objects: replayed.objects,
     };
     let geometry = Arc::new(SharedGeometry::new(geometry));
+    let tree = Tree::of_shared(tracker.clone(), geometry.clone(), options.node_cache_bytes);
     Store {
         spawn,
-        tree: Tree::of_shared(tracker.clone(), geometry.clone(), options.node_cache_bytes),
         tracker,
         geometry,
         space,
-        layers: RwLock::default(),
+        layers: Layers::new(tree, replayed.memtable, superblock.tree, superblock.tree_nodes),
         log: Shown::new(log),
         commit: Shown::new(commit),
         group: Default::default(),

@@ -4,7 +4,6 @@
 use super::recovery::{assemble, load_space};
 use super::replay::Replayed;
 use crate::checkpoint::{Table, read_superblocks, usage};
-use crate::layers::Layers;
 use crate::{Snapshot, SnapshotError, SnapshotUsage, Store, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Claim, Device, FlushTracker, Spawn};
@@ -12,7 +11,6 @@ use syncline_format::Geometry;
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{SpaceRoot, Superblock};
 use syncline_space::{KeptMap, Space};
-use syncline_tree::Difference;
 
 /// How many times superblock and table are read while somebody else changes them.
 const TRIES: u32 = 16;
@@ -65,35 +63,9 @@ async fn show(
     };
     let options = StoreOptions { read_only: true, ..options };
     let (nothing, segment) = (Replayed::nothing(superblock), superblock.log.segment);
-    let store = assemble(tracker, options, spawn, superblock, space, &nothing, segment);
-    *store.layers.write() =
-        Layers { root: superblock.tree, tree_nodes: superblock.tree_nodes, ..Layers::default() };
+    let store = assemble(tracker, options, spawn, superblock, space, nothing, segment);
     store.health.end_writing("it is a snapshot");
     Ok(Arc::new(store))
-}
-
-impl Store {
-    /// Visits the items that differ between this store and `before`, a snapshot of the same image,
-    /// in key order. Reads only the tree nodes that they do not share. Both must be open read-only
-    /// and have nothing in their logs.
-    pub async fn differences(
-        &self,
-        before: &Store,
-        visit: &mut (dyn FnMut(Difference) + Send),
-    ) -> Result<(), StoreError> {
-        let root = |store: &Store| {
-            let layers = store.layers.read();
-            let settled = layers.active.len() == 0 && layers.frozen.is_none() && store.options.read_only;
-            settled.then_some(layers.root)
-        };
-        let (Some(old), Some(new)) = (root(before), root(self)) else {
-            return Err(StoreError::Unusable(
-                "the image was not closed cleanly; mount and unmount it once, or compare two snapshots"
-                    .into(),
-            ));
-        };
-        Ok(self.tree.differences(old, new, visit).await?)
-    }
 }
 
 /// Reads the snapshots of an image, possibly while somebody else writes to it.

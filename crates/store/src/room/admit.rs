@@ -433,7 +433,7 @@ impl Store {
 
     /// Makes freed blocks reusable that only readers kept who are done by now.
     pub(crate) fn collect_freed(&self) {
-        self.space.collect_with(|runs| runs.iter().for_each(|run| self.tree.forget(*run)));
+        self.space.collect_with(|runs| runs.iter().for_each(|run| self.layers.tree().forget(*run)));
     }
 
     /// Waits while memory holds memtables of twice the limit, far more unflushed log and data than
@@ -442,7 +442,7 @@ impl Store {
     async fn throttle(&self, admission: Admission) -> Result<(), StoreError> {
         let passes =
             || self.holds_off_checkpoints() || (admission == Admission::Finish && self.is_leaving_log());
-        let fits = || self.layers.read().memory_bytes() < 2 * self.options.memtable_bytes || passes();
+        let fits = || self.layers.memory_bytes() < 2 * self.options.memtable_bytes || passes();
         // Listening takes memory and a shared lock, so callers that need not wait skip it.
         while !fits() {
             let ended = self.checkpoint_ended.listen();

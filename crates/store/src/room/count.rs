@@ -4,7 +4,7 @@
 //! It is counted twice: in blocks, and in blocks of whole frames, since a node or a log segment
 //! needs several contiguous blocks. When frames get scarce, data takes scattered blocks first.
 
-use crate::layers::Memtable;
+use crate::layers::Sizes;
 use crate::{Canary, ChangeSize, Store};
 use std::sync::atomic::Ordering;
 use syncline_format::Geometry;
@@ -173,16 +173,13 @@ impl Store {
     /// True when the checkpoint in flight, which makes a snapshot, also leaves room for everything
     /// accepted before: the nodes in which that will be named give nothing back any more.
     pub(crate) fn leaves_room_for_accepted(&self, table_blocks: u64) -> bool {
-        let (active, tree_nodes) = {
-            let layers = self.layers.read();
-            (size_of(&layers.active), layers.tree_nodes)
-        };
+        let Sizes { active, tree_nodes, .. } = self.layers.sizes();
         let coming = self.under_way.size().and(self.under_way.lasting()).in_memory();
         let data = self.reserved.load(Ordering::Acquire);
         let segment = LEAST_SEGMENT_BLOCKS.max(self.geometry().node_blocks());
         let whole = segment
             + blocks_to_make_room(self.geometry(), &self.space)
-            + self.checkpoint_blocks(active.and(coming), tree_nodes)
+            + self.checkpoint_blocks(size_of(active).and(coming), tree_nodes)
             + data / DATA_PER_METADATA;
         let least = Free { blocks: whole + data + table_blocks, whole: self.whole_blocks(whole) };
         self.breaks(Canary::NoReserve) || self.space.checkpoint_leaves(least)
@@ -225,18 +222,14 @@ impl Store {
             true => coming.and(self.under_way.lasting()),
             false => coming,
         };
-        let layers = self.layers.read();
-        let active = size_of(&layers.active).and(coming.in_memory());
-        let frozen = layers
-            .frozen
-            .as_ref()
-            .map_or(0, |frozen| self.checkpoint_blocks(size_of(frozen), layers.tree_nodes));
-        self.checkpoint_blocks(active, layers.tree_nodes) + frozen
+        let Sizes { active, frozen, tree_nodes } = self.layers.sizes();
+        let frozen = frozen.map_or(0, |frozen| self.checkpoint_blocks(size_of(frozen), tree_nodes));
+        self.checkpoint_blocks(size_of(active).and(coming.in_memory()), tree_nodes) + frozen
     }
 
     /// Blocks that checkpoints need at most for a change of this size, beside everything else.
     pub fn blocks_to_name(&self, size: ChangeSize) -> u64 {
-        let nodes = self.layers.read().tree_nodes;
+        let nodes = self.layers.root_and_nodes().1;
         let of = |size| self.checkpoint_blocks(size, nodes);
         of(size.in_memory()) - of(ChangeSize::default())
     }
@@ -258,8 +251,8 @@ impl Store {
     }
 }
 
-fn size_of(memtable: &Memtable) -> ChangeSize {
-    ChangeSize { items: memtable.len() as u64, bytes: memtable.bytes() as u64 }
+fn size_of((items, bytes): (usize, usize)) -> ChangeSize {
+    ChangeSize { items: items as u64, bytes: bytes as u64 }
 }
 
 fn checkpoint_blocks(geometry: Geometry, space: &Space, memtable: ChangeSize, tree_nodes: u64) -> u64 {

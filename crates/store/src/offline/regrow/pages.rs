@@ -60,7 +60,7 @@ impl Store {
                 Err(_) => whole = false,
             }
         };
-        self.tree.walk(root, &mut visit).await;
+        self.layers.tree().walk(root, &mut visit).await;
         whole
     }
 }
