@@ -5,14 +5,14 @@ use crate::counters::Counters;
 use crate::health::{Health, Relocate};
 use crate::layers::Layers;
 use crate::log::{Brackets, CommitState, GroupCommit, Inflight, LogState, Shown};
-use crate::room::{Discarding, UnderWay};
+use crate::room::Room;
 use crate::trace::DurableMark;
 use crate::{CountersSnapshot, OpSeq, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};
 use syncline_format::superblock::Superblock;
 use syncline_format::{Geometry, OBJECTS_END, ObjectId, SharedGeometry};
-use syncline_space::{Space, SpaceCounters};
+use syncline_space::SpaceCounters;
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, OnceLock, RwLock};
 
@@ -26,7 +26,7 @@ pub struct Store {
     pub(crate) tracker: Arc<FlushTracker>,
     /// The sizes given by the newest durable superblock, shared with the tree.
     pub(crate) geometry: Arc<SharedGeometry>,
-    pub(crate) space: Arc<Space>,
+    pub(crate) room: Arc<Room>,
     pub(crate) layers: Layers,
     pub(crate) log: Shown<LogState>,
     pub(crate) commit: Shown<CommitState>,
@@ -43,12 +43,6 @@ pub struct Store {
     /// The flush or superblock that made `durable_op` durable; advanced before `durable_op` is.
     pub(crate) durable_mark: Mutex<DurableMark>,
     pub(crate) next_object: AtomicU64,
-    /// Blocks reserved.
-    pub(crate) reserved: AtomicU64,
-    /// Blocks with data that a flush covers and nothing names yet.
-    pub(crate) unnamed_blocks: AtomicU64,
-    /// Changes that are admitted but not committed.
-    pub(crate) under_way: UnderWay,
     /// Wakes the background tasks to check whether something is due.
     pub(crate) wake: Event,
     /// A limit was reached that requires a checkpoint.
@@ -66,7 +60,6 @@ pub struct Store {
     pub(crate) leaving_log: AtomicBool,
     /// Relocates data where the device refuses it.
     pub(crate) relocation: OnceLock<Arc<dyn Relocate>>,
-    pub(crate) discarding: Discarding,
     pub(crate) closing: AtomicBool,
     /// True once the replayed state may be made the new start.
     pub(crate) begun: AtomicBool,
@@ -176,14 +169,14 @@ impl Store {
 
     /// Exact figures of the allocator.
     pub fn space(&self) -> SpaceCounters {
-        self.space.counters()
+        self.room.space().counters()
     }
 
     /// For tests: lets the next `after` allocations pass and fails the `times` allocations that
     /// follow for lack of room. Returns how many were refused since the last call.
     #[doc(hidden)]
     pub fn refuse_allocations(&self, after: u64, times: u64) -> u64 {
-        self.space.refuse_allocations(after, times)
+        self.room.space().refuse_allocations(after, times)
     }
 
     /// The counts since the image was opened.

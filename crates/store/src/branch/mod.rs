@@ -64,7 +64,7 @@ impl Branch {
 
     /// Free blocks of the branch that are not reserved for changes in memory.
     pub fn free_blocks(&self) -> u64 {
-        self.store.space.free_blocks().saturating_sub(self.store.reserved.load(Ordering::Acquire))
+        self.store.room.unreserved_blocks()
     }
 }
 
@@ -96,7 +96,7 @@ impl Store {
     /// Lends a branch up to `blocks` blocks more, as far as there are free ones.
     pub fn lend_more(&self, branch: &mut Branch, blocks: u64) {
         let more = self.lend(branch.end, blocks);
-        branch.store.space.hand_out_also(&more);
+        branch.store.room.space().hand_out_also(&more);
         branch.lent.extend(more);
         branch.lent.sort_unstable();
     }
@@ -106,8 +106,7 @@ impl Store {
         let total = self.geometry().total_blocks;
         // The next checkpoints of this store need room for their log, nodes and maps.
         let kept_back = total / KEPT_BACK_SHARE + 2 * segment_blocks(total);
-        let free = self.space.free_blocks().saturating_sub(self.reserved.load(Ordering::Acquire));
-        free.saturating_sub(kept_back)
+        self.room.unreserved_blocks().saturating_sub(kept_back)
     }
 
     /// Takes free blocks before `end` for a branch.
@@ -117,7 +116,7 @@ impl Store {
         let (mut lent, mut beyond) = (Vec::new(), Vec::new());
         // Others need blocks meanwhile, too.
         while wanted >= LEAST_SEGMENT_BLOCKS && in_vain <= most {
-            let Some(run) = self.space.allocate(Class::Log, wanted, LEAST_SEGMENT_BLOCKS, None) else {
+            let Some(run) = self.room.space().allocate(Class::Log, wanted, LEAST_SEGMENT_BLOCKS, None) else {
                 break;
             };
             // The image may have grown since the branch was made.
@@ -129,7 +128,7 @@ impl Store {
             lent.extend((first.blocks > 0).then_some(first));
             beyond.extend((rest.blocks > 0).then_some(rest));
         }
-        beyond.into_iter().for_each(|run| self.space.give_back(run));
+        beyond.into_iter().for_each(|run| self.room.space().give_back(run));
         lent.sort_unstable();
         lent
     }
@@ -235,7 +234,7 @@ impl Store {
         let rest = kept.without(&branch.lent);
         let adopted = Adopted { snapshot, features: made.features, kept, replaced: None };
         let taken = self.adopt_instead(adopted, replaced).await?;
-        rest.into_iter().for_each(|run| self.space.give_back(run));
+        rest.into_iter().for_each(|run| self.room.space().give_back(run));
         Ok(taken)
     }
 
@@ -305,7 +304,7 @@ impl Store {
         // A superblock that could not be written ends all writing: it may be on the device, and name
         // them.
         if self.writable().is_ok() {
-            lent.into_iter().for_each(|run| self.space.give_back(run));
+            lent.into_iter().for_each(|run| self.room.space().give_back(run));
         }
     }
 

@@ -72,14 +72,14 @@ impl Store {
         let present = self.geometry();
         let geometry = check(self.device().size_bytes(), present, total_blocks)?;
         self.clear_second_copies(geometry).await?;
-        self.space.resize_map(geometry)?;
+        self.room.space().resize_map(geometry)?;
         if self.breaks(Canary::GrowEarly) {
             self.hand_out_new(geometry);
         }
         if let Err(error) = self.run_checkpoint(&mut state, false).await {
             // If the superblock may be on the device after all, nothing is written any more.
             if self.health.writable().is_ok() && !self.breaks(Canary::GrowEarly) {
-                self.space.resize_map(present)?;
+                self.room.space().resize_map(present)?;
             }
             return Err(error);
         }
@@ -87,7 +87,7 @@ impl Store {
         // After this checkpoint both slots give the new size, so nothing needs the blocks at the
         // old end any more.
         self.run_checkpoint(&mut state, false).await?;
-        self.space.give_back(old_tail);
+        self.room.space().give_back(old_tail);
         // Callers that wait for room now find some.
         self.checkpoint_ended.notify(usize::MAX);
         Ok(())
@@ -97,7 +97,7 @@ impl Store {
     /// so.)
     fn hand_out_new(&self, geometry: Geometry) -> BlockRun {
         self.geometry.set_total(geometry.total_blocks);
-        self.space.widen()
+        self.room.space().widen()
     }
 
     /// Zeros the places of the second copies, so that nothing left there by an earlier life of the

@@ -243,7 +243,7 @@ impl Store {
                 for write in started {
                     frozen.sound &= write.wait().await.is_ok();
                 }
-                table.into_iter().for_each(|table| table.undo(&self.space));
+                table.into_iter().for_each(|table| table.undo(&self.room.space()));
                 self.fold_back(frozen, true);
                 return Err(error);
             }
@@ -252,7 +252,7 @@ impl Store {
         let slot = 1 - state.slot;
         if let Err(error) = self.write_slot_patiently(slot, &written.superblock).await {
             // Not undone: that superblock may count.
-            table.into_iter().for_each(|table| table.hold(&self.space, frozen.generation));
+            table.into_iter().for_each(|table| table.hold(&self.room.space(), frozen.generation));
             self.superblock_uncertain(frozen, &error);
             return Err(error);
         }
@@ -322,7 +322,7 @@ impl Store {
         }
         // The current segment continues; the others are not needed once the superblock is durable.
         let current = log.segments.pop();
-        log.segments.drain(..).for_each(|segment| self.space.hold(segment, generation));
+        log.segments.drain(..).for_each(|segment| self.room.space().hold(segment, generation));
         log.segments.extend(current);
         log.bytes_since_freeze = 0;
         commit.generation += 1;
@@ -334,7 +334,7 @@ impl Store {
         let frozen = Frozen {
             generation,
             memtable,
-            space: self.space.freeze(generation),
+            space: self.room.space().freeze(generation),
             log: new_log.as_ref().map_or(end, |new| new.start),
             seq: log.chain.newest_seq(),
             op_seq,
@@ -375,14 +375,14 @@ impl Store {
         let tree_nodes = (tree_nodes + merged.nodes_written)
             .saturating_sub(self.nodes_in(&merged.freed))
             .min(self.geometry().total_blocks);
-        let persisted = self.space.persist(&self.tracker, &mut frozen.space).await?;
+        let persisted = self.room.space().persist(&self.tracker, &mut frozen.space).await?;
         started.extend(persisted.written.iter().map(|written| written.handle.clone()));
         frozen.sound = true;
         let log = if self.breaks(Canary::LogStartsLate) { self.log.lock().chain.end() } else { frozen.log };
         let mut superblock = Superblock {
             generation: frozen.generation,
             // The size that the map it points to was written for.
-            geometry: self.space.map_geometry(),
+            geometry: self.room.space().map_geometry(),
             epoch: frozen.new_log.as_ref().map_or(state.epoch, |new| new.epoch),
             tree: merged.root,
             space: persisted.root,
@@ -395,10 +395,10 @@ impl Store {
             clean,
             ..self.superblock.read().clone()
         };
-        let mut makes_room = !state.is_open || self.space.map_geometry() != self.geometry();
+        let mut makes_room = !state.is_open || self.room.space().map_geometry() != self.geometry();
         if let Some(table) = table {
             makes_room |= table.removes();
-            table.write(&state.table, &mut superblock, &self.space, &self.tracker, started)?;
+            table.write(&state.table, &mut superblock, &self.room.space(), &self.tracker, started)?;
         }
         let table_blocks = table.as_ref().map_or(state.table.blocks.len(), NewTable::blocks) as u64;
         let adds = table.as_ref().is_some_and(NewTable::adds);
@@ -430,15 +430,16 @@ impl Store {
         frozen: &mut Frozen,
     ) -> Result<Merged, StoreError> {
         let allocate = |blocks| self.allocate_nodes(blocks);
-        let merged = self.layers.tree().merge(root, frozen.generation, frozen.memtable.items(), &allocate).await;
+        let merged =
+            self.layers.tree().merge(root, frozen.generation, frozen.memtable.items(), &allocate).await;
         let merged = match merged {
             Ok(merged) => merged,
             Err(failed) => {
-                failed.allocated.into_iter().for_each(|run| self.space.give_back(run));
+                failed.allocated.into_iter().for_each(|run| self.room.space().give_back(run));
                 return Err(failed.error.into());
             }
         };
-        merged.unused.iter().for_each(|run| self.space.give_back(*run));
+        merged.unused.iter().for_each(|run| self.room.space().give_back(*run));
         merged.written.iter().for_each(|written| frozen.space.name(written.run));
         merged.freed.iter().for_each(|run| frozen.space.unname(*run));
         Ok(merged)
@@ -447,10 +448,10 @@ impl Store {
     /// Allocates a run of whole nodes.
     pub(crate) fn allocate_nodes(&self, blocks: u64) -> Option<BlockRun> {
         let node = self.geometry().node_blocks();
-        let run = self.space.allocate(Class::Node, blocks, node, None)?;
+        let run = self.room.space().allocate(Class::Node, blocks, node, None)?;
         let whole = run.blocks / node * node;
         if whole < run.blocks {
-            self.space.give_back(BlockRun::new(run.start + whole, run.blocks - whole));
+            self.room.space().give_back(BlockRun::new(run.start + whole, run.blocks - whole));
         }
         Some(BlockRun::new(run.start, whole))
     }
@@ -465,7 +466,7 @@ impl Store {
     ) {
         state.is_open = true;
         if let Some(table) = table {
-            state.table = self.lab_table(table).adopt(&state.table, &self.space, &frozen.space);
+            state.table = self.lab_table(table).adopt(&state.table, &self.room.space(), &frozen.space);
             self.note_table(&state.table);
         }
         if let Some(new) = frozen.new_log.take() {
@@ -488,7 +489,7 @@ impl Store {
             self.retire(&data);
         }
         let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.layers.tree().forget(*run));
-        self.space.superblock_durable_with(frozen.generation, forget);
+        self.room.space().superblock_durable_with(frozen.generation, forget);
     }
 
     /// Undoes a failed checkpoint: its changes go back under the newer ones and belong to the next
@@ -501,9 +502,9 @@ impl Store {
         match frozen.sound {
             true => {
                 let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.layers.tree().forget(*run));
-                self.space.checkpoint_given_up(frozen.space, forget);
+                self.room.space().checkpoint_given_up(frozen.space, forget);
             }
-            false => self.space.checkpoint_failed(frozen.space),
+            false => self.room.space().checkpoint_failed(frozen.space),
         }
         self.lab_release(frozen.generation);
         let mut log = self.log.lock();
@@ -516,7 +517,7 @@ impl Store {
         if may_seal && let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
             // No batch holds these writes, so rewriting batches would not repeat them if they are
             // lost (rule R6).
-            data.iter().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
+            data.iter().for_each(|data| data.write().rewrite(&self.tracker, &self.room.space()));
             pending.append(std::mem::take(&mut commit.pending));
             commit.pending = pending;
             data.append(&mut commit.writes.take());
@@ -550,7 +551,7 @@ impl Store {
             return Ok(());
         }
         // No discard may be in flight when others get the image.
-        drop(self.discarding.batch.lock().await);
+        drop(self.room.without_discards().await);
         let mut state = self.checkpoint.lock().await;
         if state.is_closed {
             return Ok(());

@@ -428,7 +428,7 @@ impl Store {
         let now = self.geometry();
         let entries = &state.table.entries;
         let maps: Vec<_> = entries.iter().map(|entry| (entry.geometry(now), entry.space)).collect();
-        let exclusive = KeptMap::exclusive(&self.tracker, &maps, &self.space.named_map()).await?;
+        let exclusive = KeptMap::exclusive(&self.tracker, &maps, &self.room.space().named_map()).await?;
         Ok(usage(entries.clone(), exclusive))
     }
 }

@@ -172,8 +172,8 @@ impl Store {
                 if !failed_for_good(data.write()) {
                     return Err(error.into());
                 }
-                self.space.quarantine(data.run());
-                if self.space.names_any(data.run()) {
+                self.room.space().quarantine(data.run());
+                if self.room.space().names_any(data.run()) {
                     let Some(by) = self.relocation.get() else { return Err(error.into()) };
                     tracing::warn!("{error}; placing this data elsewhere");
                     by.relocate(data.run()).await?;
@@ -201,8 +201,8 @@ impl Store {
         let most = self.segment_blocks();
         // The log may not take what the checkpoint that opens it needs.
         let most = if self.has_room_for_log(most) { most } else { LEAST_SEGMENT_BLOCKS };
-        let segment =
-            NewSegment::allocate(&self.space, most, LEAST_SEGMENT_BLOCKS).ok_or(StoreError::NoSpace)?;
+        let segment = NewSegment::allocate(&self.room.space(), most, LEAST_SEGMENT_BLOCKS)
+            .ok_or(StoreError::NoSpace)?;
         let epoch = match self.options.epoch {
             Some(given) => epoch_after(given, self.commit.lock().generation),
             None => rand::random(),
@@ -227,12 +227,12 @@ impl Store {
         };
         if self.group.take_rewrite() {
             // A flush failed, and writes that had completed may be lost with it (rule R6).
-            data.iter().flatten().for_each(|data| data.write().rewrite(&self.tracker, &self.space));
+            data.iter().flatten().for_each(|data| data.write().rewrite(&self.tracker, &self.room.space()));
         }
         for write in logs {
             let _ = write.wait().await;
             if failed_for_good(&write) {
-                self.space.quarantine(write.run);
+                self.room.space().quarantine(write.run);
             }
         }
         for data in data.iter().flatten().chain(frozen.unsealed_data()) {
@@ -255,7 +255,7 @@ impl Store {
             sealed.writes().for_each(|write| write.close());
             left.push(sealed);
         }
-        log.segments.drain(..).for_each(|segment| self.space.hold(segment, generation));
+        log.segments.drain(..).for_each(|segment| self.room.space().hold(segment, generation));
         log.segments.extend(new.segment.take());
         log.chain = chain(&self.options, new.epoch, self.segment_blocks(), new.start, op);
         (log.durable_seq, log.marked_seq, log.bytes_since_freeze) = (seq, seq, 0);

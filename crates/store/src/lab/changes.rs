@@ -93,7 +93,7 @@ impl Store {
     /// Releases the blocks that a failed checkpoint's generation freed, if that is to do harm.
     pub(crate) fn lab_release(&self, generation: u64) {
         if self.breaks(Canary::ReleaseAfterFailure) {
-            self.space.superblock_durable(generation);
+            self.room.space().superblock_durable(generation);
         }
     }
 
@@ -101,15 +101,15 @@ impl Store {
     /// be waited for. The `rest` is what others keep.
     pub(crate) fn lab_drop_snapshot(&self, rest: &KeptMap) {
         if self.breaks(Canary::DropSnapshotEarly) {
-            self.space.keep_only(rest.clone(), 0);
-            self.space.superblock_durable(0);
+            self.room.space().keep_only(rest.clone(), 0);
+            self.room.space().superblock_durable(0);
         }
     }
 
     /// Discards freed blocks that the durable superblock still needs, if that is wanted.
     pub(crate) async fn lab_discard(&self) -> Result<(), StoreError> {
         if self.breaks(Canary::DiscardEarly) {
-            for run in self.space.freed_too_early() {
+            for run in self.room.space().freed_too_early() {
                 self.device().discard_at(run.offset_bytes(), run.len_bytes()).await?;
             }
         }

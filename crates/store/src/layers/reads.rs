@@ -19,12 +19,12 @@ pub struct Chunk {
 impl Store {
     /// The value of `key`.
     pub async fn get(&self, key: Key) -> Result<Option<Bytes>, StoreError> {
-        self.layers.get(&self.space, key).await
+        self.layers.get(&self.room.space(), key).await
     }
 
     /// The value of `key` if it is known without waiting for the device.
     pub fn try_get(&self, key: Key) -> Option<Result<Option<Bytes>, StoreError>> {
-        self.layers.try_get(&self.space, key)
+        self.layers.try_get(&self.room.space(), key)
     }
 
     /// At least one and at most `max_items` items from `from` to `to`, both included, as of one
@@ -35,14 +35,8 @@ impl Store {
 
     /// Scans from the last item at or before `at` that is not before `low`, or from `at` if there is
     /// none. An extent that covers `at` begins there. The chunk may have more items from `low` on.
-    pub async fn scan_near(
-        &self,
-        low: Key,
-        at: Key,
-        to: Key,
-        max_items: usize,
-    ) -> Result<Chunk, StoreError> {
-        self.layers.scan_near(&self.space, low, at, to, max_items).await
+    pub async fn scan_near(&self, low: Key, at: Key, to: Key, max_items: usize) -> Result<Chunk, StoreError> {
+        self.layers.scan_near(&self.room.space(), low, at, to, max_items).await
     }
 
     /// Like [`Store::scan`] from `from` to the end, but reads each tree node on the way from the
@@ -55,7 +49,7 @@ impl Store {
         max_items: usize,
         visit: &mut (dyn FnMut(Result<BlockAddr, Box<Unreadable>>) + Send),
     ) -> Chunk {
-        self.layers.scan_device(&self.space, from, max_items, visit).await
+        self.layers.scan_device(&self.room.space(), from, max_items, visit).await
     }
 
     /// Like [`Store::scan`], but skips lost tree nodes and reports them to `unreadable`. For a
@@ -95,7 +89,7 @@ impl Store {
 
     /// Keeps addresses looked up from now on from being reused, until the pin is dropped (rule R2).
     pub fn pin(&self) -> Pin {
-        self.space.pin()
+        self.room.space().pin()
     }
 
     /// Reads data blocks of an inode and checks them; a mismatch is `Corrupt` (promise P4). That, and a

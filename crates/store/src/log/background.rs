@@ -26,7 +26,7 @@ impl Store {
         spawn.spawn(Box::pin(tend_log(Arc::downgrade(self), spawn.clone())));
         spawn.spawn(Box::pin(tend_checkpoints(Arc::downgrade(self), spawn.clone())));
         if self.options.discard && self.device().discards() {
-            self.space.remember_freed();
+            self.room.space().remember_freed();
             spawn.spawn(Box::pin(tend_discards(Arc::downgrade(self))));
         }
     }
@@ -110,7 +110,7 @@ impl Store {
         drop(commit);
         if !Self::has_room_for_marker(&log) {
             let blocks = self.segment_blocks();
-            self.space.allocate(Class::Log, blocks, blocks, None);
+            self.room.space().allocate(Class::Log, blocks, blocks, None);
             return;
         }
         self.counters.markers.add(1);

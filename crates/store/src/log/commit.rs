@@ -105,14 +105,14 @@ impl Store {
         }
         for (write, part) in &named {
             state.pending.name(part.start, write.checksums_of(*part));
-            self.space.name(*part);
+            self.room.space().name(*part);
             if write.is_covered() {
-                self.unnamed_blocks.fetch_sub(part.blocks, Ordering::AcqRel);
+                self.room.end_unnamed(part.blocks);
             }
         }
         for run in &freed {
             state.pending.free(*run);
-            self.space.unname(*run, self.lab_freed_in(state.generation));
+            self.room.space().unname(*run, self.lab_freed_in(state.generation));
         }
         state.pending.count_objects(objects_delta);
         state.objects = state.objects.saturating_add_signed(objects_delta);

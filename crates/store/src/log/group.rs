@@ -413,7 +413,7 @@ impl Store {
             let log = self.log.lock();
             if self.group.take_rewrite() {
                 let all = log.sealed.iter().flat_map(Sealed::writes);
-                all.for_each(|write| write.rewrite(&self.tracker, &self.space));
+                all.for_each(|write| write.rewrite(&self.tracker, &self.room.space()));
             }
             let wanted = log.sealed.iter().take_while(|sealed| sealed.seq <= seq);
             wanted.flat_map(|sealed| sealed.writes().cloned()).collect()
@@ -424,7 +424,7 @@ impl Store {
         }
         // A write with a flush behind it fails as a flush does: writes that had completed before it
         // are lost with it (rule R6).
-        writes.iter().for_each(|write| write.rewrite_lost(&self.tracker, &self.space));
+        writes.iter().for_each(|write| write.rewrite_lost(&self.tracker, &self.room.space()));
         self.all_completed(&writes).await
     }
 
@@ -448,7 +448,7 @@ impl Store {
             Err(error) => {
                 tracing::warn!("{error}; writing the same bytes there again");
                 self.lab_retry(write);
-                write.retry(&attempt, &self.tracker, &self.space);
+                write.retry(&attempt, &self.tracker, &self.room.space());
                 write.wait().await
             }
             completed => completed,

@@ -180,7 +180,9 @@ impl Store {
             None => Ok(None),
             Some(wanted) => {
                 let most = if self.has_room_for_log(wanted.most) { wanted.most } else { wanted.least };
-                NewSegment::allocate(&self.space, most, wanted.least).map(Some).ok_or(StoreError::NoSpace)
+                NewSegment::allocate(&self.room.space(), most, wanted.least)
+                    .map(Some)
+                    .ok_or(StoreError::NoSpace)
             }
         }
     }
@@ -283,9 +285,9 @@ impl Store {
             return;
         }
         if data.is_covered() {
-            self.unnamed_blocks.fetch_sub(unnamed.iter().map(|part| part.blocks).sum(), Ordering::AcqRel);
+            self.room.end_unnamed(unnamed.iter().map(|part| part.blocks).sum());
         }
-        let (space, write) = (self.space.clone(), data.write().clone());
+        let (space, write) = (self.room.space().clone(), data.write().clone());
         let give_back = move || {
             if failed_for_good(&write) {
                 space.quarantine(write.run);

@@ -5,7 +5,6 @@ use crate::log::Sealed;
 use crate::{DataWrite, Store};
 use std::fmt;
 use syncline_format::BlockRun;
-use syncline_sync::atomic::Ordering;
 
 /// Blocks and bytes that a store holds. They do not change while the store is at rest.
 #[doc(hidden)]
@@ -145,12 +144,12 @@ impl Store {
         if let Some(run) = forgotten.filter(|_| self.health.writable().is_ok()) {
             return Err(format!("the write to {run:?} stays in memory, and nobody knows of it"));
         }
-        let space = self.space.counters();
+        let space = self.room.space().counters();
         Ok(Held {
             free_blocks: space.free,
             pending_free_blocks: space.pending_free,
             named_blocks: space.named,
-            reserved_blocks: self.reserved.load(Ordering::Acquire),
+            reserved_blocks: self.room.reserved(),
             log_blocks: log.segments.iter().map(|segment| segment.blocks).sum(),
             pending_log_bytes: commit.pending.payload_bytes() as u64,
             pending_data_bytes,
@@ -166,14 +165,14 @@ impl Store {
     #[doc(hidden)]
     pub fn audit_blocks(&self) -> Option<Result<(), String>> {
         let state = self.checkpoint.try_lock()?;
-        let _batch = self.discarding.batch.try_lock()?;
+        let _batch = self.room.try_without_discards()?;
         Some(self.compare_books(&state.table.blocks))
     }
 
     fn compare_books(&self, table: &[BlockRun]) -> Result<(), String> {
         let log = self.log.lock();
         let _commit = self.commit.lock();
-        let books = self.space.books();
+        let books = self.room.space().books();
         let mut owners = Owners(vec![Owner::Nobody; books.usable.end() as usize]);
         owners.add(Owner::Named, books.named)?;
         owners.add(Owner::Waiting, books.waiting.iter().copied())?;
@@ -192,7 +191,7 @@ impl Store {
         let is_lost = |block: &usize| live[*block] && !kept[*block] && owners.0[*block] == Owner::Nobody;
         let lost: Vec<usize> = (0..live.len()).filter(is_lost).collect();
         // Data that nothing names yet has no table: its blocks are counted.
-        let unnamed = self.unnamed_blocks.load(Ordering::Acquire);
+        let unnamed = self.room.unnamed_blocks();
         if lost.len() as u64 != unnamed {
             return Err(format!(
                 "{} blocks from {:?} to {:?} are not free and belong to nobody, {unnamed} hold data to be named",

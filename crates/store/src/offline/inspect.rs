@@ -41,11 +41,11 @@ impl Store {
 
     /// The blocks that the space map calls used, ascending, for comparison with what is reachable.
     pub fn named_runs(&self) -> Vec<BlockRun> {
-        self.space.named_runs()
+        self.room.space().named_runs()
     }
 
     /// The pages of the space map itself.
     pub fn space_pages(&self) -> Vec<BlockRun> {
-        self.space.map_runs()
+        self.room.space().map_runs()
     }
 }

@@ -123,7 +123,7 @@ impl Store {
                 let map = [(snapshot.geometry(geometry), snapshot.space)];
                 KeptMap::union(&self.tracker, geometry, &map).await.ok()
             }
-            None => salvaged.space_map.then(|| self.space.named_map()),
+            None => salvaged.space_map.then(|| self.room.space().named_map()),
         });
     }
 

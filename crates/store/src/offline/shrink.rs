@@ -93,7 +93,7 @@ impl Store {
                 Err(error) => damage = Some(error.to_string()),
             };
             let visitor: &mut Visitor<'_> = &mut visit;
-            let _pin = self.space.pin();
+            let _pin = self.room.space().pin();
             let root = self.layers.root();
             self.layers.tree().walk(root, visitor).await;
         }
@@ -113,7 +113,7 @@ impl Store {
             // Also makes a durable superblock say that everything freed behind the end is free
             // (rule R2).
             let table = state.table.blocks.iter().any(|block| block.start >= end);
-            let pages = self.space.move_pages(end, smaller);
+            let pages = self.room.space().move_pages(end, smaller);
             self.run_checkpoint_with(&mut state, false, table.then_some(TableChange::Move)).await?;
             rounds += 1;
             if !table && !pages {
@@ -125,7 +125,7 @@ impl Store {
                 );
             }
         }
-        let behind: u64 = self.space.named_behind(end).iter().map(|run| run.blocks).sum();
+        let behind: u64 = self.room.space().named_behind(end).iter().map(|run| run.blocks).sum();
         if behind > 0 {
             return refuse(&format!(
                 "{behind} blocks behind the new end are in use by nothing known; run 'syncline check --repair'"
@@ -135,7 +135,7 @@ impl Store {
         // must not be taken for a superblock.
         self.clear_second_copies(smaller).await?;
         let generation = self.commit.lock().generation;
-        self.space.narrow_map(smaller, generation)?;
+        self.room.space().narrow_map(smaller, generation)?;
         self.run_checkpoint(&mut state, false).await?;
         self.run_checkpoint(&mut state, false).await?;
         // Both slots give the new size now. Code that looks at the device's end would find the

@@ -13,7 +13,7 @@ use crate::checkpoint::{CheckpointState, ReadSlots, Table, read_superblocks};
 use crate::counters::Counters;
 use crate::layers::Layers;
 use crate::log::{CommitState, LogState, Shown};
-use crate::room::{LEAST_SEGMENT_BLOCKS, first_segment_blocks, segment_blocks};
+use crate::room::{LEAST_SEGMENT_BLOCKS, Room, first_segment_blocks, segment_blocks};
 use crate::trace::DurableMark;
 use crate::{Canary, Store, StoreError, StoreOptions};
 use std::collections::VecDeque;
@@ -199,7 +199,7 @@ impl Recovered {
         write_again(&store.tracker, &unsure).await?;
         // The old log is useless once the first superblock of this epoch is durable (rule R3).
         let generation = store.commit.lock().generation;
-        segments.iter().for_each(|segment| store.space.hold(*segment, generation));
+        segments.iter().for_each(|segment| store.room.space().hold(*segment, generation));
         store.run_checkpoint(&mut state, false).await?;
         drop(state);
         store.start_background(&store.spawn);
@@ -348,7 +348,7 @@ pub(crate) fn assemble(
         spawn,
         tracker,
         geometry,
-        space,
+        room: Room::new(space),
         layers: Layers::new(tree, replayed.memtable, superblock.tree, superblock.tree_nodes),
         log: Shown::new(log),
         commit: Shown::new(commit),
@@ -371,9 +371,6 @@ pub(crate) fn assemble(
         durable_op: AtomicU64::new(replayed.op_seq),
         durable_mark: Mutex::new(mark),
         next_object: AtomicU64::new(replayed.next_object),
-        reserved: AtomicU64::new(0),
-        unnamed_blocks: AtomicU64::new(0),
-        under_way: Default::default(),
         wake: Event::new(),
         checkpoint_due: AtomicBool::new(false),
         checkpoint_ended: Event::new(),
@@ -382,7 +379,6 @@ pub(crate) fn assemble(
         leaving: syncline_sync::asynchronous::Mutex::new(()),
         leaving_log: AtomicBool::new(false),
         relocation: Default::default(),
-        discarding: Default::default(),
         closing: AtomicBool::new(false),
         begun: AtomicBool::new(false),
         part_of_stream: AtomicBool::new(false),

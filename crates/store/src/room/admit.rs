@@ -1,6 +1,7 @@
 //! Admission: how long a change waits before it begins, and how much space it may still take.
 
-use super::count::Room;
+use super::Room;
+use super::count::Headroom;
 use crate::layers::ITEM_OVERHEAD_BYTES;
 use crate::{Ablation, Canary, Store, StoreError};
 use futures_lite::future::or;
@@ -67,7 +68,7 @@ impl ChangeSize {
 /// Changes that are admitted but not committed yet: the next checkpoint will need room for them
 /// too.
 #[derive(Default)]
-pub(crate) struct UnderWay {
+pub(super) struct UnderWay {
     items: AtomicU64,
     bytes: AtomicU64,
     /// Items of changes that wait for a write-back and end at no predictable time.
@@ -98,12 +99,12 @@ impl UnderWay {
     }
 
     /// Changes that wait for a write-back.
-    pub(crate) fn lasting(&self) -> ChangeSize {
+    pub(super) fn lasting(&self) -> ChangeSize {
         ChangeSize { items: self.lasting.load(Ordering::Acquire), bytes: 0 }
     }
 
     /// All other changes together.
-    pub(crate) fn size(&self) -> ChangeSize {
+    pub(super) fn size(&self) -> ChangeSize {
         ChangeSize { items: self.items.load(Ordering::Acquire), bytes: self.bytes.load(Ordering::Acquire) }
     }
 }
@@ -111,31 +112,31 @@ impl UnderWay {
 /// Room for one change. Dropped after the commit, or when the change is given up.
 #[must_use = "the room is kept for as long as this lives"]
 pub struct Admitted {
-    store: Arc<Store>,
+    room: Arc<Room>,
     /// `None` once the room has been given back.
     size: Option<ChangeSize>,
 }
 
 impl Admitted {
-    fn begin(store: &Arc<Store>, size: ChangeSize) -> Self {
-        store.under_way.items.fetch_add(size.items, Ordering::AcqRel);
-        store.under_way.bytes.fetch_add(size.bytes, Ordering::AcqRel);
-        store.under_way.begins.fetch_add(1, Ordering::AcqRel);
-        Self { store: store.clone(), size: Some(size) }
+    fn begin(room: &Arc<Room>, size: ChangeSize) -> Self {
+        room.under_way.items.fetch_add(size.items, Ordering::AcqRel);
+        room.under_way.bytes.fetch_add(size.bytes, Ordering::AcqRel);
+        room.under_way.begins.fetch_add(1, Ordering::AcqRel);
+        Self { room: room.clone(), size: Some(size) }
     }
 
     /// Gives the room back before the change has begun. Waiters for ended changes need not hear of
     /// it, least of all the caller.
     fn withdraw(mut self) {
-        self.store.under_way.begins.fetch_sub(1, Ordering::AcqRel);
+        self.room.under_way.begins.fetch_sub(1, Ordering::AcqRel);
         self.give_back();
     }
 
     /// Gives the room back; false if that was done before.
     fn give_back(&mut self) -> bool {
         let Some(ChangeSize { items, bytes }) = self.size.take() else { return false };
-        self.store.under_way.items.fetch_sub(items, Ordering::AcqRel);
-        self.store.under_way.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.room.under_way.items.fetch_sub(items, Ordering::AcqRel);
+        self.room.under_way.bytes.fetch_sub(bytes, Ordering::AcqRel);
         true
     }
 }
@@ -143,7 +144,7 @@ impl Admitted {
 impl Drop for Admitted {
     fn drop(&mut self) {
         if self.give_back() {
-            self.store.under_way.tell_end();
+            self.room.under_way.tell_end();
         }
     }
 }
@@ -162,12 +163,12 @@ struct Turn<'a> {
 
 /// Room for the nodes that change when a file's dirty data is named, held until it is dropped. The
 /// room is counted only while there is a snapshot, but it is tracked before one exists.
-pub(crate) struct Names(Arc<Store>);
+pub(super) struct Names(Arc<Room>);
 
 impl Names {
-    pub(crate) fn begin(store: &Arc<Store>) -> Self {
-        store.under_way.lasting.fetch_add(1, Ordering::AcqRel);
-        Self(store.clone())
+    pub(super) fn begin(room: &Arc<Room>) -> Self {
+        room.under_way.lasting.fetch_add(1, Ordering::AcqRel);
+        Self(room.clone())
     }
 }
 
@@ -206,7 +207,7 @@ const READERS_END_PAUSE: Duration = Duration::from_millis(10);
 
 /// Whether a caller that finds no room waits for changes that others have begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Others {
+pub(super) enum Others {
     AreAwaited,
     AreNotAwaited,
 }
@@ -259,7 +260,7 @@ impl Store {
 
     /// Promises room to a change that will be committed in any case, whether or not there is room.
     pub fn promise(self: &Arc<Self>, size: ChangeSize) -> Admitted {
-        Admitted::begin(self, size)
+        Admitted::begin(&self.room, size)
     }
 
     /// Waits until there is room for another change of this size.
@@ -269,8 +270,8 @@ impl Store {
         others: Others,
     ) -> Result<Admitted, StoreError> {
         // Promise the room before checking it, so that two concurrent callers both see each other.
-        let admitted = Admitted::begin(self, size);
-        if self.room().holds(0) || self.holds_off_checkpoints() {
+        let admitted = Admitted::begin(&self.room, size);
+        if self.headroom().holds(0) || self.holds_off_checkpoints() {
             return Ok(admitted);
         }
         admitted.withdraw();
@@ -278,7 +279,7 @@ impl Store {
         if let Some(admitted) = self.admit_in_turn(&mut turn, size, others, |room| room.holds(0)).await? {
             return Ok(admitted);
         }
-        let admitted = Admitted::begin(self, size);
+        let admitted = Admitted::begin(&self.room, size);
         // This promise must not wait for itself.
         self.find_room(0, Others::AreNotAwaited).await?;
         Ok(admitted)
@@ -290,13 +291,13 @@ impl Store {
         admission: Admission,
         size: ChangeSize,
     ) -> Result<Admitted, StoreError> {
-        let admitted = Admitted::begin(self, size);
-        let room = self.room();
+        let admitted = Admitted::begin(&self.room, size);
+        let room = self.headroom();
         if room.least() >= 0 || self.holds_off_checkpoints() {
             return Ok(admitted);
         }
         self.ask_for_checkpoint();
-        let enough = |room: Room| room.and(self.floor_blocks() / 2).least() >= 0;
+        let enough = |room: Headroom| room.and(self.floor_blocks() / 2).least() >= 0;
         if enough(room) {
             return Ok(admitted);
         }
@@ -305,7 +306,7 @@ impl Store {
         let passes = match admission {
             Admission::Finish => true,
             Admission::Change => false,
-            _ => !self.space.keeps_any(),
+            _ => !self.room.space.keeps_any(),
         };
         // Memory already needs the rest in the worst case; a checkpoint gives back whatever it
         // needs less than that.
@@ -315,11 +316,11 @@ impl Store {
             false => self.checkpoint_beside_others().await,
         };
         self.health.writable()?;
-        if passes || enough(self.room()) {
+        if passes || enough(self.headroom()) {
             return Ok(admitted);
         }
         self.wait_for_readers(enough).await;
-        if enough(self.room()) {
+        if enough(self.headroom()) {
             return Ok(admitted);
         }
         admitted.withdraw();
@@ -342,9 +343,9 @@ impl Store {
     /// callers that wait in vain time out side by side and not one after the other.
     async fn take_turn(&self) -> Turn<'_> {
         let over = self.spawn.sleep(OTHERS_END_MAX);
-        match self.under_way.turn.try_lock() {
+        match self.room.under_way.turn.try_lock() {
             Some(in_vain) => Turn { in_vain, over, is_whole: true },
-            None => Turn { in_vain: self.under_way.turn.lock().await, over, is_whole: false },
+            None => Turn { in_vain: self.room.under_way.turn.lock().await, over, is_whole: false },
         }
     }
 
@@ -358,23 +359,23 @@ impl Store {
         turn: &mut Turn<'_>,
         size: ChangeSize,
         others: Others,
-        enough: impl Fn(Room) -> bool,
+        enough: impl Fn(Headroom) -> bool,
     ) -> Result<Option<Admitted>, StoreError> {
-        let ends = || self.under_way.ends.load(Ordering::Acquire);
+        let ends = || self.room.under_way.ends.load(Ordering::Acquire);
         let waits = others == Others::AreAwaited && *turn.in_vain != Some(ends());
         let mut checkpointed = false;
         loop {
-            let admitted = Admitted::begin(self, size);
-            if enough(self.room()) {
+            let admitted = Admitted::begin(&self.room, size);
+            if enough(self.headroom()) {
                 return Ok(Some(admitted));
             }
-            if !enough(self.room_with(size)) {
+            if !enough(self.headroom_with(size)) {
                 return Ok(None);
             }
             admitted.withdraw();
             self.require_open()?;
-            let ended = self.under_way.ended.listen();
-            if enough(self.room_with(self.under_way.size().and(size))) {
+            let ended = self.room.under_way.ended.listen();
+            if enough(self.headroom_with(self.room.under_way.size().and(size))) {
                 continue;
             }
             if !checkpointed {
@@ -420,11 +421,11 @@ impl Store {
 
     /// Waits until there is `enough` room, if only readers stand in the way by keeping freed blocks
     /// that they are reading. The wait is short: a reader may need a lease that the caller holds.
-    async fn wait_for_readers(&self, enough: impl Fn(Room) -> bool) {
+    async fn wait_for_readers(&self, enough: impl Fn(Headroom) -> bool) {
         for _ in 0..READERS_END_ROUNDS {
             self.collect_freed();
-            let room = self.room();
-            if enough(room) || !enough(room.and(self.space.kept_by_readers())) {
+            let room = self.headroom();
+            if enough(room) || !enough(room.and(self.room.space.kept_by_readers())) {
                 return;
             }
             self.spawn.sleep(READERS_END_PAUSE).await;
@@ -433,7 +434,7 @@ impl Store {
 
     /// Makes freed blocks reusable that only readers kept who are done by now.
     pub(crate) fn collect_freed(&self) {
-        self.space.collect_with(|runs| runs.iter().for_each(|run| self.layers.tree().forget(*run)));
+        self.room.space.collect_with(|runs| runs.iter().for_each(|run| self.layers.tree().forget(*run)));
     }
 
     /// Waits while memory holds memtables of twice the limit, far more unflushed log and data than
@@ -503,9 +504,9 @@ impl Store {
     }
 
     /// Waits until `blocks` could be reserved, taking checkpoints to release freed blocks.
-    pub(crate) async fn find_room(&self, blocks: u64, others: Others) -> Result<(), StoreError> {
+    pub(super) async fn find_room(&self, blocks: u64, others: Others) -> Result<(), StoreError> {
         for _ in 0..CHECKPOINTS_FOR_ROOM {
-            if self.room().holds(blocks) {
+            if self.headroom().holds(blocks) {
                 return Ok(());
             }
             self.health.writable()?;
@@ -517,28 +518,29 @@ impl Store {
         // such a change may need a lease that the caller holds. If they are the same for which
         // somebody waited in vain, nobody waits again: on a full image hundreds of writes to one
         // file may come one after the other.
-        let moves = || self.under_way.moves() + 1;
-        let others = match self.under_way.soon_in_vain.load(Ordering::Acquire) == moves() {
+        let moves = || self.room.under_way.moves() + 1;
+        let others = match self.room.under_way.soon_in_vain.load(Ordering::Acquire) == moves() {
             true => Others::AreNotAwaited,
             false => others,
         };
         let mut over = self.spawn.sleep(OTHERS_END_SOON_MAX);
         loop {
-            let ended = self.under_way.ended.listen();
-            if self.room().holds(blocks) {
+            let ended = self.room.under_way.ended.listen();
+            if self.headroom().holds(blocks) {
                 return Ok(());
             }
-            let waits = others == Others::AreAwaited && self.room_with(ChangeSize::default()).holds(blocks);
+            let waits =
+                others == Others::AreAwaited && self.headroom_with(ChangeSize::default()).holds(blocks);
             if !waits {
                 break;
             }
             if !self.before(&mut over, ended, OTHERS_END_SOON_PAUSE).await {
-                self.under_way.soon_in_vain.store(moves(), Ordering::Release);
+                self.room.under_way.soon_in_vain.store(moves(), Ordering::Release);
                 break;
             }
         }
         // Some blocks may be unavailable just while they are being discarded.
-        let _batch = self.discarding.batch.lock().await;
-        if self.room().holds(blocks) { Ok(()) } else { Err(StoreError::NoSpace) }
+        let _batch = self.room.discarding.batch.lock().await;
+        if self.headroom().holds(blocks) { Ok(()) } else { Err(StoreError::NoSpace) }
     }
 }

@@ -6,7 +6,6 @@
 
 use crate::layers::Sizes;
 use crate::{Canary, ChangeSize, Store};
-use std::sync::atomic::Ordering;
 use syncline_format::Geometry;
 use syncline_space::{Free, Space};
 
@@ -25,7 +24,7 @@ const LITTLE: u64 = 4;
 
 /// Free blocks minus promised and reserved ones; negative while these are drawn on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct Headroom {
     blocks: i64,
     /// Like `blocks`, for the blocks that must lie in whole frames.
     whole: i64,
@@ -40,7 +39,7 @@ pub(crate) struct Room {
     left: u64,
 }
 
-impl Room {
+impl Headroom {
     /// The room if `blocks` of the reserve may be used as well.
     pub(crate) fn and(self, blocks: u64) -> Self {
         Self { blocks: self.blocks + blocks as i64, whole: self.whole + blocks as i64, ..self }
@@ -93,18 +92,18 @@ impl Room {
 
 impl Store {
     /// How much may still be promised.
-    pub(crate) fn room(&self) -> Room {
-        self.room_with(self.under_way.size())
+    pub(crate) fn headroom(&self) -> Headroom {
+        self.headroom_with(self.room.under_way.size())
     }
 
     /// The room if the changes under way were only `coming`.
-    pub(crate) fn room_with(&self, coming: ChangeSize) -> Room {
+    pub(crate) fn headroom_with(&self, coming: ChangeSize) -> Headroom {
         let reserve = self.reserve_blocks(coming);
         let free = self.free_beside_whole(reserve);
-        let data = self.reserved.load(Ordering::Acquire);
+        let data = self.room.reserved();
         let names = data / DATA_PER_METADATA;
-        let frame = self.space.frame_blocks();
-        let room = Room {
+        let frame = self.room.space.frame_blocks();
+        let room = Headroom {
             blocks: free.blocks as i64 - (data + names + reserve) as i64,
             whole: free.whole as i64 - (self.whole_blocks(reserve) + names) as i64,
             promised: data,
@@ -112,16 +111,16 @@ impl Store {
             frame,
             left: self.whole_blocks(FRAMES_FOR_GROWTH * frame + self.segment_blocks()),
         };
-        Room { whole: room.whole - room.broken_by(data) as i64, ..room }
+        Headroom { whole: room.whole - room.broken_by(data) as i64, ..room }
     }
 
     /// Free blocks, while as much of `reserve` as necessary is kept in whole frames.
     fn free_beside_whole(&self, reserve: u64) -> Free {
         if self.breaks(Canary::ScatteredRoom) {
-            let blocks = self.space.free_blocks();
+            let blocks = self.room.space.free_blocks();
             return Free { blocks, whole: blocks };
         }
-        self.space.keep_whole(self.whole_blocks(reserve))
+        self.room.space.keep_whole(self.whole_blocks(reserve))
     }
 
     /// The part of these reserved blocks that must lie in whole frames.
@@ -135,14 +134,14 @@ impl Store {
     /// True when the log may take `blocks`: enough remains for promised data, for the checkpoint of
     /// what is in memory, and for a segment for the recovery that may come before it.
     pub(crate) fn has_room_for_log(&self, blocks: u64) -> bool {
-        self.has_room_for_log_with(self.under_way.size(), blocks)
+        self.has_room_for_log_with(self.room.under_way.size(), blocks)
     }
 
     /// Like `has_room_for_log`, if the changes under way were only `coming`.
     pub(crate) fn has_room_for_log_with(&self, coming: ChangeSize, blocks: u64) -> bool {
         let needed = self.needed_blocks(coming) + self.segment_blocks();
         let free = self.free_beside_whole(self.reserve_blocks(coming));
-        let promised = self.reserved.load(Ordering::Acquire) + needed + blocks;
+        let promised = self.room.reserved() + needed + blocks;
         self.breaks(Canary::NoReserve)
             || free.blocks >= promised && free.whole >= self.whole_blocks(needed + blocks)
     }
@@ -151,9 +150,9 @@ impl Store {
     /// who make room: half of the floor, or all of it with snapshots, which may keep replaced
     /// blocks.
     pub fn has_room_to_spare(&self) -> bool {
-        match self.space.keeps_any() {
-            true => self.room().holds(0),
-            false => self.room().and(self.floor_blocks() / 2).least() >= 0,
+        match self.room.space.keeps_any() {
+            true => self.headroom().holds(0),
+            false => self.headroom().and(self.floor_blocks() / 2).least() >= 0,
         }
     }
 
@@ -163,26 +162,26 @@ impl Store {
     /// Removing a snapshot writes a new table of about as many blocks as the present one.
     pub(crate) fn leaves_room_to_open(&self, table_blocks: u64) -> bool {
         let segment = LEAST_SEGMENT_BLOCKS.max(self.geometry().node_blocks());
-        let whole = segment + blocks_to_make_room(self.geometry(), &self.space);
+        let whole = segment + blocks_to_make_room(self.geometry(), &self.room.space);
         let least = Free { blocks: whole + table_blocks, whole: self.whole_blocks(whole) };
         self.breaks(Canary::NoReserve)
-            || self.space.checkpoint_gives_what_it_takes()
-            || self.space.checkpoint_leaves(least)
+            || self.room.space.checkpoint_gives_what_it_takes()
+            || self.room.space.checkpoint_leaves(least)
     }
 
     /// True when the checkpoint in flight, which makes a snapshot, also leaves room for everything
     /// accepted before: the nodes in which that will be named give nothing back any more.
     pub(crate) fn leaves_room_for_accepted(&self, table_blocks: u64) -> bool {
         let Sizes { active, tree_nodes, .. } = self.layers.sizes();
-        let coming = self.under_way.size().and(self.under_way.lasting()).in_memory();
-        let data = self.reserved.load(Ordering::Acquire);
+        let coming = self.room.under_way.size().and(self.room.under_way.lasting()).in_memory();
+        let data = self.room.reserved();
         let segment = LEAST_SEGMENT_BLOCKS.max(self.geometry().node_blocks());
         let whole = segment
-            + blocks_to_make_room(self.geometry(), &self.space)
+            + blocks_to_make_room(self.geometry(), &self.room.space)
             + self.checkpoint_blocks(size_of(active).and(coming), tree_nodes)
             + data / DATA_PER_METADATA;
         let least = Free { blocks: whole + data + table_blocks, whole: self.whole_blocks(whole) };
-        self.breaks(Canary::NoReserve) || self.space.checkpoint_leaves(least)
+        self.breaks(Canary::NoReserve) || self.room.space.checkpoint_leaves(least)
     }
 
     /// Blocks that ordinary writers can still get: free now or after the next checkpoint, minus
@@ -193,11 +192,11 @@ impl Store {
 
     /// True when a good part of the room becomes free only with the next checkpoint.
     pub(crate) fn has_room_after_checkpoint_only(&self) -> bool {
-        self.space.counters().pending_free as i64 > self.room().blocks / 16
+        self.room.space.counters().pending_free as i64 > self.headroom().blocks / 16
     }
 
-    fn room_after_checkpoint(&self) -> Room {
-        self.room().and(self.space.counters().pending_free)
+    fn room_after_checkpoint(&self) -> Headroom {
+        self.headroom().and(self.room.space.counters().pending_free)
     }
 
     /// Like `available_blocks`, minus the metadata that this many data blocks need: the blocks that
@@ -218,8 +217,8 @@ impl Store {
     /// Blocks that checkpoints may need for the changes in memory and for those under way.
     fn needed_blocks(&self, coming: ChangeSize) -> u64 {
         // If no snapshot keeps blocks, a checkpoint that only names data gives back what it takes.
-        let coming = match self.space.keeps_any() {
-            true => coming.and(self.under_way.lasting()),
+        let coming = match self.room.space.keeps_any() {
+            true => coming.and(self.room.under_way.lasting()),
             false => coming,
         };
         let Sizes { active, frozen, tree_nodes } = self.layers.sizes();
@@ -242,7 +241,7 @@ impl Store {
     /// Blocks that a checkpoint of a memtable of this size may need in the worst case: every
     /// touched leaf is rewritten, with its parents, and additions fill new nodes only half.
     fn checkpoint_blocks(&self, memtable: ChangeSize, tree_nodes: u64) -> u64 {
-        checkpoint_blocks(self.geometry(), &self.space, memtable, tree_nodes)
+        checkpoint_blocks(self.geometry(), &self.room.space, memtable, tree_nodes)
     }
 
     /// Blocks of a log segment: 4 MiB, less on a small image.
@@ -290,7 +289,7 @@ mod tests {
 
     #[test]
     fn data_that_finds_no_place_apart_breaks_a_frame() {
-        let room = |whole| Room { blocks: 100, whole, promised: 2, apart: 5, frame: 16, left: 64 };
+        let room = |whole| Headroom { blocks: 100, whole, promised: 2, apart: 5, frame: 16, left: 64 };
         assert!(room(4).holds(3));
         let least = 16 + 4 + 64;
         assert!(!room(least - 1).holds(4));
@@ -302,7 +301,7 @@ mod tests {
         for blocks in -10..3000 {
             for whole in [-1, 0, 3, 4, 5, 20, 21, blocks / 17, blocks] {
                 for (promised, apart) in [(0, 0), (1, 0), (15, 100), (16, 20), (1000, 999), (1000, 3000)] {
-                    let room = Room { blocks, whole, promised, apart, frame: 16, left: 70 };
+                    let room = Headroom { blocks, whole, promised, apart, frame: 16, left: 70 };
                     let most = room.data_blocks();
                     assert!(most == 0 || room.holds(most), "{room:?}: {most}");
                     assert!(!room.holds(most + 1), "{room:?}: {most}");

@@ -1,4 +1,5 @@
-//! Room: which blocks are free, and how many of them are promised to changes and to data.
+//! Room: which blocks are free, and how many of them are promised to changes and to data. Others
+//! ask whether they may begin, get blocks, and give blocks back.
 
 mod admit;
 mod count;
@@ -9,6 +10,72 @@ mod unnamed;
 pub use admit::{Admission, Admitted, Backlog, ChangeSize};
 pub use reserve::Reservation;
 
-pub(crate) use admit::UnderWay;
 pub(crate) use count::{LEAST_SEGMENT_BLOCKS, first_segment_blocks, segment_blocks};
-pub(crate) use trim::{Discarding, tend_discards};
+pub(crate) use trim::tend_discards;
+
+use admit::UnderWay;
+use std::sync::Arc;
+use syncline_space::Space;
+use syncline_sync::asynchronous::MutexGuard;
+use syncline_sync::atomic::{AtomicU64, Ordering};
+use trim::Discarding;
+
+/// The blocks of an image, and the promises made of them.
+pub(crate) struct Room {
+    space: Arc<Space>,
+    /// Blocks reserved.
+    reserved: AtomicU64,
+    /// Blocks with data that a flush covers and nothing names yet.
+    unnamed_blocks: AtomicU64,
+    /// Changes that are admitted but not committed.
+    under_way: UnderWay,
+    discarding: Discarding,
+}
+
+impl Room {
+    /// The room of an image whose free blocks are those of `space`, with nothing promised.
+    pub(crate) fn new(space: Arc<Space>) -> Arc<Self> {
+        Arc::new(Self {
+            space,
+            reserved: AtomicU64::new(0),
+            unnamed_blocks: AtomicU64::new(0),
+            under_way: UnderWay::default(),
+            discarding: Discarding::default(),
+        })
+    }
+
+    /// The allocator: hands out blocks, holds freed ones until they are reusable, and keeps the map.
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// Blocks reserved for data.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
+    }
+
+    /// Free blocks that are not reserved.
+    pub(crate) fn unreserved_blocks(&self) -> u64 {
+        self.space.free_blocks().saturating_sub(self.reserved())
+    }
+
+    /// Blocks with data that a flush covers and nothing names yet.
+    pub(crate) fn unnamed_blocks(&self) -> u64 {
+        self.unnamed_blocks.load(Ordering::Acquire)
+    }
+
+    /// Notes that so many of these blocks are named or given back now.
+    pub(crate) fn end_unnamed(&self, blocks: u64) {
+        self.unnamed_blocks.fetch_sub(blocks, Ordering::AcqRel);
+    }
+
+    /// Waits until no discard is in flight; none begins while the result lives.
+    pub(crate) async fn without_discards(&self) -> MutexGuard<'_, ()> {
+        self.discarding.batch.lock().await
+    }
+
+    /// Like `without_discards`; `None` if a discard is in flight.
+    pub(crate) fn try_without_discards(&self) -> Option<MutexGuard<'_, ()>> {
+        self.discarding.batch.try_lock()
+    }
+}

@@ -1,5 +1,6 @@
 //! Blocks reserved for data before it is written, and how they are used or given back.
 
+use super::Room;
 use super::admit::{Names, Others};
 use crate::{DataWrite, Store, StoreError};
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use syncline_space::Class;
 /// Blocks reserved for data that will be allocated later; gives back the unused ones when dropped.
 #[derive(Default)]
 pub struct Reservation {
-    store: Option<Arc<Store>>,
+    room: Option<Arc<Room>>,
     blocks: u64,
     /// Room for the nodes in which the first of these blocks will be named, if the blocks' own
     /// share does not include it.
@@ -26,7 +27,7 @@ impl Reservation {
 
     /// Reserves room only for the nodes in which a file's dirty data will be named, and no blocks.
     pub fn of_names(store: &Arc<Store>) -> Self {
-        Self { store: None, blocks: 0, names: Some(Names::begin(store)) }
+        Self { room: None, blocks: 0, names: Some(Names::begin(&store.room)) }
     }
 
     /// True when it includes room for names.
@@ -38,8 +39,8 @@ impl Reservation {
     pub fn merge(&mut self, mut other: Reservation) {
         self.blocks += std::mem::take(&mut other.blocks);
         self.names = self.names.take().or(other.names.take());
-        if self.store.is_none() {
-            self.store = other.store.take();
+        if self.room.is_none() {
+            self.room = other.room.take();
         }
     }
 
@@ -47,13 +48,13 @@ impl Reservation {
     pub fn split(&mut self, blocks: u64) -> Reservation {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
-        Reservation { store: self.store.clone(), blocks, names: None }
+        Reservation { room: self.room.clone(), blocks, names: None }
     }
 
     fn spend(&mut self, blocks: u64) {
         self.blocks -= blocks;
-        if let Some(store) = &self.store {
-            store.reserved.fetch_sub(blocks, Ordering::AcqRel);
+        if let Some(room) = &self.room {
+            room.reserved.fetch_sub(blocks, Ordering::AcqRel);
         }
     }
 }
@@ -68,13 +69,13 @@ impl Store {
     /// True when there are snapshots, which may keep replaced blocks: then a checkpoint need not
     /// make room for the next one.
     pub fn keeps_replaced(&self) -> bool {
-        self.space.keeps_any()
+        self.room.space.keeps_any()
     }
 
     /// True when `blocks` more are left beyond all promises and the reserve. For optional uses that
     /// could do with less.
     pub fn is_roomy(&self, blocks: u64) -> bool {
-        self.room().holds(blocks)
+        self.headroom().holds(blocks)
     }
 
     /// Reserves `blocks` data blocks and what naming them costs, if there is room now.
@@ -92,7 +93,7 @@ impl Store {
     /// checkpoint: leaves half of the floor to those who make room. `None` with snapshots, which
     /// may keep the replaced blocks.
     pub fn try_reserve_to_replace(self: &Arc<Self>, blocks: u64) -> Option<Reservation> {
-        if self.space.keeps_any() {
+        if self.room.space.keeps_any() {
             return None;
         }
         self.try_reserve_with(blocks, self.floor_blocks() / 2)
@@ -105,8 +106,8 @@ impl Store {
         let reservation = self.set_aside(blocks);
         // The blocks just promised, and their names, are already deducted.
         let fits = match of_reserve {
-            0 => self.room().holds_growth(),
-            _ => self.room().and(of_reserve).holds(0),
+            0 => self.headroom().holds_growth(),
+            _ => self.headroom().and(of_reserve).holds(0),
         };
         // Whoever applies a transaction has found the room before. During a standstill a writer without
         // room gets none: he can try again after it.
@@ -115,15 +116,15 @@ impl Store {
     }
 
     fn set_aside(self: &Arc<Self>, blocks: u64) -> Reservation {
-        self.reserved.fetch_add(blocks, Ordering::AcqRel);
-        Reservation { store: Some(self.clone()), blocks, names: None }
+        self.room.reserved.fetch_add(blocks, Ordering::AcqRel);
+        Reservation { room: Some(self.room.clone()), blocks, names: None }
     }
 
     /// Reserves blocks that there must be room for, without checking: blocks reserved before the
     /// image was unmounted or the power failed, or a share of blocks that have just been reserved.
     /// (If there are fewer free blocks, which is damage, it reserves those.)
     pub fn reserve_again(self: &Arc<Self>, blocks: u64) -> Reservation {
-        let blocks = blocks.min(self.space.free_blocks());
+        let blocks = blocks.min(self.room.space.free_blocks());
         self.set_aside(blocks)
     }
 
@@ -163,14 +164,14 @@ impl Store {
         near: Option<BlockAddr>,
     ) -> Result<BlockRun, StoreError> {
         let want = want.min(from.blocks()).max(1);
-        let run = self.space.allocate(Class::Data, want, 1, near).ok_or(StoreError::NoSpace)?;
+        let run = self.room.space.allocate(Class::Data, want, 1, near).ok_or(StoreError::NoSpace)?;
         from.spend(run.blocks.min(from.blocks()));
         Ok(run)
     }
 
     /// Gives back blocks that were allocated and never written.
     pub fn give_back(&self, run: BlockRun) {
-        self.space.give_back(run);
+        self.room.space.give_back(run);
     }
 
     /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated

@@ -30,10 +30,10 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The state of discarding.
 #[derive(Default)]
-pub(crate) struct Discarding {
+pub(super) struct Discarding {
     /// Held while blocks are withheld from writers, so that a writer that finds no room can wait
     /// for them.
-    pub(crate) batch: syncline_sync::asynchronous::Mutex<()>,
+    pub(super) batch: syncline_sync::asynchronous::Mutex<()>,
     /// Blocks that became free and are still to be discarded. The lock is held while discarding, so
     /// the next holder finds the earlier ones discarded.
     sweep: syncline_sync::asynchronous::Mutex<VecDeque<BlockRun>>,
@@ -66,7 +66,7 @@ impl Store {
         let end = (bytes.end / block).min(usable.end());
         let mut trimmed = 0;
         let whole = BlockRun::new(start, end.saturating_sub(start));
-        for run in self.space.free_runs(whole, min_bytes.div_ceil(block)) {
+        for run in self.room.space.free_runs(whole, min_bytes.div_ceil(block)) {
             // The minimum length applies to whole runs, but only a part is withheld at a time, so
             // that writers find room meanwhile.
             for piece in run.pieces(BATCH_BLOCKS) {
@@ -81,13 +81,13 @@ impl Store {
     /// Discards blocks freed since the last call, until the timer `over` ends; without a timer (in
     /// the background), until an unmount begins.
     async fn discard_freed(&self, mut over: Option<Sleep>) -> Result<(), StoreError> {
-        let mut left = self.discarding.sweep.lock().await;
+        let mut left = self.room.discarding.sweep.lock().await;
         self.lab_discard().await?;
-        left.extend(self.space.take_freed().into_iter().flat_map(|run| run.pieces(BATCH_BLOCKS)));
+        left.extend(self.room.space.take_freed().into_iter().flat_map(|run| run.pieces(BATCH_BLOCKS)));
         while !left.is_empty() {
             let is_over = match &mut over {
                 Some(over) => poll_once(over).await.is_some(),
-                None => self.discarding.ending.load(Ordering::Acquire),
+                None => self.room.discarding.ending.load(Ordering::Acquire),
             };
             if is_over {
                 if over.is_some() {
@@ -111,7 +111,7 @@ impl Store {
     /// discarded.
     fn wants_superblock(&self) -> bool {
         let discards = self.options.discard && self.device().discards() && !self.given_up();
-        discards && !self.has_hole() && self.space.discards_waiting() >= WORTH_BLOCKS
+        discards && !self.has_hole() && self.room.space.discards_waiting() >= WORTH_BLOCKS
     }
 
     /// A checkpoint of a filesystem that may have come to rest: blocks freed by its last checkpoint
@@ -129,7 +129,7 @@ impl Store {
     /// Discards freed blocks at unmount, after which nobody knows of them any more. A slow device
     /// does not hold up the unmount.
     pub(crate) async fn discard_at_the_end(&self) {
-        self.discarding.ending.store(true, Ordering::Release);
+        self.room.discarding.ending.store(true, Ordering::Release);
         let done = async {
             self.checkpoint().await?;
             if self.wants_superblock() {
@@ -148,7 +148,7 @@ impl Store {
     }
 
     fn given_up(&self) -> bool {
-        self.discarding.given_up.load(Ordering::Acquire)
+        self.room.discarding.given_up.load(Ordering::Acquire)
     }
 
     async fn checkpoint_twice(&self) -> Result<(), StoreError> {
@@ -160,7 +160,7 @@ impl Store {
     /// Discards the free parts of some runs. Returns the number of bytes discarded, even if some
     /// discard failed.
     async fn discard_batch(&self, runs: &[BlockRun]) -> (u64, Result<(), StoreError>) {
-        let _batch = self.discarding.batch.lock().await;
+        let _batch = self.room.discarding.batch.lock().await;
         // `close` waits for the batch in flight and then hands the image to others.
         if self.closing.load(Ordering::Acquire) {
             return (0, Ok(()));
@@ -168,10 +168,11 @@ impl Store {
         if let Err(error) = self.health.writable() {
             return (0, Err(error));
         }
-        let claimed: Vec<BlockRun> = runs.iter().flat_map(|run| self.space.claim_discardable(*run)).collect();
-        if self.room().least() < 0 {
+        let claimed: Vec<BlockRun> =
+            runs.iter().flat_map(|run| self.room.space.claim_discardable(*run)).collect();
+        if self.headroom().least() < 0 {
             // Promised room comes first. On a full image there is little to discard anyway.
-            claimed.iter().for_each(|run| self.space.give_back(*run));
+            claimed.iter().for_each(|run| self.room.space.give_back(*run));
             return (0, Ok(()));
         }
         // The discards start when they are created. The blocks are withheld until the device has
@@ -191,7 +192,7 @@ impl Store {
                     result = result.and(Err(error.into()));
                 }
             }
-            self.space.give_back(*run);
+            self.room.space.give_back(*run);
         }
         self.counters.discarded_bytes.add(bytes);
         (bytes, result)
@@ -220,9 +221,9 @@ pub(crate) async fn tend_discards(store: Weak<Store>) {
 
 impl Store {
     fn give_up(&self, error: &DeviceError) {
-        if !self.discarding.given_up.swap(true, Ordering::AcqRel) {
+        if !self.room.discarding.given_up.swap(true, Ordering::AcqRel) {
             tracing::warn!("discarding ends: {error}; nothing is lost, freed blocks keep their contents");
         }
-        self.space.forget_freed();
+        self.room.space.forget_freed();
     }
 }

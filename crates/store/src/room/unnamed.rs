@@ -26,7 +26,7 @@ impl Store {
         let mut tickets = self.tickets_of(writes).await?;
         if tickets.are_lost(&self.tracker) {
             // Another caller's flush has failed since (rule R6).
-            writes.iter().for_each(|data| data.write().rewrite_lost(&self.tracker, &self.space));
+            writes.iter().for_each(|data| data.write().rewrite_lost(&self.tracker, &self.room.space));
             tickets = self.tickets_of(writes).await?;
         }
         self.give_way();
@@ -43,7 +43,7 @@ impl Store {
 
     fn without_memory(self: &Arc<Self>, data: &DataWrite) -> DataWrite {
         let covered = data.covered();
-        self.unnamed_blocks.fetch_add(data.run().blocks, Ordering::AcqRel);
+        self.room.unnamed_blocks.fetch_add(data.run().blocks, Ordering::AcqRel);
         // It has ended, unless that is what is broken on purpose.
         let (store, written) = (self.clone(), data.clone());
         data.write().on_end(Box::new(move || store.retire(&written)));
