@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{CheckpointState, Gate};
 use crate::counters::Counters;
-use crate::health::{Health, Relocate};
+use crate::health::Health;
 use crate::layers::Layers;
 use crate::log::{Brackets, CommitState, GroupCommit, Inflight, LogState, Shown};
 use crate::room::Room;
@@ -14,7 +14,7 @@ use syncline_format::superblock::Superblock;
 use syncline_format::{Geometry, OBJECTS_END, ObjectId, SharedGeometry};
 use syncline_space::SpaceCounters;
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline_sync::{Event, Mutex, OnceLock, RwLock};
+use syncline_sync::{Event, Mutex, RwLock};
 
 /// An open image: memtable, pending log, tree, space and recovery behind one interface.
 ///
@@ -53,16 +53,6 @@ pub struct Store {
     pub(crate) drained: Event,
     /// A background flush of sealed batches is running.
     pub(crate) flushing: AtomicBool,
-    /// Held while leaving the log.
-    pub(crate) leaving: syncline_sync::asynchronous::Mutex<()>,
-    /// Data is being relocated so that the log can be left: changes needed for that do not wait
-    /// for a flush or a checkpoint, which would come only after them.
-    pub(crate) leaving_log: AtomicBool,
-    /// Relocates data where the device refuses it.
-    pub(crate) relocation: OnceLock<Arc<dyn Relocate>>,
-    pub(crate) closing: AtomicBool,
-    /// True once the replayed state may be made the new start.
-    pub(crate) begun: AtomicBool,
     /// The table of snapshots has part of a stream.
     pub(crate) part_of_stream: AtomicBool,
     /// Held while the image is being enlarged.
@@ -135,6 +125,13 @@ impl Store {
     /// Fails when nothing can be changed.
     pub fn writable(&self) -> Result<(), StoreError> {
         self.health.writable()
+    }
+
+    /// True for an error whose cause is told elsewhere, once, and which repeating does not mend: the
+    /// store was shut down, or its device answers nothing any more for anybody here, since another
+    /// host has it.
+    pub fn is_end(&self, error: &StoreError) -> bool {
+        self.health.is_end(error)
     }
 
     /// Refuses all changes from now on, for this reason: anything not durable yet is lost when the

@@ -11,7 +11,7 @@ use super::slots::write_slot;
 use super::snapshots::{NewTable, Table, TableChange};
 use crate::health::NewLog;
 use crate::layers::Memtable;
-use crate::log::{Cut, Failures, Then, Tickets};
+use crate::log::{Cut, Then, Tickets};
 use crate::trace::DurableMark;
 use crate::transaction::DataWrites;
 use crate::{Canary, DataWrite, OpSeq, Store, StoreError};
@@ -45,8 +45,6 @@ pub(crate) struct CheckpointState {
     /// The slot of the newest durable superblock.
     pub(crate) slot: usize,
     pub(crate) epoch: Epoch,
-    /// Consecutive checkpoints that failed because of the device.
-    pub(crate) failures: Failures,
     /// The table of snapshots.
     pub(crate) table: Table,
     /// Snapshots that branches of this store began with. (Claims keep only others away.)
@@ -105,7 +103,7 @@ impl Store {
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         match self.checkpoint_keeping_log().await {
             // A task that relocates data may come here for room, and must not wait for itself.
-            Err(StoreError::Device(error)) if self.has_hole() && !self.is_leaving_log() => {
+            Err(StoreError::Device(error)) if self.has_hole() && !self.health.is_leaving_log() => {
                 Box::pin(self.leave_log_after(error)).await
             }
             result => result,
@@ -193,7 +191,7 @@ impl Store {
             Ok(()) => {
                 self.counters.checkpoints.add(1);
                 self.counters.checkpoint_ns.record(started.elapsed());
-                state.failures.end();
+                self.health.checkpoint_succeeded();
             }
             Err(error) => {
                 self.counters.checkpoints_failed.add(1);
@@ -203,7 +201,7 @@ impl Store {
                 }
                 // Another checkpoint leaves a bad log, and its failures count instead.
                 if leaves_log || !matches!(error, StoreError::Device(_)) || !self.has_hole() {
-                    self.note_checkpoint_failure(state, error);
+                    self.note_checkpoint_failure(error);
                 }
             }
         }
@@ -215,9 +213,9 @@ impl Store {
     }
 
     /// Counts consecutive failures; too many over too long a time turn the filesystem read-only.
-    pub(crate) fn note_checkpoint_failure(&self, state: &mut CheckpointState, error: &StoreError) {
+    pub(crate) fn note_checkpoint_failure(&self, error: &StoreError) {
         // Room can still be made.
-        if !matches!(error, StoreError::NoSpace) && state.failures.add(self.options.patience) {
+        if !matches!(error, StoreError::NoSpace) && self.health.checkpoint_failed(self.options.patience) {
             let next = match error {
                 StoreError::Device(_) => format!("{} and mount again to recover", error.mending_device()),
                 _ => "run 'syncline check --repair'".to_owned(),
@@ -539,10 +537,10 @@ impl Store {
     }
 
     async fn close_as(&self, clean: bool) -> Result<(), StoreError> {
-        if self.health.writable().is_ok() && self.begun.load(Ordering::Acquire) {
+        if self.health.writable().is_ok() && self.health.has_begun() {
             self.discard_at_the_end().await;
         }
-        self.closing.store(true, Ordering::Release);
+        self.health.begin_closing();
         self.wake.notify(usize::MAX);
         // The background ends: callers that wait for it would wait for ever if this fails.
         self.checkpoint_ended.notify(usize::MAX);
@@ -556,7 +554,7 @@ impl Store {
         if state.is_closed {
             return Ok(());
         }
-        if !self.begun.load(Ordering::Acquire) {
+        if !self.health.has_begun() {
             // Nothing was written, and marking the image as clean would be false.
             self.health.end_writing("it was closed before it had begun");
             return Ok(());

@@ -23,7 +23,8 @@ use std::time::Duration;
 use syncline_device::DeviceError;
 use syncline_format::superblock::LogStart;
 use syncline_format::{BlockRun, Epoch};
-use syncline_sync::atomic::Ordering;
+use syncline_sync::OnceLock;
+use syncline_sync::atomic::{AtomicBool, Ordering};
 
 /// How many times data is relocated before the device counts as unwritable: the new place may be
 /// bad, too.
@@ -56,13 +57,25 @@ impl NewLog {
     }
 }
 
+/// The state of leaving a log.
+#[derive(Default)]
+pub(super) struct Leaving {
+    /// Held while leaving the log.
+    turn: syncline_sync::asynchronous::Mutex<()>,
+    /// Data is being relocated so that the log can be left: changes needed for that do not wait
+    /// for a flush or a checkpoint, which would come only after them.
+    pub(super) now: AtomicBool,
+    /// Relocates data where the device refuses it.
+    relocation: OnceLock<Arc<dyn Relocate>>,
+}
+
 /// While it exists, `Admission::Finish` changes are admitted without waiting for a flush or a
 /// checkpoint.
 struct Passing<'a>(&'a Store);
 
 impl<'a> Passing<'a> {
     fn begin(store: &'a Store) -> Self {
-        store.leaving_log.store(true, Ordering::Release);
+        store.health.leaving.now.store(true, Ordering::Release);
         store.checkpoint_ended.notify(usize::MAX);
         store.drained.notify(usize::MAX);
         Self(store)
@@ -71,7 +84,7 @@ impl<'a> Passing<'a> {
 
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
-        self.0.leaving_log.store(false, Ordering::Release);
+        self.0.health.leaving.now.store(false, Ordering::Release);
     }
 }
 
@@ -79,7 +92,7 @@ impl Store {
     /// Sets the object that relocates data where the device refuses it. Without one, only the log
     /// itself can be left.
     pub fn set_relocation(&self, by: Arc<dyn Relocate>) {
-        let _ = self.relocation.set(by);
+        let _ = self.health.leaving.relocation.set(by);
     }
 
     /// True when a write of a sealed batch failed for a reason other than a failed flush: repeating
@@ -96,7 +109,7 @@ impl Store {
     /// wait is short: the caller may hold a lease that they need.
     pub(crate) async fn log_was_left_soon(&self) -> bool {
         for _ in 0..OTHERS_LEAVE_ROUNDS {
-            if !self.has_hole() && !self.is_leaving_log() {
+            if !self.has_hole() && !self.health.is_leaving_log() {
                 return true;
             }
             self.spawn.sleep(OTHERS_LEAVE_PAUSE).await;
@@ -120,11 +133,6 @@ impl Store {
         }
     }
 
-    /// True while data is being relocated.
-    pub(crate) fn is_leaving_log(&self) -> bool {
-        self.leaving_log.load(Ordering::Acquire)
-    }
-
     /// Leaves the log for a caller that met the error `first`. If that fails, returns `first`,
     /// which says more; but a lack of room for another log is returned as it is, since room can
     /// still be made. Where everything ends there is no other place.
@@ -141,11 +149,11 @@ impl Store {
 
     /// Makes everything durable, without the log's batches that could not be written.
     pub(crate) async fn leave_log(&self) -> Result<(), StoreError> {
-        let _one_at_a_time = self.leaving.lock().await;
+        let _one_at_a_time = self.health.leaving.turn.lock().await;
         let relocated = self.relocate_lost_data().await;
         let mut state = self.checkpoint.lock().await;
         if let Err(error) = relocated {
-            self.note_checkpoint_failure(&mut state, &error);
+            self.note_checkpoint_failure(&error);
             return Err(error);
         }
         if !self.has_hole() {
@@ -174,7 +182,7 @@ impl Store {
                 }
                 self.room.space().quarantine(data.run());
                 if self.room.space().names_any(data.run()) {
-                    let Some(by) = self.relocation.get() else { return Err(error.into()) };
+                    let Some(by) = self.health.leaving.relocation.get() else { return Err(error.into()) };
                     tracing::warn!("{error}; placing this data elsewhere");
                     by.relocate(data.run()).await?;
                     (any, last) = (true, Some(error));

@@ -177,7 +177,7 @@ async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
     loop {
         let Some(strong) = store.upgrade() else { return };
         // Once writing is no longer possible, stop trying.
-        if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
+        if strong.health.is_over() {
             return;
         }
         // Listen before looking, so that nothing that happens after the look is missed.
@@ -215,7 +215,7 @@ async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
     let mut is_due = false;
     loop {
         let Some(strong) = store.upgrade() else { return };
-        if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
+        if strong.health.is_over() {
             return;
         }
         let listener = strong.wake.listen();

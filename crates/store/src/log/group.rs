@@ -22,31 +22,6 @@ use syncline_device::{DeviceError, Durability, Flushed, Ticket, Worker};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, OnceLock};
 
-/// Consecutive failures after which the log or the tree counts as unwritable, if they have lasted
-/// long enough.
-const FAILURES_MAX: u32 = 3;
-
-/// Counts consecutive failures. A device path that is away for a while, or one bad sector that many
-/// callers hit at once, does not make a device unusable.
-#[derive(Default)]
-pub(crate) struct Failures {
-    count: u32,
-    since: Option<Instant>,
-}
-
-impl Failures {
-    /// Counts one more failure; true when the limit is reached.
-    pub(crate) fn add(&mut self, patience: Duration) -> bool {
-        self.count += 1;
-        self.count >= FAILURES_MAX && self.since.get_or_insert_with(Instant::now).elapsed() >= patience
-    }
-
-    /// Resets the count after a success.
-    pub(crate) fn end(&mut self) {
-        *self = Self::default();
-    }
-}
-
 /// True when the newest attempt at a write failed, and not because a flush did: repeating it may
 /// never help.
 pub(crate) fn failed_for_good(write: &Write) -> bool {
@@ -100,7 +75,6 @@ pub(crate) struct GroupCommit {
     /// A flush failed: everything not durable must be written again before the next flush (rule
     /// R6).
     rewrite: AtomicBool,
-    failures: Mutex<Failures>,
     /// See [`Store::lab_alone`].
     pub(crate) alone: syncline_sync::asynchronous::Mutex<()>,
 }
@@ -112,7 +86,6 @@ impl Default for GroupCommit {
             expected: AtomicU64::new(1),
             batch_ns: AtomicU64::new(0),
             rewrite: AtomicBool::new(false),
-            failures: Default::default(),
             alone: syncline_sync::asynchronous::Mutex::new(()),
         }
     }
@@ -273,7 +246,7 @@ impl Store {
             }
         };
         match &result {
-            Ok(()) => self.group.failures.lock().end(),
+            Ok(()) => self.health.sync_succeeded(),
             Err(error) => self.note_failure(error),
         }
         drive.members = group.members.load(Ordering::Relaxed);
@@ -463,7 +436,7 @@ impl Store {
         }
         tracing::error!("fsync failed: {error}");
         // Room can still be made.
-        if !matches!(error, StoreError::NoSpace) && self.group.failures.lock().add(self.options.patience) {
+        if !matches!(error, StoreError::NoSpace) && self.health.sync_failed(self.options.patience) {
             self.turn_read_only(&format!(
                 "the log could not be written ({error}); unmount, {} and mount again to recover",
                 error.mending_device()

@@ -15,7 +15,7 @@ pub use inflight::DataWrite;
 
 pub(crate) use bracket::Brackets;
 pub(crate) use commit::CommitState;
-pub(crate) use group::{Failures, GroupCommit, failed_for_good};
+pub(crate) use group::{GroupCommit, failed_for_good};
 pub(crate) use inflight::{Inflight, Write};
 pub(crate) use seal::{Cut, LogState, NewSegment, Sealed, Then};
 pub(crate) use shown::Shown;

@@ -156,7 +156,7 @@ impl Store {
             sealed_bytes,
             data_writes: data_writes as u64,
             memtable_bytes: self.layers.memory_bytes() as u64,
-            leaving_log: self.is_leaving_log(),
+            leaving_log: self.health.is_leaving_log(),
         })
     }
 

@@ -189,12 +189,12 @@ impl Recovered {
             return Ok(store);
         }
         let mut state = store.checkpoint.lock().await;
-        if store.closing.load(Ordering::Acquire) {
+        if store.health.is_closing() {
             return Err(StoreError::ReadOnly { reason: "it was closed before it had begun".into() });
         }
         // Before anything is written, so that an image refused for damaged leaves stays as it was.
         store.layers.read_what_changes().await?;
-        store.begun.store(true, Ordering::Release);
+        store.health.begin();
         slots.settle(&store.tracker).await?;
         write_again(&store.tracker, &unsure).await?;
         // The old log is useless once the first superblock of this epoch is durable (rule R3).
@@ -358,7 +358,6 @@ pub(crate) fn assemble(
             bases: Vec::new(),
             slot: 0,
             epoch,
-            failures: Default::default(),
             table: Table::default(),
             is_open: false,
             is_closed: false,
@@ -376,11 +375,6 @@ pub(crate) fn assemble(
         checkpoint_ended: Event::new(),
         drained: Event::new(),
         flushing: AtomicBool::new(false),
-        leaving: syncline_sync::asynchronous::Mutex::new(()),
-        leaving_log: AtomicBool::new(false),
-        relocation: Default::default(),
-        closing: AtomicBool::new(false),
-        begun: AtomicBool::new(false),
         part_of_stream: AtomicBool::new(false),
         growing: Default::default(),
         brackets: Default::default(),

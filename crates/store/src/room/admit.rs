@@ -373,7 +373,7 @@ impl Store {
                 return Ok(None);
             }
             admitted.withdraw();
-            self.require_open()?;
+            self.health.require_open()?;
             let ended = self.room.under_way.ended.listen();
             if enough(self.headroom_with(self.room.under_way.size().and(size))) {
                 continue;
@@ -441,8 +441,9 @@ impl Store {
     /// the background aims for, or a pending log that is not getting sealed. A device with slow
     /// flushes throttles writers here and nowhere else.
     async fn throttle(&self, admission: Admission) -> Result<(), StoreError> {
-        let passes =
-            || self.holds_off_checkpoints() || (admission == Admission::Finish && self.is_leaving_log());
+        let passes = || {
+            self.holds_off_checkpoints() || (admission == Admission::Finish && self.health.is_leaving_log())
+        };
         let fits = || self.layers.memory_bytes() < 2 * self.options.memtable_bytes || passes();
         // Listening takes memory and a shared lock, so callers that need not wait skip it.
         while !fits() {
@@ -450,7 +451,7 @@ impl Store {
             if fits() {
                 break;
             }
-            self.require_open()?;
+            self.health.require_open()?;
             self.ask_for_checkpoint();
             ended.await;
         }
@@ -459,7 +460,7 @@ impl Store {
             if self.is_drained() || passes() {
                 break;
             }
-            self.require_open()?;
+            self.health.require_open()?;
             self.wake.notify(usize::MAX);
             drained.await;
         }
@@ -471,15 +472,6 @@ impl Store {
         let flushed = backlog.unflushed_bytes < 4 * self.options.unflushed_bytes;
         let sealed = backlog.pending_bytes < self.pending_bytes_max();
         flushed && (sealed || self.breaks(Canary::UnboundedPending))
-    }
-
-    /// Fails if the store is closing or read-only: nobody would be left to end a wait.
-    fn require_open(&self) -> Result<(), StoreError> {
-        self.health.writable()?;
-        match self.closing.load(Ordering::Acquire) {
-            true => Err(StoreError::ReadOnly { reason: "it is being closed".into() }),
-            false => Ok(()),
-        }
     }
 
     /// Size of the pending log at which writers wait until it is sealed.

@@ -162,7 +162,7 @@ impl Store {
     async fn discard_batch(&self, runs: &[BlockRun]) -> (u64, Result<(), StoreError>) {
         let _batch = self.room.discarding.batch.lock().await;
         // `close` waits for the batch in flight and then hands the image to others.
-        if self.closing.load(Ordering::Acquire) {
+        if self.health.is_closing() {
             return (0, Ok(()));
         }
         if let Err(error) = self.health.writable() {
@@ -204,7 +204,7 @@ impl Store {
 pub(crate) async fn tend_discards(store: Weak<Store>) {
     loop {
         let Some(strong) = store.upgrade() else { return };
-        if strong.closing.load(Ordering::Acquire) || strong.health.writable().is_err() {
+        if strong.health.is_over() {
             return;
         }
         let ended = strong.checkpoint_ended.listen();
