@@ -4,7 +4,6 @@ use crate::Store;
 use crate::layers::Sizes;
 use serde::Serialize;
 use syncline_counters::Distributions;
-use syncline_sync::atomic::Ordering;
 
 syncline_counters::figures! {
     /// Amounts that a store holds in memory, and nodes that its tree has read and written.
@@ -35,7 +34,7 @@ impl Store {
 
     /// The amounts held in memory at this moment, and the nodes read and written so far.
     pub fn caches(&self) -> CacheCounters {
-        let pending_log_bytes = self.commit.numbers().log.load(Ordering::Acquire);
+        let pending_log_bytes = self.log.backlog().pending_bytes as u64;
         let Sizes { active, frozen, .. } = self.layers.sizes();
         let (items, bytes) = frozen.unwrap_or_default();
         let (memtable_items, memtable_bytes) = ((active.0 + items) as u64, (active.1 + bytes) as u64);

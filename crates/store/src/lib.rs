@@ -37,6 +37,8 @@ pub use figures::CacheCounters;
 pub use health::Relocate;
 pub use lab::{Ablation, Ablations, Canary, GiveWay, Lab};
 pub use layers::Chunk;
+#[doc(hidden)]
+pub use log::Backlog;
 pub use log::{Bracket, DataWrite, Quiet};
 #[doc(hidden)]
 pub use offline::Held;
@@ -47,8 +49,6 @@ pub use opening::{
     Ignored, Recovered, RecoveryReport, SEGMENT_IN_USE, kept_besides, read_snapshots, snapshot_usage,
 };
 pub use options::StoreOptions;
-#[doc(hidden)]
-pub use room::Backlog;
 pub use room::{Admission, Admitted, ChangeSize, Reservation};
 pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};

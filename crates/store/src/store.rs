@@ -4,17 +4,16 @@ use crate::checkpoint::{CheckpointState, Gate};
 use crate::counters::Counters;
 use crate::health::Health;
 use crate::layers::Layers;
-use crate::log::{Brackets, CommitState, GroupCommit, Inflight, LogState, Shown};
+use crate::log::{Backlog, Log};
 use crate::room::Room;
-use crate::trace::DurableMark;
 use crate::{CountersSnapshot, OpSeq, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};
 use syncline_format::superblock::Superblock;
-use syncline_format::{Geometry, OBJECTS_END, ObjectId, SharedGeometry};
+use syncline_format::{Geometry, ObjectId, SharedGeometry};
 use syncline_space::SpaceCounters;
-use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline_sync::{Event, Mutex, RwLock};
+use syncline_sync::atomic::{AtomicBool, Ordering};
+use syncline_sync::{Event, RwLock};
 
 /// An open image: memtable, pending log, tree, space and recovery behind one interface.
 ///
@@ -28,37 +27,22 @@ pub struct Store {
     pub(crate) geometry: Arc<SharedGeometry>,
     pub(crate) room: Arc<Room>,
     pub(crate) layers: Layers,
-    pub(crate) log: Shown<LogState>,
-    pub(crate) commit: Shown<CommitState>,
-    pub(crate) group: GroupCommit,
-    pub(crate) inflight: Inflight,
+    pub(crate) log: Log,
     pub(crate) checkpoint: syncline_sync::asynchronous::Mutex<CheckpointState>,
     /// The superblock that recovery found or the newest checkpoint wrote.
     pub(crate) superblock: RwLock<Superblock>,
     pub(crate) health: Health,
     pub(crate) counters: Counters,
-    pub(crate) last_op: AtomicU64,
-    pub(crate) last_change: AtomicU64,
-    pub(crate) durable_op: AtomicU64,
-    /// The flush or superblock that made `durable_op` durable; advanced before `durable_op` is.
-    pub(crate) durable_mark: Mutex<DurableMark>,
-    pub(crate) next_object: AtomicU64,
     /// Wakes the background tasks to check whether something is due.
     pub(crate) wake: Event,
     /// A limit was reached that requires a checkpoint.
     pub(crate) checkpoint_due: AtomicBool,
     /// Notified when a checkpoint ends, successful or not.
     pub(crate) checkpoint_ended: Event,
-    /// Notified when the number of sealed or pending bytes went down.
-    pub(crate) drained: Event,
-    /// A background flush of sealed batches is running.
-    pub(crate) flushing: AtomicBool,
     /// The table of snapshots has part of a stream.
     pub(crate) part_of_stream: AtomicBool,
     /// Held while the image is being enlarged.
     pub(crate) growing: syncline_sync::asynchronous::Mutex<()>,
-    /// Commits that are to come back together.
-    pub(crate) brackets: Brackets,
     /// Closed during a standstill.
     pub(crate) gate: Gate,
 }
@@ -86,35 +70,38 @@ impl Store {
 
     /// A never-used object id. There are so many that only a damaged image has none left.
     pub fn new_object(&self) -> Result<ObjectId, StoreError> {
-        let next = |next: ObjectId| (next < OBJECTS_END).then(|| next + 1);
-        let taken = self.next_object.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        taken.map_err(|_| StoreError::NoSpace)
+        self.log.new_object()
     }
 
     /// Hands out no object id below this one from now on.
     pub fn keep_numbers_below(&self, end: ObjectId) {
-        self.next_object.fetch_max(end, Ordering::Relaxed);
+        self.log.keep_numbers_below(end);
+    }
+
+    /// The smallest object id that was never handed out.
+    pub fn next_object(&self) -> ObjectId {
+        self.log.next_object()
     }
 
     /// Number of objects that exist.
     pub fn objects(&self) -> u64 {
-        self.commit.lock().objects
+        self.log.objects()
     }
 
     /// Position of the newest committed transaction.
     pub fn last_op(&self) -> OpSeq {
-        OpSeq(self.last_op.load(Ordering::Acquire))
+        OpSeq(self.log.last_op())
     }
 
     /// Position of the newest committed transaction that changed more than the place of contents: when
     /// it is durable, a crash loses no change made up to now.
     pub fn last_change(&self) -> OpSeq {
-        OpSeq(self.last_change.load(Ordering::Acquire))
+        OpSeq(self.log.last_change())
     }
 
     /// True when everything up to `op` survives any crash.
     pub fn is_durable(&self, op: OpSeq) -> bool {
-        op.0 <= self.durable_op.load(Ordering::Acquire)
+        self.log.is_durable(op.0)
     }
 
     /// Why nothing can be changed, if so.
@@ -153,15 +140,28 @@ impl Store {
         self.wake_all();
     }
 
+    /// Makes the background start a checkpoint.
+    pub(crate) fn ask_for_checkpoint(&self) {
+        if !self.checkpoint_due.swap(true, Ordering::AcqRel) {
+            self.wake.notify(usize::MAX);
+        }
+    }
+
     fn wake_all(&self) {
         self.checkpoint_ended.notify(usize::MAX);
-        self.drained.notify(usize::MAX);
+        self.log.notify_drained();
         self.wake.notify(usize::MAX);
     }
 
     /// True if part of a stream is kept that has not come wholly.
     pub fn keeps_part_of_stream(&self) -> bool {
         self.part_of_stream.load(Ordering::Acquire)
+    }
+
+    /// How much waits for the device.
+    #[doc(hidden)]
+    pub fn backlog(&self) -> Backlog {
+        self.log.backlog()
     }
 
     /// Exact figures of the allocator.

@@ -1,12 +1,11 @@
 //! The trace of a sync: the store's part of a receipt. It has a fixed size and is copied around,
 //! and costs no more than a few reads of the clock.
 
-use crate::log::Sealed;
 use serde::{Serialize, Serializer};
 use std::time::Instant;
 use syncline_device::{FlushCover, Flushed};
 use syncline_format::Kind;
-use syncline_log::{ITEM_KINDS, PendingCounts};
+use syncline_log::ITEM_KINDS;
 
 /// How a sync's target became durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -110,24 +109,6 @@ pub struct BatchesTrace {
     pub coalesced: u64,
     /// The newest operation in these batches.
     pub op: u64,
-}
-
-impl BatchesTrace {
-    pub(crate) fn add(&mut self, sealed: &Sealed) {
-        let PendingCounts { deletes, frees, coalesced, items, .. } = sealed.counts;
-        if self.count == 0 {
-            self.first = sealed.seq;
-        }
-        self.count += 1;
-        self.last = sealed.seq;
-        self.log_bytes += sealed.log.run.len_bytes();
-        self.data_bytes += sealed.bytes - sealed.log.run.len_bytes();
-        self.items.0.iter_mut().zip(items).for_each(|(mine, more)| *mine += more);
-        self.removed += deletes;
-        self.freed += frees;
-        self.coalesced += coalesced;
-        self.op = sealed.op_seq;
-    }
 }
 
 /// How far the history is durable, and what made it so.

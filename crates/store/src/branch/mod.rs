@@ -23,7 +23,6 @@ use syncline_format::superblock::{
 };
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 use syncline_space::{Class, KeptMap, Space};
-use syncline_sync::atomic::Ordering;
 
 /// The share of the image that is not lent: one block in this many.
 const KEPT_BACK_SHARE: u64 = 32;
@@ -230,7 +229,7 @@ impl Store {
             objects: made.objects,
             name: name.to_owned(),
         };
-        self.next_object.fetch_max(made.next_object, Ordering::Relaxed);
+        self.log.keep_numbers_below(made.next_object);
         let rest = kept.without(&branch.lent);
         let adopted = Adopted { snapshot, features: made.features, kept, replaced: None };
         let taken = self.adopt_instead(adopted, replaced).await?;

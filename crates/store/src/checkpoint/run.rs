@@ -9,11 +9,9 @@
 
 use super::slots::write_slot;
 use super::snapshots::{NewTable, Table, TableChange};
-use crate::health::NewLog;
 use crate::layers::Memtable;
-use crate::log::{Cut, Then, Tickets};
+use crate::log::{NewLog, Tickets, Unsealed};
 use crate::trace::DurableMark;
-use crate::transaction::DataWrites;
 use crate::{Canary, DataWrite, OpSeq, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +19,6 @@ use std::time::{Duration, Instant};
 use syncline_device::WriteHandle;
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockRun, Epoch};
-use syncline_log::Pending;
 use syncline_space::{Class, FrozenMap};
 use syncline_sync::asynchronous::MutexGuard;
 use syncline_tree::Merged;
@@ -76,20 +73,9 @@ pub(crate) struct Frozen {
 
 impl Frozen {
     /// Data writes named by changes that were frozen without being sealed.
-    pub(crate) fn unsealed_data(&self) -> impl Iterator<Item = &DataWrite> {
-        self.unsealed.iter().flat_map(|unsealed| &unsealed.data)
+    fn unsealed_data(&self) -> &[DataWrite] {
+        self.unsealed.as_ref().map_or(&[], Unsealed::data)
     }
-
-    /// True when some block of `run` is in use at the cut.
-    pub(crate) fn names_any(&self, run: BlockRun) -> bool {
-        self.space.names_any(run)
-    }
-}
-
-/// Pending changes that found no room in the log; only the superblock will make them durable.
-struct Unsealed {
-    pending: Pending,
-    data: DataWrites,
 }
 
 /// The superblock to write, beside the frozen figures.
@@ -103,7 +89,7 @@ impl Store {
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         match self.checkpoint_keeping_log().await {
             // A task that relocates data may come here for room, and must not wait for itself.
-            Err(StoreError::Device(error)) if self.has_hole() && !self.health.is_leaving_log() => {
+            Err(StoreError::Device(error)) if self.log.has_hole() && !self.health.is_leaving_log() => {
                 Box::pin(self.leave_log_after(error)).await
             }
             result => result,
@@ -200,7 +186,7 @@ impl Store {
                     false => tracing::error!("checkpoint failed: {error}"),
                 }
                 // Another checkpoint leaves a bad log, and its failures count instead.
-                if leaves_log || !matches!(error, StoreError::Device(_)) || !self.has_hole() {
+                if leaves_log || !matches!(error, StoreError::Device(_)) || !self.log.has_hole() {
                     self.note_checkpoint_failure(error);
                 }
             }
@@ -241,7 +227,7 @@ impl Store {
                 for write in started {
                     frozen.sound &= write.wait().await.is_ok();
                 }
-                table.into_iter().for_each(|table| table.undo(&self.room.space()));
+                table.into_iter().for_each(|table| table.undo(self.room.space()));
                 self.fold_back(frozen, true);
                 return Err(error);
             }
@@ -250,7 +236,7 @@ impl Store {
         let slot = 1 - state.slot;
         if let Err(error) = self.write_slot_patiently(slot, &written.superblock).await {
             // Not undone: that superblock may count.
-            table.into_iter().for_each(|table| table.hold(&self.room.space(), frozen.generation));
+            table.into_iter().for_each(|table| table.hold(self.room.space(), frozen.generation));
             self.superblock_uncertain(frozen, &error);
             return Err(error);
         }
@@ -271,7 +257,7 @@ impl Store {
                 {
                     tracing::warn!("{error}; writing the superblock again");
                     // A flush may have failed and taken with it writes of others (rule R6).
-                    self.group.demand_rewrite();
+                    self.log.demand_rewrite();
                     self.spawn.sleep(SUPERBLOCK_PAUSE).await;
                 }
                 result => return result,
@@ -287,7 +273,7 @@ impl Store {
     /// would name blocks that are in use. So the log stays stalled, and syncs of these changes get
     /// an error.
     fn superblock_uncertain(&self, frozen: Frozen, error: &StoreError) {
-        self.group.demand_rewrite();
+        self.log.demand_rewrite();
         self.turn_read_only(&format!("the superblock could not be written ({error})"));
         let may_seal = self.breaks(Canary::SealAfterSuperblock);
         self.fold_back(Frozen { sound: false, ..frozen }, may_seal);
@@ -295,55 +281,31 @@ impl Store {
 
     /// Cuts memtable, pending log, space map and log position at one point.
     fn freeze(&self, mut new_log: Option<NewLog>) -> Frozen {
-        let mut log = self.log.lock();
-        let mut commit = self.commit.lock();
-        let generation = commit.generation;
-        let op_seq = self.last_op.load(Ordering::Acquire);
-        let mut unsealed = None;
-        // Nothing more goes into a log that is being left.
-        log.stalled |= new_log.is_some();
-        if !commit.pending.is_empty() {
-            let pending = commit.pending.take(std::mem::take(&mut log.spare));
-            let data = commit.writes.take();
-            match self.segment_for(&log, &pending) {
-                Ok(segment) => {
-                    let cut = Cut { pending, data, generation, op_seq, segment };
-                    self.seal_into(&mut log, cut, Then::Nothing);
-                }
-                Err(_) => {
-                    // Nothing may follow in the chain until the superblock holds the changes that
-                    // are missing from it.
-                    log.stalled = true;
-                    unsealed = Some(Unsealed { pending, data });
-                }
-            }
+        let mut still = self.log.still();
+        let generation = still.generation();
+        if new_log.is_some() {
+            // Nothing more goes into a log that is being left.
+            still.stall();
         }
-        // The current segment continues; the others are not needed once the superblock is durable.
-        let current = log.segments.pop();
-        log.segments.drain(..).for_each(|segment| self.room.space().hold(segment, generation));
-        log.segments.extend(current);
-        log.bytes_since_freeze = 0;
-        commit.generation += 1;
+        let unsealed = self.seal_still(&mut still);
+        still.begin_generation(|segment| self.room.space().hold(segment, generation));
         let memtable = self.layers.freeze();
-        let end = log.chain.end();
-        if let Some(new) = &mut new_log {
-            (new.start.seq, new.start.prev) = (end.seq, end.prev);
-        }
+        let end = still.chain_end();
         let frozen = Frozen {
             generation,
             memtable,
             space: self.room.space().freeze(generation),
-            log: new_log.as_ref().map_or(end, |new| new.start),
-            seq: log.chain.newest_seq(),
-            op_seq,
-            objects: commit.objects,
-            next_object: self.next_object.load(Ordering::Relaxed),
+            log: new_log.as_mut().map_or(end, |new| new.start_behind(end)),
+            seq: still.newest_seq(),
+            op_seq: self.log.last_op(),
+            objects: still.objects(),
+            next_object: self.log.next_object(),
             unsealed,
             new_log,
             sound: false,
         };
-        drop((commit, log));
-        self.drained.notify(usize::MAX);
+        drop(still);
+        self.log.notify_drained();
         frozen
     }
 
@@ -356,15 +318,7 @@ impl Store {
         clean: bool,
         table: &mut Option<NewTable>,
     ) -> Result<Written, StoreError> {
-        let mut tickets = Tickets::default();
-        if frozen.new_log.is_some() {
-            self.settle_without_log(frozen, &mut tickets).await?;
-        } else {
-            tickets = self.settle(frozen.seq).await?;
-            for data in frozen.unsealed_data() {
-                tickets.add(self.completed(data.write()).await?, &self.tracker);
-            }
-        }
+        let mut tickets = self.settle_frozen(frozen).await?;
         let (root, tree_nodes) = self.layers.root_and_nodes();
         let merged = self.merge(root, frozen).await?;
         started.extend(merged.written.iter().map(|written| written.handle.clone()));
@@ -376,7 +330,7 @@ impl Store {
         let persisted = self.room.space().persist(&self.tracker, &mut frozen.space).await?;
         started.extend(persisted.written.iter().map(|written| written.handle.clone()));
         frozen.sound = true;
-        let log = if self.breaks(Canary::LogStartsLate) { self.log.lock().chain.end() } else { frozen.log };
+        let log = if self.breaks(Canary::LogStartsLate) { self.log.chain_end() } else { frozen.log };
         let mut superblock = Superblock {
             generation: frozen.generation,
             // The size that the map it points to was written for.
@@ -396,7 +350,7 @@ impl Store {
         let mut makes_room = !state.is_open || self.room.space().map_geometry() != self.geometry();
         if let Some(table) = table {
             makes_room |= table.removes();
-            table.write(&state.table, &mut superblock, &self.room.space(), &self.tracker, started)?;
+            table.write(&state.table, &mut superblock, self.room.space(), &self.tracker, started)?;
         }
         let table_blocks = table.as_ref().map_or(state.table.blocks.len(), NewTable::blocks) as u64;
         let adds = table.as_ref().is_some_and(NewTable::adds);
@@ -415,6 +369,19 @@ impl Store {
             self.batches_durable(frozen.seq, flushed);
         }
         Ok(Written { superblock, tree_nodes })
+    }
+
+    /// Step 2: waits for the writes that the frozen changes need; returns their tickets.
+    async fn settle_frozen(&self, frozen: &Frozen) -> Result<Tickets, StoreError> {
+        let unsealed = frozen.unsealed_data();
+        if frozen.new_log.is_some() {
+            return self.settle_without_log(unsealed, |run| frozen.space.names_any(run)).await;
+        }
+        let mut tickets = self.settle(frozen.seq).await?;
+        for data in unsealed {
+            tickets.add(self.completed(data.write()).await?, &self.tracker);
+        }
+        Ok(tickets)
     }
 
     fn nodes_in(&self, runs: &[BlockRun]) -> u64 {
@@ -464,28 +431,23 @@ impl Store {
     ) {
         state.is_open = true;
         if let Some(table) = table {
-            state.table = self.lab_table(table).adopt(&state.table, &self.room.space(), &frozen.space);
+            state.table = self.lab_table(table).adopt(&state.table, self.room.space(), &frozen.space);
             self.note_table(&state.table);
         }
         if let Some(new) = frozen.new_log.take() {
             state.epoch = new.epoch;
             self.enter_log(new, frozen.seq, frozen.op_seq, frozen.generation);
         }
-        {
-            let mut log = self.log.lock();
-            log.stalled = false;
-            let Written { superblock, tree_nodes } = written;
+        let Written { superblock, tree_nodes } = written;
+        self.log.resume(|| {
             self.layers.adopt(superblock.tree, tree_nodes, || {
                 self.geometry.set_total(superblock.geometry.total_blocks);
                 *self.superblock.write() = superblock;
             });
-        }
+        });
         let (op, batch, generation) = (frozen.op_seq, frozen.seq, frozen.generation);
-        self.durable_mark.lock().advance(DurableMark { op, batch, generation, ..DurableMark::default() });
-        self.durable_op.fetch_max(frozen.op_seq, Ordering::AcqRel);
-        for data in frozen.unsealed.into_iter().flat_map(|unsealed| unsealed.data) {
-            self.retire(&data);
-        }
+        self.log.advance(DurableMark { op, batch, generation, ..DurableMark::default() });
+        frozen.unsealed_data().iter().for_each(|data| self.retire(data));
         let forget = |runs: &[BlockRun]| runs.iter().for_each(|run| self.layers.tree().forget(*run));
         self.room.space().superblock_durable_with(frozen.generation, forget);
     }
@@ -505,21 +467,11 @@ impl Store {
             false => self.room.space().checkpoint_failed(frozen.space),
         }
         self.lab_release(frozen.generation);
-        let mut log = self.log.lock();
-        let mut commit = self.commit.lock();
-        log.stalled &= !may_seal;
-        if !may_seal && let Some(new) = frozen.new_log {
-            // Nothing is written any more; the current segment stays the last.
-            log.segments.splice(0..0, new.keep_segment());
-        }
-        if may_seal && let Some(Unsealed { mut pending, mut data }) = frozen.unsealed {
-            // No batch holds these writes, so rewriting batches would not repeat them if they are
-            // lost (rule R6).
-            data.iter().for_each(|data| data.write().rewrite(&self.tracker, &self.room.space()));
-            pending.append(std::mem::take(&mut commit.pending));
-            commit.pending = pending;
-            data.append(&mut commit.writes.take());
-            commit.writes.extend(data);
+        let mut still = self.log.still();
+        match may_seal {
+            true => still.take_back(frozen.unsealed, &self.tracker, self.room.space()),
+            // Nothing is written any more.
+            false => still.keep_segment(frozen.new_log.and_then(NewLog::keep_segment)),
         }
         self.layers.fold_back(&frozen.memtable);
     }
@@ -544,7 +496,7 @@ impl Store {
         self.wake.notify(usize::MAX);
         // The background ends: callers that wait for it would wait for ever if this fails.
         self.checkpoint_ended.notify(usize::MAX);
-        self.drained.notify(usize::MAX);
+        self.log.notify_drained();
         if self.options.read_only {
             return Ok(());
         }
@@ -560,7 +512,7 @@ impl Store {
             return Ok(());
         }
         let mut result = self.run_checkpoint(&mut state, clean).await;
-        if self.has_hole() && self.health.writable().is_ok() {
+        if self.log.has_hole() && self.health.writable().is_ok() {
             drop(state);
             let left = self.leave_log().await;
             state = self.checkpoint.lock().await;
@@ -574,7 +526,7 @@ impl Store {
         if result.is_ok() {
             state.is_closed = true;
             self.health.end_writing("it was unmounted");
-            self.drained.notify(usize::MAX);
+            self.log.notify_drained();
         }
         result
     }

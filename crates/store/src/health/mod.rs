@@ -6,8 +6,6 @@ mod leave_log;
 
 pub use leave_log::Relocate;
 
-pub(crate) use leave_log::NewLog;
-
 use crate::StoreError;
 use failures::Failures;
 use leave_log::Leaving;

@@ -63,15 +63,7 @@ impl Store {
 
     fn log_apart(&self, changes: Changes) -> Result<(), StoreError> {
         self.health.writable()?;
-        let mut state = self.commit.lock();
-        for (key, value) in changes {
-            match &value {
-                Some(value) => state.pending.put(key, value),
-                None => state.pending.delete(key),
-            }
-            self.layers.apply([(key, value)]);
-        }
-        drop(state);
+        self.log.lab_put(&changes, || _ = self.layers.apply(changes.clone()));
         self.seal().map(drop)
     }
 

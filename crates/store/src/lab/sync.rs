@@ -34,7 +34,7 @@ impl Store {
     /// Lets a sync in alone, so that nobody can join its group, if syncs may share no flush.
     pub(crate) async fn lab_alone(&self) -> Option<MutexGuard<'_, ()>> {
         match self.ablates(Ablation::FlushGroup) {
-            true => Some(self.group.alone.lock().await),
+            true => Some(self.log.lab_alone().await),
             false => None,
         }
     }
@@ -67,12 +67,8 @@ impl Store {
     /// Writes again whenever no attempt is in flight, whatever has become of the blocks, if a late
     /// repetition is to do harm.
     pub(crate) fn lab_retry(&self, write: &Write) {
-        if !self.breaks(Canary::LateRetry) {
-            return;
-        }
-        let mut attempts = write.attempts.lock();
-        if attempts.newest.outcome().is_some() {
-            attempts.newest = write.submit(&self.tracker);
+        if self.breaks(Canary::LateRetry) {
+            write.lab_retry_late(&self.tracker);
         }
     }
 

@@ -19,12 +19,12 @@ pub struct Chunk {
 impl Store {
     /// The value of `key`.
     pub async fn get(&self, key: Key) -> Result<Option<Bytes>, StoreError> {
-        self.layers.get(&self.room.space(), key).await
+        self.layers.get(self.room.space(), key).await
     }
 
     /// The value of `key` if it is known without waiting for the device.
     pub fn try_get(&self, key: Key) -> Option<Result<Option<Bytes>, StoreError>> {
-        self.layers.try_get(&self.room.space(), key)
+        self.layers.try_get(self.room.space(), key)
     }
 
     /// At least one and at most `max_items` items from `from` to `to`, both included, as of one
@@ -36,7 +36,7 @@ impl Store {
     /// Scans from the last item at or before `at` that is not before `low`, or from `at` if there is
     /// none. An extent that covers `at` begins there. The chunk may have more items from `low` on.
     pub async fn scan_near(&self, low: Key, at: Key, to: Key, max_items: usize) -> Result<Chunk, StoreError> {
-        self.layers.scan_near(&self.room.space(), low, at, to, max_items).await
+        self.layers.scan_near(self.room.space(), low, at, to, max_items).await
     }
 
     /// Like [`Store::scan`] from `from` to the end, but reads each tree node on the way from the
@@ -49,7 +49,7 @@ impl Store {
         max_items: usize,
         visit: &mut (dyn FnMut(Result<BlockAddr, Box<Unreadable>>) + Send),
     ) -> Chunk {
-        self.layers.scan_device(&self.room.space(), from, max_items, visit).await
+        self.layers.scan_device(self.room.space(), from, max_items, visit).await
     }
 
     /// Like [`Store::scan`], but skips lost tree nodes and reports them to `unreadable`. For a
@@ -109,10 +109,10 @@ impl Store {
         checksums: &[Crc],
         room: Option<Room>,
     ) -> Result<Bytes, StoreError> {
-        if let Some(bytes) = self.inflight.get(run) {
+        if let Some(bytes) = self.log.inflight().get(run) {
             return Ok(bytes);
         }
-        if self.inflight.touches(run) {
+        if self.log.inflight().touches(run) {
             return self.read_pieces(ino, run, checksums).await;
         }
         self.read_device(ino, run, checksums, room).await
@@ -123,7 +123,7 @@ impl Store {
         let mut whole = Vec::with_capacity(run.len_bytes() as usize);
         for (block, checksum) in (run.start..run.end()).zip(checksums) {
             let piece = BlockRun::new(block, 1);
-            match self.inflight.get(piece) {
+            match self.log.inflight().get(piece) {
                 Some(bytes) => whole.extend_from_slice(&bytes),
                 None => whole.extend_from_slice(&self.read_device(ino, piece, &[*checksum], None).await?),
             }

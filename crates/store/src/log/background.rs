@@ -1,7 +1,7 @@
 //! Background tasks: sealing the log, bounding how much is not durable, and starting checkpoints.
 
 use super::commit::CommitState;
-use super::seal::{Cut, LogState, Then};
+use super::seal::{Cut, LogEnd, Then};
 use crate::room::tend_discards;
 use crate::transaction::DataWrites;
 use crate::{Canary, OpSeq, Store, StoreError};
@@ -32,14 +32,14 @@ impl Store {
     }
 
     fn log_is_full(&self) -> bool {
-        self.commit.lock().is_full(&self.options)
+        self.log.commit.lock().is_full(&self.options)
     }
 
     /// Seals a long pending log and starts a flush if too much is written but not flushed. True if
     /// there is already more to seal.
     async fn tend_log_once(self: &Arc<Self>) -> bool {
         // The end of a bracket wakes this task.
-        let Some(sealing) = self.brackets.sealing.try_read() else { return false };
+        let Some(sealing) = self.log.brackets.sealing.try_read() else { return false };
         let sealed = self.log_is_full().then(|| self.seal());
         drop(sealing);
         match &sealed {
@@ -60,14 +60,14 @@ impl Store {
     /// Flushes concurrently with sealing: however long the flush takes, the pending log keeps
     /// becoming batches.
     fn start_flush_of_what_is_sealed(self: &Arc<Self>) {
-        let due = self.log.numbers().load(Ordering::Acquire) >= self.options.unflushed_bytes;
-        if !due || self.flushing.swap(true, Ordering::AcqRel) {
+        let due = self.log.end.numbers().load(Ordering::Acquire) >= self.options.unflushed_bytes;
+        if !due || self.log.flushing.swap(true, Ordering::AcqRel) {
             return;
         }
         let store = self.clone();
         self.spawn.spawn(Box::pin(async move {
             let flushed = store.flush_what_is_sealed().await;
-            store.flushing.store(false, Ordering::Release);
+            store.log.flushing.store(false, Ordering::Release);
             if flushed {
                 // More may have been sealed meanwhile. After a failure, the next tick tries again.
                 store.wake.notify(usize::MAX);
@@ -78,7 +78,7 @@ impl Store {
     /// Makes all sealed batches durable if they exceed the limit; true if it did.
     async fn flush_what_is_sealed(&self) -> bool {
         let (unflushed, newest_op) = {
-            let log = self.log.lock();
+            let log = self.log.end.lock();
             (log.unflushed_bytes, log.sealed.back().map(|sealed| sealed.op_seq))
         };
         let Some(op) = newest_op.filter(|_| unflushed >= self.options.unflushed_bytes) else { return false };
@@ -91,9 +91,9 @@ impl Store {
     /// durable, so that one rotten block of data seldom decides about acknowledged batches. The
     /// batch is empty unless something waits for one. No flush.
     fn mark_durable_when_idle(&self) {
-        let Some(_sealing) = self.brackets.sealing.try_read() else { return };
-        let mut log = self.log.lock();
-        let commit = self.commit.lock();
+        let Some(_sealing) = self.log.brackets.sealing.try_read() else { return };
+        let mut log = self.log.end.lock();
+        let commit = self.log.commit.lock();
         if !self.is_marker_due(&log, &commit) {
             return;
         }
@@ -106,7 +106,7 @@ impl Store {
             }
             return;
         }
-        let (generation, op_seq) = (commit.generation, self.last_op.load(Ordering::Acquire));
+        let (generation, op_seq) = (commit.generation, self.log.last_op.load(Ordering::Acquire));
         drop(commit);
         if !Self::has_room_for_marker(&log) {
             let blocks = self.segment_blocks();
@@ -120,7 +120,7 @@ impl Store {
     }
 
     /// True if an idle log should get a marker now.
-    fn is_marker_due(&self, log: &LogState, commit: &CommitState) -> bool {
+    fn is_marker_due(&self, log: &LogEnd, commit: &CommitState) -> bool {
         let newest = log.chain.newest_seq();
         let due = log.durable_seq == newest && log.marked_seq < newest && log.sealed.is_empty();
         let can = !log.stalled && self.health.writable().is_ok();
@@ -129,14 +129,14 @@ impl Store {
     }
 
     /// Segments keep room for a marker. Taking another segment just for a marker would waste it.
-    fn has_room_for_marker(log: &LogState) -> bool {
+    fn has_room_for_marker(log: &LogEnd) -> bool {
         log.chain.segment_wanted(0).is_none()
     }
 
     /// Looks at the log's state, which decides when to look again.
     fn look_at_log(&self) -> Look {
-        let log = self.log.lock();
-        let commit = self.commit.lock();
+        let log = self.log.end.lock();
+        let commit = self.log.commit.lock();
         let left = log.unflushed_bytes >= self.options.unflushed_bytes || commit.is_full(&self.options);
         Look { newest: log.chain.newest_seq(), left, marker: self.is_marker_due(&log, &commit) }
     }
@@ -181,7 +181,7 @@ async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
             return;
         }
         // Listen before looking, so that nothing that happens after the look is missed.
-        let (asked, drained) = (strong.wake.listen(), strong.drained.listen());
+        let (asked, drained) = (strong.wake.listen(), strong.log.drained.listen());
         if strong.tend_log_once().await {
             futures_lite::future::yield_now().await;
             continue;

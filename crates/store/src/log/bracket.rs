@@ -18,9 +18,9 @@ use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// The locks that brackets, seals and checkpoints share.
 #[derive(Default)]
-pub(crate) struct Brackets {
+pub(super) struct Brackets {
     /// Held for writing by an open bracket, for reading by a seal.
-    pub(crate) sealing: RwLock<()>,
+    pub(super) sealing: RwLock<()>,
     /// Counts beginnings and ends of holding checkpoints off: while it is odd, no checkpoint begins.
     held_off: AtomicU64,
     /// Notified when checkpoints begin to be held off.
@@ -67,13 +67,13 @@ impl Store {
     /// A number that is the same twice if checkpoints were not held off in between; `None` if they
     /// are now. While they are, everybody is admitted, whether or not there is room.
     pub fn moment(&self) -> Option<u64> {
-        let moment = self.brackets.held_off.load(Ordering::Acquire);
+        let moment = self.log.brackets.held_off.load(Ordering::Acquire);
         moment.is_multiple_of(2).then_some(moment)
     }
 
     /// The result of `wait`, unless checkpoints are held off or begin to be.
     pub(crate) async fn unless_held_off<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
-        let begun = self.brackets.begun.listen();
+        let begun = self.log.brackets.begun.listen();
         if self.holds_off_checkpoints() {
             return None;
         }
@@ -88,16 +88,16 @@ impl Store {
 impl Store {
     /// Holds checkpoints off from now on.
     pub(crate) fn hold_off(&self) {
-        self.brackets.held_off.fetch_add(1, Ordering::AcqRel);
+        self.log.brackets.held_off.fetch_add(1, Ordering::AcqRel);
         // Tasks that wait for a checkpoint, or for memory that one frees, go on without.
-        self.brackets.begun.notify(usize::MAX);
+        self.log.brackets.begun.notify(usize::MAX);
         self.checkpoint_ended.notify(usize::MAX);
-        self.drained.notify(usize::MAX);
+        self.log.drained.notify(usize::MAX);
     }
 
     /// Ends that.
     pub(crate) fn hold_off_no_more(&self) {
-        self.brackets.held_off.fetch_add(1, Ordering::AcqRel);
+        self.log.brackets.held_off.fetch_add(1, Ordering::AcqRel);
         // The background task put off the checkpoints that became due meanwhile.
         self.wake.notify(usize::MAX);
     }
@@ -111,7 +111,7 @@ impl<'a> Quiet<'a> {
 
     /// Opens the bracket, as soon as nobody is sealing.
     pub async fn open(self) -> Result<Bracket<'a>, StoreError> {
-        let sealing = self.store.brackets.sealing.write().await;
+        let sealing = self.store.log.brackets.sealing.write().await;
         self.store.health.writable()?;
         Ok(Bracket { quiet: self, sealing: Some(sealing) })
     }
@@ -147,6 +147,6 @@ impl Drop for Bracket<'_> {
             "a transaction could be applied only in part: memory shows that part, the device shows nothing of it; close the image and open it again",
         );
         // A read-only store makes no checkpoint, and a stalled log seals nothing.
-        store.log.lock().stalled = true;
+        store.log.end.lock().stalled = true;
     }
 }

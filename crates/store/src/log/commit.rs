@@ -3,26 +3,36 @@
 use super::shown::Show;
 use crate::transaction::DataWrites;
 use crate::{DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
+use bytes::Bytes;
+use syncline_format::Key;
 use syncline_log::Pending;
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
 /// State that commits change; its one lock makes each commit atomic and puts all commits in one
 /// order.
-pub(crate) struct CommitState {
+pub(super) struct CommitState {
     /// Changes not sealed yet.
-    pub(crate) pending: Pending,
+    pub(super) pending: Pending,
     /// Data writes that the pending changes name; the batch depends on them (rule R1).
-    pub(crate) writes: NamedWrites,
+    pub(super) writes: NamedWrites,
     /// Generation of the active memtable.
-    pub(crate) generation: u64,
+    pub(super) generation: u64,
     /// Number of objects that exist.
-    pub(crate) objects: u64,
+    pub(super) objects: u64,
 }
 
 impl CommitState {
+    /// Appends the change of an item.
+    pub(super) fn change(&mut self, key: Key, value: Option<&Bytes>) {
+        match value {
+            Some(value) => self.pending.put(key, value),
+            None => self.pending.delete(key),
+        }
+    }
+
     /// True when enough is pending to seal it without waiting for an fsync: data stays in memory
     /// until it is sealed and flushed.
-    pub(crate) fn is_full(&self, options: &StoreOptions) -> bool {
+    pub(super) fn is_full(&self, options: &StoreOptions) -> bool {
         let (log, data) = (self.pending.payload_bytes(), self.writes.bytes);
         let is_full = log >= options.seal_bytes || data >= options.unflushed_bytes / 4;
         options.lab.is_full(log).unwrap_or(is_full)
@@ -40,40 +50,40 @@ impl Show for CommitState {
 
 /// Bytes that are not sealed yet.
 #[derive(Default)]
-pub(crate) struct PendingBytes {
+pub(super) struct PendingBytes {
     /// Payload of the pending log.
-    pub(crate) log: AtomicU64,
+    pub(super) log: AtomicU64,
     /// Data that the pending log names.
-    pub(crate) data: AtomicU64,
+    pub(super) data: AtomicU64,
 }
 
 /// Data writes and the number of bytes they hold in memory.
 #[derive(Default)]
-pub(crate) struct NamedWrites {
+pub(super) struct NamedWrites {
     writes: DataWrites,
     bytes: u64,
 }
 
 impl NamedWrites {
     /// Appends `writes`.
-    pub(crate) fn extend(&mut self, writes: impl IntoIterator<Item = DataWrite>) {
+    pub(super) fn extend(&mut self, writes: impl IntoIterator<Item = DataWrite>) {
         let bytes = &mut self.bytes;
         self.writes.extend(writes.into_iter().inspect(|data| *bytes += data.run().len_bytes()));
     }
 
     /// Takes all writes out.
-    pub(crate) fn take(&mut self) -> DataWrites {
+    pub(super) fn take(&mut self) -> DataWrites {
         self.bytes = 0;
         std::mem::take(&mut self.writes)
     }
 
     /// The writes, in the order they were added.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &DataWrite> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &DataWrite> {
         self.writes.iter()
     }
 
     /// Bytes that the writes hold in memory.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 }
@@ -91,17 +101,14 @@ impl Store {
         let transaction = self.lab_split(transaction)?;
         let Transaction { changes, named, freed, objects_delta, only_places } = transaction;
         self.give_way();
-        let mut state = self.commit.lock();
+        let mut state = self.log.commit.lock();
         // Checked under the lock, so that nothing is committed after the store turned read-only and
         // a freeze saw it.
         self.health.writable()?;
         let pending_before = state.pending.payload_bytes();
         for (key, value) in &changes {
             debug_assert!(value.as_ref().is_none_or(|v| v.len() <= self.geometry().max_value_bytes()));
-            match value {
-                Some(value) => state.pending.put(*key, value),
-                None => state.pending.delete(*key),
-            }
+            state.change(*key, value.as_ref());
         }
         for (write, part) in &named {
             state.pending.name(part.start, write.checksums_of(*part));
@@ -120,9 +127,9 @@ impl Store {
         let writes = named.into_iter().map(|(write, _)| write);
         state.writes.extend(writes.filter(|write| !write.is_covered()));
         let memtable_full = self.layers.apply(changes) >= self.options.memtable_bytes;
-        let op = self.last_op.fetch_add(1, Ordering::AcqRel) + 1;
+        let op = self.log.last_op.fetch_add(1, Ordering::AcqRel) + 1;
         if !only_places {
-            self.last_change.store(op, Ordering::Release);
+            self.log.last_change.store(op, Ordering::Release);
         }
         let pending_full = state.is_full(&self.options);
         let log_bytes = (state.pending.payload_bytes() - pending_before) as u64;
@@ -134,12 +141,5 @@ impl Store {
             self.wake.notify(usize::MAX);
         }
         Ok((OpSeq(op), log_bytes))
-    }
-
-    /// Makes the background start a checkpoint.
-    pub(crate) fn ask_for_checkpoint(&self) {
-        if !self.checkpoint_due.swap(true, Ordering::AcqRel) {
-            self.wake.notify(usize::MAX);
-        }
     }
 }

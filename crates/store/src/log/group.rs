@@ -22,13 +22,6 @@ use syncline_device::{DeviceError, Durability, Flushed, Ticket, Worker};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, Mutex, OnceLock};
 
-/// True when the newest attempt at a write failed, and not because a flush did: repeating it may
-/// never help.
-pub(crate) fn failed_for_good(write: &Write) -> bool {
-    let lost = |error| !matches!(error, DeviceError::Poisoned { .. });
-    write.attempt().outcome().is_some_and(|outcome| outcome.is_err_and(lost))
-}
-
 /// Bounds on how long a driver waits for expected callers to join; the wait is a quarter of the
 /// usual batch time, within these bounds.
 const GATHER_MIN: Duration = Duration::from_micros(150);
@@ -65,7 +58,7 @@ struct Stage {
 }
 
 /// The state of group commit: which group gathers, and whether a batch is in flight.
-pub(crate) struct GroupCommit {
+pub(super) struct GroupCommit {
     stage: Mutex<Stage>,
     /// Number of callers active when the last batch ended: those it answered plus those that were
     /// gathering.
@@ -76,7 +69,7 @@ pub(crate) struct GroupCommit {
     /// R6).
     rewrite: AtomicBool,
     /// See [`Store::lab_alone`].
-    pub(crate) alone: syncline_sync::asynchronous::Mutex<()>,
+    pub(super) alone: syncline_sync::asynchronous::Mutex<()>,
 }
 
 impl Default for GroupCommit {
@@ -149,12 +142,12 @@ impl GroupCommit {
     }
 
     /// Returns and clears the demand for a rewrite.
-    pub(crate) fn take_rewrite(&self) -> bool {
+    pub(super) fn take_rewrite(&self) -> bool {
         self.rewrite.swap(false, Ordering::AcqRel)
     }
 
     /// Demands that everything not durable be written again.
-    pub(crate) fn demand_rewrite(&self) {
+    pub(super) fn demand_rewrite(&self) {
         self.rewrite.store(true, Ordering::Release);
     }
 }
@@ -168,19 +161,19 @@ impl Store {
     /// Number of syncs active when the last batch was answered: those that it answered and those
     /// that gathered for the next.
     pub fn syncs_about(&self) -> u64 {
-        self.group.expected.load(Ordering::Relaxed)
+        self.log.group.expected.load(Ordering::Relaxed)
     }
 
     /// Syncs up to `op` and also returns a trace of each stage.
     pub async fn sync_traced(&self, op: OpSeq) -> (SyncTrace, Result<(), StoreError>) {
         if self.is_durable(op) && !self.ablates(Ablation::FlushElide) {
             self.counters.syncs_elided.add(1);
-            return (SyncTrace::elided(op.0, *self.durable_mark.lock()), Ok(()));
+            return (SyncTrace::elided(op.0, self.log.durable_mark()), Ok(()));
         }
         let asked = Instant::now();
         let _alone = self.lab_alone().await;
         let (drove, ended) = loop {
-            let group = self.group.join();
+            let group = self.log.group.join();
             if let Some(ended) = self.wait_for(&group).await {
                 break ended;
             }
@@ -198,7 +191,7 @@ impl Store {
             if let Some(ended) = group.result.get() {
                 return ended.clone().map(|ended| (false, ended));
             }
-            if let Some(lead) = self.group.try_lead(group) {
+            if let Some(lead) = self.log.group.try_lead(group) {
                 return Some((true, self.drive(group, lead).await));
             }
             match listener.take() {
@@ -211,7 +204,7 @@ impl Store {
     /// Takes a group's batch to the device and answers all its members.
     async fn drive(&self, group: &Arc<Group>, lead: Lead<'_>) -> Ended {
         // If this future is dropped half-way, the group's members must not wait for ever.
-        let abandoned = EndOnDrop { commit: &self.group, group };
+        let abandoned = EndOnDrop { commit: &self.log.group, group };
         let mut drive = Drive::begin();
         self.gather(group).await;
         let result = match self.drive_batch(&mut drive).await {
@@ -220,11 +213,11 @@ impl Store {
                 drop(lead);
                 self.checkpoint_instead(&mut drive).await
             }
-            Err(StoreError::Device(error)) if self.has_hole() => {
+            Err(StoreError::Device(error)) if self.log.has_hole() => {
                 let result = self.leave_log_after(error).await;
                 drive.checkpointed = Some(Instant::now());
-                (drive.cover, drive.durable) = (Cover::Checkpoint, *self.durable_mark.lock());
-                self.group.answered(group);
+                (drive.cover, drive.durable) = (Cover::Checkpoint, self.log.durable_mark());
+                self.log.group.answered(group);
                 drop(lead);
                 result
             }
@@ -232,15 +225,15 @@ impl Store {
             Err(StoreError::Device(_))
                 if drive.batches.count > 0 && self.is_durable(OpSeq(drive.batches.op)) =>
             {
-                (drive.cover, drive.durable) = (Cover::Checkpoint, *self.durable_mark.lock());
-                self.group.answered(group);
+                (drive.cover, drive.durable) = (Cover::Checkpoint, self.log.durable_mark());
+                self.log.group.answered(group);
                 drop(lead);
                 Ok(())
             }
             result => {
                 // Callers that gather meanwhile count as active, so count them before the next
                 // driver is let in.
-                self.group.answered(group);
+                self.log.group.answered(group);
                 drop(lead);
                 result
             }
@@ -260,13 +253,13 @@ impl Store {
     async fn checkpoint_instead(&self, drive: &mut Drive) -> Result<(), StoreError> {
         let result = self.checkpoint().await;
         drive.checkpointed = Some(Instant::now());
-        (drive.cover, drive.durable) = (Cover::Checkpoint, *self.durable_mark.lock());
+        (drive.cover, drive.durable) = (Cover::Checkpoint, self.log.durable_mark());
         result
     }
 
     /// Gives expected callers a moment to join.
     async fn gather(&self, group: &Group) {
-        let expected = self.group.expected.load(Ordering::Acquire);
+        let expected = self.log.group.expected.load(Ordering::Acquire);
         let all_joined = async {
             while group.members.load(Ordering::Acquire) < expected {
                 let joined = group.joined.listen();
@@ -285,7 +278,7 @@ impl Store {
     /// thread would wake it late. Elsewhere (a simulation has no real time to measure) the moment
     /// has a fixed length.
     async fn pause(&self) {
-        let batch = Duration::from_nanos(self.group.batch_ns.load(Ordering::Relaxed));
+        let batch = Duration::from_nanos(self.log.group.batch_ns.load(Ordering::Relaxed));
         let (part, least) = if self.syncs_about() < MANY { (4, GATHER_MIN) } else { (2, GATHER_MANY_MIN) };
         let moment = (batch / part).clamp(least, GATHER_MAX);
         let own = Worker::try_current().map(|worker| worker.sleep(moment));
@@ -300,11 +293,11 @@ impl Store {
         self.counters.gather_ns.record(started - drive.begun);
         drive.gathered = Some(started);
         // Nothing is sealed in the middle of a bracket.
-        let sealing = self.brackets.sealing.read().await;
+        let sealing = self.log.brackets.sealing.read().await;
         // Close the group before sealing: every member had committed before it joined, so its
         // changes are pending or sealed.
         let closes_late = self.breaks(Canary::LateJoiner);
-        self.group.close_if(!closes_late);
+        self.log.group.close_if(!closes_late);
         self.give_way();
         let (seq, through) = match self.seal_to_flush() {
             Ok((seq, through)) => (Ok(seq), through),
@@ -316,7 +309,7 @@ impl Store {
             Ok(seq) => self.lab_settle(*seq).await.map_err(StoreError::from),
             Err(error) => Err(error.clone()),
         };
-        self.group.close_if(closes_late);
+        self.log.group.close_if(closes_late);
         let written = Instant::now();
         drive.written = Some(written);
         let (seq, tickets) = (seq?, tickets?);
@@ -328,12 +321,12 @@ impl Store {
         let flushed = flushed?;
         self.counters.write_ns.record(written - started);
         self.counters.flush_ns.record(ended - written);
-        self.group.took(ended - started);
+        self.log.group.took(ended - started);
         self.batches_durable(seq, flushed);
         drive.covered(flushed.cover);
         drive.durable = match drive.batches.count {
             // Other groups had made all of it durable, and recorded how.
-            0 => *self.durable_mark.lock(),
+            0 => self.log.durable_mark(),
             _ => DurableMark::flushed(drive.batches.op, seq, flushed),
         };
         Ok(())
@@ -342,8 +335,11 @@ impl Store {
     /// The batches up to `seq` that are not known durable.
     fn batches_up_to(&self, seq: u64) -> BatchesTrace {
         let mut batches = BatchesTrace::default();
-        let log = self.log.lock();
-        log.sealed.iter().take_while(|sealed| sealed.seq <= seq).for_each(|sealed| batches.add(sealed));
+        let log = self.log.end.lock();
+        log.sealed
+            .iter()
+            .take_while(|sealed| sealed.seq <= seq)
+            .for_each(|sealed| sealed.add_to(&mut batches));
         batches
     }
 
@@ -376,17 +372,17 @@ impl Store {
         let outcome = outcome.map_err(StoreError::from);
         outcome
             .and_then(|flushed| tickets.confirm(&self.tracker).map(|()| flushed))
-            .inspect_err(|_| self.group.demand_rewrite())
+            .inspect_err(|_| self.log.group.demand_rewrite())
     }
 
     /// Waits until all writes of all batches up to `seq` have completed, repeating failed or lost
     /// ones; returns their tickets.
     pub(crate) async fn settle(&self, seq: u64) -> Result<Tickets, DeviceError> {
         let writes: SmallVec<[_; 4]> = {
-            let log = self.log.lock();
-            if self.group.take_rewrite() {
+            let log = self.log.end.lock();
+            if self.log.group.take_rewrite() {
                 let all = log.sealed.iter().flat_map(Sealed::writes);
-                all.for_each(|write| write.rewrite(&self.tracker, &self.room.space()));
+                all.for_each(|write| write.rewrite(&self.tracker, self.room.space()));
             }
             let wanted = log.sealed.iter().take_while(|sealed| sealed.seq <= seq);
             wanted.flat_map(|sealed| sealed.writes().cloned()).collect()
@@ -397,7 +393,7 @@ impl Store {
         }
         // A write with a flush behind it fails as a flush does: writes that had completed before it
         // are lost with it (rule R6).
-        writes.iter().for_each(|write| write.rewrite_lost(&self.tracker, &self.room.space()));
+        writes.iter().for_each(|write| write.rewrite_lost(&self.tracker, self.room.space()));
         self.all_completed(&writes).await
     }
 
@@ -421,7 +417,7 @@ impl Store {
             Err(error) => {
                 tracing::warn!("{error}; writing the same bytes there again");
                 self.lab_retry(write);
-                write.retry(&attempt, &self.tracker, &self.room.space());
+                write.retry(&attempt, &self.tracker, self.room.space());
                 write.wait().await
             }
             completed => completed,

@@ -25,11 +25,11 @@ const SUBMIT_AT_ONCE_BYTES: u64 = 256 << 10;
 pub(crate) struct Write {
     pub(crate) run: BlockRun,
     bufs: Vec<Bytes>,
-    pub(crate) attempts: Mutex<Attempts>,
+    attempts: Mutex<Attempts>,
 }
 
-pub(crate) struct Attempts {
-    pub(crate) newest: WriteHandle,
+struct Attempts {
+    newest: WriteHandle,
     /// The blocks may be released from now on: they are not written again.
     closed: bool,
 }
@@ -55,6 +55,13 @@ impl Write {
     /// The newest attempt.
     pub(crate) fn attempt(&self) -> WriteHandle {
         self.attempts.lock().newest.clone()
+    }
+
+    /// True when the newest attempt failed, and not because a flush did: repeating it may never
+    /// help.
+    pub(crate) fn failed_for_good(&self) -> bool {
+        let lost = |error| !matches!(error, DeviceError::Poisoned { .. });
+        self.attempt().outcome().is_some_and(|outcome| outcome.is_err_and(lost))
     }
 
     /// True when the newest attempt has succeeded.
@@ -92,8 +99,17 @@ impl Write {
         attempts.newest.on_end(Box::new(move |_| drop(pin)));
     }
 
+    /// For the laboratory: writes again although the blocks may have been released, unless an
+    /// attempt is in flight.
+    pub(crate) fn lab_retry_late(&self, tracker: &FlushTracker) {
+        let mut attempts = self.attempts.lock();
+        if attempts.newest.outcome().is_some() {
+            attempts.newest = self.submit(tracker);
+        }
+    }
+
     /// Submits the bytes to the device.
-    pub(crate) fn submit(&self, tracker: &FlushTracker) -> WriteHandle {
+    fn submit(&self, tracker: &FlushTracker) -> WriteHandle {
         tracker.write(self.run.offset_bytes(), self.bufs.clone())
     }
 

@@ -1,9 +1,8 @@
 //! Sealing: the pending log becomes a batch on its way to the device.
 
-use super::group::failed_for_good;
 use super::inflight::Write;
 use super::shown::Show;
-use crate::trace::DurableMark;
+use crate::trace::{BatchesTrace, DurableMark};
 use crate::transaction::DataWrites;
 use crate::{Canary, DataWrite, Store, StoreError};
 use smallvec::SmallVec;
@@ -20,50 +19,84 @@ use syncline_sync::atomic::{AtomicU64, Ordering};
 const FORGOTTEN_LATER_BYTES: u64 = 1 << 20;
 
 /// A batch that is not known to be durable, with everything needed to write it and its data again.
-pub(crate) struct Sealed {
-    pub(crate) seq: u64,
-    pub(crate) op_seq: u64,
-    pub(crate) bytes: u64,
+pub(super) struct Sealed {
+    pub(super) seq: u64,
+    pub(super) op_seq: u64,
+    pub(super) bytes: u64,
     /// Counts of its contents, for receipts.
-    pub(crate) counts: PendingCounts,
+    counts: PendingCounts,
     /// The batch itself.
-    pub(crate) log: Arc<Write>,
+    pub(super) log: Arc<Write>,
     /// The copy of the batch, if it leads to another segment.
-    pub(crate) copy: Option<Arc<Write>>,
+    pub(super) copy: Option<Arc<Write>>,
     /// The data it names; writes still in flight when it was sealed are its dependencies (rule R1).
-    pub(crate) data: DataWrites,
+    pub(super) data: DataWrites,
 }
 
 impl Sealed {
     /// All writes that must have completed before a flush can acknowledge the batch.
-    pub(crate) fn writes(&self) -> impl Iterator<Item = &Arc<Write>> {
+    pub(super) fn writes(&self) -> impl Iterator<Item = &Arc<Write>> {
         self.data.iter().map(DataWrite::write).chain([&self.log]).chain(&self.copy)
+    }
+
+    /// Adds the batch to those that a sync waited for.
+    pub(super) fn add_to(&self, batches: &mut BatchesTrace) {
+        let PendingCounts { deletes, frees, coalesced, items, .. } = self.counts;
+        if batches.count == 0 {
+            batches.first = self.seq;
+        }
+        batches.count += 1;
+        batches.last = self.seq;
+        batches.log_bytes += self.log.run.len_bytes();
+        batches.data_bytes += self.bytes - self.log.run.len_bytes();
+        batches.items.0.iter_mut().zip(items).for_each(|(mine, more)| *mine += more);
+        batches.removed += deletes;
+        batches.freed += frees;
+        batches.coalesced += coalesced;
+        batches.op = self.op_seq;
     }
 }
 
 /// The end of the log, and the batches in flight there.
-pub(crate) struct LogState {
-    pub(crate) chain: Chain,
+pub(super) struct LogEnd {
+    pub(super) chain: Chain,
     /// Memory that the pending log gathers in after the next seal.
-    pub(crate) spare: Spare,
+    pub(super) spare: Spare,
     /// Batches not known to be durable, oldest first.
-    pub(crate) sealed: VecDeque<Sealed>,
+    pub(super) sealed: VecDeque<Sealed>,
     /// Bytes of log and data that these batches hold in memory.
-    pub(crate) unflushed_bytes: u64,
+    pub(super) unflushed_bytes: u64,
     /// Highest batch known durable.
-    pub(crate) durable_seq: u64,
+    pub(super) durable_seq: u64,
     /// Number of the marker batch written last; see `mark_durable_when_idle`.
-    pub(crate) marked_seq: u64,
+    pub(super) marked_seq: u64,
     /// Segments in use since the last freeze, the current one last.
-    pub(crate) segments: Vec<BlockRun>,
+    pub(super) segments: Vec<BlockRun>,
     /// Log bytes written since the last freeze.
-    pub(crate) bytes_since_freeze: u64,
+    pub(super) bytes_since_freeze: u64,
     /// Changes were frozen that the log does not have: nothing may be sealed until their superblock
     /// is durable.
-    pub(crate) stalled: bool,
+    pub(super) stalled: bool,
 }
 
-impl Show for LogState {
+impl LogEnd {
+    /// The end of a log without batches after `durable_seq`.
+    pub(super) fn new(chain: Chain, segment: BlockRun, durable_seq: u64) -> Self {
+        Self {
+            chain,
+            spare: Spare::default(),
+            sealed: VecDeque::new(),
+            unflushed_bytes: 0,
+            durable_seq,
+            marked_seq: durable_seq,
+            segments: vec![segment],
+            bytes_since_freeze: 0,
+            stalled: false,
+        }
+    }
+}
+
+impl Show for LogEnd {
     /// Log and data not covered by a flush.
     type Numbers = AtomicU64;
 
@@ -73,35 +106,35 @@ impl Show for LogState {
 }
 
 /// The contents of a batch to be sealed.
-pub(crate) struct Cut {
-    pub(crate) pending: Pending,
-    pub(crate) data: DataWrites,
-    pub(crate) generation: u64,
-    pub(crate) op_seq: u64,
+pub(super) struct Cut {
+    pub(super) pending: Pending,
+    pub(super) data: DataWrites,
+    pub(super) generation: u64,
+    pub(super) op_seq: u64,
     /// A new segment for the batch.
-    pub(crate) segment: Option<NewSegment>,
+    pub(super) segment: Option<NewSegment>,
 }
 
 /// A segment that no batch leads to yet. It returns to free space unless a batch takes it.
-pub(crate) struct NewSegment {
+pub(super) struct NewSegment {
     space: Arc<Space>,
     run: Option<BlockRun>,
 }
 
 impl NewSegment {
     /// Allocates a segment of `most` blocks, or of at least `least` where no run is that long.
-    pub(crate) fn allocate(space: &Arc<Space>, most: u64, least: u64) -> Option<Self> {
+    pub(super) fn allocate(space: &Arc<Space>, most: u64, least: u64) -> Option<Self> {
         let run = space.allocate(Class::Log, most, least, None)?;
         Some(Self { space: space.clone(), run: Some(run) })
     }
 
     /// Where it is.
-    pub(crate) fn run(&self) -> BlockRun {
+    pub(super) fn run(&self) -> BlockRun {
         self.run.expect("only taking it takes it away")
     }
 
     /// Passes the segment to the log.
-    pub(crate) fn take(mut self) -> Option<BlockRun> {
+    pub(super) fn take(mut self) -> Option<BlockRun> {
         self.run.take()
     }
 }
@@ -114,7 +147,7 @@ impl Drop for NewSegment {
 
 /// The step that follows a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(super) enum Then {
     /// Nothing that matters for the batch.
     Nothing,
     /// A flush as soon as the batch is written.
@@ -135,8 +168,8 @@ impl Store {
     }
 
     fn seal_with(&self, then: Then) -> Result<(u64, Option<Durability>), StoreError> {
-        let mut log = self.log.lock();
-        let mut commit = self.commit.lock();
+        let mut log = self.log.end.lock();
+        let mut commit = self.log.commit.lock();
         if log.stalled {
             // The changes that the log lacks are no longer pending, yet in no batch.
             return Err(StoreError::NoSpace);
@@ -148,20 +181,20 @@ impl Store {
         let pending = commit.pending.take(std::mem::take(&mut log.spare));
         let data = commit.writes.take();
         let generation = commit.generation;
-        let op_seq = self.last_op.load(Ordering::Acquire);
+        let op_seq = self.log.last_op.load(Ordering::Acquire);
         drop(commit);
         let cut = Cut { pending, data, generation, op_seq, segment };
         let sealed = self.seal_into(&mut log, cut, then);
         drop(log);
-        self.drained.notify(usize::MAX);
+        self.log.drained.notify(usize::MAX);
         Ok(sealed)
     }
 
     /// Allocates a new segment if the pending log does not fit into the current one; `NoSpace` if
     /// only a checkpoint can take it.
-    pub(crate) fn segment_for(
+    pub(super) fn segment_for(
         &self,
-        log: &LogState,
+        log: &LogEnd,
         pending: &Pending,
     ) -> Result<Option<NewSegment>, StoreError> {
         self.lab_refuse(pending)?;
@@ -180,7 +213,7 @@ impl Store {
             None => Ok(None),
             Some(wanted) => {
                 let most = if self.has_room_for_log(wanted.most) { wanted.most } else { wanted.least };
-                NewSegment::allocate(&self.room.space(), most, wanted.least)
+                NewSegment::allocate(self.room.space(), most, wanted.least)
                     .map(Some)
                     .ok_or(StoreError::NoSpace)
             }
@@ -189,7 +222,7 @@ impl Store {
 
     /// Chains, encodes and submits; returns the batch's number, and a handle that waits for the
     /// flush that went with it.
-    pub(crate) fn seal_into(&self, log: &mut LogState, cut: Cut, then: Then) -> (u64, Option<Durability>) {
+    pub(super) fn seal_into(&self, log: &mut LogEnd, cut: Cut, then: Then) -> (u64, Option<Durability>) {
         let Cut { pending, data, generation, op_seq, segment } = cut;
         let segment = segment.and_then(NewSegment::take);
         log.segments.extend(segment);
@@ -230,7 +263,7 @@ impl Store {
     }
 
     /// True when no write that a flush of the next batch must cover is still in flight (rule R1).
-    fn all_written(&self, log: &LogState, data: &[DataWrite]) -> bool {
+    fn all_written(&self, log: &LogEnd, data: &[DataWrite]) -> bool {
         let earlier = log.sealed.iter().flat_map(Sealed::writes);
         let all = data.iter().map(DataWrite::write).chain(earlier).all(|write| write.is_written());
         all || self.breaks(Canary::ThroughEarly)
@@ -241,26 +274,23 @@ impl Store {
     pub(crate) fn batches_durable(&self, seq: u64, by: Flushed) {
         let mut durable: SmallVec<[Sealed; 2]> = SmallVec::new();
         let mut retired: SmallVec<[_; 4]> = SmallVec::new();
-        let mut log = self.log.lock();
+        let mut log = self.log.end.lock();
         log.durable_seq = log.durable_seq.max(seq);
         while log.sealed.front().is_some_and(|sealed| sealed.seq <= seq) {
             let sealed = log.sealed.pop_front().expect("just seen");
             log.unflushed_bytes -= sealed.bytes;
-            // This comes first, so that a caller who finds an operation durable also finds what
-            // made it durable.
-            self.durable_mark.lock().advance(DurableMark::flushed(sealed.op_seq, sealed.seq, by));
-            self.durable_op.fetch_max(sealed.op_seq, Ordering::AcqRel);
+            self.log.advance(DurableMark::flushed(sealed.op_seq, sealed.seq, by));
             // Under the lock: the checkpoint after which these blocks may be reused passes here
             // too, before it releases them.
             sealed.writes().for_each(|write| write.close());
-            retired.extend(sealed.data.iter().map(|data| (data.clone(), self.inflight.retire(data))));
+            retired.extend(sealed.data.iter().map(|data| (data.clone(), self.log.inflight.retire(data))));
             durable.push(sealed);
         }
         drop(log);
         self.give_way();
         retired.into_iter().for_each(|(data, unnamed)| self.give_back_when_ended(&data, unnamed));
         self.forget(durable);
-        self.drained.notify(usize::MAX);
+        self.log.drained.notify(usize::MAX);
     }
 
     /// Frees the memory of durable batches; a large amount on another task, while the callers that
@@ -275,7 +305,7 @@ impl Store {
     /// were never named.
     pub(crate) fn retire(&self, data: &DataWrite) {
         data.write().close();
-        self.give_back_when_ended(data, self.inflight.retire(data));
+        self.give_back_when_ended(data, self.log.inflight.retire(data));
     }
 
     /// Gives back blocks of a write that were never named, once no attempt can reach them any more
@@ -289,7 +319,7 @@ impl Store {
         }
         let (space, write) = (self.room.space().clone(), data.write().clone());
         let give_back = move || {
-            if failed_for_good(&write) {
+            if write.failed_for_good() {
                 space.quarantine(write.run);
             }
             unnamed.into_iter().for_each(|part| space.give_back_written(part));

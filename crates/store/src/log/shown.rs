@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use syncline_sync::{Mutex, MutexGuard};
 
 /// A state that publishes some numbers.
-pub(crate) trait Show {
+pub(super) trait Show {
     /// The numbers, as atomics.
     type Numbers: Default;
 
@@ -16,32 +16,32 @@ pub(crate) trait Show {
 }
 
 /// A lock that publishes the numbers of its state as of the last unlock.
-pub(crate) struct Shown<T: Show> {
+pub(super) struct Shown<T: Show> {
     state: Mutex<T>,
     numbers: T::Numbers,
 }
 
 impl<T: Show> Shown<T> {
-    pub(crate) fn new(state: T) -> Self {
+    pub(super) fn new(state: T) -> Self {
         let numbers = T::Numbers::default();
         state.show(&numbers);
         Self { state: Mutex::new(state), numbers }
     }
 
     /// Locks the state.
-    pub(crate) fn lock(&self) -> Guard<'_, T> {
+    pub(super) fn lock(&self) -> Guard<'_, T> {
         Guard { state: self.state.lock(), numbers: &self.numbers }
     }
 
     /// The published numbers. A waiter for a change of one of them must be notified after the
     /// unlock.
-    pub(crate) fn numbers(&self) -> &T::Numbers {
+    pub(super) fn numbers(&self) -> &T::Numbers {
         &self.numbers
     }
 }
 
 /// Exclusive access to the state.
-pub(crate) struct Guard<'a, T: Show> {
+pub(super) struct Guard<'a, T: Show> {
     state: MutexGuard<'a, T>,
     numbers: &'a T::Numbers,
 }

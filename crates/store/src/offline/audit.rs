@@ -1,7 +1,7 @@
 //! Checks that every block that is not free has exactly one owner, and that counters match what
 //! memory holds. For tests that look at a store at rest; nothing else uses it.
 
-use crate::log::Sealed;
+use crate::log::Unflushed;
 use crate::{DataWrite, Store};
 use std::fmt;
 use syncline_format::BlockRun;
@@ -106,34 +106,26 @@ impl Store {
     /// True when some block of the run is in memory because its write is not known to be durable.
     #[doc(hidden)]
     pub fn holds_write(&self, run: BlockRun) -> bool {
-        self.inflight.touches(run)
+        self.log.inflight().touches(run)
     }
 
     /// The blocks and bytes that memory and device hold, or an error if the counters disagree with
     /// them.
     #[doc(hidden)]
     pub fn held(&self) -> Result<Held, String> {
-        let log = self.log.lock();
-        let commit = self.commit.lock();
-        // A batch's copy shares its memory with the batch, so it counts once.
-        let held = |sealed: &Sealed| sealed.writes().map(|write| write.held_bytes()).sum::<u64>();
-        let copy = |sealed: &Sealed| sealed.copy.as_ref().map_or(0, |write| write.held_bytes());
-        let sealed_bytes: u64 = log.sealed.iter().map(|sealed| held(sealed) - copy(sealed)).sum();
-        if sealed_bytes != log.unflushed_bytes {
+        let still = self.log.still();
+        let Unflushed { pending_log: pending_log_bytes, pending_data, sealed } = still.unflushed();
+        let ((counted, pending_data_bytes), (counted_sealed, sealed_bytes)) = (pending_data, sealed);
+        if sealed_bytes != counted_sealed {
             return Err(format!(
-                "{sealed_bytes} bytes are sealed and not flushed, {} are counted",
-                log.unflushed_bytes
+                "{sealed_bytes} bytes are sealed and not flushed, {counted_sealed} are counted"
             ));
         }
-        let pending_data_bytes = commit.writes.iter().map(|data| data.write().held_bytes()).sum();
-        if pending_data_bytes != commit.writes.bytes() {
-            return Err(format!(
-                "{pending_data_bytes} bytes of data are not sealed, {} are counted",
-                commit.writes.bytes()
-            ));
+        if pending_data_bytes != counted {
+            return Err(format!("{pending_data_bytes} bytes of data are not sealed, {counted} are counted"));
         }
         let (mut data_writes, mut forgotten) = (0, None);
-        let counted = self.inflight.each(|data| {
+        let counted = self.log.inflight().each(|data| {
             data_writes += 1;
             forgotten = forgotten.or(data.is_forgotten().then(|| data.run()));
         });
@@ -150,8 +142,8 @@ impl Store {
             pending_free_blocks: space.pending_free,
             named_blocks: space.named,
             reserved_blocks: self.room.reserved(),
-            log_blocks: log.segments.iter().map(|segment| segment.blocks).sum(),
-            pending_log_bytes: commit.pending.payload_bytes() as u64,
+            log_blocks: still.segments().iter().map(|segment| segment.blocks).sum(),
+            pending_log_bytes,
             pending_data_bytes,
             sealed_bytes,
             data_writes: data_writes as u64,
@@ -170,16 +162,15 @@ impl Store {
     }
 
     fn compare_books(&self, table: &[BlockRun]) -> Result<(), String> {
-        let log = self.log.lock();
-        let _commit = self.commit.lock();
+        let still = self.log.still();
         let books = self.room.space().books();
         let mut owners = Owners(vec![Owner::Nobody; books.usable.end() as usize]);
         owners.add(Owner::Named, books.named)?;
         owners.add(Owner::Waiting, books.waiting.iter().copied())?;
-        owners.add(Owner::Log, log.segments.iter().copied())?;
+        owners.add(Owner::Log, still.segments().iter().copied())?;
         owners.add(Owner::SnapshotTable, table.iter().copied())?;
         owners.add(Owner::Quarantine, books.withheld.iter().copied())?;
-        self.inflight.each(|data| owners.add_write(data));
+        self.log.inflight().each(|data| owners.add_write(data));
         let mut kept = vec![false; owners.0.len()];
         for block in books.kept.iter().flat_map(|run| run.start..run.end()) {
             kept[block as usize] = true;

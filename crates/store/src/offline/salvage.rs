@@ -9,7 +9,6 @@ use crate::opening::{Ignored, RecoveryReport, Replayed, apply, assemble, unreada
 use crate::{Snapshot, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use syncline_device::{AlignedBuf, Completion, Device, FlushTracker, Spawn};
 use syncline_format::batch::Records;
 use syncline_format::space::MAX_BLOCKS;
@@ -147,11 +146,6 @@ impl Store {
         let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, replayed, segment));
         store.health.end_writing("it is being salvaged");
         Ok((store, salvaged))
-    }
-
-    /// The smallest object id that was never handed out.
-    pub fn next_object(&self) -> u64 {
-        self.next_object.load(Ordering::Relaxed)
     }
 }
 

@@ -134,7 +134,7 @@ impl Store {
         // Nothing refers to these places any more, and their contents, perhaps a program's data,
         // must not be taken for a superblock.
         self.clear_second_copies(smaller).await?;
-        let generation = self.commit.lock().generation;
+        let generation = self.log.generation();
         self.room.space().narrow_map(smaller, generation)?;
         self.run_checkpoint(&mut state, false).await?;
         self.run_checkpoint(&mut state, false).await?;

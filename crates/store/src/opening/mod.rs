@@ -7,5 +7,5 @@ mod view;
 pub use recovery::{Ignored, Recovered, RecoveryReport, SEGMENT_IN_USE};
 pub use view::{kept_besides, read_snapshots, snapshot_usage};
 
-pub(crate) use recovery::{assemble, chain, load_space};
+pub(crate) use recovery::{assemble, load_space};
 pub(crate) use replay::{Replayed, apply, unreadable_data};

@@ -12,20 +12,18 @@ use super::replay::{Replayed, replay};
 use crate::checkpoint::{CheckpointState, ReadSlots, Table, read_superblocks};
 use crate::counters::Counters;
 use crate::layers::Layers;
-use crate::log::{CommitState, LogState, Shown};
+use crate::log::{Beginning, Log};
 use crate::room::{LEAST_SEGMENT_BLOCKS, Room, first_segment_blocks, segment_blocks};
-use crate::trace::DurableMark;
 use crate::{Canary, Store, StoreError, StoreOptions};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_format::{BlockAddr, BlockRun, Epoch, FormatError, SharedGeometry};
-use syncline_log::{Chain, Pending, Reading, Scan, scan_believing};
+use syncline_format::{BlockAddr, BlockRun, FormatError, SharedGeometry};
+use syncline_log::{Reading, Scan, scan_believing};
 use syncline_space::{Class, Space};
-use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline_sync::{Event, Mutex, RwLock};
+use syncline_sync::atomic::{AtomicBool, Ordering};
+use syncline_sync::{Event, RwLock};
 use syncline_tree::Tree;
 
 /// Blocks rewritten at a time (1 MiB), so that a hostile image can't claim much memory.
@@ -198,7 +196,7 @@ impl Recovered {
         slots.settle(&store.tracker).await?;
         write_again(&store.tracker, &unsure).await?;
         // The old log is useless once the first superblock of this epoch is durable (rule R3).
-        let generation = store.commit.lock().generation;
+        let generation = store.log.generation();
         segments.iter().for_each(|segment| store.room.space().hold(*segment, generation));
         store.run_checkpoint(&mut state, false).await?;
         drop(state);
@@ -298,17 +296,6 @@ async fn write_again(tracker: &Arc<FlushTracker>, runs: &[BlockRun]) -> Result<(
     Ok(())
 }
 
-/// A chain that begins at `start`.
-pub(crate) fn chain(
-    options: &StoreOptions,
-    epoch: Epoch,
-    segment_blocks: u64,
-    start: LogStart,
-    op_seq: u64,
-) -> Chain {
-    options.lab.chain(Chain::new(epoch, segment_blocks, start, op_seq))
-}
-
 /// Builds a store from what replay found, with its own log in a new epoch, beginning with
 /// `segment`.
 pub(crate) fn assemble(
@@ -323,24 +310,13 @@ pub(crate) fn assemble(
     let geometry = superblock.geometry;
     let segment_blocks = segment_blocks(geometry.total_blocks);
     let epoch = options.epoch.unwrap_or_else(rand::random);
-    let start = LogStart::first_in(segment, replayed.end.seq, replayed.end.prev);
-    let log = LogState {
-        chain: chain(&options, epoch, segment_blocks, start, replayed.op_seq),
-        spare: Default::default(),
-        sealed: VecDeque::new(),
-        unflushed_bytes: 0,
-        durable_seq: replayed.end.seq - 1,
-        marked_seq: replayed.end.seq - 1,
-        segments: vec![segment],
-        bytes_since_freeze: 0,
-        stalled: false,
-    };
-    let mark = DurableMark { op: replayed.op_seq, batch: replayed.end.seq - 1, ..DurableMark::default() };
-    let commit = CommitState {
-        pending: Pending::default(),
-        writes: Default::default(),
+    let begin = Beginning {
+        epoch,
+        start: LogStart::first_in(segment, replayed.end.seq, replayed.end.prev),
+        op_seq: replayed.op_seq,
         generation: replayed.generation,
         objects: replayed.objects,
+        next_object: replayed.next_object,
     };
     let geometry = Arc::new(SharedGeometry::new(geometry));
     let tree = Tree::of_shared(tracker.clone(), geometry.clone(), options.node_cache_bytes);
@@ -350,10 +326,7 @@ pub(crate) fn assemble(
         geometry,
         room: Room::new(space),
         layers: Layers::new(tree, replayed.memtable, superblock.tree, superblock.tree_nodes),
-        log: Shown::new(log),
-        commit: Shown::new(commit),
-        group: Default::default(),
-        inflight: Default::default(),
+        log: Log::new(&options, segment_blocks, begin),
         checkpoint: syncline_sync::asynchronous::Mutex::new(CheckpointState {
             bases: Vec::new(),
             slot: 0,
@@ -365,19 +338,11 @@ pub(crate) fn assemble(
         superblock: RwLock::new(superblock.clone()),
         health: Default::default(),
         counters: Counters::default(),
-        last_op: AtomicU64::new(replayed.op_seq),
-        last_change: AtomicU64::new(replayed.op_seq),
-        durable_op: AtomicU64::new(replayed.op_seq),
-        durable_mark: Mutex::new(mark),
-        next_object: AtomicU64::new(replayed.next_object),
         wake: Event::new(),
         checkpoint_due: AtomicBool::new(false),
         checkpoint_ended: Event::new(),
-        drained: Event::new(),
-        flushing: AtomicBool::new(false),
         part_of_stream: AtomicBool::new(false),
         growing: Default::default(),
-        brackets: Default::default(),
         gate: Default::default(),
         options,
     }

@@ -181,16 +181,6 @@ impl Drop for Names {
     }
 }
 
-/// Memory held because the device has not taken its contents yet.
-#[derive(Clone, Copy, Debug)]
-#[doc(hidden)]
-pub struct Backlog {
-    /// Log and data not covered by a flush yet.
-    pub unflushed_bytes: u64,
-    /// Log that is not sealed yet.
-    pub pending_bytes: usize,
-}
-
 /// How long a change waits at most for room that is promised to others, and how often it polls
 /// meanwhile.
 const OTHERS_END_MAX: Duration = Duration::from_secs(5);
@@ -456,7 +446,7 @@ impl Store {
             ended.await;
         }
         while !(self.is_drained() || passes()) {
-            let drained = self.drained.listen();
+            let drained = self.log.listen_drained();
             if self.is_drained() || passes() {
                 break;
             }
@@ -468,7 +458,7 @@ impl Store {
     }
 
     fn is_drained(&self) -> bool {
-        let backlog = self.backlog();
+        let backlog = self.log.backlog();
         let flushed = backlog.unflushed_bytes < 4 * self.options.unflushed_bytes;
         let sealed = backlog.pending_bytes < self.pending_bytes_max();
         flushed && (sealed || self.breaks(Canary::UnboundedPending))
@@ -480,18 +470,6 @@ impl Store {
             // Little is sealed in the background, so writers wait only for more than half a batch.
             true => PAYLOAD_BYTES_MAX / 4 * 3,
             false => self.options.pending_bytes.min(PAYLOAD_BYTES_MAX / 4 * 3),
-        }
-    }
-
-    /// How much waits for the device. The two numbers are from two moments, which is good enough
-    /// for throttling.
-    #[doc(hidden)]
-    pub fn backlog(&self) -> Backlog {
-        let pending = self.commit.numbers();
-        let sealed = self.log.numbers().load(Ordering::Acquire);
-        Backlog {
-            unflushed_bytes: sealed + pending.data.load(Ordering::Acquire),
-            pending_bytes: pending.log.load(Ordering::Acquire) as usize,
         }
     }
 

@@ -7,7 +7,7 @@ mod reserve;
 mod trim;
 mod unnamed;
 
-pub use admit::{Admission, Admitted, Backlog, ChangeSize};
+pub use admit::{Admission, Admitted, ChangeSize};
 pub use reserve::Reservation;
 
 pub(crate) use count::{LEAST_SEGMENT_BLOCKS, first_segment_blocks, segment_blocks};

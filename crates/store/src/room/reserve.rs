@@ -180,7 +180,7 @@ impl Store {
         self.give_way();
         debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());
         self.counters.data_bytes.add(run.len_bytes());
-        self.inflight.start(&self.tracker, run, bufs)
+        self.log.inflight().start(&self.tracker, run, bufs)
     }
 
     /// Gives back a part of a write as [`abandon`](Self::abandon) does, and reserves as many blocks
@@ -194,7 +194,7 @@ impl Store {
 
     /// Gives back the part of a write that was never named, once it is no longer in flight.
     pub fn abandon(self: &Arc<Self>, data: &DataWrite, part: BlockRun) {
-        if !self.inflight.abandon(data, part) {
+        if !self.log.inflight().abandon(data, part) {
             return;
         }
         // Nobody reads it any more, but it may still be in flight (rule R2).

@@ -111,7 +111,7 @@ impl Store {
     /// discarded.
     fn wants_superblock(&self) -> bool {
         let discards = self.options.discard && self.device().discards() && !self.given_up();
-        discards && !self.has_hole() && self.room.space.discards_waiting() >= WORTH_BLOCKS
+        discards && !self.log.has_hole() && self.room.space.discards_waiting() >= WORTH_BLOCKS
     }
 
     /// A checkpoint of a filesystem that may have come to rest: blocks freed by its last checkpoint
@@ -140,7 +140,7 @@ impl Store {
         };
         let discards = self.options.discard && self.device().discards() && !self.given_up();
         if discards
-            && !self.has_hole()
+            && !self.log.has_hole()
             && let Err(error) = done.await
         {
             tracing::warn!("not all that was freed was discarded before the end: {error}");
