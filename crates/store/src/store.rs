@@ -1,19 +1,18 @@
 //! The store: the parts of an open image.
 
-use crate::checkpoint::{CheckpointState, Gate};
+use crate::checkpoint::{Checkpoints, tend_checkpoints};
 use crate::counters::Counters;
 use crate::health::Health;
 use crate::layers::Layers;
-use crate::log::{Backlog, Log};
-use crate::room::Room;
+use crate::log::{Backlog, Log, tend_log};
+use crate::room::{Room, tend_discards};
 use crate::{CountersSnapshot, OpSeq, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn, TrackerCounters};
 use syncline_format::superblock::Superblock;
 use syncline_format::{Geometry, ObjectId, SharedGeometry};
 use syncline_space::SpaceCounters;
-use syncline_sync::atomic::{AtomicBool, Ordering};
-use syncline_sync::{Event, RwLock};
+use syncline_sync::Event;
 
 /// An open image: memtable, pending log, tree, space and recovery behind one interface.
 ///
@@ -28,23 +27,11 @@ pub struct Store {
     pub(crate) room: Arc<Room>,
     pub(crate) layers: Layers,
     pub(crate) log: Log,
-    pub(crate) checkpoint: syncline_sync::asynchronous::Mutex<CheckpointState>,
-    /// The superblock that recovery found or the newest checkpoint wrote.
-    pub(crate) superblock: RwLock<Superblock>,
+    pub(crate) checkpoint: Checkpoints,
     pub(crate) health: Health,
     pub(crate) counters: Counters,
     /// Wakes the background tasks to check whether something is due.
     pub(crate) wake: Event,
-    /// A limit was reached that requires a checkpoint.
-    pub(crate) checkpoint_due: AtomicBool,
-    /// Notified when a checkpoint ends, successful or not.
-    pub(crate) checkpoint_ended: Event,
-    /// The table of snapshots has part of a stream.
-    pub(crate) part_of_stream: AtomicBool,
-    /// Held while the image is being enlarged.
-    pub(crate) growing: syncline_sync::asynchronous::Mutex<()>,
-    /// Closed during a standstill.
-    pub(crate) gate: Gate,
 }
 
 impl Store {
@@ -55,17 +42,17 @@ impl Store {
 
     /// Seed of the directory name hash.
     pub fn hash_seed(&self) -> [u8; 16] {
-        self.superblock.read().hash_seed
+        self.checkpoint.superblock().hash_seed
     }
 
     /// True when every inode of the image knows its names.
     pub fn has_parent_pointers(&self) -> bool {
-        self.superblock.read().has_parent_pointers()
+        self.checkpoint.superblock().has_parent_pointers()
     }
 
     /// The newest durable superblock.
     pub fn superblock(&self) -> Superblock {
-        self.superblock.read().clone()
+        self.checkpoint.superblock().clone()
     }
 
     /// A never-used object id. There are so many that only a damaged image has none left.
@@ -140,22 +127,32 @@ impl Store {
         self.wake_all();
     }
 
+    /// Starts the background tasks; they end when the store closes or is dropped.
+    pub(crate) fn start_background(self: &Arc<Self>, spawn: &Arc<dyn Spawn>) {
+        spawn.spawn(Box::pin(tend_log(Arc::downgrade(self), spawn.clone())));
+        spawn.spawn(Box::pin(tend_checkpoints(Arc::downgrade(self), spawn.clone())));
+        if self.options.discard && self.device().discards() {
+            self.room.space().remember_freed();
+            spawn.spawn(Box::pin(tend_discards(Arc::downgrade(self))));
+        }
+    }
+
     /// Makes the background start a checkpoint.
     pub(crate) fn ask_for_checkpoint(&self) {
-        if !self.checkpoint_due.swap(true, Ordering::AcqRel) {
+        if self.checkpoint.ask() {
             self.wake.notify(usize::MAX);
         }
     }
 
     fn wake_all(&self) {
-        self.checkpoint_ended.notify(usize::MAX);
+        self.checkpoint.notify_ended();
         self.log.notify_drained();
         self.wake.notify(usize::MAX);
     }
 
     /// True if part of a stream is kept that has not come wholly.
     pub fn keeps_part_of_stream(&self) -> bool {
-        self.part_of_stream.load(Ordering::Acquire)
+        self.checkpoint.keeps_part_of_stream()
     }
 
     /// How much waits for the device.

@@ -210,7 +210,7 @@ impl Store {
         created_ns: u64,
         replaced: Option<u64>,
     ) -> Result<Snapshot, StoreError> {
-        self.checkpoint.lock().await.table.require_new(name, replaced)?;
+        self.checkpoint.lock().await.table().require_new(name, replaced)?;
         branch.store.close().await?;
         let made = branch.store.superblock();
         if !made.clean {
@@ -254,15 +254,15 @@ impl Store {
     async fn try_adopt(&self, adopted: &Adopted, replaced: Option<u64>) -> Result<Snapshot, StoreError> {
         let mut state = self.checkpoint.lock().await;
         let name = &adopted.snapshot.name;
-        state.table.require_new(name, replaced)?;
+        state.table().require_new(name, replaced)?;
         let mut adopted = adopted.clone();
         if let Some(id) = replaced {
-            let rest = state.table.kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
+            let rest = state.table().kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
             adopted.replaced = Some(Replaced { id, rest });
         }
         let change = TableChange::Adopt(Box::new(adopted));
         self.run_checkpoint_with(&mut state, false, Some(change)).await?;
-        Ok(state.table.find(name)?.clone())
+        Ok(state.table().find(name)?.clone())
     }
 
     /// Claims a snapshot alone, when those who are just reading it have ended.
@@ -284,7 +284,7 @@ impl Store {
         if !Snapshot::is_free_name(name) {
             return Err(SnapshotError::Name { name: name.to_owned() }.into());
         }
-        Ok(self.checkpoint.lock().await.table.require_new(name, replaced)?)
+        Ok(self.checkpoint.lock().await.table().require_new(name, replaced)?)
     }
 
     /// Gives a branch up. Its blocks are free again when this returns.
@@ -311,23 +311,20 @@ impl Store {
     async fn claim_base(&self, snapshot: &Snapshot) -> Result<u64, StoreError> {
         let name = || snapshot.name.clone();
         let mut state = self.checkpoint.lock().await;
-        if !state.table.entries.iter().any(|entry| entry.id == snapshot.id) {
+        if !state.table().entries.iter().any(|entry| entry.id == snapshot.id) {
             return Err(SnapshotError::NotFound { name: name() }.into());
         }
         if !self.device().claim_snapshot(snapshot.id, Claim::Shared)? {
             return Err(SnapshotError::InUse { name: name() }.into());
         }
-        state.bases.push(snapshot.id);
+        state.add_base(snapshot.id);
         Ok(snapshot.id)
     }
 
     async fn unclaim(&self, base: Option<u64>) {
         let Some(id) = base else { return };
         let mut state = self.checkpoint.lock().await;
-        if let Some(at) = state.bases.iter().position(|base| *base == id) {
-            state.bases.swap_remove(at);
-        }
-        if !state.bases.contains(&id) {
+        if !state.drop_base(id) {
             self.release(base);
         }
     }

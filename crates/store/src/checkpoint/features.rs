@@ -8,7 +8,7 @@ impl Store {
     /// True when the image has all of these features, or is just getting those that it lacks:
     /// [`Store::add_features`] tells when they are durable.
     pub fn has_features(&self, features: u32) -> bool {
-        self.superblock.read().features & features == features
+        self.checkpoint.superblock.read().features & features == features
     }
 
     /// Returns once a durable superblock records that this object number was handed out: then no
@@ -22,7 +22,7 @@ impl Store {
 
     async fn try_keep_number(&self, number: u64) -> Result<(), StoreError> {
         let mut state = self.checkpoint.lock().await;
-        if self.superblock.read().next_object > number {
+        if self.checkpoint.superblock.read().next_object > number {
             return Ok(());
         }
         self.run_checkpoint(&mut state, false).await
@@ -67,17 +67,17 @@ impl Store {
     async fn try_change_superblock(&self, change: &impl Fn(&mut Superblock)) -> Result<(), StoreError> {
         // Only the holder of this lock writes superblocks.
         let mut state = self.checkpoint.lock().await;
-        let before = self.superblock.read().clone();
+        let before = self.checkpoint.superblock.read().clone();
         let mut after = before.clone();
         change(&mut after);
         if after == before {
             return Ok(());
         }
-        *self.superblock.write() = after;
+        *self.checkpoint.superblock.write() = after;
         let result = self.run_checkpoint(&mut state, false).await;
         if result.is_err() {
             // Only a checkpoint that succeeds replaces the superblock.
-            *self.superblock.write() = before;
+            *self.checkpoint.superblock.write() = before;
         }
         result
     }

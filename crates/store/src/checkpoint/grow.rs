@@ -43,7 +43,7 @@ impl Store {
     /// above the present one is refused; without a size, such a small growth is skipped.
     pub async fn enlarge(&self, size_bytes: Option<u64>) -> Result<u64, StoreError> {
         self.health.writable()?;
-        let _alone = self.growing.lock().await;
+        let _alone = self.checkpoint.growing.lock().await;
         let present = self.geometry();
         if let Some(total_blocks) = size_bytes.map(|bytes| bytes / BLOCK) {
             // A device that is too short may be enlarged.
@@ -89,7 +89,7 @@ impl Store {
         self.run_checkpoint(&mut state, false).await?;
         self.room.space().give_back(old_tail);
         // Callers that wait for room now find some.
-        self.checkpoint_ended.notify(usize::MAX);
+        self.checkpoint.notify_ended();
         Ok(())
     }
 

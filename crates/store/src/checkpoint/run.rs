@@ -7,8 +7,9 @@
 //! flush; (5) the superblock goes to the slot that does not hold the newest durable one; (6) flush:
 //! from here on the new one counts; (7) what only the old one needed is released.
 
+use super::CheckpointState;
 use super::slots::write_slot;
-use super::snapshots::{NewTable, Table, TableChange};
+use super::snapshots::{NewTable, TableChange};
 use crate::layers::Memtable;
 use crate::log::{NewLog, Tickets, Unsealed};
 use crate::trace::DurableMark;
@@ -17,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use syncline_device::WriteHandle;
+use syncline_format::BlockRun;
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_format::{BlockRun, Epoch};
 use syncline_space::{Class, FrozenMap};
 use syncline_sync::asynchronous::MutexGuard;
 use syncline_tree::Merged;
@@ -37,23 +38,8 @@ struct Sort {
     leaves_log: bool,
 }
 
-/// State that one checkpoint passes to the next; its lock allows only one checkpoint at a time.
-pub(crate) struct CheckpointState {
-    /// The slot of the newest durable superblock.
-    pub(crate) slot: usize,
-    pub(crate) epoch: Epoch,
-    /// The table of snapshots.
-    pub(crate) table: Table,
-    /// Snapshots that branches of this store began with. (Claims keep only others away.)
-    pub(crate) bases: Vec<u64>,
-    /// A checkpoint of this epoch is durable, so the state that recovery started from is gone.
-    pub(crate) is_open: bool,
-    /// The last checkpoint is durable.
-    pub(crate) is_closed: bool,
-}
-
 /// The state at the point where a checkpoint is cut.
-pub(crate) struct Frozen {
+struct Frozen {
     generation: u64,
     memtable: Arc<Memtable>,
     space: FrozenMap,
@@ -120,7 +106,7 @@ impl Store {
         wanted: OpSeq,
         mut state: MutexGuard<'_, CheckpointState>,
     ) -> Result<(), StoreError> {
-        if self.superblock.read().op_seq >= wanted.0 {
+        if self.checkpoint.superblock.read().op_seq >= wanted.0 {
             return Ok(());
         }
         self.run_checkpoint(&mut state, false).await
@@ -191,8 +177,8 @@ impl Store {
                 }
             }
         }
-        self.checkpoint_due.store(false, Ordering::Release);
-        self.checkpoint_ended.notify(usize::MAX);
+        self.checkpoint.due.store(false, Ordering::Release);
+        self.checkpoint.notify_ended();
         // Changes that could not be sealed before may fit now.
         self.wake.notify(usize::MAX);
         result
@@ -345,7 +331,7 @@ impl Store {
             used_blocks: persisted.used_blocks,
             objects: frozen.objects,
             clean,
-            ..self.superblock.read().clone()
+            ..self.checkpoint.superblock.read().clone()
         };
         let mut makes_room = !state.is_open || self.room.space().map_geometry() != self.geometry();
         if let Some(table) = table {
@@ -432,7 +418,7 @@ impl Store {
         state.is_open = true;
         if let Some(table) = table {
             state.table = self.lab_table(table).adopt(&state.table, self.room.space(), &frozen.space);
-            self.note_table(&state.table);
+            self.checkpoint.note_table(&state.table);
         }
         if let Some(new) = frozen.new_log.take() {
             state.epoch = new.epoch;
@@ -442,7 +428,7 @@ impl Store {
         self.log.resume(|| {
             self.layers.adopt(superblock.tree, tree_nodes, || {
                 self.geometry.set_total(superblock.geometry.total_blocks);
-                *self.superblock.write() = superblock;
+                *self.checkpoint.superblock.write() = superblock;
             });
         });
         let (op, batch, generation) = (frozen.op_seq, frozen.seq, frozen.generation);
@@ -495,7 +481,7 @@ impl Store {
         self.health.begin_closing();
         self.wake.notify(usize::MAX);
         // The background ends: callers that wait for it would wait for ever if this fails.
-        self.checkpoint_ended.notify(usize::MAX);
+        self.checkpoint.notify_ended();
         self.log.notify_drained();
         if self.options.read_only {
             return Ok(());

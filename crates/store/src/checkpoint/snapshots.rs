@@ -9,7 +9,7 @@
 //! A checkpoint whose table lacks the snapshot removes it; blocks that only it kept become reusable
 //! when that superblock is durable (rule R2).
 
-use super::run::CheckpointState;
+use super::CheckpointState;
 use super::slots::{read_superblocks, write_slot};
 use crate::{RecoveryReport, Store, StoreError, StoreOptions};
 use std::pin::Pin;
@@ -19,7 +19,6 @@ use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, 
 use syncline_format::superblock::{FEATURE_SNAPSHOTS, Pointer, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Key, OBJECTS_END};
 use syncline_space::{Class, FrozenMap, KeptMap, Space};
-use syncline_sync::atomic::Ordering;
 use syncline_tree::Tree;
 
 pub use syncline_format::snapshots::{RECEIVING, Snapshot};
@@ -409,12 +408,6 @@ impl Store {
         let rest = state.table.kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
         self.lab_drop_snapshot(&rest);
         self.run_checkpoint_with(state, false, Some(TableChange::Delete { id, rest })).await
-    }
-
-    /// Remembers what a table has that people ask for.
-    pub(crate) fn note_table(&self, table: &Table) {
-        let is_there = table.entries.iter().any(Snapshot::is_receiving);
-        self.part_of_stream.store(is_there, Ordering::Release);
     }
 
     /// The snapshots, in order of creation, and what is kept of a stream.

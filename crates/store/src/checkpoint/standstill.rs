@@ -9,7 +9,7 @@
 //! Whoever stands still holds the checkpoint's lock, so no checkpoint is cut in between, and nobody
 //! waits for one: he might hold a lease that is needed to commit what was accepted.
 
-use super::run::CheckpointState;
+use super::CheckpointState;
 use crate::{Canary, Store};
 use syncline_sync::Event;
 use syncline_sync::asynchronous::MutexGuard;
@@ -17,16 +17,16 @@ use syncline_sync::atomic::{AtomicBool, Ordering};
 
 /// The gate that every change passes when it begins.
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(super) struct Gate {
     closed: AtomicBool,
     opened: Event,
 }
 
 /// While it lives, no change begins and no checkpoint but its own. The cut of that checkpoint ends
 /// the standstill, and what is left of this keeps only other checkpoints away.
-pub(crate) struct Standstill<'a> {
+pub(super) struct Standstill<'a> {
     store: &'a Store,
-    pub(crate) checkpoint: MutexGuard<'a, CheckpointState>,
+    pub(super) checkpoint: MutexGuard<'a, CheckpointState>,
 }
 
 impl Store {
@@ -34,7 +34,7 @@ impl Store {
     /// holds no lease. (`admit` does it, unless for `Admission::Remove` and `Finish`.)
     pub async fn pass_gate(&self) {
         while self.is_standing_still() && !self.breaks(Canary::SnapshotOfTwoMoments) {
-            let opened = self.gate.opened.listen();
+            let opened = self.checkpoint.gate.opened.listen();
             if self.is_standing_still() {
                 opened.await;
             }
@@ -43,20 +43,20 @@ impl Store {
 
     /// True while there is a standstill.
     pub fn is_standing_still(&self) -> bool {
-        self.gate.closed.load(Ordering::Acquire)
+        self.checkpoint.gate.closed.load(Ordering::Acquire)
     }
 
     /// Begins a standstill.
-    pub(crate) fn stand_still<'a>(&'a self, checkpoint: MutexGuard<'a, CheckpointState>) -> Standstill<'a> {
+    pub(super) fn stand_still<'a>(&'a self, checkpoint: MutexGuard<'a, CheckpointState>) -> Standstill<'a> {
         self.hold_off();
-        self.gate.closed.store(true, Ordering::Release);
+        self.checkpoint.gate.closed.store(true, Ordering::Release);
         Standstill { store: self, checkpoint }
     }
 
     /// Ends the standstill, if there is one. The checkpoint's lock is held.
-    pub(crate) fn move_on(&self) {
-        if self.gate.closed.swap(false, Ordering::AcqRel) {
-            self.gate.opened.notify(usize::MAX);
+    pub(super) fn move_on(&self) {
+        if self.checkpoint.gate.closed.swap(false, Ordering::AcqRel) {
+            self.checkpoint.gate.opened.notify(usize::MAX);
             self.hold_off_no_more();
         }
     }

@@ -56,7 +56,7 @@ struct Passing<'a>(&'a Store);
 impl<'a> Passing<'a> {
     fn begin(store: &'a Store) -> Self {
         store.health.leaving.now.store(true, Ordering::Release);
-        store.checkpoint_ended.notify(usize::MAX);
+        store.checkpoint.notify_ended();
         store.log.notify_drained();
         Self(store)
     }

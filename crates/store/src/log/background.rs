@@ -1,8 +1,7 @@
-//! Background tasks: sealing the log, bounding how much is not durable, and starting checkpoints.
+//! The background task of the log: it seals, bounds how much is not durable, and marks an idle log.
 
 use super::commit::CommitState;
 use super::seal::{Cut, LogEnd, Then};
-use crate::room::tend_discards;
 use crate::transaction::DataWrites;
 use crate::{Canary, OpSeq, Store, StoreError};
 use futures_lite::future::or;
@@ -21,16 +20,6 @@ const REST: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 impl Store {
-    /// Starts the background tasks; they end when the store closes or is dropped.
-    pub(crate) fn start_background(self: &Arc<Self>, spawn: &Arc<dyn Spawn>) {
-        spawn.spawn(Box::pin(tend_log(Arc::downgrade(self), spawn.clone())));
-        spawn.spawn(Box::pin(tend_checkpoints(Arc::downgrade(self), spawn.clone())));
-        if self.options.discard && self.device().discards() {
-            self.room.space().remember_freed();
-            spawn.spawn(Box::pin(tend_discards(Arc::downgrade(self))));
-        }
-    }
-
     fn log_is_full(&self) -> bool {
         self.log.commit.lock().is_full(&self.options)
     }
@@ -172,7 +161,8 @@ impl Pace {
     }
 }
 
-async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
+/// Seals and flushes until the store closes or is dropped.
+pub(crate) async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
     let mut pace = Pace::default();
     loop {
         let Some(strong) = store.upgrade() else { return };
@@ -181,7 +171,7 @@ async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
             return;
         }
         // Listen before looking, so that nothing that happens after the look is missed.
-        let (asked, drained) = (strong.wake.listen(), strong.log.drained.listen());
+        let (asked, drained) = (strong.wake.listen(), strong.log.listen_drained());
         if strong.tend_log_once().await {
             futures_lite::future::yield_now().await;
             continue;
@@ -207,47 +197,6 @@ async fn tend_log(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
         {
             strong.mark_durable_when_idle();
         }
-    }
-}
-
-async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) {
-    let mut due = None;
-    let mut is_due = false;
-    loop {
-        let Some(strong) = store.upgrade() else { return };
-        if strong.health.is_over() {
-            return;
-        }
-        let listener = strong.wake.listen();
-        if is_due || strong.checkpoint_due.load(Ordering::Acquire) {
-            // Clear the request before the checkpoint begins. A request made while it runs is
-            // cleared when it ends; a later request waits for another checkpoint.
-            strong.checkpoint_due.store(false, Ordering::Release);
-            let done = if is_due { strong.checkpoint_at_rest().await } else { strong.checkpoint().await };
-            let failed = done.is_err();
-            (due, is_due) = (None, false);
-            if failed {
-                drop(strong);
-                spawn.sleep(Duration::from_secs(1)).await;
-                continue;
-            }
-        }
-        // One sleep for the whole interval, however often others wake this task: the interval
-        // follows the clock of `spawn`.
-        let interval = strong.options.checkpoint_interval;
-        let sleep = due.get_or_insert_with(|| spawn.sleep(interval));
-        drop(strong);
-        is_due = or(
-            async {
-                listener.await;
-                false
-            },
-            async {
-                sleep.await;
-                true
-            },
-        )
-        .await;
     }
 }
 

@@ -91,7 +91,7 @@ impl Store {
         self.log.brackets.held_off.fetch_add(1, Ordering::AcqRel);
         // Tasks that wait for a checkpoint, or for memory that one frees, go on without.
         self.log.brackets.begun.notify(usize::MAX);
-        self.checkpoint_ended.notify(usize::MAX);
+        self.checkpoint.notify_ended();
         self.log.drained.notify(usize::MAX);
     }
 

@@ -16,6 +16,7 @@ mod tickets;
 pub use bracket::{Bracket, Quiet};
 pub use inflight::DataWrite;
 
+pub(crate) use background::tend_log;
 pub(crate) use cut::{Unflushed, Unsealed};
 pub(crate) use inflight::{Inflight, Write};
 pub(crate) use leave::NewLog;

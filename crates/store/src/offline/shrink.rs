@@ -112,7 +112,7 @@ impl Store {
         loop {
             // Also makes a durable superblock say that everything freed behind the end is free
             // (rule R2).
-            let table = state.table.blocks.iter().any(|block| block.start >= end);
+            let table = state.table().blocks.iter().any(|block| block.start >= end);
             let pages = self.room.space().move_pages(end, smaller);
             self.run_checkpoint_with(&mut state, false, table.then_some(TableChange::Move)).await?;
             rounds += 1;

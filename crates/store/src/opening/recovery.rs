@@ -9,7 +9,7 @@
 //! the second writes, once nothing can be refused any more.
 
 use super::replay::{Replayed, replay};
-use crate::checkpoint::{CheckpointState, ReadSlots, Table, read_superblocks};
+use crate::checkpoint::{Checkpoints, ReadSlots, Table, read_superblocks};
 use crate::counters::Counters;
 use crate::layers::Layers;
 use crate::log::{Beginning, Log};
@@ -22,8 +22,8 @@ use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockAddr, BlockRun, FormatError, SharedGeometry};
 use syncline_log::{Reading, Scan, scan_believing};
 use syncline_space::{Class, Space};
-use syncline_sync::atomic::{AtomicBool, Ordering};
-use syncline_sync::{Event, RwLock};
+use syncline_sync::Event;
+use syncline_sync::atomic::Ordering;
 use syncline_tree::Tree;
 
 /// Blocks rewritten at a time (1 MiB), so that a hostile image can't claim much memory.
@@ -161,11 +161,7 @@ impl Store {
         let store = Arc::new(assemble(tracker, options, spawn, &superblock, space, replayed, segment));
         store.counters.replayed_batches.add(report.batches);
         store.counters.replayed_records.add(report.records);
-        {
-            let mut state = store.checkpoint.lock().await;
-            (state.slot, state.table) = (slots.slot, table);
-            store.note_table(&state.table);
-        }
+        store.checkpoint.follow(slots.slot, table).await;
         if store.options.read_only {
             store.health.end_writing("it was opened read-only");
         }
@@ -327,23 +323,10 @@ pub(crate) fn assemble(
         room: Room::new(space),
         layers: Layers::new(tree, replayed.memtable, superblock.tree, superblock.tree_nodes),
         log: Log::new(&options, segment_blocks, begin),
-        checkpoint: syncline_sync::asynchronous::Mutex::new(CheckpointState {
-            bases: Vec::new(),
-            slot: 0,
-            epoch,
-            table: Table::default(),
-            is_open: false,
-            is_closed: false,
-        }),
-        superblock: RwLock::new(superblock.clone()),
+        checkpoint: Checkpoints::new(superblock.clone(), epoch),
         health: Default::default(),
         counters: Counters::default(),
         wake: Event::new(),
-        checkpoint_due: AtomicBool::new(false),
-        checkpoint_ended: Event::new(),
-        part_of_stream: AtomicBool::new(false),
-        growing: Default::default(),
-        gate: Default::default(),
         options,
     }
 }

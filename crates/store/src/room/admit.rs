@@ -437,7 +437,7 @@ impl Store {
         let fits = || self.layers.memory_bytes() < 2 * self.options.memtable_bytes || passes();
         // Listening takes memory and a shared lock, so callers that need not wait skip it.
         while !fits() {
-            let ended = self.checkpoint_ended.listen();
+            let ended = self.checkpoint.listen_ended();
             if fits() {
                 break;
             }

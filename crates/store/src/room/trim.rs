@@ -117,9 +117,9 @@ impl Store {
     /// A checkpoint of a filesystem that may have come to rest: blocks freed by its last checkpoint
     /// would otherwise wait for ever for the next one.
     pub(crate) async fn checkpoint_at_rest(&self) -> Result<(), StoreError> {
-        let before = self.superblock.read().generation;
+        let before = self.checkpoint.superblock().generation;
         self.checkpoint().await?;
-        if self.superblock.read().generation == before && self.wants_superblock() {
+        if self.checkpoint.superblock().generation == before && self.wants_superblock() {
             let mut state = self.checkpoint.lock().await;
             self.run_checkpoint(&mut state, false).await?;
         }
@@ -207,7 +207,7 @@ pub(crate) async fn tend_discards(store: Weak<Store>) {
         if strong.health.is_over() {
             return;
         }
-        let ended = strong.checkpoint_ended.listen();
+        let ended = strong.checkpoint.listen_ended();
         match strong.discard_freed(None).await {
             Ok(()) => {}
             Err(StoreError::Device(error)) => return strong.give_up(&error),
