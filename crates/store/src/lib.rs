@@ -1,11 +1,22 @@
 //! An ordered, transactional, crash-safe map from keys to values, with checksummed data blocks
 //! beside it.
 //!
-//! The path of a change: [`Store::commit`] puts it into the memtable and, in log form, into the
-//! pending log (`commit`); `seal` turns the pending log into a batch and starts writing it; `group`
-//! waits for the writes, shares one flush among all callers and acknowledges; `checkpoint` merges
-//! the memtable into the tree in the background; `recovery` reads all of it back after a crash.
-//! Where tests and measurements change something about that, the code asks `lab`.
+//! A store has five parts, each a folder whose fields nobody else sees; what others may ask of a part
+//! stands in its `mod.rs`:
+//!
+//! - `log`: appends changes, makes a position durable, and says how far the history is durable.
+//! - `layers`: the memtables over the tree; reads, scans and takes changes.
+//! - `room`: hands out blocks and promises them, so that what was accepted is never refused.
+//! - `checkpoint`: freezes a memtable, merges it into the tree and writes a superblock; keeps
+//!   snapshots.
+//! - `health`: says whether the store may still be written, and what it does when a device fails.
+//!
+//! [`Store`] composes them. The path of a change: [`Store::commit`] puts it into the memtable and, in
+//! log form, into the pending log (`log/commit`); `log/seal` turns the pending log into a batch and
+//! starts writing it; `log/group` waits for the writes, shares one flush among all callers and
+//! acknowledges; `checkpoint/run` merges the memtable into the tree in the background; `opening`
+//! reads all of it back after a crash. `branch` and `offline` stand above and use the parts as anybody
+//! would. Where tests and measurements change something about that, the code asks `lab`.
 #![forbid(unsafe_code)]
 
 mod branch;
@@ -27,9 +38,8 @@ mod transaction;
 
 pub use branch::{Branch, BranchStart};
 pub use checkpoint::{
-    RECEIVING, ReadSlots, SavedSnapshots, Snapshot, SnapshotError, SnapshotUsage, Submit, WIPED,
-    first_kept_by_snapshots, kept_by_snapshots, read_superblocks, require_rollback, require_visible,
-    roll_back, table_in_what_is_kept, table_of_snapshots,
+    RECEIVING, ReadSlots, Snapshot, SnapshotError, SnapshotUsage, Submit, WIPED, read_superblocks,
+    require_visible,
 };
 pub use counters::CountersSnapshot;
 pub use error::StoreError;
@@ -43,7 +53,9 @@ pub use log::{Bracket, DataWrite, Quiet};
 #[doc(hidden)]
 pub use offline::Held;
 pub use offline::{
-    FormatOptions, Reachable, Rebuild, Regrown, Salvaged, Unreadable, format, require_shrinkable,
+    FormatOptions, Reachable, Rebuild, Regrown, Salvaged, SavedSnapshots, Unreadable,
+    first_kept_by_snapshots, format, kept_by_snapshots, require_rollback, require_shrinkable, roll_back,
+    table_in_what_is_kept, table_of_snapshots,
 };
 pub use opening::{
     Ignored, Recovered, RecoveryReport, SEGMENT_IN_USE, kept_besides, read_snapshots, snapshot_usage,

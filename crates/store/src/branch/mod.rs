@@ -311,7 +311,7 @@ impl Store {
     async fn claim_base(&self, snapshot: &Snapshot) -> Result<u64, StoreError> {
         let name = || snapshot.name.clone();
         let mut state = self.checkpoint.lock().await;
-        if !state.table().entries.iter().any(|entry| entry.id == snapshot.id) {
+        if !state.table().entries().iter().any(|entry| entry.id == snapshot.id) {
             return Err(SnapshotError::NotFound { name: name() }.into());
         }
         if !self.device().claim_snapshot(snapshot.id, Claim::Shared)? {

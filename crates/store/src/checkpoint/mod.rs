@@ -8,17 +8,15 @@ mod run;
 mod slots;
 mod snapshots;
 mod standstill;
+mod table;
 
 pub use slots::{ReadSlots, WIPED, read_superblocks};
-pub use snapshots::{
-    RECEIVING, SavedSnapshots, Snapshot, SnapshotError, SnapshotUsage, Submit, first_kept_by_snapshots,
-    kept_by_snapshots, require_rollback, require_visible, roll_back, table_in_what_is_kept,
-    table_of_snapshots,
-};
+pub use snapshots::{RECEIVING, Snapshot, SnapshotError, SnapshotUsage, Submit, require_visible};
 
 pub(crate) use due::tend_checkpoints;
 pub(crate) use slots::{GENERATION_OF_MKFS, write_slot};
-pub(crate) use snapshots::{Adopted, NewTable, Replaced, Table, TableChange, usage};
+pub(crate) use snapshots::usage;
+pub(crate) use table::{Adopted, NewTable, Replaced, Table, TableChange};
 
 use standstill::Gate;
 use syncline_format::Epoch;
@@ -125,7 +123,7 @@ impl Checkpoints {
 
     /// Remembers what a table has that people ask for.
     fn note_table(&self, table: &Table) {
-        let is_there = table.entries.iter().any(Snapshot::is_receiving);
+        let is_there = table.entries().iter().any(Snapshot::is_receiving);
         self.part_of_stream.store(is_there, Ordering::Release);
     }
 }

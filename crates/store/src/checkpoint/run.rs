@@ -9,7 +9,7 @@
 
 use super::CheckpointState;
 use super::slots::write_slot;
-use super::snapshots::{NewTable, TableChange};
+use super::table::{NewTable, TableChange};
 use crate::layers::Memtable;
 use crate::log::{NewLog, Tickets, Unsealed};
 use crate::trace::DurableMark;
@@ -338,7 +338,7 @@ impl Store {
             makes_room |= table.removes();
             table.write(&state.table, &mut superblock, self.room.space(), &self.tracker, started)?;
         }
-        let table_blocks = table.as_ref().map_or(state.table.blocks.len(), NewTable::blocks) as u64;
+        let table_blocks = table.as_ref().map_or(state.table.blocks().len(), NewTable::blocks) as u64;
         let adds = table.as_ref().is_some_and(NewTable::adds);
         if adds && !self.leaves_room_for_accepted(table_blocks) {
             return Err(StoreError::NoSpace);

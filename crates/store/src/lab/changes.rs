@@ -1,7 +1,7 @@
 //! The lab's part in transactions, the log's form, and the release of blocks.
 
 use super::{Canary, Lab};
-use crate::checkpoint::{NewTable, TableChange};
+use crate::checkpoint::NewTable;
 use crate::transaction::Changes;
 use crate::{Store, StoreError, Transaction};
 use syncline_device::DeviceExt;
@@ -75,11 +75,9 @@ impl Store {
 
     /// The new table of snapshots, or one that seems to add none, so that the blocks of a new
     /// snapshot are not kept.
-    pub(crate) fn lab_table(&self, mut table: NewTable) -> NewTable {
-        if self.breaks(Canary::ForgetSnapshot) && table.adds() {
-            table.change = TableChange::Move;
-        }
-        table
+    pub(crate) fn lab_table(&self, table: NewTable) -> NewTable {
+        let forgets = self.breaks(Canary::ForgetSnapshot) && table.adds();
+        if forgets { table.lab_only_moved() } else { table }
     }
 
     /// Releases the blocks that a failed checkpoint's generation freed, if that is to do harm.

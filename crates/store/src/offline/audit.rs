@@ -158,7 +158,7 @@ impl Store {
     pub fn audit_blocks(&self) -> Option<Result<(), String>> {
         let state = self.checkpoint.try_lock()?;
         let _batch = self.room.try_without_discards()?;
-        Some(self.compare_books(&state.table().blocks))
+        Some(self.compare_books(state.table().blocks()))
     }
 
     fn compare_books(&self, table: &[BlockRun]) -> Result<(), String> {

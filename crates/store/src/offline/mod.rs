@@ -7,6 +7,7 @@ mod inspect;
 mod rebuild;
 mod regrow;
 mod salvage;
+mod saved;
 mod shrink;
 
 pub use audit::Held;
@@ -15,6 +16,10 @@ pub use inspect::Reachable;
 pub use rebuild::Rebuild;
 pub use regrow::Regrown;
 pub use salvage::{Salvaged, Unreadable};
+pub use saved::{
+    SavedSnapshots, first_kept_by_snapshots, kept_by_snapshots, require_rollback, roll_back,
+    table_in_what_is_kept, table_of_snapshots,
+};
 pub use shrink::require_shrinkable;
 
 pub(crate) use format::first_superblock;

@@ -7,7 +7,8 @@
 //! device the old image is as it was; from then on the new one counts.
 
 use super::salvage::Salvaged;
-use crate::checkpoint::{SavedSnapshots, write_slot};
+use super::saved::SavedSnapshots;
+use crate::checkpoint::write_slot;
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::{Store, StoreError};
 use bytes::Bytes;

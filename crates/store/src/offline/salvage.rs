@@ -4,7 +4,8 @@
 //! with the log as far as it is whole, and past lost tree nodes. All it needs is one good
 //! superblock.
 
-use crate::checkpoint::{ReadSlots, SavedSnapshots, read_superblocks};
+use super::saved::SavedSnapshots;
+use crate::checkpoint::{ReadSlots, read_superblocks};
 use crate::opening::{Ignored, RecoveryReport, Replayed, apply, assemble, unreadable_data};
 use crate::{Snapshot, Store, StoreError, StoreOptions};
 use bytes::Bytes;

@@ -112,7 +112,7 @@ impl Store {
         loop {
             // Also makes a durable superblock say that everything freed behind the end is free
             // (rule R2).
-            let table = state.table().blocks.iter().any(|block| block.start >= end);
+            let table = state.table().blocks().iter().any(|block| block.start >= end);
             let pages = self.room.space().move_pages(end, smaller);
             self.run_checkpoint_with(&mut state, false, table.then_some(TableChange::Move)).await?;
             rounds += 1;
@@ -151,7 +151,7 @@ pub async fn require_shrinkable(device: &Arc<dyn Device>, total_blocks: u64) -> 
 }
 
 fn require_no_larger_snapshot(table: &Table, total_blocks: u64) -> Result<(), StoreError> {
-    let larger = table.entries.iter().filter(|entry| entry.total_blocks > total_blocks);
+    let larger = table.entries().iter().filter(|entry| entry.total_blocks > total_blocks);
     let name = |entry: &Snapshot| match entry.is_receiving() {
         true => "the saved part of a stream ('syncline receive --abandon' discards it)".to_owned(),
         false => format!("{:?}", entry.name),

@@ -152,7 +152,7 @@ impl Store {
         let segment = match options.read_only {
             true => log.segment,
             false => {
-                let most = first_segment_blocks(geometry, &space, table.blocks.len() as u64);
+                let most = first_segment_blocks(geometry, &space, table.blocks().len() as u64);
                 space.allocate(Class::Log, most, LEAST_SEGMENT_BLOCKS, None).ok_or(StoreError::NoSpace)?
             }
         };

@@ -75,7 +75,7 @@ pub async fn read_snapshots(device: &Arc<dyn Device>) -> Result<(Superblock, Vec
         tries += 1;
         let superblock = read_superblocks(device).await?.superblock;
         match Table::read(device, &superblock).await {
-            Ok(table) => return Ok((superblock, table.entries)),
+            Ok(table) => return Ok((superblock, table.entries().to_vec())),
             // A writer may just have replaced the table.
             Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
             Err(error) => return Err(error),
