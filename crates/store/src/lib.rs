@@ -31,15 +31,15 @@ mod log;
 mod offline;
 mod opening;
 mod options;
+mod report;
 mod room;
 mod store;
 mod trace;
-mod transaction;
 
 pub use branch::{Branch, BranchStart};
 pub use checkpoint::{
-    RECEIVING, ReadSlots, Snapshot, SnapshotError, SnapshotUsage, Submit, WIPED, read_superblocks,
-    require_visible,
+    Bracket, Quiet, RECEIVING, ReadSlots, Snapshot, SnapshotError, SnapshotUsage, Submit, WIPED,
+    read_superblocks, require_visible,
 };
 pub use counters::CountersSnapshot;
 pub use error::StoreError;
@@ -49,7 +49,7 @@ pub use lab::{Ablation, Ablations, Canary, GiveWay, Lab};
 pub use layers::Chunk;
 #[doc(hidden)]
 pub use log::Backlog;
-pub use log::{Bracket, DataWrite, Quiet};
+pub use log::{DataWrite, OpSeq, Transaction};
 #[doc(hidden)]
 pub use offline::Held;
 pub use offline::{
@@ -57,13 +57,11 @@ pub use offline::{
     first_kept_by_snapshots, format, kept_by_snapshots, require_rollback, require_shrinkable, roll_back,
     table_in_what_is_kept, table_of_snapshots,
 };
-pub use opening::{
-    Ignored, Recovered, RecoveryReport, SEGMENT_IN_USE, kept_besides, read_snapshots, snapshot_usage,
-};
+pub use opening::{Recovered, SEGMENT_IN_USE, kept_besides, read_snapshots, snapshot_usage};
 pub use options::StoreOptions;
+pub use report::{Ignored, RecoveryReport};
 pub use room::{Admission, Admitted, ChangeSize, Reservation};
 pub use store::Store;
 pub use syncline_space::{Pin, SpaceCounters};
 pub use syncline_tree::Difference;
 pub use trace::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage, StageTimes, SyncTrace};
-pub use transaction::{OpSeq, Transaction};

@@ -4,37 +4,15 @@
 //! Until it is durable nothing behind the old end is handed out, so everything a log names lies
 //! within the size given by the superblock that leads to it. PROOF.md has the crash cases.
 
-use super::slots::read_superblocks;
 use crate::log::Tickets;
-use crate::{Canary, RecoveryReport, Store, StoreError, StoreOptions};
-use std::sync::Arc;
-use syncline_device::{AlignedBuf, Device, DeviceExt, Spawn};
+use crate::{Canary, Store, StoreError};
+use syncline_device::{AlignedBuf, DeviceExt};
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Store {
-    /// Opens an image as [`open`](Self::open) does, and makes its filesystem `total_blocks` large,
-    /// durably. The device already has that many blocks; anything on it behind the filesystem's old
-    /// end is lost.
-    pub async fn grow(
-        device: Arc<dyn Device>,
-        options: StoreOptions,
-        spawn: Arc<dyn Spawn>,
-        total_blocks: u64,
-    ) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
-        if options.read_only {
-            return refuse("an image that is opened for reading does not grow");
-        }
-        let present = read_superblocks(&device).await?.superblock.geometry;
-        // Check before anything is written.
-        check(device.size_bytes(), present, total_blocks)?;
-        let (store, report) = Self::open(device, options, spawn).await?;
-        store.enlarge_to(total_blocks).await?;
-        Ok((store, report))
-    }
-
     /// Makes the filesystem `size_bytes` large (rounded down to whole blocks) while it is in use,
     /// durably. If it lies in an image file that is shorter, the file is enlarged first. Without a
     /// size, the filesystem becomes as large as its device is now. Returns the resulting size.
@@ -47,7 +25,7 @@ impl Store {
         let present = self.geometry();
         if let Some(total_blocks) = size_bytes.map(|bytes| bytes / BLOCK) {
             // A device that is too short may be enlarged.
-            check(u64::MAX, present, total_blocks)?;
+            check_growth(u64::MAX, present, total_blocks)?;
         }
         let device_bytes = self.device().enlarge_to(size_bytes.unwrap_or(0) / BLOCK * BLOCK).await?;
         let total_blocks = size_bytes.unwrap_or(device_bytes) / BLOCK;
@@ -58,7 +36,7 @@ impl Store {
     }
 
     /// Makes the filesystem `total_blocks` large once the device is large enough.
-    async fn enlarge_to(&self, total_blocks: u64) -> Result<(), StoreError> {
+    pub(crate) async fn enlarge_to(&self, total_blocks: u64) -> Result<(), StoreError> {
         match self.unless_log_left(self.try_enlarge_to(total_blocks).await).await? {
             Some(done) => Ok(done),
             None => self.try_enlarge_to(total_blocks).await,
@@ -70,7 +48,7 @@ impl Store {
         let mut state = self.checkpoint.lock().await;
         self.health.writable()?;
         let present = self.geometry();
-        let geometry = check(self.device().size_bytes(), present, total_blocks)?;
+        let geometry = check_growth(self.device().size_bytes(), present, total_blocks)?;
         self.clear_second_copies(geometry).await?;
         self.room.space().resize_map(geometry)?;
         if self.breaks(Canary::GrowEarly) {
@@ -119,7 +97,12 @@ fn refuse<T>(text: &str) -> Result<T, StoreError> {
     Err(StoreError::Unusable(text.into()))
 }
 
-fn check(device_bytes: u64, present: Geometry, total_blocks: u64) -> Result<Geometry, StoreError> {
+/// The larger geometry, or why it is refused.
+pub(crate) fn check_growth(
+    device_bytes: u64,
+    present: Geometry,
+    total_blocks: u64,
+) -> Result<Geometry, StoreError> {
     if total_blocks > device_bytes / BLOCK {
         return refuse("the device is smaller than that: enlarge it first");
     }

@@ -1,6 +1,7 @@
 //! The checkpoint: it merges a frozen memtable into the tree and writes a superblock. Snapshots are
 //! roots that checkpoints keep. Others ask for a checkpoint, and for the newest superblock.
 
+mod bracket;
 mod due;
 mod features;
 mod grow;
@@ -10,14 +11,17 @@ mod snapshots;
 mod standstill;
 mod table;
 
+pub use bracket::{Bracket, Quiet};
 pub use slots::{ReadSlots, WIPED, read_superblocks};
 pub use snapshots::{RECEIVING, Snapshot, SnapshotError, SnapshotUsage, Submit, require_visible};
 
 pub(crate) use due::tend_checkpoints;
+pub(crate) use grow::check_growth;
 pub(crate) use slots::{GENERATION_OF_MKFS, write_slot};
 pub(crate) use snapshots::usage;
 pub(crate) use table::{Adopted, NewTable, Replaced, Table, TableChange};
 
+use bracket::HeldOff;
 use standstill::Gate;
 use syncline_format::Epoch;
 use syncline_format::superblock::Superblock;
@@ -38,6 +42,7 @@ pub(crate) struct Checkpoints {
     part_of_stream: AtomicBool,
     /// Held while the image is being enlarged.
     growing: syncline_sync::asynchronous::Mutex<()>,
+    held_off: HeldOff,
     /// Closed during a standstill.
     gate: Gate,
 }
@@ -75,6 +80,7 @@ impl Checkpoints {
             ended: Event::new(),
             part_of_stream: AtomicBool::new(false),
             growing: Default::default(),
+            held_off: HeldOff::default(),
             gate: Gate::default(),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Canary, Lab};
 use crate::checkpoint::NewTable;
-use crate::transaction::Changes;
+use crate::log::Changes;
 use crate::{Store, StoreError, Transaction};
 use syncline_device::DeviceExt;
 use syncline_format::{Key, Kind};

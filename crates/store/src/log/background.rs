@@ -2,7 +2,7 @@
 
 use super::commit::CommitState;
 use super::seal::{Cut, LogEnd, Then};
-use crate::transaction::DataWrites;
+use super::transaction::DataWrites;
 use crate::{Canary, OpSeq, Store, StoreError};
 use futures_lite::future::or;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ impl Store {
     /// there is already more to seal.
     async fn tend_log_once(self: &Arc<Self>) -> bool {
         // The end of a bracket wakes this task.
-        let Some(sealing) = self.log.brackets.sealing.try_read() else { return false };
+        let Some(sealing) = self.log.sealing.try_read() else { return false };
         let sealed = self.log_is_full().then(|| self.seal());
         drop(sealing);
         match &sealed {
@@ -80,7 +80,7 @@ impl Store {
     /// durable, so that one rotten block of data seldom decides about acknowledged batches. The
     /// batch is empty unless something waits for one. No flush.
     fn mark_durable_when_idle(&self) {
-        let Some(_sealing) = self.log.brackets.sealing.try_read() else { return };
+        let Some(_sealing) = self.log.sealing.try_read() else { return };
         let mut log = self.log.end.lock();
         let commit = self.log.commit.lock();
         if !self.is_marker_due(&log, &commit) {

@@ -1,7 +1,7 @@
 //! Committing: one step makes a transaction visible and adds it to the pending log.
 
 use super::shown::Show;
-use crate::transaction::DataWrites;
+use super::transaction::DataWrites;
 use crate::{DataWrite, OpSeq, Store, StoreError, StoreOptions, Transaction};
 use bytes::Bytes;
 use syncline_format::Key;

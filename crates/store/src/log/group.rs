@@ -293,7 +293,7 @@ impl Store {
         self.counters.gather_ns.record(started - drive.begun);
         drive.gathered = Some(started);
         // Nothing is sealed in the middle of a bracket.
-        let sealing = self.log.brackets.sealing.read().await;
+        let sealing = self.log.sealing.read().await;
         // Close the group before sealing: every member had committed before it joined, so its
         // changes are pending or sealed.
         let closes_late = self.breaks(Canary::LateJoiner);

@@ -3,9 +3,9 @@
 use super::inflight::{DataWrite, Write};
 use super::seal::{NewSegment, Sealed};
 use super::tickets::Tickets;
+use super::transaction::DataWrites;
 use super::{Log, chain};
 use crate::room::LEAST_SEGMENT_BLOCKS;
-use crate::transaction::DataWrites;
 use crate::{Store, StoreError};
 use std::sync::Arc;
 use syncline_format::superblock::LogStart;

@@ -3,29 +3,29 @@
 //! append changes and to make a position durable.
 
 mod background;
-mod bracket;
 mod commit;
 mod cut;
+mod data;
 mod group;
 mod inflight;
 mod leave;
 mod seal;
 mod shown;
 mod tickets;
+mod transaction;
 
-pub use bracket::{Bracket, Quiet};
 pub use inflight::DataWrite;
+pub use transaction::{OpSeq, Transaction};
 
 pub(crate) use background::tend_log;
 pub(crate) use cut::{Unflushed, Unsealed};
 pub(crate) use inflight::{Inflight, Write};
 pub(crate) use leave::NewLog;
 pub(crate) use tickets::Tickets;
+pub(crate) use transaction::Changes;
 
 use crate::trace::DurableMark;
-use crate::transaction::Changes;
 use crate::{StoreError, StoreOptions};
-use bracket::Brackets;
 use commit::CommitState;
 use group::GroupCommit;
 use seal::LogEnd;
@@ -33,7 +33,7 @@ use shown::Shown;
 use syncline_format::superblock::LogStart;
 use syncline_format::{Epoch, OBJECTS_END, ObjectId};
 use syncline_log::Chain;
-use syncline_sync::asynchronous::MutexGuard;
+use syncline_sync::asynchronous::{MutexGuard, RwLock, RwLockWriteGuard};
 use syncline_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_sync::{Event, EventListener, Mutex};
 
@@ -53,8 +53,8 @@ pub(crate) struct Log {
     drained: Event,
     /// A background flush of sealed batches is running.
     flushing: AtomicBool,
-    /// Commits that are to come back together.
-    brackets: Brackets,
+    /// Held for writing by an open bracket, for reading by a seal.
+    sealing: RwLock<()>,
 }
 
 /// The position at which a log begins.
@@ -101,7 +101,7 @@ impl Log {
             next_object: AtomicU64::new(next_object),
             drained: Event::new(),
             flushing: AtomicBool::new(false),
-            brackets: Default::default(),
+            sealing: RwLock::default(),
         }
     }
 
@@ -178,6 +178,16 @@ impl Log {
             unflushed_bytes: sealed + pending.data.load(Ordering::Acquire),
             pending_bytes: pending.log.load(Ordering::Acquire) as usize,
         }
+    }
+
+    /// Waits until nobody is sealing; nobody begins to while the result lives.
+    pub(crate) async fn hold_seals(&self) -> RwLockWriteGuard<'_, ()> {
+        self.sealing.write().await
+    }
+
+    /// Lets nothing more into the log, until a superblock has what it lacks.
+    pub(crate) fn stall(&self) {
+        self.end.lock().stalled = true;
     }
 
     /// Completes when the number of sealed or pending bytes went down.

@@ -2,8 +2,8 @@
 
 use super::inflight::Write;
 use super::shown::Show;
+use super::transaction::DataWrites;
 use crate::trace::{BatchesTrace, DurableMark};
-use crate::transaction::DataWrites;
 use crate::{Canary, DataWrite, Store, StoreError};
 use smallvec::SmallVec;
 use std::collections::VecDeque;

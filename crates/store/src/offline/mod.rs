@@ -3,6 +3,7 @@
 
 mod audit;
 mod format;
+mod grow;
 mod inspect;
 mod rebuild;
 mod regrow;

@@ -6,8 +6,8 @@
 
 use super::saved::SavedSnapshots;
 use crate::checkpoint::{ReadSlots, read_superblocks};
-use crate::opening::{Ignored, RecoveryReport, Replayed, apply, assemble, unreadable_data};
-use crate::{Snapshot, Store, StoreError, StoreOptions};
+use crate::opening::{Replayed, apply, assemble, unreadable_data};
+use crate::{Ignored, RecoveryReport, Snapshot, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Completion, Device, FlushTracker, Spawn};

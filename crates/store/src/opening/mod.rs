@@ -4,7 +4,7 @@ mod recovery;
 mod replay;
 mod view;
 
-pub use recovery::{Ignored, Recovered, RecoveryReport, SEGMENT_IN_USE};
+pub use recovery::{Recovered, SEGMENT_IN_USE};
 pub use view::{kept_besides, read_snapshots, snapshot_usage};
 
 pub(crate) use recovery::{assemble, load_space};

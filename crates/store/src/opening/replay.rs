@@ -1,9 +1,9 @@
 //! Replay: applies the batches of the log to memory, and writes nothing.
 
-use super::recovery::{RecoveryReport, SEGMENT_IN_USE};
+use super::recovery::SEGMENT_IN_USE;
 use crate::checkpoint::ReadSlots;
 use crate::layers::Memtable;
-use crate::{Canary, StoreError, StoreOptions};
+use crate::{Canary, RecoveryReport, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_device::{DeviceError, FlushTracker};

@@ -5,7 +5,6 @@ mod admit;
 mod count;
 mod reserve;
 mod trim;
-mod unnamed;
 
 pub use admit::{Admission, Admitted, ChangeSize};
 pub use reserve::Reservation;
@@ -62,6 +61,11 @@ impl Room {
     /// Blocks with data that a flush covers and nothing names yet.
     pub(crate) fn unnamed_blocks(&self) -> u64 {
         self.unnamed_blocks.load(Ordering::Acquire)
+    }
+
+    /// Notes that a flush covers so many more blocks that nothing names.
+    pub(crate) fn begin_unnamed(&self, blocks: u64) {
+        self.unnamed_blocks.fetch_add(blocks, Ordering::AcqRel);
     }
 
     /// Notes that so many of these blocks are named or given back now.

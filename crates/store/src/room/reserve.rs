@@ -2,8 +2,7 @@
 
 use super::Room;
 use super::admit::{Names, Others};
-use crate::{DataWrite, Store, StoreError};
-use bytes::Bytes;
+use crate::{Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::{BlockAddr, BlockRun};
@@ -115,7 +114,8 @@ impl Store {
         (fits || passes()).then_some(reservation)
     }
 
-    fn set_aside(self: &Arc<Self>, blocks: u64) -> Reservation {
+    /// Reserves blocks, whether or not there is room.
+    pub(crate) fn set_aside(self: &Arc<Self>, blocks: u64) -> Reservation {
         self.room.reserved.fetch_add(blocks, Ordering::AcqRel);
         Reservation { room: Some(self.room.clone()), blocks, names: None }
     }
@@ -172,33 +172,5 @@ impl Store {
     /// Gives back blocks that were allocated and never written.
     pub fn give_back(&self, run: BlockRun) {
         self.room.space.give_back(run);
-    }
-
-    /// Starts writing `bufs` (multiples of a block, `run.len_bytes()` in all) to freshly allocated
-    /// blocks.
-    pub fn write_data(&self, run: BlockRun, bufs: Vec<Bytes>) -> DataWrite {
-        self.give_way();
-        debug_assert_eq!(run.len_bytes(), bufs.iter().map(|buf| buf.len() as u64).sum::<u64>());
-        self.counters.data_bytes.add(run.len_bytes());
-        self.log.inflight().start(&self.tracker, run, bufs)
-    }
-
-    /// Gives back a part of a write as [`abandon`](Self::abandon) does, and reserves as many blocks
-    /// for the write that replaces it.
-    pub fn abandon_for(self: &Arc<Self>, data: &DataWrite, part: BlockRun) -> Reservation {
-        // Reserved first: a task that looks for room in between finds too little, never too much.
-        let reservation = self.set_aside(part.blocks);
-        self.abandon(data, part);
-        reservation
-    }
-
-    /// Gives back the part of a write that was never named, once it is no longer in flight.
-    pub fn abandon(self: &Arc<Self>, data: &DataWrite, part: BlockRun) {
-        if !self.log.inflight().abandon(data, part) {
-            return;
-        }
-        // Nobody reads it any more, but it may still be in flight (rule R2).
-        let (store, write) = (self.clone(), data.clone());
-        data.write().on_end(Box::new(move || store.retire(&write)));
     }
 }

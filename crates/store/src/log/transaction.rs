@@ -1,6 +1,6 @@
 //! A set of changes that happens wholly or not at all.
 
-use crate::DataWrite;
+use super::inflight::DataWrite;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use syncline_format::{BlockRun, Key};
@@ -13,7 +13,7 @@ pub struct OpSeq(pub u64);
 pub(crate) type Changes = SmallVec<[(Key, Option<Bytes>); 4]>;
 
 /// Data writes that a transaction or a batch names: mostly one or two.
-pub(crate) type DataWrites = SmallVec<[DataWrite; 2]>;
+pub(super) type DataWrites = SmallVec<[DataWrite; 2]>;
 
 /// Changes to be committed together. Building a transaction changes nothing;
 /// [`crate::Store::commit`] applies it at once.

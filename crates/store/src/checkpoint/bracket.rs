@@ -8,21 +8,19 @@
 //! somebody who did might hold a lease that the holder of the bracket needs. The holder finds the
 //! room for everything before.
 
-use crate::checkpoint::CheckpointState;
+use super::CheckpointState;
 use crate::{Canary, Store, StoreError};
 use futures_lite::future::or;
 use std::future::Future;
 use syncline_sync::Event;
-use syncline_sync::asynchronous::{MutexGuard, RwLock, RwLockWriteGuard};
+use syncline_sync::asynchronous::{MutexGuard, RwLockWriteGuard};
 use syncline_sync::atomic::{AtomicU64, Ordering};
 
-/// The locks that brackets, seals and checkpoints share.
+/// Whether checkpoints are held off.
 #[derive(Default)]
-pub(super) struct Brackets {
-    /// Held for writing by an open bracket, for reading by a seal.
-    pub(super) sealing: RwLock<()>,
+pub(super) struct HeldOff {
     /// Counts beginnings and ends of holding checkpoints off: while it is odd, no checkpoint begins.
-    held_off: AtomicU64,
+    turns: AtomicU64,
     /// Notified when checkpoints begin to be held off.
     begun: Event,
 }
@@ -67,13 +65,13 @@ impl Store {
     /// A number that is the same twice if checkpoints were not held off in between; `None` if they
     /// are now. While they are, everybody is admitted, whether or not there is room.
     pub fn moment(&self) -> Option<u64> {
-        let moment = self.log.brackets.held_off.load(Ordering::Acquire);
+        let moment = self.checkpoint.held_off.turns.load(Ordering::Acquire);
         moment.is_multiple_of(2).then_some(moment)
     }
 
     /// The result of `wait`, unless checkpoints are held off or begin to be.
-    pub(crate) async fn unless_held_off<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
-        let begun = self.log.brackets.begun.listen();
+    pub(super) async fn unless_held_off<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        let begun = self.checkpoint.held_off.begun.listen();
         if self.holds_off_checkpoints() {
             return None;
         }
@@ -83,21 +81,19 @@ impl Store {
         };
         or(async { Some(wait.await) }, held_off).await
     }
-}
 
-impl Store {
     /// Holds checkpoints off from now on.
-    pub(crate) fn hold_off(&self) {
-        self.log.brackets.held_off.fetch_add(1, Ordering::AcqRel);
+    pub(super) fn hold_off(&self) {
+        self.checkpoint.held_off.turns.fetch_add(1, Ordering::AcqRel);
         // Tasks that wait for a checkpoint, or for memory that one frees, go on without.
-        self.log.brackets.begun.notify(usize::MAX);
+        self.checkpoint.held_off.begun.notify(usize::MAX);
         self.checkpoint.notify_ended();
-        self.log.drained.notify(usize::MAX);
+        self.log.notify_drained();
     }
 
     /// Ends that.
-    pub(crate) fn hold_off_no_more(&self) {
-        self.log.brackets.held_off.fetch_add(1, Ordering::AcqRel);
+    pub(super) fn hold_off_no_more(&self) {
+        self.checkpoint.held_off.turns.fetch_add(1, Ordering::AcqRel);
         // The background task put off the checkpoints that became due meanwhile.
         self.wake.notify(usize::MAX);
     }
@@ -111,7 +107,7 @@ impl<'a> Quiet<'a> {
 
     /// Opens the bracket, as soon as nobody is sealing.
     pub async fn open(self) -> Result<Bracket<'a>, StoreError> {
-        let sealing = self.store.log.brackets.sealing.write().await;
+        let sealing = self.store.log.hold_seals().await;
         self.store.health.writable()?;
         Ok(Bracket { quiet: self, sealing: Some(sealing) })
     }
@@ -147,6 +143,6 @@ impl Drop for Bracket<'_> {
             "a transaction could be applied only in part: memory shows that part, the device shows nothing of it; close the image and open it again",
         );
         // A read-only store makes no checkpoint, and a stalled log seals nothing.
-        store.log.end.lock().stalled = true;
+        store.log.stall();
     }
 }
