@@ -23,7 +23,6 @@ use syncline_format::{BlockAddr, BlockRun, FormatError, SharedGeometry};
 use syncline_log::{Reading, Scan, scan_believing};
 use syncline_space::{Class, Space};
 use syncline_sync::Event;
-use syncline_sync::atomic::Ordering;
 use syncline_tree::Tree;
 
 /// Blocks rewritten at a time (1 MiB), so that a hostile image can't claim much memory.
