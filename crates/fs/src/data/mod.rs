@@ -1,9 +1,10 @@
 //! File data: dirty buffers, extents, write-back, fsync.
 //!
-//! Four layers, of which none uses one above it:
+//! Five layers, of which none uses one above it:
 //!
 //! - `calls`: reading, writing, syncing, truncating, allocating, sharing;
 //! - `flush`: the ways of dirty data to the device and into the log;
+//! - `effects`: what a change of data means for size and times, room, shares and quota;
 //! - `extents`: where blocks lie on the device;
 //! - `memory`: dirty blocks, and everything else that is in memory only.
 //!
@@ -18,6 +19,7 @@
 //! for writing, so a lookup stays valid while the lease is held.
 
 mod calls;
+mod effects;
 mod extents;
 mod flush;
 mod memory;

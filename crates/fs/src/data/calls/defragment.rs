@@ -6,10 +6,11 @@
 //! Contents, size and times never change.
 
 use crate::FsError;
+use crate::data::effects::FileChange;
 use crate::data::extents::place::{self, Naming, Placement};
 use crate::data::extents::shares;
 use crate::data::extents::{lookup, plan};
-use crate::data::flush::transact::{self, FileChange};
+use crate::data::flush::transact;
 use crate::data::flush::writeback;
 use crate::data::flush::writeback::PLACES_MAX;
 use crate::data::memory::BLOCK;

@@ -8,6 +8,7 @@
 use super::{atomic, read};
 use crate::FsError;
 use crate::attributes::flags::require_changeable;
+use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::lookup;
 use crate::data::extents::place::{self, Naming, Placement};
 use crate::data::extents::plan::{self, ExtentChanges};
@@ -15,9 +16,8 @@ use crate::data::extents::quota;
 use crate::data::extents::room::{make_up_reservation, reserve};
 use crate::data::extents::shares;
 use crate::data::extents::shares::Shares;
-use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::flush::transact;
 use crate::data::memory::block::Block;
-use crate::data::memory::dirty::Logged;
 use crate::data::memory::{BLOCK, DataState};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -90,7 +90,7 @@ async fn grow(
 }
 
 fn change<'a>(inode: &'a Arc<Inode>, extents: ExtentChanges, size: SizeChange) -> FileChange<'a> {
-    FileChange { inode, extents, named: Vec::new(), inline: InlineChange::Keep, logged: Logged::new(), size }
+    FileChange { extents, size, ..FileChange::nothing(inode) }
 }
 
 /// The treatment of the block in which the new end lies.

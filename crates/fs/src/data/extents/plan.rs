@@ -3,8 +3,6 @@
 
 mod shift;
 
-use super::shares::Shares;
-use crate::data::extents::shares::TooMany;
 pub(crate) use shift::{pieces, shift};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,14 +33,8 @@ pub(crate) struct ExtentChanges {
 }
 
 impl ExtentChanges {
-    /// Puts the changes of `ino` into a transaction. `shares` has the counts of the blocks that are
-    /// released or divided.
-    pub(crate) fn put(
-        &self,
-        ino: ObjectId,
-        shares: &mut Shares<'_>,
-        transaction: &mut Transaction,
-    ) -> Result<(), TooMany> {
+    /// Puts the changes of `ino` into a transaction, apart from shared blocks.
+    pub(crate) fn put(&self, ino: ObjectId, transaction: &mut Transaction) {
         for (&file_block, item) in &self.items {
             let key = Key::new(ino, Kind::Extent, file_block);
             match item {
@@ -50,13 +42,7 @@ impl ExtentChanges {
                 None => transaction.delete(key),
             }
         }
-        // Before anything is released, so that no count drops to zero on the way.
-        for &(run, more) in &self.divided {
-            (0..more).try_for_each(|_| shares.divide(run))?;
-        }
-        let unused = self.released.iter().flat_map(|run| shares.release(*run));
-        self.freed.iter().copied().chain(unused).for_each(|run| transaction.free(run));
-        Ok(())
+        self.freed.iter().for_each(|run| transaction.free(*run));
     }
 
     /// Blocks that the file no longer uses.

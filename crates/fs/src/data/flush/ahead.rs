@@ -11,9 +11,9 @@
 //! is given back.
 
 use super::choose::UNPLACED_MAX;
-use super::transact::{self, FileChange, SizeChange};
-use super::writeback;
+use super::{transact, writeback};
 use crate::FsError;
+use crate::data::effects::{FileChange, SizeChange};
 use crate::data::extents::lookup;
 use crate::data::extents::place::{self, Naming, Placement};
 use crate::data::extents::shares;

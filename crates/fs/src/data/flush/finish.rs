@@ -1,8 +1,9 @@
 //! Finishing a submission: the commit, and what follows from it for each file.
 
 use super::ahead;
-use super::transact::{self, FileChange};
+use super::transact;
 use crate::FsError;
+use crate::data::effects::FileChange;
 use crate::data::extents::place::{self, Placement};
 use crate::data::extents::shares::Shares;
 use crate::data::memory::block::Block;

@@ -5,8 +5,8 @@
 
 use super::choose;
 use super::finish::{self, Started};
-use super::transact::{FileChange, InlineChange, SizeChange};
 use crate::FsError;
+use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::place::{self, Naming};
 use crate::data::extents::room::make_up_reservation;
 use crate::data::extents::{lookup, plan, shares};

@@ -9,9 +9,9 @@
 //! This is where data is compressed, if the file asks for it: between taking the blocks and placing
 //! them, with nothing locked.
 
-use super::transact::{self, FileChange, SizeChange};
-use super::{ended, start};
+use super::{ended, start, transact};
 use crate::FsError;
+use crate::data::effects::{FileChange, SizeChange};
 use crate::data::extents::place::{self, Naming, Placement};
 use crate::data::extents::room::make_up_reservation;
 use crate::data::extents::shares;

@@ -10,8 +10,8 @@
 //! be read first. SQLite's write-ahead log would need such reads at every transaction once it has
 //! wrapped around to its beginning.
 //!
-//! A cached block has the contents that its extent has. Every transaction that changes extents goes
-//! through `transact::commit`, which drops the cached blocks that it clears.
+//! A cached block has the contents that its extent has. Every transaction that changes extents drops
+//! the cached blocks that it clears (`effects/blocks.rs`).
 
 use super::BLOCK;
 use super::block::Block;

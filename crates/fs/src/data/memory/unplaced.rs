@@ -10,7 +10,7 @@
 //! Invariants. A block has its items exactly if it is in [`Unplaced`] as of the last commit. Its
 //! newest durable contents are then in the items and nowhere else, so every transaction that gives
 //! the block an extent, makes it a hole, or cuts it off removes them
-//! (`ExtentChanges::cleared`). A transaction that only moves the
+//! (`effects/logged.rs`). A transaction that only moves the
 //! contents of extents leaves them alone. A block of the file's inline data, of a file in a quota,
 //! or of one with preallocated room is not logged like this but placed.
 

@@ -11,15 +11,15 @@ use crate::FsError;
 use crate::attributes::flags::require_changeable;
 use crate::data::calls::atomic;
 use crate::data::calls::truncate::{self, extents_max};
+use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::place::{self, Naming};
 use crate::data::extents::quota;
 use crate::data::extents::room::set_aside;
 use crate::data::extents::shares;
 use crate::data::extents::{lookup, plan};
-use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::flush::transact;
 use crate::data::memory::BLOCK;
 use crate::data::memory::block::Block;
-use crate::data::memory::dirty::Logged;
 use crate::data::memory::preallocated::with_share;
 use crate::data::memory::ranges::{Ranges, count};
 use crate::filesystem::Filesystem;
@@ -130,14 +130,8 @@ async fn clear_first(
         edge_blocks.for_each(|block| empty.remove(&(block..block + 1)));
         extents.preallocated = empty.iter().collect();
     }
-    let change = FileChange {
-        inode,
-        extents,
-        named: naming.named,
-        inline,
-        logged: Logged::new(),
-        size: SizeChange::Replaced { size, now: fs.now() },
-    };
+    let (named, size) = (naming.named, SizeChange::Replaced { size, now: fs.now() });
+    let change = FileChange { extents, named, inline, size, ..FileChange::nothing(inode) };
     if in_item {
         // The inode item has what is left of block 0.
         cleared.insert(0, 0..1);
@@ -167,14 +161,7 @@ async fn clear_rest(
         if room.is_some() {
             extents.preallocated = cleared.to_vec();
         }
-        let change = FileChange {
-            inode,
-            extents,
-            named: Vec::new(),
-            inline: InlineChange::Keep,
-            logged: Logged::new(),
-            size: SizeChange::Keep,
-        };
+        let change = FileChange { extents, ..FileChange::nothing(inode) };
         commit(fs, inode, change, cleared, shares, room)?;
         blocks.start = end;
     }

@@ -7,14 +7,14 @@ use crate::FsError;
 use crate::attributes::flags::require_growable;
 use crate::data::calls::atomic;
 use crate::data::calls::truncate;
+use crate::data::effects::{FileChange, SizeChange};
 use crate::data::extents::quota;
 use crate::data::extents::room::set_aside;
 use crate::data::extents::shares;
 use crate::data::extents::{lookup, plan};
 use crate::data::flush::start::{self, Submission};
-use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::flush::transact;
 use crate::data::memory::BLOCK;
-use crate::data::memory::dirty::Logged;
 use crate::data::memory::preallocated::with_share;
 use crate::data::memory::ranges::{Ranges, number_ranges};
 use crate::data::memory::submission::Aim;
@@ -83,14 +83,7 @@ pub(super) async fn preallocate(
             false => SizeChange::Keep,
         };
         let extents = plan::ExtentChanges { preallocated: now.to_vec(), ..Default::default() };
-        let change = FileChange {
-            inode,
-            extents,
-            named: Vec::new(),
-            inline: InlineChange::Keep,
-            logged: Logged::new(),
-            size,
-        };
+        let change = FileChange { extents, size, ..FileChange::nothing(inode) };
         let added = crate::data::memory::ranges::count(now);
         fs.data.room.put_back(added, Some(room.split(with_share(added))));
         if let Err(error) = transact::commit(fs, smallvec![change], shares::Shares::default()) {

@@ -8,6 +8,7 @@ use crate::FsError;
 use crate::attributes::flags::require_changeable;
 use crate::data::calls::atomic;
 use crate::data::calls::truncate;
+use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::lookup;
 use crate::data::extents::place::{self, Naming, Placement};
 use crate::data::extents::plan::{self, ExtentChanges};
@@ -16,9 +17,8 @@ use crate::data::extents::room::reserve;
 use crate::data::extents::shares;
 use crate::data::flush::many;
 use crate::data::flush::submit;
-use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::flush::transact;
 use crate::data::memory::block::Block;
-use crate::data::memory::dirty::Logged;
 use crate::data::memory::ranges::{Ranges, count};
 use crate::data::memory::{BLOCK, unplaced};
 use crate::filesystem::Filesystem;
@@ -171,14 +171,8 @@ impl First {
         let naming = name(&placements, &mut extents);
         let kept_room = count(&extents.preallocated);
         let size = SizeChange::Truncated { size, logged: size, now: fs.now() };
-        let change = FileChange {
-            inode,
-            extents,
-            named: naming.named,
-            inline: self.inline,
-            logged: Logged::new(),
-            size,
-        };
+        let (named, inline) = (naming.named, self.inline);
+        let change = FileChange { extents, named, inline, size, ..FileChange::nothing(inode) };
         // The room of the preallocated blocks that move is set aside already.
         fs.data.room.put_back(kept_room, None);
         if let Err(error) = transact::commit(fs, smallvec![change], shares) {

@@ -3,15 +3,15 @@
 use crate::FsError;
 use crate::attributes::flags::require_writable;
 use crate::data::calls::{atomic, truncate};
+use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::quota;
 use crate::data::extents::room::reserve;
 use crate::data::extents::shares::{Shares, hold};
 use crate::data::extents::{lookup, plan};
 use crate::data::flush::many;
 use crate::data::flush::submit;
-use crate::data::flush::transact::{self, FileChange, InlineChange, SizeChange};
+use crate::data::flush::transact;
 use crate::data::memory::BLOCK;
-use crate::data::memory::dirty::Logged;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::inode::change::Leases;
@@ -210,8 +210,7 @@ impl<'a> Span<'a> {
         let extents = plan::replace(&old, std::slice::from_ref(&cleared), new);
         let replaces_inline = blocks.to == 0 && self.to.state.lock().data.has_inline();
         let inline = if replaces_inline { InlineChange::Set(None) } else { InlineChange::Keep };
-        let change =
-            FileChange { inode: self.to, extents, named: Vec::new(), inline, logged: Logged::new(), size };
+        let change = FileChange { extents, inline, size, ..FileChange::nothing(self.to) };
         transact::commit(fs, smallvec![change], shares)?;
         Ok(true)
     }
