@@ -20,7 +20,7 @@ impl Filesystem {
         let state = inode.state.lock();
         let mut attributes = state.attributes();
         if self.store.breaks(Canary::StaleSize) && inode.file_type == FileType::Regular {
-            attributes.size = state.data.disk_size;
+            attributes.size = state.data.logged.size();
         }
         Ok(attributes)
     }

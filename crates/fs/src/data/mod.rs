@@ -47,9 +47,7 @@ pub(crate) use flush::throttle::wait_for_room;
 pub(crate) use flush::writeback::write_back;
 pub(crate) use memory::DataState;
 pub use memory::atomic::AtomicWrite;
-pub(crate) use memory::unplaced::{
-    Unplaced, is_possible as can_log_data, load as load_unplaced, note_loaded,
-};
+pub(crate) use memory::unplaced::{is_possible as can_log_data, load as load_unplaced, note_loaded};
 
 use extents::units::Units;
 use flush::ahead::Ahead;

@@ -179,7 +179,7 @@ impl Mount {
         let state = inode.state.lock();
         for (key, value) in &items {
             let piece = Piece::decode(key.offset, value).unwrap();
-            assert!(state.data.unplaced.contains(piece.file_block));
+            assert!(state.data.logged.unplaced().contains(piece.file_block));
             if state.data.dirty.is_logged(piece.file_block) {
                 let contents = state.data.dirty.get(piece.file_block).unwrap().as_slice();
                 assert_eq!(piece.encode(contents), value, "the log has something else");
@@ -187,7 +187,7 @@ impl Mount {
         }
         let blocks: Vec<u64> = items.iter().map(|(key, _)| key.offset / PIECES).step_by(2).collect();
         assert_eq!(items.len(), 2 * blocks.len());
-        assert_eq!(blocks, state.data.unplaced.blocks().collect::<Vec<_>>());
+        assert_eq!(blocks, state.data.logged.unplaced().blocks().collect::<Vec<_>>());
         blocks
     }
 
@@ -219,8 +219,8 @@ impl Mount {
             let range = extent.file_block..extent.end();
             assert!(state.data.preallocated.ranges().within(&range).is_empty(), "an extent has room besides");
         }
-        assert_eq!(state.data.disk_blocks, blocks, "the block count is wrong");
-        assert!(state.data.disk_size <= state.attr.size);
+        assert_eq!(state.data.logged.blocks(), blocks, "the block count is wrong");
+        assert!(state.data.logged.size() <= state.attr.size);
     }
 }
 

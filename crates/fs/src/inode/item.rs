@@ -1,7 +1,7 @@
 //! The item of an inode: its encoding and decoding, and what fits in it.
 
 use super::{Inode, InodeState, LinkTarget, Meta, ParentName, Parents};
-use crate::data::{DataState, Unplaced};
+use crate::data::DataState;
 use crate::types::{Attributes, FileType, Ino, Timestamp};
 use bytes::Bytes;
 use syncline_format::FormatError;
@@ -105,8 +105,8 @@ impl InodeState {
             },
             quota: item.quota,
         };
-        let mut data = DataState::load(&attr, item.data.map(|data| value.slice_ref(data)), last_op);
-        data.unplaced = Unplaced::marked(item.flags & FLAG_UNPLACED != 0);
+        let inline = item.data.map(|data| value.slice_ref(data));
+        let data = DataState::load(&attr, inline, item.flags & FLAG_UNPLACED != 0, last_op);
         let (name_op, changed_op, loaded_op) = (last_op, OpSeq::default(), last_op);
         let (removing, linkable, access_unlogged) = (false, false, false);
         Ok(Self {

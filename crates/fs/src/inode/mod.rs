@@ -49,7 +49,7 @@ pub(crate) struct InodeState {
     /// Newest operation that changed attributes, extended attributes or entries; fsync needs it
     /// durable, which may have found that it has logged the access time.
     pub changed_op: OpSeq,
-    /// The value that `name_op` and `data.data_op` had when the inode was read into memory; zero
+    /// The value that `name_op` and the mark of `data.logged` had when the inode was read into memory; zero
     /// if it was created. A mark that still has this value does not tell which change it stands
     /// for.
     pub loaded_op: OpSeq,
@@ -185,7 +185,7 @@ impl InodeState {
     /// True when a transaction already carries the current size and mtime of a file.
     pub(crate) fn is_logged(&self) -> bool {
         self.attr.file_type != FileType::Regular
-            || (self.data.disk_size == self.attr.size && self.data.disk_mtime == self.attr.mtime)
+            || (self.data.logged.size() == self.attr.size && self.data.logged.mtime() == self.attr.mtime)
     }
 
     /// An item with this access time was committed. The time counts as logged only from now on, so

@@ -213,7 +213,12 @@ impl Filesystem {
         }
         let (unplaced, xattrs, chunks, parents) = {
             let InodeState { meta, data, .. } = &*inode.state.lock();
-            (data.unplaced.is_marked(), meta.xattr_items > 0, meta.next_chunk > 0, meta.parents.items > 0)
+            (
+                data.logged.unplaced().is_marked(),
+                meta.xattr_items > 0,
+                meta.next_chunk > 0,
+                meta.parents.items > 0,
+            )
         };
         if unplaced {
             self.remove_items(ino, Kind::Unplaced).await?;

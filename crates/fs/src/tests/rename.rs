@@ -193,7 +193,7 @@ fn renames_and_fsyncs_wait_for_data_that_is_being_submitted() {
     let mount = Mount::new();
     let file = mount.create(ROOT, "temporary");
     let inode = block_on(mount.fs.inode(file)).unwrap();
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let taken = block_on(writeback.lock_arc());
     let flags = RenameFlags::default();
     let mut rename = Box::pin(mount.fs.rename(ROOT, b"temporary", ROOT, b"target", flags));

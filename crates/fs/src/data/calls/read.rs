@@ -80,7 +80,7 @@ pub(super) async fn read_leased(
         if offset >= end {
             return Ok(Contents::default());
         }
-        let mut broken = state.data.unplaced.broken(offset / BLOCK..end.div_ceil(BLOCK));
+        let mut broken = state.data.logged.unplaced().broken(offset / BLOCK..end.div_ceil(BLOCK));
         if broken.any(|block| state.data.block_in_memory(block).is_none()) {
             return Err(unplaced::broken_error(inode.ino));
         }
@@ -119,7 +119,7 @@ pub(super) async fn read_leased(
 
 /// Reads one whole block from the device; `None` for a hole. The caller holds the lease.
 pub(crate) async fn read_block(fs: &Filesystem, inode: &Inode, block: u64) -> Result<Option<Bytes>, FsError> {
-    if inode.state.lock().data.unplaced.broken(block..block + 1).next().is_some() {
+    if inode.state.lock().data.logged.unplaced().broken(block..block + 1).next().is_some() {
         return Err(unplaced::broken_error(inode.ino));
     }
     let _pin = fs.store.pin();
@@ -182,7 +182,7 @@ fn segments(data: &DataState, offset: u64, end: u64) -> Vec<Segment> {
                 let zeros = within.end - bytes_end.max(within.start);
                 Some(Bytes::from_static(&ZEROS[..zeros])).filter(|zeros| !zeros.is_empty())
             }
-            None if data.extent_end.is_some_and(|extent_end| block >= extent_end) => {
+            None if data.layout.is_past(block) => {
                 segments.push(Segment::Hole(within.len()));
                 None
             }

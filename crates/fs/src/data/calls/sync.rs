@@ -94,7 +94,7 @@ async fn submit_and_sync(
     let accessed = if data_only { None } else { fs.log_access_time(inode).await? };
     fs.store.give_way();
     let target = if data_only && fs.store.breaks(Canary::OverlookName) {
-        inode.state.lock().data.data_op
+        inode.state.lock().data.logged.op()
     } else {
         target(inode, entry, data_only)
     };
@@ -188,7 +188,7 @@ fn note_why<'a>(
 /// The operation that must be durable before a sync of this file is answered.
 fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
     let state = inode.state.lock();
-    let own = state.data.data_op.max(state.name_op);
+    let own = state.data.logged.op().max(state.name_op);
     // Whatever has logged an access time since the entry, this has nothing left to log.
     if data_only { own } else { own.max(state.changed_op).max(entry) }
 }

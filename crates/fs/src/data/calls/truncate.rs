@@ -24,7 +24,6 @@ use crate::inode::Inode;
 use crate::types::Timestamp;
 use bytes::Bytes;
 use smallvec::smallvec;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_format::items::extent::{Extent, FILE_BLOCKS_MAX};
 use syncline_format::items::inode::SIZE_MAX;
@@ -78,7 +77,7 @@ async fn grow(
     fs.drop_privileges(inode, kill_privileges).await?;
     // Pending contents that the inode item would have taken need a block if they outgrow it.
     let _held = quota::accept(fs, inode, &[], size).await?;
-    let logged = if size > old { size } else { inode.state.lock().data.disk_size };
+    let logged = if size > old { size } else { inode.state.lock().data.logged.size() };
     let mut extents = ExtentChanges::default();
     if size == old {
         // Preallocated blocks past the end are given up, as on other filesystems.
@@ -115,7 +114,7 @@ async fn prepare_edge(fs: &Filesystem, inode: &Arc<Inode>, size: u64) -> Result<
         let state = inode.state.lock();
         let data = &state.data;
         let in_memory = data.block_in_memory(block).map(|known| known.to_bytes());
-        (in_memory, data.unplaced.contains(block), data.extent_end.is_none_or(|end| block < end))
+        (in_memory, data.logged.unplaced().contains(block), !data.layout.is_past(block))
     };
     let has_extent = may_be_on_disk && !lookup::all(&fs.store, inode.ino, block, block + 1).await?.is_empty();
     // Contents in the log would come back after a crash, as an extent would.
@@ -212,10 +211,10 @@ async fn shrink(
 ) -> Result<(), FsError> {
     let keep_end = if matches!(edge, Edge::Inline(_)) { 0 } else { size.div_ceil(BLOCK) };
     let clear_from = if matches!(edge, Edge::Rewrite { .. }) { size / BLOCK } else { keep_end };
-    let extent_end = inode.state.lock().data.extent_end;
-    let first = match extent_end {
-        Some(end) if end <= clear_from => lookup::Extents { extents: Vec::new(), complete: true },
-        _ => lookup::some(&fs.store, inode.ino, clear_from, FILE_BLOCKS_MAX, extents_max(fs)).await?,
+    let is_past = inode.state.lock().data.layout.is_past(clear_from);
+    let first = match is_past {
+        true => lookup::Extents { extents: Vec::new(), complete: true },
+        false => lookup::some(&fs.store, inode.ino, clear_from, FILE_BLOCKS_MAX, extents_max(fs)).await?,
     };
     let shares = shares::hold(fs, &first.extents).await?;
     // From here to the commit nothing waits.
@@ -241,7 +240,7 @@ async fn shrink(
 
 /// The size that a truncation to `size` can log, if no block from `clear_from` on stays dirty.
 fn logged_size(data: &DataState, size: u64, clear_from: u64) -> u64 {
-    let before = data.disk_size.min(size);
+    let before = data.logged.size().min(size);
     let from = before / BLOCK;
     let waiting = [data.dirty.next_unlogged(from), data.in_flight.next(from)].into_iter().flatten().min();
     let limit = waiting
@@ -264,7 +263,7 @@ fn place_edge(
     block: u64,
 ) -> Result<Vec<Placement>, FsError> {
     let Edge::Rewrite { contents, reservation } = edge else { return Ok(Vec::new()) };
-    let near = inode.state.lock().data.near.map(NonZeroU64::get);
+    let near = inode.state.lock().data.layout.near();
     place::place(fs, reservation, &[(block, contents.share())], near)
 }
 
@@ -273,7 +272,7 @@ fn shrunk_inline(inode: &Inode, edge: &Edge, size: u64) -> InlineChange {
     if let Edge::Inline(contents) = edge {
         return InlineChange::Set(contents.clone());
     }
-    match &inode.state.lock().data.inline {
+    match inode.state.lock().data.logged.inline() {
         Some(inline) if inline.len() as u64 > size => {
             let rest = inline.slice(..size as usize);
             InlineChange::Set((!rest.is_empty()).then_some(rest))
@@ -299,22 +298,16 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
             // `make_up_for` has made a dirty copy of the block in flight, which must not be named
             // any more.
             data.dirty.zero_from(block, at);
-            if data.in_flight.remove(block).is_some()
-                && let Some(flight) = &mut data.flight
-            {
-                // Other blocks may be recalled already: `has_missed` looks at all blocks from the
-                // first of them on.
-                let earlier = flight.recalled.filter(|_| !fs.store.breaks(Canary::ForgetRecalled));
-                flight.recalled = Some(earlier.map_or(block, |first| block.min(first)));
+            if data.in_flight.remove(block).is_some() {
+                data.progress.recall(block, fs.store.breaks(Canary::ForgetRecalled));
             }
         }
         _ => {}
     }
-    data.extent_end = match data.extent_end {
-        _ if !extents_gone => None,
-        Some(end) => Some(end.min(keep_end)),
-        None => Some(keep_end),
-    };
+    match extents_gone {
+        true => data.layout.end_at(keep_end),
+        false => data.layout.forget_end(),
+    }
     data.add_reservation(None);
     fs.data.queue.account(data);
     fs.uncharge(&mut state, keep_end);
@@ -326,7 +319,7 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
 pub(crate) async fn forget_stale_extents(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     let first = {
         let state = inode.state.lock();
-        if state.data.extent_end.is_some() {
+        if state.data.layout.is_known() {
             return Ok(());
         }
         state.attr.size.div_ceil(BLOCK)
@@ -356,7 +349,7 @@ async fn delete_from(
             transact::commit(fs, smallvec![change(inode, extents, SizeChange::Keep)], shares)?;
         }
         if found.complete {
-            inode.state.lock().data.extent_end = Some(first);
+            inode.state.lock().data.layout.end_at(first);
             break;
         }
     }
@@ -377,7 +370,7 @@ pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
     drop_dirty(fs, inode);
     let nothing = {
         let state = inode.state.lock();
-        state.data.extent_end == Some(0) && state.data.preallocated.blocks() == 0
+        state.data.layout.is_empty() && state.data.preallocated.blocks() == 0
     };
     if nothing {
         return Ok(());
@@ -398,7 +391,7 @@ fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     data.add_reservation(None);
     fs.data.queue.account(data);
     // Nothing is left to submit: a late submission finds the file as it was logged.
-    state.attr.size = state.data.disk_size;
-    state.attr.mtime = state.data.disk_mtime;
+    state.attr.size = state.data.logged.size();
+    state.attr.mtime = state.data.logged.mtime();
     fs.uncharge(&mut state, 0);
 }

@@ -12,14 +12,14 @@ pub(in crate::data) fn own(store: &Store, inode: &Inode, data_only: bool) -> (Wh
     let data = &state.data;
     if inode.file_type == FileType::Regular {
         why.add_if(data.dirty.unlogged() > 0, Why::DIRTY_DATA);
-        why.add_if(!data.in_flight.is_empty() || data.writeback.try_lock().is_none(), Why::WRITE_BACK);
-        why.add_if(data.disk_size != state.attr.size, Why::SIZE);
-        why.add_if(data.disk_mtime != state.attr.mtime, Why::MTIME);
+        why.add_if(!data.in_flight.is_empty() || data.is_submitting(), Why::WRITE_BACK);
+        why.add_if(data.logged.size() != state.attr.size, Why::SIZE);
+        why.add_if(data.logged.mtime() != state.attr.mtime, Why::MTIME);
     }
     let changed = if inode.file_type == FileType::Directory { Why::ENTRIES } else { Why::ATTRIBUTES };
     why.add_if(!data_only && state.access_unlogged, changed);
     let mut own = OpSeq::default();
-    let marks = [(data.data_op, Why::LOGGED), (state.name_op, Why::NAME), (state.changed_op, changed)];
+    let marks = [(data.logged.op(), Why::LOGGED), (state.name_op, Why::NAME), (state.changed_op, changed)];
     for (op, reason) in marks {
         if data_only && reason == changed {
             continue;

@@ -200,7 +200,7 @@ async fn prepare(
         let state = inode.state.lock();
         let setid = writer == Writer::Ordinary && state.attr.permissions & SETID != 0;
         let capability = writer != Writer::Mapping && state.meta.flags & FLAG_CAPABILITY != 0;
-        (setid || capability, state.data.extent_end.is_none(), state.data.failures.is_unwritten())
+        (setid || capability, !state.data.layout.is_known(), state.data.failures.is_unwritten())
     };
     if is_unwritten {
         throttle::require_unstuck(fs, inode, len as u64).await?;
@@ -289,7 +289,7 @@ impl WritePlan {
         for block in [blocks.start, blocks.end - 1] {
             let whole = replaces(block, &(offset..end), state.attr.size);
             let past_end = block * BLOCK >= state.attr.size;
-            let hole = data.extent_end.is_some_and(|extent_end| block >= extent_end);
+            let hole = data.layout.is_past(block);
             let known = whole || past_end || hole || data.block_in_memory(block).is_some();
             if !known && to_read.last() != Some(&block) {
                 to_read.push(block);

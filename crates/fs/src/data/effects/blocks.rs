@@ -4,7 +4,6 @@ use super::{Commit, Effect, FileChange};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::InodeState;
-use std::num::NonZeroU64;
 use syncline_store::OpSeq;
 
 /// The file's number of blocks before the change.
@@ -19,16 +18,17 @@ impl Effect for Blocks {
         _commit: &mut Commit<'_>,
     ) -> Result<(), FsError> {
         let (data, extents) = (&mut file.data, &change.extents);
-        self.0 = Some(data.disk_blocks);
+        let before = data.logged.blocks();
         // In a damaged image, the count may be too small.
-        data.disk_blocks = (data.disk_blocks + extents.added_blocks).saturating_sub(extents.freed_blocks);
+        data.logged.set_blocks((before + extents.added_blocks).saturating_sub(extents.freed_blocks));
+        self.0 = Some(before);
         extents.cleared.iter().for_each(|range| data.cached.remove(range));
         Ok(())
     }
 
     fn undo(&mut self, file: &mut InodeState) {
         if let Some(before) = self.0.take() {
-            file.data.disk_blocks = before;
+            file.data.logged.set_blocks(before);
         }
     }
 
@@ -36,14 +36,12 @@ impl Effect for Blocks {
         let data = &mut file.data;
         // The last item that is put, not the last change: that may be the deletion of an item which
         // a longer one has swallowed.
-        if let Some(extent) = change.extents.items.values().rev().flatten().next()
-            && let Some(extent_end) = &mut data.extent_end
-        {
-            *extent_end = extent.end().max(*extent_end);
+        if let Some(extent) = change.extents.items.values().rev().flatten().next() {
+            data.layout.reach(extent.end());
         }
         if let Some((write, part)) = change.named.last() {
             debug_assert!(write.run().end() >= part.end());
-            data.near = NonZeroU64::new(part.end());
+            data.layout.set_near(part.end());
         }
         file.attr.blocks = file.data.visible_units(file.attr.size);
     }

@@ -23,14 +23,14 @@ impl Effect for Inline {
         _commit: &mut Commit<'_>,
     ) -> Result<(), FsError> {
         if let InlineChange::Set(inline) = &change.inline {
-            self.0 = Some(std::mem::replace(&mut file.data.inline, inline.clone()));
+            self.0 = Some(file.data.logged.set_inline(inline.clone()));
         }
         Ok(())
     }
 
     fn undo(&mut self, file: &mut InodeState) {
         if let Some(before) = self.0.take() {
-            file.data.inline = before;
+            file.data.logged.set_inline(before);
         }
     }
 }

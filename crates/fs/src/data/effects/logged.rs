@@ -21,17 +21,17 @@ impl Effect for LoggedBlocks {
         file: &mut InodeState,
         commit: &mut Commit<'_>,
     ) -> Result<(), FsError> {
-        self.0 = file.data.unplaced.change(&cut(change, file.attr.size), &change.logged);
+        self.0 = file.data.logged.unplaced_mut().change(&cut(change, file.attr.size), &change.logged);
         self.0.put(change.inode.ino, &change.logged, commit.transaction());
         Ok(())
     }
 
     fn undo(&mut self, file: &mut InodeState) {
-        file.data.unplaced.undo(std::mem::take(&mut self.0));
+        file.data.logged.unplaced_mut().undo(std::mem::take(&mut self.0));
     }
 
     fn committed(&mut self, _fs: &Filesystem, _change: &FileChange<'_>, file: &mut InodeState, _op: OpSeq) {
-        file.data.unplaced.committed();
+        file.data.logged.unplaced_mut().committed();
     }
 }
 

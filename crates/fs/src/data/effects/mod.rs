@@ -21,7 +21,7 @@ pub(in crate::data) use size::SizeChange;
 use crate::FsError;
 use crate::data::extents::place::Naming;
 use crate::data::extents::plan::{self, ExtentChanges};
-use crate::data::memory::dirty::Logged;
+use crate::data::memory::dirty::ToLog;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
@@ -39,7 +39,7 @@ pub(in crate::data) struct FileChange<'a> {
     pub named: Vec<(DataWrite, BlockRun)>,
     pub inline: InlineChange,
     /// Dirty blocks whose contents the transaction has.
-    pub logged: Logged,
+    pub logged: ToLog,
     pub size: SizeChange,
 }
 
@@ -54,7 +54,7 @@ impl<'a> FileChange<'a> {
             extents: ExtentChanges::default(),
             named: Vec::new(),
             inline: InlineChange::Keep,
-            logged: Logged::new(),
+            logged: ToLog::new(),
             size: SizeChange::Keep,
         }
     }

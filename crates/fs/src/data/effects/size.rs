@@ -2,7 +2,8 @@
 
 use super::{Commit, Effect, FileChange};
 use crate::FsError;
-use crate::data::memory::BLOCK;
+use crate::data::memory::progress::Bounds;
+use crate::data::memory::{BLOCK, DataState};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeState;
 use crate::types::{Attributes, Timestamp};
@@ -40,10 +41,9 @@ pub(in crate::data) enum SizeChange {
 /// The values before the change.
 struct Before {
     attr: Attributes,
-    disk_size: u64,
-    disk_mtime: Timestamp,
-    floor: u64,
-    promised: u64,
+    size: u64,
+    mtime: Timestamp,
+    bounds: Bounds,
 }
 
 /// The change to size and times.
@@ -57,21 +57,16 @@ impl Effect for SizeAndTimes {
         file: &mut InodeState,
         commit: &mut Commit<'_>,
     ) -> Result<(), FsError> {
-        let data = &file.data;
-        let before = Before {
-            attr: file.attr,
-            disk_size: data.disk_size,
-            disk_mtime: data.disk_mtime,
-            floor: data.floor,
-            promised: data.promised,
-        };
+        let DataState { logged, progress, .. } = &file.data;
+        let (size, mtime) = (logged.size(), logged.mtime());
+        let before = Before { attr: file.attr, size, mtime, bounds: progress.bounds() };
         match change.size {
             SizeChange::Keep | SizeChange::Placed => {}
             SizeChange::Submitted { all, reach } => submitted(file, all, reach),
             SizeChange::Truncated { size, logged, now } => truncated(file, size, logged, now),
             SizeChange::Replaced { size, now } => replaced(file, size, now),
         }
-        break_rules(change, file, commit.fs, before.disk_size);
+        break_rules(change, file, commit.fs, before.size);
         commit.only_places &= matches!(change.size, SizeChange::Placed) && !file.access_unlogged;
         self.0 = Some(before);
         Ok(())
@@ -80,9 +75,10 @@ impl Effect for SizeAndTimes {
     fn undo(&mut self, file: &mut InodeState) {
         let Some(before) = self.0.take() else { return };
         file.attr = before.attr;
-        let data = &mut file.data;
-        (data.disk_size, data.disk_mtime) = (before.disk_size, before.disk_mtime);
-        (data.floor, data.promised) = (before.floor, before.promised);
+        let DataState { logged, progress, .. } = &mut file.data;
+        logged.set_size(before.size);
+        logged.set_mtime(before.mtime);
+        progress.restore(before.bounds);
     }
 
     fn committed(&mut self, _fs: &Filesystem, change: &FileChange<'_>, file: &mut InodeState, op: OpSeq) {
@@ -91,33 +87,29 @@ impl Effect for SizeAndTimes {
             file.note_access_logged(op, before.attr.atime);
         }
         if !matches!(change.size, SizeChange::Placed) {
-            file.data.data_op = op;
+            file.data.logged.set_op(op);
         }
     }
 }
 
 fn submitted(file: &mut InodeState, all: bool, reach: u64) {
     let (data, size) = (&mut file.data, file.attr.size);
-    let floor = if all { data.floor } else { 0 };
-    data.disk_size = data.next_disk_size(size).max(floor.max(reach).min(size));
-    data.disk_mtime = file.attr.mtime;
+    let floor = if all { data.progress.floor() } else { 0 };
+    data.logged.set_size(data.next_disk_size(size).max(floor.max(reach).min(size)));
+    data.logged.set_mtime(file.attr.mtime);
 }
 
 fn truncated(file: &mut InodeState, size: u64, logged: u64, now: Timestamp) {
     let data = &mut file.data;
-    data.disk_size = logged;
+    data.logged.set_size(logged);
     if size < file.attr.size {
         // A pending block at the new end has yet to be named.
         let edge = size / BLOCK;
         let waits = data.dirty.contains(edge) || data.in_flight.contains(edge);
         let left = if waits { edge * BLOCK } else { size };
-        data.floor = data.floor.min(left);
-        if let Some(flight) = &mut data.flight {
-            flight.size = flight.size.min(left);
-        }
-        data.promised = data.promised.min(size);
+        data.progress.cut(size, left);
     }
-    data.disk_mtime = now;
+    data.logged.set_mtime(now);
     data.cached.clear();
     (file.attr.size, file.attr.mtime, file.attr.ctime) = (size, now, now);
 }
@@ -125,8 +117,8 @@ fn truncated(file: &mut InodeState, size: u64, logged: u64, now: Timestamp) {
 fn replaced(file: &mut InodeState, size: u64, now: Timestamp) {
     file.attr.size = file.attr.size.max(size);
     let data = &mut file.data;
-    data.disk_size = data.next_disk_size(file.attr.size);
-    data.disk_mtime = now;
+    data.logged.set_size(data.next_disk_size(file.attr.size));
+    data.logged.set_mtime(now);
     data.cached.clear();
     (file.attr.mtime, file.attr.ctime) = (now, now);
 }
@@ -135,12 +127,12 @@ fn replaced(file: &mut InodeState, size: u64, now: Timestamp) {
 fn break_rules(change: &FileChange<'_>, file: &mut InodeState, fs: &Filesystem, size_before: u64) {
     let data = &mut file.data;
     if fs.store.breaks(Canary::SizeAhead) {
-        data.disk_size = file.attr.size;
+        data.logged.set_size(file.attr.size);
     }
     // Only if the size advances by more than a block: the next transaction makes up for it, and
     // write-back comes to an end.
     let ends = matches!(change.size, SizeChange::Submitted { all: true, .. });
-    if fs.store.breaks(Canary::SizeBehind) && ends && data.disk_size > size_before + BLOCK {
-        data.disk_size -= BLOCK;
+    if fs.store.breaks(Canary::SizeBehind) && ends && data.logged.size() > size_before + BLOCK {
+        data.logged.set_size(data.logged.size() - BLOCK);
     }
 }

@@ -10,11 +10,6 @@ use syncline_format::BLOCK_BYTES;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, piece_start};
 use syncline_format::items::inode::compression_of;
 
-/// After this many units in a row that did not shrink, only some are tried.
-const STUBBORN_AFTER: u16 = 8;
-/// Of the units that then follow, one in this many is tried.
-const TRIED_OF: u16 = 8;
-
 /// The algorithm with which the inode asks for new data to be compressed, if it does.
 pub(in crate::data) fn algorithm(inode: &Inode) -> Option<Algorithm> {
     compression_of(inode.state.lock().meta.flags)
@@ -33,7 +28,8 @@ pub(in crate::data) async fn pack<'a>(
     let mut plain = 0..0;
     for range in units(blocks) {
         let least = if whole { EXTENT_BLOCKS_MAX as usize } else { 2 };
-        let packed = match range.len() >= least && is_worth_a_try(inode) {
+        let tries = range.len() >= least && inode.state.lock().data.layout.is_packing_worth_a_try();
+        let packed = match tries {
             true => Some(pack_unit(fs, inode, algorithm, &blocks[range.clone()])),
             false => None,
         };
@@ -68,17 +64,6 @@ fn units(blocks: &[(u64, Block)]) -> Vec<Range<usize>> {
     units
 }
 
-/// False for most units of a file whose contents have not shrunk for a while: pictures, archives,
-/// random data.
-fn is_worth_a_try(inode: &Inode) -> bool {
-    let data = &mut inode.state.lock().data;
-    if data.unshrunk < STUBBORN_AFTER {
-        return true;
-    }
-    count(&mut data.unshrunk);
-    (data.unshrunk - STUBBORN_AFTER).is_multiple_of(TRIED_OF)
-}
-
 fn pack_unit(
     fs: &Filesystem,
     inode: &Inode,
@@ -90,10 +75,10 @@ fn pack_unit(
     blocks.iter().for_each(|(_, block)| unit.extend_from_slice(block.as_slice()));
     let Some(bytes) = syncline_codec::pack(algorithm, &unit) else {
         fs.counters.units_unshrunk.add(1);
-        count(&mut inode.state.lock().data.unshrunk);
+        inode.state.lock().data.layout.note_unshrunk();
         return None;
     };
-    inode.state.lock().data.unshrunk = 0;
+    inode.state.lock().data.layout.note_shrunk();
     let len = bytes.len();
     let mut contents = AlignedBuf::zeroed(len.next_multiple_of(BLOCK_BYTES));
     contents[..len].copy_from_slice(&bytes);
@@ -102,11 +87,6 @@ fn pack_unit(
     fs.counters.packed_bytes_out.add(contents.len() as u64);
     let bytes = u32::try_from(len).ok()?;
     Some(PackedUnit { algorithm, bytes, contents: contents.into_bytes() })
-}
-
-/// Counts one more unit; at the end of the range as if it had just become stubborn.
-fn count(units: &mut u16) {
-    *units = units.checked_add(1).unwrap_or(STUBBORN_AFTER);
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ async fn holes(fs: &Filesystem, inode: &Inode, ranges: &[Range<u64>]) -> Result<
             waiting.for_each(|block| holes.remove(&(block..block + 1)));
             data.preallocated.ranges().within(range).iter().for_each(|room| holes.remove(room));
         }
-        data.extent_end.unwrap_or(u64::MAX)
+        data.layout.extent_end()
     };
     let known: Vec<Range<u64>> = holes.iter().map(|range| range.start..range.end.min(extent_end)).collect();
     for range in known.iter().filter(|range| !range.is_empty()) {

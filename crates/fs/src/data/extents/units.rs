@@ -54,7 +54,7 @@ pub(in crate::data) async fn read(
     extent: &Extent,
     packed: &Packed,
 ) -> Result<Bytes, FsError> {
-    let key = (inode.ino, extent.addr, inode.state.lock().data.data_op);
+    let key = (inode.ino, extent.addr, inode.state.lock().data.logged.op());
     let from = packed.skip as usize * BLOCK_BYTES;
     let part = from..from + packed.blocks as usize * BLOCK_BYTES;
     if let Some(unit) = fs.data.units.decoded.get(&key).filter(|unit| part.end <= unit.len()) {

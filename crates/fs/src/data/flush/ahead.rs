@@ -24,7 +24,6 @@ use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
 use smallvec::smallvec;
 use std::collections::BTreeSet;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_format::items::inode::compression_of;
 use syncline_store::{Admission, Admitted, Canary};
@@ -65,20 +64,22 @@ pub(in crate::data) fn begin(fs: &Filesystem, inode: &Arc<Inode>, logged: u64) {
 fn take_turn(fs: &Filesystem, state: &mut InodeState, logged: u64) -> bool {
     let (data, ahead) = (&mut state.data, fs.options.place_ahead_blocks);
     // Blocks have been placed otherwise since a task failed.
-    let from = u64::from(data.place_from);
-    if data.unplaced.len() < from.saturating_sub(ahead) {
-        data.place_from = 0;
+    let unplaced = data.logged.unplaced().len();
+    if unplaced < data.progress.place_from().saturating_sub(ahead) {
+        data.progress.set_place_from(0);
     }
     // Most of a task's cost does not depend on its blocks, so large syncs gather for it as small ones.
     let enough = ahead.max((ahead / 2).saturating_mul(logged));
-    let due = data.unplaced.len() >= u64::from(data.place_from).max(enough);
+    let due = unplaced >= data.progress.place_from().max(enough);
+    let busy = data.progress.is_placing() || fs.data.queue.is_stopping();
     // Blocks that are to be compressed wait until there are whole units.
-    if !due || data.placing || fs.data.queue.is_stopping() || compression_of(state.meta.flags).is_some() {
+    if !due || busy || compression_of(state.meta.flags).is_some() {
         return false;
     }
     let is_free = |tasks| (tasks < FILES_AT_ONCE).then_some(tasks + 1);
-    data.placing = fs.data.ahead.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_free).is_ok();
-    data.placing
+    let has_turn = fs.data.ahead.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_free).is_ok();
+    data.progress.set_placing(has_turn);
+    has_turn
 }
 
 /// The right to place a file's blocks, until it is dropped.
@@ -89,7 +90,7 @@ struct Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.inode.state.lock().data.placing = false;
+        self.inode.state.lock().data.progress.set_placing(false);
         self.fs.data.ahead.end();
         self.fs.data.queue.note_progress();
     }
@@ -116,13 +117,13 @@ impl Task {
     async fn run(&self) {
         let result = self.place().await;
         let data = &mut self.inode.state.lock().data;
-        data.place_from = 0;
+        data.progress.set_place_from(0);
         if let Err(error) = result {
             // The blocks are in the log and in memory as before, and the caller that must place them gets
             // the error. The next task starts only when there are more blocks, not with each sync.
             tracing::debug!(ino = self.inode.ino, %error, "logged blocks stay without a place");
-            let from = data.unplaced.len().saturating_add(self.fs.options.place_ahead_blocks);
-            data.place_from = from.try_into().unwrap_or(u16::MAX);
+            let from = data.logged.unplaced().len().saturating_add(self.fs.options.place_ahead_blocks);
+            data.progress.set_place_from(from);
         }
     }
 
@@ -143,7 +144,7 @@ impl Task {
             let state = self.inode.state.lock();
             let mut blocks = state.data.dirty.logged();
             blocks.retain(|(number, _)| *number < state.attr.size / crate::data::memory::BLOCK);
-            (blocks, state.data.near.map(NonZeroU64::get))
+            (blocks, state.data.layout.near())
         };
         // The blocks have room reserved already; until they are named, they take it twice.
         if !fs.store.is_roomy(ROOM) {
@@ -152,7 +153,7 @@ impl Task {
         let Some(mut reservation) = fs.store.try_reserve(blocks.len() as u64) else { return Ok(None) };
         let placements = place::place(fs, &mut reservation, &blocks, near)?;
         if let Some(last) = placements.last() {
-            self.inode.state.lock().data.near = NonZeroU64::new(last.write.run().end());
+            self.inode.state.lock().data.layout.set_near(last.write.run().end());
         }
         let names = fs.store.promise(writeback::names_of(placements.len()));
         Ok(Some(Written { fs, blocks, placements, _names: names }))
@@ -161,7 +162,7 @@ impl Task {
     /// Names the blocks whose contents are still those that were written.
     async fn name(&self, mut written: Written<'_>) -> Result<(), FsError> {
         let (fs, inode) = (&*self.fs, &self.inode);
-        let writeback = inode.state.lock().data.writeback.clone();
+        let writeback = inode.state.lock().data.writeback();
         let _writeback = writeback.lock().await;
         let _room = fs.store.admit(Admission::Finish).await?;
         let _lease = inode.lease.write().await;
@@ -169,7 +170,7 @@ impl Task {
         let (numbers, ranges) = {
             let state = inode.state.lock();
             let numbers: BTreeSet<u64> = still_logged(fs, &state, &written.blocks).collect();
-            let extent_end = state.data.extent_end.unwrap_or(u64::MAX);
+            let extent_end = state.data.layout.extent_end();
             let ranges = number_ranges(numbers.iter().copied().filter(|&number| number < extent_end));
             (numbers, ranges)
         };
@@ -219,7 +220,7 @@ fn still_logged<'a>(
     let blocks = if state.removing { &[] } else { blocks };
     let data = &state.data;
     let same = |number, block| {
-        let known = data.unplaced.contains(number) && data.dirty.has_logged(number, block);
+        let known = data.logged.unplaced().contains(number) && data.dirty.has_logged(number, block);
         known || fs.store.breaks(Canary::PlaceStale) && data.dirty.contains(number)
     };
     blocks.iter().filter_map(move |(number, block)| same(*number, block).then_some(*number))

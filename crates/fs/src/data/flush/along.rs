@@ -25,12 +25,12 @@ pub(in crate::data) async fn submit_along(fs: &Filesystem) {
     let mut files = Vec::with_capacity(inodes.len());
     for inode in &inodes {
         let mut state = inode.state.lock();
-        state.data.small_noted = false;
+        state.data.progress.note_small(false);
         let small = state.data.lies_in_item() && state.attr.size <= fs.limits.inline_bytes as u64;
         if !small || state.attr.nlink == 0 || state.is_clean(Aim::Place) {
             continue;
         }
-        let (writeback, lease) = (state.data.writeback.try_lock_arc(), inode.lease.try_write());
+        let (writeback, lease) = (state.data.writeback().try_lock_arc(), inode.lease.try_write());
         if let (Some(writeback), Some(lease)) = (writeback, lease) {
             state.begin_submission();
             held.push((writeback, lease));

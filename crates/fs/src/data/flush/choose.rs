@@ -33,19 +33,19 @@ const ROOM: u64 = 256;
 /// place them. The inode's `writeback` and its lease are held.
 pub(super) fn is_logged(fs: &Filesystem, state: &InodeState, aim: Aim, files: usize) -> bool {
     let data = &state.data;
-    let plain = data.inline.is_none() && data.preallocated.blocks() == 0 && data.charge.is_none();
+    let plain = !data.has_inline() && data.preallocated.blocks() == 0 && data.charge.is_none();
     let large = state.attr.size > fs.limits.inline_bytes as u64;
     if aim != Aim::Log || !fs.logs_data || !plain || !large || !data.in_flight.is_empty() {
         return false;
     }
     let syncs = fs.store.syncs_about();
-    if !data.submitted && syncs > FEW_SYNCS {
+    if !data.progress.has_submitted() && syncs > FEW_SYNCS {
         return false;
     }
     let more = data.dirty.unlogged();
     let many = syncs.max(files as u64) > FEW_SYNCS;
     let max = if many { LOGGED_MAX_AMONG_MANY } else { LOGGED_MAX_ALONE };
-    let few = more <= max && data.unplaced.len() + more <= UNPLACED_MAX;
+    let few = more <= max && data.logged.unplaced().len() + more <= UNPLACED_MAX;
     few && fs.store.is_roomy(ROOM)
 }
 

@@ -25,7 +25,8 @@ pub(super) fn has_ended(fs: &Filesystem, inode: &Inode) -> bool {
 /// Checks an inode whose submission has just ended well. Its `writeback` is held.
 pub(in crate::data) fn require_size(fs: &Filesystem, inode: &Inode) {
     let state = inode.state.lock();
-    let (logged, promised, size) = (state.data.disk_size, state.data.promised, state.attr.size);
+    let (logged, promised, size) =
+        (state.data.logged.size(), state.data.progress.promised(), state.attr.size);
     // The removal of an inode takes its data away.
     if state.removing || !state.data.is_short(size) {
         return;

@@ -68,7 +68,7 @@ impl Started<'_> {
         let size = state.attr.size;
         let data = &mut state.data;
         data.add_reservation(None);
-        data.submitted = true;
+        data.progress.note_submitted();
         fs.data.queue.account(data);
         state.attr.blocks = state.data.visible_units(size);
         drop(state);

@@ -30,7 +30,7 @@ async fn submit_whole(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
     if inode.state.lock().is_settled(Aim::Place) {
         return Ok(());
     }
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let _writeback = writeback.lock().await;
     loop {
         submit_once(fs, inode).await?;

@@ -16,7 +16,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
 use smallvec::SmallVec;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
@@ -107,7 +106,7 @@ async fn overlapped(
 ) -> Result<Vec<Extent>, FsError> {
     let mut ranges = {
         let state = file.inode.state.lock();
-        let known_end = state.data.extent_end.unwrap_or(u64::MAX);
+        let known_end = state.data.layout.extent_end();
         let end = file.blocks.end.min(known_end).max(file.blocks.start);
         let mut ranges = number_ranges(state.data.dirty.numbers(file.blocks.start..end));
         ranges.extend(plan::ranges(beside).into_iter().filter(|range| range.start < known_end));
@@ -139,7 +138,7 @@ fn start_writes<'a>(
         let taken = data.dirty.take(0, 1, 1);
         return Ok(Started { inode, taken, logged: SmallVec::new(), placements: Vec::new(), change });
     }
-    let near = data.near.map(NonZeroU64::get);
+    let near = data.layout.near();
     let (taken, mut reservation) = data.take_dirty(size, file.blocks.clone());
     drop(state);
     let placements = match place::place(fs, &mut reservation, &taken, near) {

@@ -49,7 +49,7 @@ async fn submit_as(
         return Ok(());
     }
     fs.store.give_way();
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let _writeback = writeback.lock().await;
     loop {
         submit_once(fs, inode, aim, note).await?;
@@ -88,7 +88,7 @@ pub(crate) async fn hold_writebacks(
 ) -> Vec<syncline_sync::asynchronous::MutexGuardArc<()>> {
     let mut held = Vec::with_capacity(files.len());
     for inode in files {
-        let writeback = inode.state.lock().data.writeback.clone();
+        let writeback = inode.state.lock().data.writeback();
         held.push(writeback.lock_arc().await);
     }
     held

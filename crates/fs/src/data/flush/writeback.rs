@@ -26,7 +26,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;
 use smallvec::smallvec;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent, piece_start};
@@ -91,7 +90,7 @@ pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>
         return Ok(false);
     }
     let mut wrote = false;
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let mut held = writeback.lock().await;
     'submission: loop {
         let (mut first, end, small) = {
@@ -125,7 +124,7 @@ pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>
 /// Places the logged blocks, for operations that look at extents.
 pub(in crate::data) async fn place_logged(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
     unplaced::require_whole(inode)?;
-    let some = inode.state.lock().data.unplaced.len() > 0;
+    let some = inode.state.lock().data.logged.unplaced().len() > 0;
     if some && fs.store.writable().is_ok() { write_back(fs, inode).await } else { Ok(()) }
 }
 
@@ -264,7 +263,7 @@ fn take_off<'a>(
         let mut state = inode.state.lock();
         let next = round_end(fs, &state.data, blocks.clone(), most);
         let size = state.attr.size;
-        let near = state.data.near.map(NonZeroU64::get);
+        let near = state.data.layout.near();
         let (taken, reservation) = state.data.take_dirty(size, blocks.start..next);
         (taken, reservation, size, near, next)
     };
@@ -274,7 +273,7 @@ fn take_off<'a>(
         Ok(placements) => {
             state.data.take_off(taken, size);
             if let Some(last) = placements.last() {
-                state.data.near = NonZeroU64::new(last.write.run().end());
+                state.data.layout.set_near(last.write.run().end());
             }
             let (waiting, reservation) = (Vec::new(), Reservation::default());
             Ok((Flight { fs, inode, placements, waiting, reservation }, next))
@@ -294,12 +293,12 @@ impl Flight<'_> {
     async fn pack(&mut self, algorithm: Algorithm, whole: bool) -> Result<(), FsError> {
         let cargo = pack::pack(self.fs, self.inode, algorithm, whole, &self.waiting).await;
         // From here to the end nothing waits.
-        let near = self.inode.state.lock().data.near.map(NonZeroU64::get);
+        let near = self.inode.state.lock().data.layout.near();
         self.placements = place::place_all(self.fs, &mut self.reservation, cargo, near)?;
         self.waiting.clear();
         self.reservation = Reservation::default();
         if let Some(last) = self.placements.last() {
-            self.inode.state.lock().data.near = NonZeroU64::new(last.write.run().end());
+            self.inode.state.lock().data.layout.set_near(last.write.run().end());
         }
         Ok(())
     }
@@ -336,7 +335,7 @@ impl Flight<'_> {
             let unit = self.next_unit();
             let numbers = self.placements[..unit].iter().flat_map(Placement::numbers);
             let ranges = {
-                let extent_end = self.inode.state.lock().data.extent_end.unwrap_or(u64::MAX);
+                let extent_end = self.inode.state.lock().data.layout.extent_end();
                 number_ranges(numbers.filter(|&number| number < extent_end))
             };
             let old = lookup::overlapping(&self.fs.store, self.inode.ino, &ranges).await?;
@@ -389,7 +388,7 @@ impl Flight<'_> {
         let (short, reach) = {
             let InodeState { data, attr, .. } = &*self.inode.state.lock();
             let numbers: Vec<u64> = landed.iter().map(|(number, _)| *number).collect();
-            (all && data.disk_size < data.floor.min(attr.size), data.reach(&numbers))
+            (all && data.logged.size() < data.progress.floor().min(attr.size), data.reach(&numbers))
         };
         if short || !naming.extents.is_empty() {
             let size = SizeChange::Submitted { all, reach };
@@ -450,7 +449,7 @@ impl Drop for Flight<'_> {
             self.give_back(&mut state.data, waiting.iter().map(|(number, _)| *number));
         }
         let mut state = self.inode.state.lock();
-        state.data.flying_blocks = 0;
+        state.data.progress.end_flight();
         self.fs.data.queue.account(&mut state.data);
     }
 }

@@ -6,7 +6,7 @@
 //! Files without a quota have none of this.
 
 use super::ranges::Ranges;
-use super::{DataState, UNITS, inline_units};
+use super::{DataState, UNITS};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeState;
 use std::ops::Range;
@@ -41,8 +41,8 @@ impl Charge {
     /// Units that block 0 adds. A small file lies in the inode item; in other files, block 0
     /// replaces what lies there.
     fn first_units(&self, data: &DataState, size: u64, inline_max: u64, more: &Ranges) -> u64 {
-        let inline = inline_units(data.inline.as_deref());
-        if size <= inline_max && data.disk_blocks == 0 && !data.preallocated.has_first() {
+        let inline = data.logged.inline_units();
+        if size <= inline_max && data.logged.blocks() == 0 && !data.preallocated.has_first() {
             size.div_ceil(512).saturating_sub(inline)
         } else if has_first(&self.holes) || has_first(more) {
             UNITS.saturating_sub(inline)

@@ -29,7 +29,7 @@ pub(crate) struct BlockMap {
 }
 
 /// Blocks that a transaction is to log, with their contents.
-pub(crate) type Logged = SmallVec<[(u64, Bytes); 2]>;
+pub(crate) type ToLog = SmallVec<[(u64, Bytes); 2]>;
 
 /// Buffers that lost blocks in a change.
 type Shrunk = SmallVec<[Arc<Buffer>; 2]>;
@@ -100,9 +100,9 @@ impl BlockMap {
     /// Freezes the blocks that are not in the log, marks them as logged, and returns their contents
     /// for the log. Each gets a buffer of its own, because the memtable keeps the contents for
     /// longer than this map does.
-    pub(crate) fn log(&mut self) -> Logged {
+    pub(crate) fn log(&mut self) -> ToLog {
         let numbers = self.unlogged_numbers();
-        let (mut logged, mut shrunk) = (Logged::with_capacity(numbers.len()), Shrunk::new());
+        let (mut logged, mut shrunk) = (ToLog::with_capacity(numbers.len()), Shrunk::new());
         for number in numbers {
             if let Some(block) = self.take_out(number, &mut shrunk) {
                 let frozen = if block.is_alone() { block.freeze() } else { block.copy_out() };

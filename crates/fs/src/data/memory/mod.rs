@@ -1,12 +1,13 @@
 //! The state of a file's data in memory. Nothing here looks an extent up or starts a write.
 //!
 //! Read `state` first: the parts of a file's state, and where its newest contents are. Its parts
-//! are the blocks (`block`, `dirty`), the blocks that are logged, preallocated or cached
-//! (`unplaced`, `preallocated`, `cached`) or set aside (`atomic`, and `spilled` where they are on the
-//! device), what a quota has reserved for them (`charge`) and the
-//! failures to report (`failures`). `submission` says what waits to be submitted and what a
-//! submission takes, and `page` where it may be cut. The lists of all files are `queue` and `small`. `ranges`, `numbers` and
-//! `gauge` are the sets and the counter that the others use.
+//! are the blocks (`block`, `dirty`), what was logged about the file (`logged`, with `unplaced`, the
+//! blocks whose contents are in the log), where its blocks lie (`layout`), the blocks that are
+//! preallocated or cached (`preallocated`, `cached`) or set aside (`atomic`, and `spilled` where they are
+//! on the device), what a quota has reserved for them (`charge`) and the failures to report
+//! (`failures`). `submission` says what waits to be submitted and what a submission takes, `progress` how
+//! far it has come, and `page` where it may be cut. The lists of all files are `queue` and `small`.
+//! `ranges`, `numbers` and `gauge` are the sets and the counter that the others use.
 
 pub(in crate::data) mod atomic;
 pub(in crate::data) mod block;
@@ -15,9 +16,12 @@ pub(in crate::data) mod charge;
 pub(in crate::data) mod dirty;
 pub(in crate::data) mod failures;
 pub(in crate::data) mod gauge;
+pub(in crate::data) mod layout;
+pub(in crate::data) mod logged;
 pub(in crate::data) mod numbers;
 pub(in crate::data) mod page;
 pub(in crate::data) mod preallocated;
+pub(in crate::data) mod progress;
 pub(in crate::data) mod queue;
 pub(in crate::data) mod ranges;
 pub(in crate::data) mod small;
@@ -28,7 +32,7 @@ pub(in crate::data) mod unplaced;
 
 pub(in crate::data) use page::{page_end, page_start};
 pub(crate) use state::DataState;
-pub(in crate::data) use state::{MemoryBlock, inline_units};
+pub(in crate::data) use state::MemoryBlock;
 use syncline_format::BLOCK_BYTES;
 
 /// Size of a block as a file offset.

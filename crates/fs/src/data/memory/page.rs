@@ -49,13 +49,13 @@ impl DataState {
     /// `landed`, in order: over each page that it took, though some of its blocks may be dirty again.
     /// They are named with what they held when the file had the flight's size.
     pub(in crate::data) fn reach(&self, landed: &[u64]) -> u64 {
-        let size = self.flight.as_ref().map_or(0, |flight| flight.size);
-        let mut at = self.disk_size / BLOCK;
+        let (size, logged) = (self.progress.flight_size(), self.logged.size());
+        let mut at = logged / BLOCK;
         while let Some(block) = self.first_unnamed_from(at) {
             let (first, end) = (page_start(block), page_end(block));
             let here = landed.partition_point(|&number| number < first);
             if landed.get(here).is_none_or(|&number| number >= end) {
-                return size.min(Self::size_limit(self.disk_size, block));
+                return size.min(Self::size_limit(logged, block));
             }
             if size <= end * BLOCK {
                 break;
@@ -70,7 +70,6 @@ impl DataState {
 mod tests {
     use super::*;
     use crate::data::memory::block::Block;
-    use crate::data::memory::submission::Flight;
     use crate::types::{Attributes, FileType, Timestamp};
     use syncline_device::AlignedBuf;
 
@@ -113,18 +112,18 @@ mod tests {
     fn a_size_reaches_over_pages_that_were_taken_and_not_into_others() {
         let blocks = |size: u64| size * BLOCK;
         let mut data = dirty([20]);
-        let of = |size| Some(Box::new(Flight { size, recalled: None }));
-        data.flight = of(blocks(32));
+        data.progress.take_off(blocks(32), 0);
         let landed: Vec<u64> = (0..32).collect();
         assert_eq!(data.reach(&landed), blocks(32), "block 20 was written again");
         assert_eq!(data.reach(&landed[..16]), blocks(16));
-        data.flight = of(5000);
+        data.progress.take_off(5000, 0);
         assert_eq!(data.reach(&landed[..2]), 5000);
         let data = dirty([2, 20]);
         assert_eq!(data.reach(&[]), 0);
         // What has been named of a page shows only as a whole.
         assert_eq!(dirty([20]).next_disk_size(blocks(32)), blocks(16));
-        let data = DataState { disk_size: blocks(18), ..dirty([20]) };
+        let mut data = dirty([20]);
+        data.logged.set_size(blocks(18));
         assert_eq!(data.next_disk_size(blocks(32)), blocks(20));
     }
 }

@@ -74,8 +74,7 @@ impl DirtyQueue {
         self.account(data);
         fs.data.small.note(inode, data);
         let mut first = false;
-        if !data.queued {
-            data.queued = true;
+        if data.progress.enter_queue() {
             let mut queue = self.queue.lock();
             first = queue.is_empty();
             queue.waiting.push_back((fs.uptime(), inode.clone()));
@@ -92,10 +91,10 @@ impl DirtyQueue {
     pub(crate) fn account(&self, data: &mut DataState) {
         let blocks = data.memory_blocks();
         let bytes = |blocks: u32| u64::from(blocks) * BLOCK;
-        if self.dirty_bytes.replace(bytes(data.accounted_blocks), bytes(blocks)) {
+        let before = data.progress.account(blocks);
+        if self.dirty_bytes.replace(bytes(before), bytes(blocks)) {
             self.progress.notify(usize::MAX);
         }
-        data.accounted_blocks = blocks;
     }
 
     /// Notes an inode that can no longer be found, if its data still takes memory.
@@ -213,8 +212,7 @@ impl DirtyQueue {
                 failures => queue.resting.push((fs.uptime() + rest(failures), inode.clone())),
             }
         } else {
-            state.data.queued = false;
-            state.data.small_noted = false;
+            state.data.progress.leave_lists();
         }
         drop(queue);
         drop(state);

@@ -19,10 +19,10 @@ impl SmallDirty {
     /// Remembers a file with pending changes, if it is small. The caller holds the lock of its
     /// state, hence `data`.
     pub(crate) fn note(&self, inode: &Arc<Inode>, data: &mut DataState) {
-        if data.small_noted || !data.lies_in_item() {
+        if data.progress.is_noted_small() || !data.lies_in_item() {
             return;
         }
-        data.small_noted = true;
+        data.progress.note_small(true);
         let mut waiting = self.waiting.lock();
         if waiting.len() == REMEMBERED_MAX {
             // The forgotten file stays marked until write-back has cleaned it, so it does not come

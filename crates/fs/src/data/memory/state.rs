@@ -5,133 +5,74 @@ use super::cached::CachedBlocks;
 use super::charge::Charge;
 use super::dirty::BlockMap;
 use super::failures::Failures;
+use super::layout::Layout;
+use super::logged::Logged;
 use super::preallocated::Preallocated;
-use super::submission::Flight;
-use super::unplaced::Unplaced;
+use super::progress::Progress;
 use super::{BLOCK, UNITS, block};
 use crate::inode::item::DiskView;
 use crate::types::{Attributes, Timestamp};
 use bytes::Bytes;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use syncline_store::{OpSeq, Reservation};
 
 /// The in-memory state of an inode's file data.
 pub(crate) struct DataState {
-    /// The logged size. Apart from a truncation that grows the file, it never passes a block that
-    /// no transaction has named or logged.
-    pub disk_size: u64,
-    /// The mtime that belongs to the last logged write.
-    pub disk_mtime: Timestamp,
-    /// Number of blocks that the logged extents are charged for.
-    pub(in crate::data) disk_blocks: u64,
-    /// Inline contents as logged: the beginning of block 0, zeros follow.
-    pub inline: Option<Bytes>,
-    /// Preallocated blocks.
-    pub(in crate::data) preallocated: Preallocated,
-    /// Blocks whose contents are in the log and that have no place yet.
-    pub(crate) unplaced: Unplaced,
-    /// Pending blocks and what they reserve in the quota; `None` for a file that counts in no
-    /// quota.
-    pub(crate) charge: Option<Box<Charge>>,
-    /// The open atomic write, with its data.
-    pub(in crate::data) atomic: Option<Box<Atomic>>,
+    /// The values that were logged.
+    pub(crate) logged: Logged,
     /// Blocks that a program has written and no submission has taken for placing, including logged
     /// blocks without a place.
     pub(in crate::data) dirty: BlockMap,
     /// Blocks that background write-back is writing and no transaction names yet. If a block is in
     /// `dirty` too, that copy is newer.
     pub(in crate::data) in_flight: BlockMap,
+    /// Contents of placed blocks that were written in parts.
+    pub(in crate::data) cached: CachedBlocks,
+    /// How far submissions have come.
+    pub(in crate::data) progress: Progress,
+    /// Where the blocks lie, as far as memory knows.
+    pub(in crate::data) layout: Layout,
+    /// Preallocated blocks.
+    pub(in crate::data) preallocated: Preallocated,
     /// One reserved block for each dirty block. A failed write leaves a deficit, which the next
     /// submission makes up.
     pub(in crate::data) reservation: Option<Box<Reservation>>,
-    /// No extent lies at or past this block. Unknown after loading: a crash may have left extents
-    /// past the end.
-    pub(in crate::data) extent_end: Option<u64>,
-    /// The device address at which the next block would best be placed.
-    pub(in crate::data) near: Option<NonZeroU64>,
-    /// Contents of placed blocks that were written in parts.
-    pub(in crate::data) cached: CachedBlocks,
-    /// The size that the current submission must log at least: the file size when it began, because
-    /// it submits everything that was dirty below that. A truncation meanwhile lowers it.
-    pub(in crate::data) floor: u64,
-    /// The size that must be logged when the submission has ended. It starts equal to `floor`, but
-    /// a truncation lowers it to the new size and no further. The check in `ended` uses it.
-    pub(in crate::data) promised: u64,
-    /// The current submission's notes about its blocks in flight. Few files have
-    /// any, so it is boxed.
-    pub(in crate::data) flight: Option<Box<Flight>>,
-    /// Newest operation that changed size or extents; fdatasync needs it to be durable.
-    pub(in crate::data) data_op: OpSeq,
+    /// Pending blocks and what they reserve in the quota; `None` for a file that counts in no
+    /// quota.
+    pub(crate) charge: Option<Box<Charge>>,
+    /// The open atomic write, with its data.
+    pub(in crate::data) atomic: Option<Box<Atomic>>,
     pub(in crate::data) failures: Failures,
-    /// Data of this inode has been submitted before, since it came into the cache.
-    pub(in crate::data) submitted: bool,
-    /// Units in a row that compression did not make smaller.
-    pub(in crate::data) unshrunk: u16,
-    /// A task is placing this file's logged blocks.
-    pub(in crate::data) placing: bool,
-    /// After such a task has failed: the number of logged blocks at which the next one may start.
-    pub(in crate::data) place_from: u16,
-    /// The inode is in the list of dirty inodes.
-    pub(in crate::data) queued: bool,
-    /// The inode is in the list of small files that an fsync may take along, or was dropped from
-    /// that list because it was full.
-    pub(in crate::data) small_noted: bool,
-    /// Blocks of memory that write-back holds: those it took, until their writes have ended, even
-    /// if a truncation cuts some of them off meanwhile.
-    pub(in crate::data) flying_blocks: u32,
-    /// Blocks of memory of this inode that the gauge of dirty bytes counts.
-    pub(in crate::data) accounted_blocks: u32,
-    /// Held while data of this inode is submitted: one submission at a time.
-    pub(crate) writeback: Arc<syncline_sync::asynchronous::Mutex<()>>,
 }
 
 impl DataState {
     /// The state of a newly created inode.
     pub(crate) fn new(attr: &Attributes) -> Self {
-        Self { extent_end: Some(0), ..Self::load(attr, None, OpSeq::default()) }
+        Self { layout: Layout::new(), ..Self::load(attr, None, false, OpSeq::default()) }
     }
 
-    /// The state of an inode whose item was read; `data_op` starts at `last_op`.
-    pub(crate) fn load(attr: &Attributes, inline: Option<Bytes>, last_op: OpSeq) -> Self {
-        // Copied, so that it does not keep the tree node in memory. The item bounds its length.
-        let inline = inline.filter(|data| !data.is_empty()).map(|data| Bytes::copy_from_slice(&data));
+    /// The state of an inode whose item was read; `unplaced` if it says that there may be logged blocks
+    /// without a place. The mark of the newest operation starts at `last_op`.
+    pub(crate) fn load(attr: &Attributes, inline: Option<Bytes>, unplaced: bool, last_op: OpSeq) -> Self {
         Self {
-            disk_size: attr.size,
-            disk_mtime: attr.mtime,
-            disk_blocks: attr.blocks.saturating_sub(inline_units(inline.as_deref())) / UNITS,
-            inline,
-            preallocated: Preallocated::default(),
-            unplaced: Unplaced::default(),
-            charge: None,
-            atomic: None,
+            logged: Logged::load(attr, inline, unplaced, last_op),
             dirty: BlockMap::default(),
             in_flight: BlockMap::default(),
-            reservation: None,
-            extent_end: None,
-            near: None,
             cached: CachedBlocks::default(),
-            submitted: false,
-            floor: 0,
-            promised: 0,
-            flight: None,
-            data_op: last_op,
+            progress: Progress::default(),
+            layout: Layout::unknown(),
+            preallocated: Preallocated::default(),
+            reservation: None,
+            charge: None,
+            atomic: None,
             failures: Failures::default(),
-            unshrunk: 0,
-            placing: false,
-            place_from: 0,
-            queued: false,
-            small_noted: false,
-            flying_blocks: 0,
-            accounted_blocks: 0,
-            writeback: Arc::default(),
         }
     }
 
-    /// Sets the preallocated blocks of a loaded inode and takes them out of `disk_blocks`: the
-    /// item's count of blocks includes them.
+    /// Sets the preallocated blocks of a loaded inode and takes them out of the count of logged blocks:
+    /// the item's count includes them.
     pub(crate) fn with_preallocated(mut self, preallocated: Preallocated) -> Self {
-        self.disk_blocks = self.disk_blocks.saturating_sub(preallocated.blocks());
+        self.logged.set_blocks(self.logged.blocks().saturating_sub(preallocated.blocks()));
         self.preallocated = preallocated;
         self
     }
@@ -139,18 +80,18 @@ impl DataState {
     /// The values that the inode item must carry now.
     pub(crate) fn disk_view(&self) -> DiskView<'_> {
         DiskView {
-            size: self.disk_size,
-            mtime: self.disk_mtime,
+            size: self.logged.size(),
+            mtime: self.logged.mtime(),
             blocks: self.disk_units(),
-            inline: self.inline.as_deref(),
-            unplaced: self.unplaced.is_marked(),
+            inline: self.logged.inline().map(|inline| &inline[..]),
+            unplaced: self.logged.unplaced().is_marked(),
         }
     }
 
     /// For utimes: the new mtime is an attribute change of its own and is logged with the next
     /// inode item, whatever data is dirty.
     pub(crate) fn set_disk_mtime(&mut self, mtime: Timestamp) {
-        self.disk_mtime = mtime;
+        self.logged.set_mtime(mtime);
         if let Some(atomic) = &mut self.atomic {
             atomic.mtime = None;
         }
@@ -170,7 +111,7 @@ impl DataState {
     /// Blocks of memory that dirty and in-flight data takes; they count towards the limit of dirty
     /// bytes.
     pub(crate) fn memory_blocks(&self) -> u32 {
-        self.dirty.memory_blocks() + self.in_flight.memory_blocks().max(self.flying_blocks)
+        self.dirty.memory_blocks() + self.in_flight.memory_blocks().max(self.progress.flying_blocks())
     }
 
     /// True when a dirty block is not in the log, or blocks are in flight.
@@ -180,8 +121,8 @@ impl DataState {
 
     /// 512-byte units that the inode item shows.
     pub(in crate::data) fn disk_units(&self) -> u64 {
-        let blocks = self.disk_blocks.saturating_add(self.preallocated.blocks());
-        (blocks * UNITS).saturating_add(inline_units(self.inline.as_deref()))
+        let blocks = self.logged.blocks().saturating_add(self.preallocated.blocks());
+        (blocks * UNITS).saturating_add(self.logged.inline_units())
     }
 
     /// 512-byte units that stat shows: those on disk and those to come. How many of the waiting
@@ -197,13 +138,23 @@ impl DataState {
 
     /// True when block 0 lies in the inode item.
     pub(in crate::data) fn has_inline(&self) -> bool {
-        self.inline.is_some()
+        self.logged.inline().is_some()
+    }
+
+    /// The lock of the one submission at a time.
+    pub(crate) fn writeback(&self) -> Arc<syncline_sync::asynchronous::Mutex<()>> {
+        self.progress.writeback().clone()
+    }
+
+    /// True while a submission is under way.
+    pub(in crate::data) fn is_submitting(&self) -> bool {
+        self.progress.writeback().try_lock().is_none()
     }
 
     /// The first block that is written but neither named nor logged, at or after the block in which
     /// the logged size ends.
     fn first_unnamed(&self) -> Option<u64> {
-        self.first_unnamed_from(self.disk_size / BLOCK)
+        self.first_unnamed_from(self.logged.size() / BLOCK)
     }
 
     /// The same, at or after a block.
@@ -217,9 +168,9 @@ impl DataState {
     /// The logged size that the next inode item may carry: not past a block that is neither named
     /// nor logged, nor into its page, and never less than before.
     pub(in crate::data) fn next_disk_size(&self, size: u64) -> u64 {
-        let limit =
-            self.first_unnamed().map_or(size, |block| size.min(Self::size_limit(self.disk_size, block)));
-        self.disk_size.max(limit)
+        let logged = self.logged.size();
+        let limit = self.first_unnamed().map_or(size, |block| size.min(Self::size_limit(logged, block)));
+        logged.max(limit)
     }
 
     /// The newest contents of a block, if they are in memory.
@@ -228,7 +179,7 @@ impl DataState {
             return Some(MemoryBlock::Whole(contents));
         }
         if block == 0
-            && let Some(inline) = &self.inline
+            && let Some(inline) = self.logged.inline()
         {
             return Some(MemoryBlock::Beginning(inline));
         }
@@ -261,7 +212,8 @@ impl DataState {
     /// True when a file of this size keeps its contents in the inode item. A file whose first block
     /// is preallocated does not: a write there uses that room and needs no other.
     pub(in crate::data) fn inlines(&self, limit: u64, size: u64) -> bool {
-        size <= limit && self.disk_blocks == 0 && self.in_flight.is_empty() && !self.preallocated.has_first()
+        let no_extents = self.logged.blocks() == 0;
+        size <= limit && no_extents && self.in_flight.is_empty() && !self.preallocated.has_first()
     }
 
     /// The contents for a small file's inode item; `None` for an empty file, or if block 0 is not
@@ -297,7 +249,7 @@ impl DataState {
     /// enough. To submit it needs no look at extents, no room, and no waiting.
     pub(in crate::data) fn lies_in_item(&self) -> bool {
         let only_first = self.dirty.len() == 1 && self.dirty.contains(0);
-        let no_extents = self.extent_end == Some(0) && self.disk_blocks == 0;
+        let no_extents = self.layout.is_empty() && self.logged.blocks() == 0;
         let no_room = !self.preallocated.has_first();
         only_first && no_extents && no_room && self.in_flight.is_empty() && self.reservation_deficit() == 0
     }
@@ -318,9 +270,4 @@ impl MemoryBlock<'_> {
             Self::Beginning(bytes) => (*bytes).clone(),
         }
     }
-}
-
-/// 512-byte units of inline data.
-pub(in crate::data) fn inline_units(inline: Option<&[u8]>) -> u64 {
-    inline.map_or(0, |data| data.len().div_ceil(512) as u64)
 }

@@ -17,23 +17,12 @@ pub(crate) enum Aim {
     Place,
 }
 
-/// Blocks in flight.
-pub(in crate::data) struct Flight {
-    /// Size of the file when they were taken, or as far as truncations have left it since.
-    pub size: u64,
-    /// The first block that a truncation cut while it was in flight. The block becomes dirty again, and
-    /// the submission is not complete without it.
-    pub recalled: Option<u64>,
-}
-
 impl InodeState {
     /// Begins a submission and returns the end of the pages that have dirty blocks now. A block that
     /// becomes dirty behind it is not part of it, so a busy writer can't keep it going forever. Its size is
     /// the current one, so an append can't hold it back. The inode's `writeback` is held.
     pub(crate) fn begin_submission(&mut self) -> u64 {
-        self.data.floor = self.attr.size;
-        self.data.promised = self.attr.size;
-        self.data.flight = None;
+        self.data.progress.begin(self.attr.size);
         self.data.dirty.last().map_or(0, page_end)
     }
 
@@ -52,7 +41,7 @@ impl InodeState {
     /// its `writeback`: the holder may have taken blocks out of the dirty map that no transaction
     /// names yet, and an fsync must wait for that transaction (P1).
     pub(crate) fn is_settled(&self, aim: Aim) -> bool {
-        self.is_clean(aim) && self.data.writeback.try_lock().is_some()
+        self.is_clean(aim) && !self.data.is_submitting()
     }
 
     /// True when a truncation has left work for a submission that has just ended well. Either a
@@ -60,8 +49,8 @@ impl InodeState {
     /// which the truncation put back to that block's beginning, has not advanced far enough since.
     pub(crate) fn has_missed(&mut self, fs: &Filesystem) -> bool {
         let Self { data, attr, removing, .. } = self;
-        let waiting = data.flight.take().and_then(|flight| data.dirty.next(flight.recalled?));
-        let waits = waiting.is_some_and(|block| block * BLOCK < data.promised);
+        let waiting = data.progress.take_recalled().and_then(|first| data.dirty.next(first));
+        let waits = waiting.is_some_and(|block| block * BLOCK < data.progress.promised());
         waits || data.is_short(attr.size) && !*removing && !may_be_short(fs)
     }
 }
@@ -78,10 +67,11 @@ impl DataState {
         // Writes may have gone on in the page in which the file ended when the submission began. If so,
         // it is named with them, and the floor rises, so that the logged size covers them: otherwise
         // contents would lie behind the logged size, or a page would be torn.
-        let page = page_start(self.floor / BLOCK)..page_end(self.floor / BLOCK);
+        let floor = self.progress.floor();
+        let page = page_start(floor / BLOCK)..page_end(floor / BLOCK);
         let at = taken.partition_point(|(number, _)| *number < page.start);
-        if self.floor > page.start * BLOCK && taken.get(at).is_some_and(|(number, _)| *number < page.end) {
-            self.floor = self.floor.max(size.min(page.end * BLOCK));
+        if floor > page.start * BLOCK && taken.get(at).is_some_and(|(number, _)| *number < page.end) {
+            self.progress.raise_floor(size.min(page.end * BLOCK));
         }
         let reservation = self.reservation.as_mut().map(|mine| mine.split(taken.len() as u64));
         (taken, reservation.unwrap_or_default())
@@ -90,14 +80,12 @@ impl DataState {
     /// Moves blocks that were taken from a file of `size` bytes into flight.
     pub(in crate::data) fn take_off(&mut self, blocks: impl IntoIterator<Item = (u64, Block)>, size: u64) {
         self.in_flight.restore(blocks);
-        self.flying_blocks = self.in_flight.memory_blocks();
-        let recalled = self.flight.take().and_then(|flight| flight.recalled);
-        self.flight = Some(Box::new(Flight { size, recalled }));
+        self.progress.take_off(size, self.in_flight.memory_blocks());
     }
 
     /// True when a submission that has just ended has logged less than it had to.
     pub(in crate::data) fn is_short(&self, size: u64) -> bool {
-        self.disk_size < self.promised.min(size)
+        self.logged.size() < self.progress.promised().min(size)
     }
 }
 

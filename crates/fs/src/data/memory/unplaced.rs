@@ -171,17 +171,17 @@ async fn read(fs: &Filesystem, ino: Ino) -> Result<BTreeMap<u64, (AlignedBuf, u6
 
 /// Loads the unplaced blocks of an inode: they become dirty, and logged.
 pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), FsError> {
-    if !state.data.unplaced.is_marked() {
+    if !state.data.logged.unplaced().is_marked() {
         return Ok(());
     }
     let blocks = read(fs, state.attr.ino).await?;
     let end = state.attr.size.div_ceil(crate::data::memory::BLOCK);
     let data = &mut state.data;
     for (block, (contents, pieces)) in blocks {
-        data.unplaced.blocks.insert(block);
+        data.logged.unplaced_mut().blocks.insert(block);
         if pieces < PIECES {
             tracing::error!(ino = state.attr.ino, block, "half of the logged contents of a block is missing");
-            data.unplaced.broken.insert(block);
+            data.logged.unplaced_mut().broken.insert(block);
             continue;
         }
         // Only a damaged image has any past the end.
@@ -204,7 +204,7 @@ pub(in crate::data) fn broken_error(ino: Ino) -> FsError {
 /// Fails when blocks of the file can't be read. For operations that work on extents, which do not
 /// show this.
 pub(in crate::data) fn require_whole(inode: &Inode) -> Result<(), FsError> {
-    let whole = inode.state.lock().data.unplaced.broken.is_empty();
+    let whole = inode.state.lock().data.logged.unplaced().broken.is_empty();
     if whole { Ok(()) } else { Err(broken_error(inode.ino)) }
 }
 

@@ -141,7 +141,7 @@ fn a_sync_that_waits_for_a_place_has_the_times_that_came_with_it() {
     let busy = block_on(inode.lease.read());
     device.release();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while inode.state.lock().data.writeback.try_lock().is_some() {
+    while inode.state.lock().data.writeback().try_lock().is_some() {
         assert!(std::time::Instant::now() < deadline, "the task does not come so far");
         std::thread::sleep(std::time::Duration::from_micros(100));
     }

@@ -13,7 +13,7 @@ fn a_commit_that_comes_late_takes_nothing_of_the_next_one() {
     mount.write(ino, 0, &[1; 20_000]);
     mount.fsync(ino);
     let inode = block_on(mount.fs.inode(ino)).unwrap();
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let first = mount.start(ino);
     mount.put(ino, 0, &[2; 100]);
     let busy = block_on(writeback.lock());

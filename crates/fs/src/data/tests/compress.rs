@@ -247,7 +247,7 @@ fn what_does_not_decode_is_an_error_of_those_blocks_only() {
         let bad = Extent { packed: Some(lie), ..good.clone() };
         transaction.put(Key::new(ino, Kind::Extent, 0), bad.encode());
         let op = mount.fs.store().commit(transaction).unwrap();
-        inode.state.lock().data.data_op = op;
+        inode.state.lock().data.logged.set_op(op);
         let error = block_on(mount.fs.read(ino, 100, 50)).unwrap_err();
         assert!(matches!(error, FsError::Undecodable { .. }) && error.errno() == 5, "{error}");
         assert!(mount.read(ino, 128 << 10, 128 * KIB) == contents[128 * KIB..]);

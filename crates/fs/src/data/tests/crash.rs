@@ -62,7 +62,7 @@ fn cut_in_the_middle(mount: &Mount, ino: Ino, size: u64) {
     {
         let mut state = inode.state.lock();
         state.attr.size = size;
-        state.data.disk_size = size;
+        state.data.logged.set_size(size);
         let mut transaction = syncline_store::Transaction::new();
         state.put(&mut transaction);
         mount.fs.store().commit(transaction).unwrap();

@@ -17,12 +17,12 @@ fn behind(mount: &Mount) -> Arc<Inode> {
     mount.write(ino, 0, &pattern(1, SIZE as usize));
     mount.fsync_placed(ino);
     let inode = block_on(mount.fs.inode(ino)).unwrap();
-    inode.state.lock().data.disk_size = 5 * BLOCK;
+    inode.state.lock().data.logged.set_size(5 * BLOCK);
     inode
 }
 
 fn logged_size(inode: &Inode) -> u64 {
-    inode.state.lock().data.disk_size
+    inode.state.lock().data.logged.size()
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_last_round_that_finds_nothing_to_name_logs_the_size() {
     let mount = Mount::new();
     let inode = behind(&mount);
     block_on(async {
-        let writeback = inode.state.lock().data.writeback.clone();
+        let writeback = inode.state.lock().data.writeback();
         let _writeback = writeback.lock().await;
         inode.state.lock().begin_submission();
         let mut note = Submitted::default();

@@ -42,7 +42,7 @@ fn pages(left: &[u8]) -> Vec<u8> {
 /// One round of a write-back, whose rounds have `options.round_blocks`.
 fn first_round(mount: &Mount, inode: &Arc<Inode>) {
     block_on(async {
-        let writeback = inode.state.lock().data.writeback.clone();
+        let writeback = inode.state.lock().data.writeback();
         let _writeback = writeback.lock().await;
         let end = inode.state.lock().begin_submission();
         let mut note = Submitted::default();
@@ -84,7 +84,7 @@ fn a_page_that_comes_late_is_taken_as_a_whole() {
     let inode = placed(&mount, 32);
     write(&mount, inode.ino, 0..2, 2);
     block_on(async {
-        let writeback = inode.state.lock().data.writeback.clone();
+        let writeback = inode.state.lock().data.writeback();
         let _writeback = writeback.lock().await;
         let end = inode.state.lock().begin_submission();
         mount.fs.write(inode.ino, 0, vec![3; PAGE as usize].into(), false).await.unwrap();

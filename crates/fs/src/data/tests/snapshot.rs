@@ -205,7 +205,7 @@ fn nobody_is_refused_room_that_was_freed_before_the_moment() {
     mount.fs.forget(old, u64::MAX);
     block_on(mount.fs.wait_for_orphans());
     let inode = block_on(mount.fs.inode(ino)).unwrap();
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let busy = Mutex::new(Some(block_on(writeback.lock_arc())));
     let preallocate = Allocation::Preallocate { keep_size: true };
     let mut begun: Job<'_, Result<(), FsError>> =

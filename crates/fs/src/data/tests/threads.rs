@@ -87,7 +87,7 @@ fn a_sync_of_everything_finds_what_another_sync_has_begun_with() {
     let inode = fs.data.queue.take_oldest().expect("it is dirty");
     // Between its first look at the file and its transaction, an fsync has taken the dirty blocks
     // out of the map.
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let begun = block_on(writeback.lock());
     let taken = inode.state.lock().data.dirty.take(0, u64::MAX, u64::MAX);
     // An earlier write-back of the file ends.

@@ -68,7 +68,7 @@ impl Filesystem {
         }
         let _room = self.admit_growth().await?;
         // No data of the inode may be dirty or in flight when it begins to count.
-        let writeback = inode.state.lock().data.writeback.clone();
+        let writeback = inode.state.lock().data.writeback();
         let _writeback = writeback.lock().await;
         let _lease = data::lease_settled(self, &[&inode]).await?;
         let units = {

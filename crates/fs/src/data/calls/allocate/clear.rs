@@ -25,7 +25,6 @@ use crate::data::memory::ranges::{Ranges, count};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use smallvec::smallvec;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
@@ -53,7 +52,7 @@ pub(super) async fn clear(
     }
     let _room = fs.store.admit(Admission::Shrink).await?;
     // While it is held, no blocks are in flight: all contents are dirty or named.
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let _writeback = writeback.lock().await;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
@@ -106,7 +105,7 @@ async fn clear_first(
     cleared.sort_unstable_by_key(|range| range.start);
     let shares = shares::hold(fs, &old).await?;
     // From here to the commit nothing waits.
-    let near = inode.state.lock().data.near.map(NonZeroU64::get);
+    let near = inode.state.lock().data.layout.near();
     let placements = place::place(fs, &mut edges.reservation, &edges.blocks, near)?;
     let mut naming = Naming::default();
     placements.iter().for_each(|placement| drop(placement.name(&mut naming, |_| true)));
@@ -174,7 +173,7 @@ async fn extents(
     inode: &Arc<Inode>,
     blocks: Range<u64>,
 ) -> Result<lookup::Extents, FsError> {
-    let extent_end = inode.state.lock().data.extent_end.unwrap_or(u64::MAX);
+    let extent_end = inode.state.lock().data.layout.extent_end();
     lookup::some(&fs.store, inode.ino, blocks.start, blocks.end.min(extent_end), extents_max(fs)).await
 }
 

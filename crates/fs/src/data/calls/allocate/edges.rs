@@ -122,7 +122,7 @@ impl Edge {
         }
         let contents = match small {
             true => data.inline_contents(size),
-            false => data.inline.clone(),
+            false => data.logged.inline().cloned(),
         };
         let mut contents = contents.map_or_else(Vec::new, |bytes| bytes.to_vec());
         self.clear(&mut contents);

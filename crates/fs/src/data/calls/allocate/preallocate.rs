@@ -54,7 +54,7 @@ pub(super) async fn preallocate(
     enable(fs).await?;
     let _room = fs.admit_growth().await?;
     // While it is held, no blocks are in flight.
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let _writeback = writeback.lock().await;
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;

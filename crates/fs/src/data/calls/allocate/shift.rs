@@ -24,7 +24,6 @@ use crate::data::memory::{BLOCK, unplaced};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use smallvec::smallvec;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::AlignedBuf;
@@ -141,7 +140,7 @@ impl First {
         removed: &Range<u64>,
         to: u64,
     ) -> Result<Self, FsError> {
-        let inline = inode.state.lock().data.inline.clone().filter(|_| removed.start == 0);
+        let inline = inode.state.lock().data.logged.inline().cloned().filter(|_| removed.start == 0);
         let mut first = Self { inline: InlineChange::Keep, moved: None, reservation: Reservation::default() };
         let Some(contents) = inline else { return Ok(first) };
         first.inline = InlineChange::Set(None);
@@ -165,7 +164,7 @@ impl First {
         size: u64,
         shares: shares::Shares<'_>,
     ) -> Result<(), FsError> {
-        let near = inode.state.lock().data.near.map(NonZeroU64::get);
+        let near = inode.state.lock().data.layout.near();
         let moved: Vec<(u64, Block)> = self.moved.take().into_iter().collect();
         let placements = place::place(fs, &mut self.reservation, &moved, near)?;
         let naming = name(&placements, &mut extents);

@@ -46,7 +46,7 @@ async fn name(
     fs.store.pass_gate().await;
     let has_spilled = inode.state.lock().data.atomic.as_ref().is_some_and(|open| !open.spilled.is_empty());
     let _naming = if has_spilled { Some(fs.data.atomic.naming.lock().await) } else { None };
-    let writeback = inode.state.lock().data.writeback.clone();
+    let writeback = inode.state.lock().data.writeback();
     let _writeback = writeback.lock().await;
     loop {
         // What was dirty before the start goes first: the transaction below shall have nothing else

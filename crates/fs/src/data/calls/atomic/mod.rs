@@ -131,7 +131,7 @@ impl Filesystem {
 
     /// The newest operation that changed the file's size or extents, if the file is in memory.
     pub fn data_operation(&self, ino: Ino) -> Option<OpSeq> {
-        self.inodes.peek(ino).map(|inode| inode.state.lock().data.data_op)
+        self.inodes.peek(ino).map(|inode| inode.state.lock().data.logged.op())
     }
 }
 

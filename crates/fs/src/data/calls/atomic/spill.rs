@@ -18,7 +18,6 @@ use crate::data::memory::{BLOCK, DataState};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use bytes::Bytes;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use syncline_format::items::extent::{Algorithm, EXTENT_BLOCKS_MAX, Extent};
 use syncline_store::{Canary, ChangeSize, DataWrite, Reservation, StoreError};
@@ -89,7 +88,7 @@ struct Old(Vec<(Range<u64>, bool)>);
 impl Old {
     /// Looks up those of these blocks, which are in order. The inode's lease is held.
     async fn find(fs: &Filesystem, inode: Open<'_>, numbers: &[u64]) -> Result<Self, FsError> {
-        let end = inode.state.lock().data.extent_end.unwrap_or(u64::MAX);
+        let end = inode.state.lock().data.layout.extent_end();
         let ranges = number_ranges(numbers.iter().copied().filter(|number| *number < end));
         let found = lookup::overlapping(&fs.store, inode.ino, &ranges).await?;
         Ok(Self(found.iter().map(|extent| (extent.file_block..extent.end(), extent.shared)).collect()))
@@ -177,7 +176,7 @@ fn names_of(extents: u64, nodes: u64) -> ChangeSize {
 /// that were dirty before it began are named by then.
 pub(super) fn nodes_of(fs: &Filesystem, data: &DataState) -> u64 {
     let node_bytes = u64::from(fs.store.geometry().node_bytes);
-    let blocks = data.disk_blocks + data.dirty.len() + data.in_flight.len();
+    let blocks = data.logged.blocks() + data.dirty.len() + data.in_flight.len();
     blocks.saturating_mul(4 * ITEM_BYTES) / node_bytes + 1
 }
 
@@ -245,7 +244,7 @@ impl<'a> Flight<'a> {
     /// Compresses the blocks, if the file asks for that, and starts writing them.
     async fn place(&mut self, algorithm: Option<Algorithm>) -> Result<(), FsError> {
         let (fs, inode) = (self.fs, self.inode);
-        let near = || inode.state.lock().data.near.map(NonZeroU64::get);
+        let near = || inode.state.lock().data.layout.near();
         let placed = match algorithm {
             None => place::place(fs, &mut self.reservation, &self.blocks, near()),
             // Whole units, as in a sync: what is written once more soon is mostly less.
@@ -256,7 +255,7 @@ impl<'a> Flight<'a> {
         };
         self.placements = placed?;
         if let Some(last) = self.placements.last() {
-            inode.state.lock().data.near = NonZeroU64::new(last.write.run().end());
+            inode.state.lock().data.layout.set_near(last.write.run().end());
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use crate::FsError;
 use crate::data::extents::lookup;
 use crate::data::extents::shares::counted;
 use crate::data::flush::writeback;
-use crate::data::memory::{BLOCK, inline_units};
+use crate::data::memory::BLOCK;
 use crate::filesystem::Filesystem;
 use crate::types::Ino;
 use syncline_format::BlockRun;
@@ -31,7 +31,7 @@ impl Filesystem {
         let mut usage = Usage::default();
         {
             let data = &inode.state.lock().data;
-            usage.total_bytes += 512 * inline_units(data.inline.as_deref());
+            usage.total_bytes += 512 * data.logged.inline_units();
             usage.total_bytes += BLOCK * data.preallocated.blocks();
         }
         let mut first = 0;
