@@ -30,6 +30,7 @@ mod unplaced;
 mod what_fits;
 mod writing;
 
+use crate::data::memory::blocks::BlockState;
 use crate::inode::Inode;
 use crate::types::{Algorithm, Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
 use crate::{Allocation, AtomicWrite, Filesystem, FsError, ManualClock, Options};
@@ -180,8 +181,8 @@ impl Mount {
         for (key, value) in &items {
             let piece = Piece::decode(key.offset, value).unwrap();
             assert!(state.data.logged.unplaced().contains(piece.file_block));
-            if state.data.dirty.is_logged(piece.file_block) {
-                let contents = state.data.dirty.get(piece.file_block).unwrap().as_slice();
+            if state.data.blocks.state_of(piece.file_block) == Some(BlockState::Logged) {
+                let contents = state.data.blocks.get(piece.file_block).unwrap().as_slice();
                 assert_eq!(piece.encode(contents), value, "the log has something else");
             }
         }

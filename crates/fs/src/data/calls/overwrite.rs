@@ -68,6 +68,6 @@ async fn releases_what_it_takes(
         extents.iter().filter(own).map(|extent| extent.file_block..extent.end()).collect();
     let state = inode.state.lock();
     Ok(blocks.into_iter().all(|block| {
-        state.data.dirty.contains(block) || extents.iter().any(|extent| extent.contains(&block))
+        state.data.blocks.is_dirty(block) || extents.iter().any(|extent| extent.contains(&block))
     }))
 }

@@ -95,7 +95,7 @@ pub(in crate::data) async fn take_up_extent(
     for block in extent.file_block..extent.end() {
         let newer = {
             let data = &inode.state.lock().data;
-            data.dirty.contains(block) || data.in_flight.contains(block)
+            data.blocks.is_pending(block)
         };
         if !newer {
             read.extend(read::read_block(fs, inode, block).await?.map(|contents| (block, contents)));
@@ -108,7 +108,7 @@ pub(in crate::data) async fn take_up_extent(
     // Nothing newer came meanwhile: the lease prevents it.
     let copies =
         read.into_iter().map(|(block, contents)| (block, Block::whole(AlignedBuf::copy_from(&contents))));
-    state.data.dirty.restore(copies);
+    state.data.blocks.restore(copies);
     state.data.add_reservation(room);
     fs.data.queue.note_dirty(fs, inode, &mut state.data);
     Ok(taken)

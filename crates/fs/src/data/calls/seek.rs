@@ -92,5 +92,5 @@ async fn past_extents(
 fn next_in_memory(data: &crate::data::memory::DataState, block: u64) -> Option<u64> {
     let inline = (block == 0 && data.has_inline()).then_some(0);
     let broken = data.logged.unplaced().broken(block..u64::MAX).next();
-    [data.dirty.next(block), data.in_flight.next(block), inline, broken].into_iter().flatten().min()
+    [data.blocks.next(block), inline, broken].into_iter().flatten().min()
 }

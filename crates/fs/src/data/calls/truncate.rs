@@ -18,6 +18,7 @@ use crate::data::extents::shares;
 use crate::data::extents::shares::Shares;
 use crate::data::flush::transact;
 use crate::data::memory::block::Block;
+use crate::data::memory::blocks::BlockState;
 use crate::data::memory::{BLOCK, DataState};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -159,7 +160,7 @@ pub(in crate::data) async fn room_for_edge(
     inode: &Arc<Inode>,
     block: u64,
 ) -> Result<Reservation, FsError> {
-    let dirty = inode.state.lock().data.dirty.contains(block);
+    let dirty = inode.state.lock().data.blocks.is_dirty(block);
     if dirty {
         make_up_reservation(fs, inode).await?;
     }
@@ -187,11 +188,8 @@ fn take_reserved(data: &mut DataState) -> Option<Reservation> {
 
 /// If `block` is in flight and not dirty, makes it dirty and reserves a block for it.
 async fn make_up_for(fs: &Filesystem, inode: &Arc<Inode>, block: u64) -> Result<(), FsError> {
-    let in_flight_only = {
-        let state = inode.state.lock();
-        state.data.in_flight.contains(block) && !state.data.dirty.contains(block)
-    };
-    if in_flight_only {
+    let in_flight = inode.state.lock().data.blocks.state_of(block) == Some(BlockState::InFlight);
+    if in_flight {
         let reservation = reserve_edge(fs).await?;
         let mut state = inode.state.lock();
         state.data.patch(block, 0, &[], None);
@@ -242,7 +240,7 @@ async fn shrink(
 fn logged_size(data: &DataState, size: u64, clear_from: u64) -> u64 {
     let before = data.logged.size().min(size);
     let from = before / BLOCK;
-    let waiting = [data.dirty.next_unlogged(from), data.in_flight.next(from)].into_iter().flatten().min();
+    let waiting = data.blocks.next_unnamed(from);
     let limit = waiting
         .filter(|&block| block < clear_from)
         .map_or(size, |block| size.min(DataState::size_limit(before, block)));
@@ -286,19 +284,15 @@ fn forget_from(fs: &Filesystem, inode: &Arc<Inode>, size: u64, edge: &Edge, exte
     let mut state = inode.state.lock();
     let data = &mut state.data;
     let keep_end = if matches!(edge, Edge::Inline(_)) { 0 } else { size.div_ceil(BLOCK) };
-    data.dirty.truncate(keep_end);
-    data.in_flight.truncate(keep_end);
+    data.blocks.truncate(keep_end);
     let (block, at) = (size / BLOCK, (size % BLOCK) as usize);
     match edge {
-        Edge::Rewrite { .. } => {
-            data.dirty.remove(block);
-            data.in_flight.remove(block);
-        }
+        Edge::Rewrite { .. } => data.blocks.remove(block),
         Edge::InMemory if at > 0 => {
             // `make_up_for` has made a dirty copy of the block in flight, which must not be named
             // any more.
-            data.dirty.zero_from(block, at);
-            if data.in_flight.remove(block).is_some() {
+            data.blocks.zero_from(block, at);
+            if data.blocks.recall(block) {
                 data.progress.recall(block, fs.store.breaks(Canary::ForgetRecalled));
             }
         }
@@ -384,9 +378,8 @@ pub(crate) async fn remove_all(fs: &Filesystem, inode: &Arc<Inode>) -> Result<()
 fn drop_dirty(fs: &Filesystem, inode: &Arc<Inode>) {
     let mut state = inode.state.lock();
     let data = &mut state.data;
-    data.dirty.truncate(0);
-    data.in_flight.truncate(0);
-    data.cached.clear();
+    data.blocks.truncate(0);
+    data.blocks.forget_all_placed();
     data.failures.forget();
     data.add_reservation(None);
     fs.data.queue.account(data);

@@ -11,8 +11,8 @@ pub(in crate::data) fn own(store: &Store, inode: &Inode, data_only: bool) -> (Wh
     let state = inode.state.lock();
     let data = &state.data;
     if inode.file_type == FileType::Regular {
-        why.add_if(data.dirty.unlogged() > 0, Why::DIRTY_DATA);
-        why.add_if(!data.in_flight.is_empty() || data.is_submitting(), Why::WRITE_BACK);
+        why.add_if(data.blocks.unlogged() > 0, Why::DIRTY_DATA);
+        why.add_if(data.blocks.in_flight() > 0 || data.is_submitting(), Why::WRITE_BACK);
         why.add_if(data.logged.size() != state.attr.size, Why::SIZE);
         why.add_if(data.logged.mtime() != state.attr.mtime, Why::MTIME);
     }

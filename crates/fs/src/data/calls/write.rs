@@ -279,10 +279,10 @@ impl WritePlan {
         let data = &state.data;
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
         let outgrown = state.attr.size.max(end) > fs.limits.inline_bytes as u64;
-        let in_block_0 = blocks.start == 0 || data.dirty.contains(0) || data.in_flight.contains(0);
+        let in_block_0 = blocks.start == 0 || data.blocks.is_pending(0);
         let spill_inline = data.has_inline() && outgrown && !in_block_0;
         let new_blocks =
-            (blocks.end - blocks.start) - data.dirty.count(blocks.clone()) + u64::from(spill_inline);
+            (blocks.end - blocks.start) - data.blocks.count(blocks.clone()) + u64::from(spill_inline);
         let first = if spill_inline { 0..1 } else { 0..0 };
         let preallocated = [&first, &blocks].map(|range| count(&data.preallocated.untaken(range)));
         let mut to_read = Vec::new();
@@ -356,7 +356,7 @@ fn apply(
         let rest = payload.slice((at - plan.offset) as usize..);
         let whole_bytes = rest.len() - rest.len() % BLOCK_BYTES;
         if at.is_multiple_of(BLOCK) && whole_bytes > 0 {
-            state.data.dirty.replace(block, &rest.slice(..whole_bytes));
+            state.data.blocks.replace(block, &rest.slice(..whole_bytes));
             at += whole_bytes as u64;
         } else {
             let within = span(block, at, plan.end);

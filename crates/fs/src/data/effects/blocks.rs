@@ -22,7 +22,7 @@ impl Effect for Blocks {
         // In a damaged image, the count may be too small.
         data.logged.set_blocks((before + extents.added_blocks).saturating_sub(extents.freed_blocks));
         self.0 = Some(before);
-        extents.cleared.iter().for_each(|range| data.cached.remove(range));
+        extents.cleared.iter().for_each(|range| data.blocks.forget_placed(range));
         Ok(())
     }
 

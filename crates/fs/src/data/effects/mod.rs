@@ -21,7 +21,7 @@ pub(in crate::data) use size::SizeChange;
 use crate::FsError;
 use crate::data::extents::place::Naming;
 use crate::data::extents::plan::{self, ExtentChanges};
-use crate::data::memory::dirty::ToLog;
+use crate::data::memory::blocks::ToLog;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState};
 use crate::receipt::Submitted;

@@ -105,12 +105,12 @@ fn truncated(file: &mut InodeState, size: u64, logged: u64, now: Timestamp) {
     if size < file.attr.size {
         // A pending block at the new end has yet to be named.
         let edge = size / BLOCK;
-        let waits = data.dirty.contains(edge) || data.in_flight.contains(edge);
+        let waits = data.blocks.is_pending(edge);
         let left = if waits { edge * BLOCK } else { size };
         data.progress.cut(size, left);
     }
     data.logged.set_mtime(now);
-    data.cached.clear();
+    data.blocks.forget_all_placed();
     (file.attr.size, file.attr.mtime, file.attr.ctime) = (size, now, now);
 }
 
@@ -119,7 +119,7 @@ fn replaced(file: &mut InodeState, size: u64, now: Timestamp) {
     let data = &mut file.data;
     data.logged.set_size(data.next_disk_size(file.attr.size));
     data.logged.set_mtime(now);
-    data.cached.clear();
+    data.blocks.forget_all_placed();
     (file.attr.mtime, file.attr.ctime) = (now, now);
 }
 

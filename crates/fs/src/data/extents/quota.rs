@@ -112,7 +112,7 @@ pub(crate) async fn hold_holes<'a>(
         if state.data.charge.is_none() {
             return Ok(None);
         }
-        state.data.dirty.contains(0)
+        state.data.blocks.is_dirty(0)
     };
     // A small file that grows moves its block 0 out of the inode item.
     let new = holes(fs, inode, std::slice::from_ref(&blocks)).await?.blocks() + u64::from(waits);
@@ -128,7 +128,7 @@ async fn holes(fs: &Filesystem, inode: &Inode, ranges: &[Range<u64>]) -> Result<
         let data = &state.data;
         for range in ranges.iter().filter(|range| !range.is_empty()) {
             holes.insert(range.clone());
-            let waiting = data.dirty.numbers(range.clone()).chain(data.in_flight.numbers(range.clone()));
+            let waiting = data.blocks.pending(range.clone());
             waiting.for_each(|block| holes.remove(&(block..block + 1)));
             data.preallocated.ranges().within(range).iter().for_each(|room| holes.remove(room));
         }

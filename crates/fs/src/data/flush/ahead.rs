@@ -142,7 +142,7 @@ impl Task {
         let fs = &*self.fs;
         let (blocks, near) = {
             let state = self.inode.state.lock();
-            let mut blocks = state.data.dirty.logged();
+            let mut blocks = state.data.blocks.logged();
             blocks.retain(|(number, _)| *number < state.attr.size / crate::data::memory::BLOCK);
             (blocks, state.data.layout.near())
         };
@@ -185,13 +185,13 @@ impl Task {
         if numbers.is_empty() {
             return Ok(());
         }
-        let taken = inode.state.lock().data.dirty.take_each(numbers);
+        let taken = inode.state.lock().data.blocks.take_each(numbers);
         let mut change = FileChange { size: SizeChange::Placed, ..FileChange::nothing(inode) };
         change.name(&old, naming);
         fs.store.give_way();
         if let Err(error) = transact::commit_noting(fs, smallvec![change], shares, &mut Submitted::default())
         {
-            inode.state.lock().data.dirty.restore_logged(taken);
+            inode.state.lock().data.blocks.restore_logged(taken);
             return Err(error);
         }
         fs.store.give_way();
@@ -202,7 +202,8 @@ impl Task {
             fs.counters.stale_bytes.add(run.len_bytes());
             fs.store.abandon(&write, run);
         }
-        fs.data.cached.add(fs, inode, &taken);
+        let placed = taken.iter().map(|(number, block)| (*number, block));
+        fs.data.cached.add(inode, placed, fs.options.kept_bytes_max);
         let mut state = inode.state.lock();
         state.data.add_reservation(None);
         fs.data.queue.account(&mut state.data);
@@ -220,8 +221,8 @@ fn still_logged<'a>(
     let blocks = if state.removing { &[] } else { blocks };
     let data = &state.data;
     let same = |number, block| {
-        let known = data.logged.unplaced().contains(number) && data.dirty.has_logged(number, block);
-        known || fs.store.breaks(Canary::PlaceStale) && data.dirty.contains(number)
+        let known = data.logged.unplaced().contains(number) && data.blocks.has_logged(number, block);
+        known || fs.store.breaks(Canary::PlaceStale) && data.blocks.is_dirty(number)
     };
     blocks.iter().filter_map(move |(number, block)| same(*number, block).then_some(*number))
 }

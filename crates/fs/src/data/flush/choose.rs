@@ -35,14 +35,14 @@ pub(super) fn is_logged(fs: &Filesystem, state: &InodeState, aim: Aim, files: us
     let data = &state.data;
     let plain = !data.has_inline() && data.preallocated.blocks() == 0 && data.charge.is_none();
     let large = state.attr.size > fs.limits.inline_bytes as u64;
-    if aim != Aim::Log || !fs.logs_data || !plain || !large || !data.in_flight.is_empty() {
+    if aim != Aim::Log || !fs.logs_data || !plain || !large || data.blocks.in_flight() > 0 {
         return false;
     }
     let syncs = fs.store.syncs_about();
     if !data.progress.has_submitted() && syncs > FEW_SYNCS {
         return false;
     }
-    let more = data.dirty.unlogged();
+    let more = data.blocks.unlogged();
     let many = syncs.max(files as u64) > FEW_SYNCS;
     let max = if many { LOGGED_MAX_AMONG_MANY } else { LOGGED_MAX_ALONE };
     let few = more <= max && data.logged.unplaced().len() + more <= UNPLACED_MAX;
@@ -68,11 +68,11 @@ pub(in crate::data) fn before_log_end(
 /// The beginning of the page with the first of the last `parallel` dirty blocks of the range, if there
 /// are more before that.
 fn background_end(data: &DataState, first: u64, end: u64, parallel: u64) -> Option<u64> {
-    if first >= end || data.dirty.len() <= parallel {
+    if first >= end || data.blocks.dirty() <= parallel {
         return None;
     }
-    let split = page_start(data.dirty.numbers_backwards(first, end).nth(parallel as usize - 1)?);
-    (split > first && data.dirty.numbers(first..split).next().is_some()).then_some(split)
+    let split = page_start(data.blocks.numbers_backwards(first, end).nth(parallel as usize - 1)?);
+    (split > first && data.blocks.numbers(first..split).next().is_some()).then_some(split)
 }
 
 /// The end of the last unit in the range whose blocks are all dirty.
@@ -81,7 +81,7 @@ fn whole_units_end(data: &DataState, first: u64, end: u64) -> Option<u64> {
         return None;
     }
     let mut needed = None;
-    for number in data.dirty.numbers_backwards(first, end) {
+    for number in data.blocks.numbers_backwards(first, end) {
         if number % EXTENT_BLOCKS_MAX == EXTENT_BLOCKS_MAX - 1 {
             needed = Some(number);
         }

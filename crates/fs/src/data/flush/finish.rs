@@ -62,7 +62,8 @@ impl Started<'_> {
         counters.submitted_bytes.add(placed);
         counters.blocks_in_log.add(self.logged.len() as u64);
         if !in_item {
-            fs.data.cached.add(fs, self.inode, &self.taken);
+            let taken = self.taken.iter().map(|(number, block)| (*number, block));
+            fs.data.cached.add(self.inode, taken, fs.options.kept_bytes_max);
         }
         let mut state = self.inode.state.lock();
         let size = state.attr.size;
@@ -81,8 +82,8 @@ impl Started<'_> {
     pub(super) fn undo(&mut self, fs: &Filesystem) {
         place::abandon(fs, &self.placements);
         let mut state = self.inode.state.lock();
-        state.data.dirty.restore(std::mem::take(&mut self.taken));
-        state.data.dirty.unlog(self.logged.drain(..));
+        state.data.blocks.restore(std::mem::take(&mut self.taken));
+        state.data.blocks.unlog(self.logged.drain(..));
         // Write-back may have found the inode clean meanwhile and taken it off its list.
         fs.data.queue.note_dirty(fs, self.inode, &mut state.data);
     }

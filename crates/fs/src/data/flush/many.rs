@@ -69,7 +69,7 @@ fn size_of(files: &[&Arc<Inode>]) -> ChangeSize {
         let state = inode.state.lock();
         if !state.is_clean(Aim::Log) {
             // Its inode item, and the items beside it that name its blocks.
-            let names = size_of_names(state.data.dirty.len());
+            let names = size_of_names(state.data.blocks.dirty());
             size.items += names.items;
             size.bytes += names.bytes;
         }
@@ -94,7 +94,7 @@ pub(crate) async fn lease_settled<'a>(
             submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await?;
         }
         let leases = lease_all(inodes).await;
-        let dirty: u64 = files().map(|inode| inode.state.lock().data.dirty.len()).sum();
+        let dirty: u64 = files().map(|inode| inode.state.lock().data.blocks.dirty()).sum();
         if dirty > fs.options.round_blocks && tries < SETTLE_TRIES {
             tries += 1;
             continue;
@@ -137,7 +137,7 @@ async fn submit_leased(
     note: &mut Submitted,
 ) -> Result<(), FsError> {
     let dirty = begin(files, aim);
-    let blocks: u64 = dirty.iter().map(|file| file.inode.state.lock().data.dirty.len()).sum();
+    let blocks: u64 = dirty.iter().map(|file| file.inode.state.lock().data.blocks.dirty()).sum();
     if blocks > MANY_BLOCKS_MAX {
         return Err(FsError::TooLarge);
     }

@@ -41,7 +41,7 @@ async fn submit_whole(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError
 }
 
 async fn submit_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<(), FsError> {
-    let much = inode.state.lock().data.dirty.len() > MANY_BLOCKS_MAX;
+    let much = inode.state.lock().data.blocks.dirty() > MANY_BLOCKS_MAX;
     if much || pack::algorithm(inode).is_some() {
         // Most of it is written, and compressed if the file asks for that, before its batch.
         return submit::submit_once(fs, inode, Aim::Place, &mut Submitted::default()).await;

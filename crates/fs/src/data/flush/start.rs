@@ -108,7 +108,7 @@ async fn overlapped(
         let state = file.inode.state.lock();
         let known_end = state.data.layout.extent_end();
         let end = file.blocks.end.min(known_end).max(file.blocks.start);
-        let mut ranges = number_ranges(state.data.dirty.numbers(file.blocks.start..end));
+        let mut ranges = number_ranges(state.data.blocks.numbers(file.blocks.start..end));
         ranges.extend(plan::ranges(beside).into_iter().filter(|range| range.start < known_end));
         ranges
     };
@@ -135,7 +135,7 @@ fn start_writes<'a>(
         FileChange { size: SizeChange::Submitted { all, reach: 0 }, ..FileChange::nothing(inode) };
     if written.extents.is_empty() && data.inlines(fs.limits.inline_bytes as u64, size) {
         change.inline = InlineChange::Set(data.inline_contents(size));
-        let taken = data.dirty.take(0, 1, 1);
+        let taken = data.blocks.take(0, 1, 1);
         return Ok(Started { inode, taken, logged: SmallVec::new(), placements: Vec::new(), change });
     }
     let near = data.layout.near();
@@ -144,7 +144,7 @@ fn start_writes<'a>(
     let placements = match place::place(fs, &mut reservation, &taken, near) {
         Ok(placements) => placements,
         Err(error) => {
-            inode.state.lock().data.dirty.restore(taken);
+            inode.state.lock().data.blocks.restore(taken);
             return Err(error);
         }
     };
@@ -165,7 +165,7 @@ fn start_logging<'a>(file: &Submission<'a>) -> Started<'a> {
     let inode = file.inode;
     let mut change =
         FileChange { size: SizeChange::Submitted { all: true, reach: 0 }, ..FileChange::nothing(inode) };
-    change.logged = inode.state.lock().data.dirty.log();
+    change.logged = inode.state.lock().data.blocks.log();
     let logged = change.logged.iter().map(|(number, _)| *number).collect();
     Started { inode, taken: Vec::new(), logged, placements: Vec::new(), change }
 }

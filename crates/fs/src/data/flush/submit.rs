@@ -45,7 +45,7 @@ async fn submit_as(
     if inode.file_type != FileType::Regular || inode.state.lock().is_settled(Aim::Log) {
         return Ok(());
     }
-    if fs.store.breaks(Canary::OverlookWriteback) && inode.state.lock().data.dirty.is_empty() {
+    if fs.store.breaks(Canary::OverlookWriteback) && inode.state.lock().data.blocks.dirty() == 0 {
         return Ok(());
     }
     fs.store.give_way();

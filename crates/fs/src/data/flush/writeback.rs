@@ -234,7 +234,7 @@ struct Flight<'a> {
 /// The end of a round of at most `max` blocks, or a few more: it never cuts a page (P9).
 fn round_end(fs: &Filesystem, data: &DataState, blocks: Range<u64>, max: u64) -> u64 {
     if fs.store.breaks(Canary::PageCut) {
-        return data.dirty.numbers(blocks.clone()).nth(max as usize - 1).map_or(blocks.end, |last| last + 1);
+        return data.blocks.numbers(blocks.clone()).nth(max as usize - 1).map_or(blocks.end, |last| last + 1);
     }
     data.round_end(blocks, max)
 }
@@ -279,7 +279,7 @@ fn take_off<'a>(
             Ok((Flight { fs, inode, placements, waiting, reservation }, next))
         }
         Err(error) => {
-            state.data.dirty.restore(taken);
+            state.data.blocks.restore(taken);
             Err(error)
         }
     };
@@ -372,16 +372,15 @@ impl Flight<'_> {
         all: bool,
         note: &mut Submitted,
     ) -> Result<(), FsError> {
-        let (mut naming, mut stale, mut landed) = (Naming::default(), Vec::new(), Vec::new());
-        {
+        let (mut naming, mut stale) = (Naming::default(), Vec::new());
+        let landed = {
             let mut state = self.inode.state.lock();
             for placement in &self.placements[..unit] {
-                let runs = placement.name(&mut naming, |number| state.data.in_flight.contains(number));
+                let runs = placement.name(&mut naming, |number| state.data.blocks.is_in_flight(number));
                 stale.extend(runs.into_iter().map(|run| (placement.write.clone(), run)));
             }
-            let numbers = self.placements[..unit].iter().flat_map(Placement::numbers);
-            landed.extend(state.data.in_flight.take_each(numbers));
-        }
+            state.data.blocks.land(self.placements[..unit].iter().flat_map(Placement::numbers))
+        };
         let placed = self.placements[..unit].iter().map(|placement| placement.write.run().len_bytes());
         let written = placed.sum::<u64>() - stale.iter().map(|(_, run)| run.len_bytes()).sum::<u64>();
         self.fs.store.give_way();
@@ -396,7 +395,7 @@ impl Flight<'_> {
             change.name(old, naming);
             if let Err(error) = transact::commit_noting(self.fs, smallvec![change], shares, note) {
                 // Back into flight, where `drop` finds them.
-                self.inode.state.lock().data.in_flight.restore(landed);
+                self.inode.state.lock().data.blocks.unland(landed);
                 return Err(error);
             }
         }
@@ -407,7 +406,8 @@ impl Flight<'_> {
             self.fs.counters.stale_bytes.add(run.len_bytes());
             self.fs.store.abandon(&write, run);
         }
-        self.fs.data.cached.add(self.fs, self.inode, &landed);
+        let placed = landed.iter().filter_map(|(number, block)| Some((*number, block.as_ref()?)));
+        self.fs.data.cached.add(self.inode, placed, self.fs.options.kept_bytes_max);
         let mut state = self.inode.state.lock();
         state.data.add_reservation(None);
         self.fs.data.queue.account(&mut state.data);
@@ -432,8 +432,7 @@ impl Flight<'_> {
 
     /// Makes those of the blocks dirty again that are still in flight.
     fn give_back(&self, data: &mut DataState, numbers: impl Iterator<Item = u64>) {
-        let blocks = data.in_flight.take_each(numbers);
-        data.dirty.restore(blocks);
+        data.blocks.give_back(numbers);
         self.fs.data.queue.note_dirty(self.fs, self.inode, data);
     }
 }

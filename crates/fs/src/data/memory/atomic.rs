@@ -5,7 +5,7 @@
 //! the dirty blocks and names them in one transaction, with those that lie on the device already
 //! (`spilled`); an abort drops them.
 
-use super::dirty::BlockMap;
+use super::blocks::Blocks;
 use super::ranges::Ranges;
 use super::spilled::Spilled;
 use super::{BLOCK, DataState};
@@ -34,7 +34,7 @@ impl AtomicWrite {
 pub(crate) struct Atomic {
     pub(in crate::data) is: AtomicWrite,
     /// The blocks in memory. None of them is in `spilled` too.
-    pub(in crate::data) blocks: BlockMap,
+    pub(in crate::data) blocks: Blocks,
     /// The blocks that are on the device.
     pub(in crate::data) spilled: Spilled,
     /// The block from which on memory is looked through for blocks to put there.
@@ -59,7 +59,7 @@ impl Atomic {
     pub(in crate::data) fn new(is: AtomicWrite, size: u64, store: &Arc<Store>) -> Self {
         Self {
             is,
-            blocks: BlockMap::default(),
+            blocks: Blocks::default(),
             spilled: Spilled::new(store.clone()),
             spill_from: 0,
             size,
@@ -75,7 +75,7 @@ impl Atomic {
 
     /// True if nothing was written yet.
     pub(in crate::data) fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.spilled.is_empty()
+        self.blocks.dirty() == 0 && self.spilled.is_empty()
     }
 
     /// The first block at or after `block` that it has.
@@ -127,8 +127,8 @@ impl DataState {
         let Some(atomic) = &mut self.atomic else { return };
         let blocks = atomic.blocks.take(0, u64::MAX, u64::MAX);
         let reservation = std::mem::take(&mut atomic.reservation);
-        blocks.iter().for_each(|(number, _)| drop(self.dirty.remove(*number)));
-        self.dirty.restore(blocks);
+        blocks.iter().for_each(|(number, _)| self.blocks.remove(*number));
+        self.blocks.restore(blocks);
         self.add_reservation(Some(reservation));
     }
 }
@@ -154,7 +154,7 @@ impl AtomicWrites {
     /// none, or a good part of its memory at once. It may have `blocks_max` there, and no more than
     /// it leaves to others of the `bytes_max` of all, so that each that comes later finds some.
     pub(in crate::data) fn excess(&self, atomic: &Atomic, new: u64, blocks_max: u64, bytes_max: u64) -> u64 {
-        let mine = atomic.blocks.len();
+        let mine = atomic.blocks.dirty();
         let limit = blocks_max.min(self.left_for(atomic, bytes_max) / 2);
         match (mine + new).saturating_sub(limit) {
             0 => 0,

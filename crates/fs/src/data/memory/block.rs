@@ -2,7 +2,7 @@
 //!
 //! A large write comes in one buffer, and its blocks are parts of that: nothing is copied on the
 //! way to the device. But each part keeps the whole buffer in memory.
-//! `BlockMap` (`dirty`) therefore counts, for each buffer, how many of its blocks
+//! The map (`blocks`) therefore counts, for each buffer, how many of its blocks
 //! it has, and copies the last few out of it.
 
 use bytes::Bytes;

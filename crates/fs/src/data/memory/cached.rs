@@ -15,7 +15,6 @@
 
 use super::BLOCK;
 use super::block::Block;
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -53,13 +52,18 @@ impl CachedFiles {
     }
 
     /// Caches those of a file's freshly placed blocks that were written in parts. If too many
-    /// blocks are cached then, the oldest files' are dropped.
-    pub(crate) fn add(&self, fs: &Filesystem, inode: &Arc<Inode>, blocks: &[(u64, Block)]) {
-        if !blocks.iter().any(|(_, block)| block.is_in_parts()) {
+    /// blocks are cached then, the oldest files' are dropped: `bytes_max` is the limit.
+    pub(crate) fn add<'a>(
+        &self,
+        inode: &Arc<Inode>,
+        blocks: impl Iterator<Item = (u64, &'a Block)> + Clone,
+        bytes_max: u64,
+    ) {
+        if !blocks.clone().any(|(_, block)| block.is_in_parts()) {
             return;
         }
-        let max = fs.options.kept_bytes_max / BLOCK;
-        if inode.state.lock().data.cached.placed(blocks, &self.total, max) {
+        let max = bytes_max / BLOCK;
+        if inode.state.lock().data.blocks.placed.placed(blocks, &self.total, max) {
             self.files.lock().push_back(Arc::downgrade(inode));
         }
         // Files that no longer exist stay in the list until it is trimmed here.
@@ -82,7 +86,7 @@ impl CachedFiles {
             // An operation that holds the lease may count on a cached block and not have read it
             // from the device: without it, the block would lose its beginning.
             match oldest.lease.try_write() {
-                Some(_lease) => oldest.state.lock().data.cached.give_up(),
+                Some(_lease) => oldest.state.lock().data.blocks.placed.give_up(),
                 None => self.files.lock().push_back(Arc::downgrade(&oldest)),
             }
         }
@@ -113,12 +117,17 @@ impl CachedBlocks {
     /// files have fewer than `max`. A block that shares its buffer with others is not cached: it
     /// would keep them in memory too. True if the file must be put into the list of files that
     /// cache blocks.
-    fn placed(&mut self, blocks: &[(u64, Block)], total: &Total, max: u64) -> bool {
+    fn placed<'a>(
+        &mut self,
+        blocks: impl Iterator<Item = (u64, &'a Block)>,
+        total: &Total,
+        max: u64,
+    ) -> bool {
         let listed = self.0.is_some();
         for (number, block) in blocks {
             if block.is_in_parts() && block.is_alone() && total.get() < max {
                 let new = || Box::new(Counted { blocks: BTreeMap::new(), total: total.clone() });
-                self.0.get_or_insert_with(new).insert(*number, block.to_bytes());
+                self.0.get_or_insert_with(new).insert(number, block.to_bytes());
             }
         }
         !listed && self.0.is_some()

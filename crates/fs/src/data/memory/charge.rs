@@ -61,7 +61,7 @@ impl Charge {
         with_first: bool,
     ) -> u64 {
         let count = |holes: &Ranges| holes.blocks() - u64::from(has_first(holes));
-        let first = with_first || data.dirty.contains(0) || data.in_flight.contains(0);
+        let first = with_first || data.blocks.is_pending(0);
         let first = if first { self.first_units(data, size, inline_max, more) } else { 0 };
         (count(&self.holes) + count(more)) * UNITS + first
     }
@@ -79,7 +79,7 @@ impl DataState {
         let Some(mut charge) = self.charge.take() else { return ChargeBefore::default() };
         let mut before = ChargeBefore { holes: Vec::new(), units: charge.units };
         // If block 0 is not pending, it went into the inode item.
-        let first = if self.dirty.contains(0) || self.in_flight.contains(0) { 0..0 } else { 0..1 };
+        let first = if self.blocks.is_pending(0) { 0..0 } else { 0..1 };
         for range in cleared.iter().chain([&first]) {
             before.holes.extend(charge.holes.within(range));
             charge.holes.remove(range);

@@ -1,9 +1,9 @@
 //! The state of a file's data in memory. Nothing here looks an extent up or starts a write.
 //!
-//! Read `state` first: the parts of a file's state, and where its newest contents are. Its parts
-//! are the blocks (`block`, `dirty`), what was logged about the file (`logged`, with `unplaced`, the
+//! Read `state` first: the parts of a file's state. Its parts are the contents (`blocks`, with the table
+//! of a block's life, `block` and `cached`), what was logged about the file (`logged`, with `unplaced`, the
 //! blocks whose contents are in the log), where its blocks lie (`layout`), the blocks that are
-//! preallocated or cached (`preallocated`, `cached`) or set aside (`atomic`, and `spilled` where they are
+//! preallocated (`preallocated`) or set aside (`atomic`, and `spilled` where they are
 //! on the device), what a quota has reserved for them (`charge`) and the failures to report
 //! (`failures`). `submission` says what waits to be submitted and what a submission takes, `progress` how
 //! far it has come, and `page` where it may be cut. The lists of all files are `queue` and `small`.
@@ -11,9 +11,9 @@
 
 pub(in crate::data) mod atomic;
 pub(in crate::data) mod block;
+pub(in crate::data) mod blocks;
 pub(in crate::data) mod cached;
 pub(in crate::data) mod charge;
-pub(in crate::data) mod dirty;
 pub(in crate::data) mod failures;
 pub(in crate::data) mod gauge;
 pub(in crate::data) mod layout;

@@ -35,15 +35,4 @@ impl Numbers {
             set.remove(&number);
         }
     }
-
-    /// Removes all numbers from `number` on.
-    pub(crate) fn truncate(&mut self, number: u64) {
-        if let Some(set) = &mut self.0 {
-            drop(set.split_off(&number));
-        }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0 = None;
-    }
 }

@@ -30,10 +30,10 @@ impl DataState {
     /// The end of a round over `blocks`, which has `max` dirty blocks, or a few more: it ends between
     /// pages.
     pub(in crate::data) fn round_end(&self, blocks: std::ops::Range<u64>, max: u64) -> u64 {
-        if self.dirty.len() < max {
+        if self.blocks.dirty() < max {
             return blocks.end;
         }
-        let last = self.dirty.numbers(blocks.clone()).nth(max.saturating_sub(1) as usize);
+        let last = self.blocks.numbers(blocks.clone()).nth(max.saturating_sub(1) as usize);
         last.map_or(blocks.end, |last| page_end(last).min(blocks.end))
     }
 
@@ -51,7 +51,7 @@ impl DataState {
     pub(in crate::data) fn reach(&self, landed: &[u64]) -> u64 {
         let (size, logged) = (self.progress.flight_size(), self.logged.size());
         let mut at = logged / BLOCK;
-        while let Some(block) = self.first_unnamed_from(at) {
+        while let Some(block) = self.blocks.next_unnamed(at) {
             let (first, end) = (page_start(block), page_end(block));
             let here = landed.partition_point(|&number| number < first);
             if landed.get(here).is_none_or(|&number| number >= end) {
@@ -92,7 +92,7 @@ mod tests {
         };
         let mut data = DataState::new(&attr);
         for block in blocks {
-            data.dirty.insert(block, Block::whole(AlignedBuf::zeroed(BLOCK as usize)));
+            data.blocks.insert(block, Block::whole(AlignedBuf::zeroed(BLOCK as usize)));
         }
         data
     }

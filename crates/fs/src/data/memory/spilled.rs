@@ -436,7 +436,7 @@ impl Atomic {
     /// Blocks that are reserved beyond one for each in memory, and one for a file that outgrows its
     /// inode item.
     pub(in crate::data) fn spare(&self, outgrows: bool) -> u64 {
-        self.reservation.blocks().saturating_sub(self.blocks.len() + u64::from(outgrows))
+        self.reservation.blocks().saturating_sub(self.blocks.dirty() + u64::from(outgrows))
     }
 
     /// Blocks that have to be reserved beyond that, when the device has `returning` fewer of those that

@@ -1,9 +1,8 @@
 //! The state of a file's data in memory: what is dirty, in flight, logged and reserved.
 
 use super::atomic::Atomic;
-use super::cached::CachedBlocks;
+use super::blocks::Blocks;
 use super::charge::Charge;
-use super::dirty::BlockMap;
 use super::failures::Failures;
 use super::layout::Layout;
 use super::logged::Logged;
@@ -20,14 +19,8 @@ use syncline_store::{OpSeq, Reservation};
 pub(crate) struct DataState {
     /// The values that were logged.
     pub(crate) logged: Logged,
-    /// Blocks that a program has written and no submission has taken for placing, including logged
-    /// blocks without a place.
-    pub(in crate::data) dirty: BlockMap,
-    /// Blocks that background write-back is writing and no transaction names yet. If a block is in
-    /// `dirty` too, that copy is newer.
-    pub(in crate::data) in_flight: BlockMap,
-    /// Contents of placed blocks that were written in parts.
-    pub(in crate::data) cached: CachedBlocks,
+    /// The contents that are in memory.
+    pub(in crate::data) blocks: Blocks,
     /// How far submissions have come.
     pub(in crate::data) progress: Progress,
     /// Where the blocks lie, as far as memory knows.
@@ -56,9 +49,7 @@ impl DataState {
     pub(crate) fn load(attr: &Attributes, inline: Option<Bytes>, unplaced: bool, last_op: OpSeq) -> Self {
         Self {
             logged: Logged::load(attr, inline, unplaced, last_op),
-            dirty: BlockMap::default(),
-            in_flight: BlockMap::default(),
-            cached: CachedBlocks::default(),
+            blocks: Blocks::default(),
             progress: Progress::default(),
             layout: Layout::unknown(),
             preallocated: Preallocated::default(),
@@ -105,18 +96,19 @@ impl DataState {
 
     /// True when blocks are dirty or in flight.
     pub(crate) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty() || !self.in_flight.is_empty()
+        !self.blocks.is_empty()
     }
 
     /// Blocks of memory that dirty and in-flight data takes; they count towards the limit of dirty
     /// bytes.
     pub(crate) fn memory_blocks(&self) -> u32 {
-        self.dirty.memory_blocks() + self.in_flight.memory_blocks().max(self.progress.flying_blocks())
+        let flying = self.blocks.flying_memory_blocks().max(self.progress.flying_blocks());
+        self.blocks.memory_blocks() + flying
     }
 
     /// True when a dirty block is not in the log, or blocks are in flight.
     pub(crate) fn has_unlogged(&self) -> bool {
-        self.dirty.unlogged() > 0 || !self.in_flight.is_empty()
+        self.blocks.unlogged() > 0 || self.blocks.in_flight() > 0
     }
 
     /// 512-byte units that the inode item shows.
@@ -130,7 +122,7 @@ impl DataState {
     /// without holes never shows more than its size needs.
     pub(in crate::data) fn visible_units(&self, size: u64) -> u64 {
         let disk = self.disk_units();
-        let waiting = self.dirty.len() + self.in_flight.len();
+        let waiting = self.blocks.dirty() + self.blocks.in_flight();
         // Waiting blocks that have taken preallocated room are counted already.
         let waiting = waiting.saturating_sub(self.preallocated.taken_blocks()) * UNITS;
         (disk + waiting).min(disk.max(size.div_ceil(BLOCK) * UNITS))
@@ -151,31 +143,18 @@ impl DataState {
         self.progress.writeback().try_lock().is_none()
     }
 
-    /// The first block that is written but neither named nor logged, at or after the block in which
-    /// the logged size ends.
-    fn first_unnamed(&self) -> Option<u64> {
-        self.first_unnamed_from(self.logged.size() / BLOCK)
-    }
-
-    /// The same, at or after a block.
-    pub(in crate::data) fn first_unnamed_from(&self, from: u64) -> Option<u64> {
-        match (self.dirty.next_unlogged(from), self.in_flight.next(from)) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
-
     /// The logged size that the next inode item may carry: not past a block that is neither named
     /// nor logged, nor into its page, and never less than before.
     pub(in crate::data) fn next_disk_size(&self, size: u64) -> u64 {
         let logged = self.logged.size();
-        let limit = self.first_unnamed().map_or(size, |block| size.min(Self::size_limit(logged, block)));
+        let unnamed = self.blocks.next_unnamed(logged / BLOCK);
+        let limit = unnamed.map_or(size, |block| size.min(Self::size_limit(logged, block)));
         logged.max(limit)
     }
 
     /// The newest contents of a block, if they are in memory.
     pub(in crate::data) fn block_in_memory(&self, block: u64) -> Option<MemoryBlock<'_>> {
-        if let Some(contents) = self.dirty.get(block).or_else(|| self.in_flight.get(block)) {
+        if let Some(contents) = self.blocks.get(block) {
             return Some(MemoryBlock::Whole(contents));
         }
         if block == 0
@@ -183,12 +162,12 @@ impl DataState {
         {
             return Some(MemoryBlock::Beginning(inline));
         }
-        self.cached.get(block).map(MemoryBlock::Beginning)
+        self.blocks.placed.get(block).map(MemoryBlock::Beginning)
     }
 
     /// Number of dirty blocks that the reservation does not cover.
     pub(in crate::data) fn reservation_deficit(&self) -> u64 {
-        self.dirty.len().saturating_sub(self.reservation.as_ref().map_or(0, |mine| mine.blocks()))
+        self.blocks.dirty().saturating_sub(self.reservation.as_ref().map_or(0, |mine| mine.blocks()))
     }
 
     /// Adds `more` to the reservation and gives back what exceeds the number of dirty blocks.
@@ -198,7 +177,7 @@ impl DataState {
             (mine @ None, more) => *mine = more.map(Box::new),
             (Some(_), None) => {}
         }
-        let wanted = self.dirty.len();
+        let wanted = self.blocks.dirty();
         if wanted == 0 {
             self.reservation = None;
         } else if let Some(mine) = &mut self.reservation
@@ -213,7 +192,7 @@ impl DataState {
     /// is preallocated does not: a write there uses that room and needs no other.
     pub(in crate::data) fn inlines(&self, limit: u64, size: u64) -> bool {
         let no_extents = self.logged.blocks() == 0;
-        size <= limit && no_extents && self.in_flight.is_empty() && !self.preallocated.has_first()
+        size <= limit && no_extents && self.blocks.in_flight() == 0 && !self.preallocated.has_first()
     }
 
     /// The contents for a small file's inode item; `None` for an empty file, or if block 0 is not
@@ -232,11 +211,11 @@ impl DataState {
 
     /// Changes part of a block; a block that is not dirty yet starts from its newest contents.
     pub(in crate::data) fn patch(&mut self, block: u64, at: usize, bytes: &[u8], base: Option<&[u8]>) {
-        if !self.dirty.contains(block) {
+        if !self.blocks.is_dirty(block) {
             let start = self.block_in_memory(block).map(|known| known.to_bytes());
-            self.dirty.patch(block, at, bytes, start.as_deref().or(base));
+            self.blocks.patch(block, at, bytes, start.as_deref().or(base));
         } else {
-            self.dirty.patch(block, at, bytes, None);
+            self.blocks.patch(block, at, bytes, None);
         }
     }
 
@@ -248,10 +227,10 @@ impl DataState {
     /// True when the whole file lies, or will lie, in its inode item, provided that it is small
     /// enough. To submit it needs no look at extents, no room, and no waiting.
     pub(in crate::data) fn lies_in_item(&self) -> bool {
-        let only_first = self.dirty.len() == 1 && self.dirty.contains(0);
+        let only_first = self.blocks.dirty() == 1 && self.blocks.is_dirty(0);
         let no_extents = self.layout.is_empty() && self.logged.blocks() == 0;
         let no_room = !self.preallocated.has_first();
-        only_first && no_extents && no_room && self.in_flight.is_empty() && self.reservation_deficit() == 0
+        only_first && no_extents && no_room && self.blocks.in_flight() == 0 && self.reservation_deficit() == 0
     }
 }
 
@@ -269,5 +248,16 @@ impl MemoryBlock<'_> {
             Self::Whole(contents) => contents.to_bytes(),
             Self::Beginning(bytes) => (*bytes).clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each inode in the cache has one.
+    #[test]
+    fn the_state_of_a_file_takes_little_memory() {
+        assert!(size_of::<DataState>() <= 264, "{} bytes", size_of::<DataState>());
     }
 }

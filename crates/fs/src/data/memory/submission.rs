@@ -23,7 +23,7 @@ impl InodeState {
     /// the current one, so an append can't hold it back. The inode's `writeback` is held.
     pub(crate) fn begin_submission(&mut self) -> u64 {
         self.data.progress.begin(self.attr.size);
-        self.data.dirty.last().map_or(0, page_end)
+        self.data.blocks.last_dirty().map_or(0, page_end)
     }
 
     /// True when the inode item would say nothing new, and no data waits for a submission with this
@@ -49,7 +49,7 @@ impl InodeState {
     /// which the truncation put back to that block's beginning, has not advanced far enough since.
     pub(crate) fn has_missed(&mut self, fs: &Filesystem) -> bool {
         let Self { data, attr, removing, .. } = self;
-        let waiting = data.progress.take_recalled().and_then(|first| data.dirty.next(first));
+        let waiting = data.progress.take_recalled().and_then(|first| data.blocks.next_dirty(first));
         let waits = waiting.is_some_and(|block| block * BLOCK < data.progress.promised());
         waits || data.is_short(attr.size) && !*removing && !may_be_short(fs)
     }
@@ -63,7 +63,7 @@ impl DataState {
         size: u64,
         blocks: Range<u64>,
     ) -> (Vec<(u64, Block)>, Reservation) {
-        let taken = self.dirty.take(blocks.start, blocks.end, u64::MAX);
+        let taken = self.blocks.take(blocks.start, blocks.end, u64::MAX);
         // Writes may have gone on in the page in which the file ended when the submission began. If so,
         // it is named with them, and the floor rises, so that the logged size covers them: otherwise
         // contents would lie behind the logged size, or a page would be torn.
@@ -79,8 +79,8 @@ impl DataState {
 
     /// Moves blocks that were taken from a file of `size` bytes into flight.
     pub(in crate::data) fn take_off(&mut self, blocks: impl IntoIterator<Item = (u64, Block)>, size: u64) {
-        self.in_flight.restore(blocks);
-        self.progress.take_off(size, self.in_flight.memory_blocks());
+        self.blocks.take_off(blocks);
+        self.progress.take_off(size, self.blocks.flying_memory_blocks());
     }
 
     /// True when a submission that has just ended has logged less than it had to.

@@ -187,8 +187,7 @@ pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), 
         // Only a damaged image has any past the end.
         if block < end {
             data.preallocated.take(&(block..block + 1));
-            data.dirty.insert(block, Block::whole(contents).freeze());
-            data.dirty.set_logged(block);
+            data.blocks.restore_logged([(block, Block::whole(contents).freeze())]);
         }
     }
     state.attr.blocks = state.data.visible_units(state.attr.size);

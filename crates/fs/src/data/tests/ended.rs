@@ -113,7 +113,7 @@ fn a_truncation_leaves_what_a_submission_has_to_log() {
                 device.wait_for_held_blocks(ROUND);
                 mount.truncate(inode.ino, size).unwrap();
                 device.release_and_hold();
-                wait_until(|state| state.data.in_flight.contains(LAST), &inode);
+                wait_until(|state| state.data.blocks.is_in_flight(LAST), &inode);
                 mount.write(inode.ino, again * BLOCK, &pattern(4, BLOCK as usize));
                 device.release();
                 ending.join().unwrap().unwrap();
@@ -144,7 +144,7 @@ fn a_truncation_within_what_has_a_place_leaves_it_too() {
                 device.wait_for_held_blocks(ROUND);
                 mount.write(inode.ino, 10 * BLOCK, &pattern(4, 9 * BLOCK as usize));
                 device.release_and_hold();
-                wait_until(|state| state.data.in_flight.contains(ROUND), &inode);
+                wait_until(|state| state.data.blocks.is_in_flight(ROUND), &inode);
                 mount.write(inode.ino, EDGE * BLOCK, &pattern(5, BLOCK as usize));
                 mount.truncate(inode.ino, size).unwrap();
                 device.release();
@@ -177,7 +177,7 @@ fn a_block_that_a_truncation_put_back_is_not_forgotten_for_another() {
             mount.write(ino, 0, &pattern(4, 9 * BLOCK as usize));
             mount.write(ino, (ROUND + 6) * BLOCK, &pattern(5, 40 * BLOCK as usize));
             device.release_and_hold();
-            wait_until(|state| state.data.in_flight.contains(ROUND + 16), &inode);
+            wait_until(|state| state.data.blocks.is_in_flight(ROUND + 16), &inode);
             mount.truncate(ino, (ROUND + 16) * BLOCK + 100).unwrap();
             if cut_off {
                 mount.truncate(ino, (ROUND + 11) * BLOCK).unwrap();

@@ -294,7 +294,7 @@ fn a_caller_that_gives_up_loses_nothing() {
     }
     device.wait_for_held(1);
     let inode = block_on(mount.fs.inode(ino)).unwrap();
-    assert!(inode.state.lock().data.in_flight.is_empty(), "given up: dirty again");
+    assert!(inode.state.lock().data.blocks.in_flight() == 0, "given up: dirty again");
     assert_eq!(mount.read(ino, 0, 4 << 20), pattern(4, 3 << 20));
     device.release();
     mount.fsync(ino);

@@ -89,14 +89,14 @@ fn a_sync_of_everything_finds_what_another_sync_has_begun_with() {
     // out of the map.
     let writeback = inode.state.lock().data.writeback();
     let begun = block_on(writeback.lock());
-    let taken = inode.state.lock().data.dirty.take(0, u64::MAX, u64::MAX);
+    let taken = inode.state.lock().data.blocks.take(0, u64::MAX, u64::MAX);
     // An earlier write-back of the file ends.
     fs.data.queue.finish(fs, &inode);
     assert!(
         fs.data.queue.all_dirty().iter().any(|dirty| dirty.ino == ino),
         "nobody would wait for the fsync"
     );
-    inode.state.lock().data.dirty.restore(taken);
+    inode.state.lock().data.blocks.restore(taken);
     drop(begun);
     block_on(fs.syncfs()).unwrap();
     let mount = mount.crash();

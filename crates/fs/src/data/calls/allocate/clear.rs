@@ -197,13 +197,13 @@ fn commit(
     }
     let forgotten: Vec<(u64, Block)> = {
         let mut state = inode.state.lock();
-        cleared.iter().flat_map(|range| state.data.dirty.take(range.start, range.end, u64::MAX)).collect()
+        cleared.iter().flat_map(|range| state.data.blocks.take(range.start, range.end, u64::MAX)).collect()
     };
     fs.store.give_way();
     let result = transact::commit(fs, smallvec![change], shares);
     let mut state = inode.state.lock();
     if result.is_err() {
-        state.data.dirty.restore(forgotten);
+        state.data.blocks.restore(forgotten);
         drop(fs.data.room.take(added));
     }
     state.data.add_reservation(None);

@@ -117,7 +117,7 @@ impl Edge {
     /// includes dirty data.
     fn inline(&self, data: &DataState, limit: usize, size: u64) -> Option<Option<Bytes>> {
         let small = data.inlines(limit as u64, size);
-        if !small && (!data.has_inline() || data.dirty.contains(0)) {
+        if !small && (!data.has_inline() || data.blocks.is_dirty(0)) {
             return None;
         }
         let contents = match small {

@@ -133,7 +133,7 @@ async fn holes(fs: &Filesystem, inode: &Arc<Inode>, blocks: Range<u64>) -> Resul
     }
     let state = inode.state.lock();
     state.data.preallocated.ranges().iter().for_each(|range| holes.remove(&range));
-    let dirty = number_ranges(state.data.dirty.numbers(blocks));
+    let dirty = number_ranges(state.data.blocks.numbers(blocks));
     dirty.iter().for_each(|range| holes.remove(range));
     Ok(holes)
 }

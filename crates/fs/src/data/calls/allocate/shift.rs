@@ -180,7 +180,7 @@ impl First {
             return Err(error);
         }
         let mut state = inode.state.lock();
-        state.data.cached.clear();
+        state.data.blocks.forget_all_placed();
         state.attr.blocks = state.data.visible_units(state.attr.size);
         Ok(())
     }

@@ -174,14 +174,14 @@ impl<'a> Merged<'a> {
         atomic.reservation = reservation.split(rest);
         atomic.units = 0;
         // Of the dirty blocks, only logged ones are left: few.
-        let logged = state.data.dirty.numbers(..).filter(|number| atomic.spilled.contains(*number));
+        let logged = state.data.blocks.numbers(..).filter(|number| atomic.spilled.contains(*number));
         let logged: Vec<u64> = merged.numbers.iter().copied().chain(logged).collect();
-        merged.replaced = state.data.dirty.take_each(logged);
+        merged.replaced = state.data.blocks.take_each(logged);
         if blocks.len() < merged.numbers.len() {
             // The file outgrows its inode item, and block 0 leaves it.
             state.data.patch(0, 0, &[], None);
         }
-        state.data.dirty.restore(blocks);
+        state.data.blocks.restore(blocks);
         state.data.add_reservation(Some(reservation));
         let units = state.data.charge.as_ref().map(|charge| charge.units);
         merged.charged = units.map(|units| (accepted.holes().to_vec(), units));
@@ -211,8 +211,8 @@ impl Drop for Merged<'_> {
         let state = &mut *state;
         (state.attr.size, state.attr.mtime, state.attr.ctime) = (self.size, self.mtime, self.ctime);
         let data = &mut state.data;
-        let blocks = data.dirty.take_each(self.numbers.iter().copied());
-        data.dirty.restore_logged(std::mem::take(&mut self.replaced));
+        let blocks = data.blocks.take_each(self.numbers.iter().copied());
+        data.blocks.restore_logged(std::mem::take(&mut self.replaced));
         let wanted = blocks.len() as u64;
         let reservation = data.reservation.as_mut().map(|mine| mine.split(wanted)).unwrap_or_default();
         data.add_reservation(None);

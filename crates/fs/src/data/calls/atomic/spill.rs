@@ -176,7 +176,7 @@ fn names_of(extents: u64, nodes: u64) -> ChangeSize {
 /// that were dirty before it began are named by then.
 pub(super) fn nodes_of(fs: &Filesystem, data: &DataState) -> u64 {
     let node_bytes = u64::from(fs.store.geometry().node_bytes);
-    let blocks = data.logged.blocks() + data.dirty.len() + data.in_flight.len();
+    let blocks = data.logged.blocks() + data.blocks.dirty() + data.blocks.in_flight();
     blocks.saturating_mul(4 * ITEM_BYTES) / node_bytes + 1
 }
 
@@ -324,7 +324,7 @@ impl Drop for Flight<'_> {
 /// The size of the change that names what an atomic write has in memory and on the device, when so many
 /// `nodes` name the file's blocks.
 pub(super) fn size_of_names(atomic: &Atomic, nodes: u64) -> ChangeSize {
-    let in_memory = atomic.blocks.len().div_ceil(EXTENT_BLOCKS_MAX);
+    let in_memory = atomic.blocks.dirty().div_ceil(EXTENT_BLOCKS_MAX);
     let spilled = &atomic.spilled;
     let on_device = match spilled.is_empty() {
         true => ChangeSize::default(),

@@ -219,7 +219,7 @@ async fn read_bases(fs: &Filesystem, inode: Open<'_>, bytes: &Range<u64>) -> Res
         let known = {
             let state = inode.state.lock();
             let data = &state.data;
-            let has = |atomic: &Atomic| atomic.blocks.contains(block) || atomic.spilled.contains(block);
+            let has = |atomic: &Atomic| atomic.blocks.is_dirty(block) || atomic.spilled.contains(block);
             let here = data.atomic.as_deref().is_some_and(has);
             let whole = replaces(block, bytes, state.attr.size);
             let past_end = block * BLOCK >= state.attr.size;

@@ -261,7 +261,7 @@ fn a_copy_of_the_file_does_not_make_the_commit_too_large() {
             let inode = block_on(mount.fs.inode(ino)).unwrap();
             let state = inode.state.lock();
             let atomic = state.data.atomic.as_ref().unwrap();
-            let (spilled, in_memory) = (&atomic.spilled, atomic.blocks.len());
+            let (spilled, in_memory) = (&atomic.spilled, atomic.blocks.dirty());
             let counted = crate::data::memory::spilled::weight(spilled.extents(), spilled.replaced());
             assert!(spilled.replaced() >= shared.saturating_sub(in_memory), "{shared} are shared");
             assert!(counted <= extents_max, "{counted}");
