@@ -40,6 +40,7 @@ pub(crate) use calls::truncate::{remove_all, truncate};
 pub(crate) use calls::write::{Writer, write_in_transaction};
 pub(crate) use extents::room::reserve;
 pub(crate) use flush::background::{start, stop};
+pub(crate) use flush::load::{load_unplaced, note_loaded};
 pub(crate) use flush::many::{MANY_BLOCKS_MAX, lease_settled, size_of_names, submit_in_transaction};
 pub(crate) use flush::standstill::submit_everything;
 pub(crate) use flush::submit::{submit_dirty, submit_placing};
@@ -47,16 +48,16 @@ pub(crate) use flush::throttle::wait_for_room;
 pub(crate) use flush::writeback::write_back;
 pub(crate) use memory::DataState;
 pub use memory::atomic::AtomicWrite;
-pub(crate) use memory::unplaced::{is_possible as can_log_data, load as load_unplaced, note_loaded};
+pub(crate) use memory::unplaced::is_possible as can_log_data;
 
 use extents::units::Units;
 use flush::ahead::Ahead;
 use flush::promises::Promises;
+use flush::queue::DirtyQueue;
+use flush::small::SmallDirty;
 use memory::atomic::AtomicWrites;
 use memory::cached::CachedFiles;
 use memory::preallocated::Room;
-use memory::queue::DirtyQueue;
-use memory::small::SmallDirty;
 
 /// State that the data of all files shares.
 #[derive(Default)]

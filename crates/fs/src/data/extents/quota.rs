@@ -72,6 +72,20 @@ impl Accepted<'_> {
     }
 }
 
+impl Filesystem {
+    /// Gives back what is reserved for blocks from `from` on, which are no longer pending, and any
+    /// other excess. The inode's lease is held for writing.
+    pub(crate) fn uncharge(&self, state: &mut InodeState, from: u64) {
+        if state.data.charge.is_some() {
+            let (gone, inline_max) = (from..u64::MAX, self.limits.inline_bytes as u64);
+            let before = state.data.recharge(state.attr.size, inline_max, std::slice::from_ref(&gone));
+            if let Some(charge) = &state.data.charge {
+                self.quotas.move_reserved(charge.number, before.units, charge.units);
+            }
+        }
+    }
+}
+
 /// Reserves `blocks` blocks that a transaction is about to add to a file. The reservation ends when
 /// the caller drops it.
 pub(crate) async fn hold_blocks<'a>(

@@ -7,8 +7,6 @@
 
 use super::ranges::Ranges;
 use super::{DataState, UNITS};
-use crate::filesystem::Filesystem;
-use crate::inode::InodeState;
 use std::ops::Range;
 
 /// The pending blocks of a file that counts in a quota, and what is reserved for them.
@@ -26,7 +24,7 @@ pub(crate) struct Charge {
 #[derive(Default)]
 pub(crate) struct ChargeBefore {
     holes: Vec<Range<u64>>,
-    units: u64,
+    pub(in crate::data) units: u64,
 }
 
 fn has_first(holes: &Ranges) -> bool {
@@ -99,20 +97,6 @@ impl DataState {
         if let Some(charge) = &mut self.charge {
             before.holes.into_iter().for_each(|range| charge.holes.insert(range));
             charge.units = before.units;
-        }
-    }
-}
-
-impl Filesystem {
-    /// Gives back what is reserved for blocks from `from` on, which are no longer pending, and any
-    /// other excess. The inode's lease is held for writing.
-    pub(crate) fn uncharge(&self, state: &mut InodeState, from: u64) {
-        if state.data.charge.is_some() {
-            let (gone, inline_max) = (from..u64::MAX, self.limits.inline_bytes as u64);
-            let before = state.data.recharge(state.attr.size, inline_max, std::slice::from_ref(&gone));
-            if let Some(charge) = &state.data.charge {
-                self.quotas.move_reserved(charge.number, before.units, charge.units);
-            }
         }
     }
 }

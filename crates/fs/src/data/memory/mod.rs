@@ -6,8 +6,8 @@
 //! preallocated (`preallocated`) or set aside (`atomic`, and `spilled` where they are
 //! on the device), what a quota has reserved for them (`charge`) and the failures to report
 //! (`failures`). `submission` says what waits to be submitted and what a submission takes, `progress` how
-//! far it has come, and `page` where it may be cut. The lists of all files are `queue` and `small`.
-//! `ranges`, `numbers` and `gauge` are the sets and the counter that the others use.
+//! far it has come, and `page` where it may be cut. `ranges` and `numbers` are the sets that the others
+//! use.
 
 pub(in crate::data) mod atomic;
 pub(in crate::data) mod block;
@@ -15,16 +15,13 @@ pub(in crate::data) mod blocks;
 pub(in crate::data) mod cached;
 pub(in crate::data) mod charge;
 pub(in crate::data) mod failures;
-pub(in crate::data) mod gauge;
 pub(in crate::data) mod layout;
 pub(in crate::data) mod logged;
 pub(in crate::data) mod numbers;
 pub(in crate::data) mod page;
 pub(in crate::data) mod preallocated;
 pub(in crate::data) mod progress;
-pub(in crate::data) mod queue;
 pub(in crate::data) mod ranges;
-pub(in crate::data) mod small;
 pub(in crate::data) mod spilled;
 pub(in crate::data) mod state;
 pub(in crate::data) mod submission;

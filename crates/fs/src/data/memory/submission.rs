@@ -3,10 +3,9 @@
 
 use super::block::Block;
 use super::{BLOCK, DataState, page_end, page_start};
-use crate::filesystem::Filesystem;
 use crate::inode::InodeState;
 use std::ops::Range;
-use syncline_store::{Canary, Reservation};
+use syncline_store::Reservation;
 
 /// The purpose of a submission.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,12 +45,13 @@ impl InodeState {
 
     /// True when a truncation has left work for a submission that has just ended well. Either a
     /// block was in flight when the file was cut within it, and is dirty again; or the logged size,
-    /// which the truncation put back to that block's beginning, has not advanced far enough since.
-    pub(crate) fn has_missed(&mut self, fs: &Filesystem) -> bool {
+    /// which the truncation put back to that block's beginning, has not advanced far enough since, unless
+    /// it `may_be_short`.
+    pub(crate) fn has_missed(&mut self, may_be_short: bool) -> bool {
         let Self { data, attr, removing, .. } = self;
         let waiting = data.progress.take_recalled().and_then(|first| data.blocks.next_dirty(first));
         let waits = waiting.is_some_and(|block| block * BLOCK < data.progress.promised());
-        waits || data.is_short(attr.size) && !*removing && !may_be_short(fs)
+        waits || data.is_short(attr.size) && !*removing && !may_be_short
     }
 }
 
@@ -87,9 +87,4 @@ impl DataState {
     pub(in crate::data) fn is_short(&self, size: u64) -> bool {
         self.logged.size() < self.progress.promised().min(size)
     }
-}
-
-/// True when a submission may end short, because that rule is broken on purpose.
-pub(crate) fn may_be_short(fs: &Filesystem) -> bool {
-    fs.store.breaks(Canary::SizeBehind)
 }

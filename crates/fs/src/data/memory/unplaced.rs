@@ -14,25 +14,17 @@
 //! contents of extents leaves them alone. A block of the file's inline data, of a file in a quota,
 //! or of one with preallocated room is not logged like this but placed.
 
-use super::block::Block;
 use super::numbers::Numbers;
 use crate::FsError;
-use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeState};
+use crate::inode::Inode;
 use crate::types::Ino;
 use bytes::Bytes;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
-use syncline_device::AlignedBuf;
-use syncline_format::items::unplaced::{PIECE_BYTES, PIECES, Piece};
+use syncline_format::items::unplaced::{PIECE_BYTES, Piece};
 use syncline_format::superblock::FEATURE_UNPLACED;
-use syncline_format::{BLOCK_BYTES, Key, Kind};
+use syncline_format::{Key, Kind};
 use syncline_store::{Ablation, Store, Transaction};
-
-/// Items read at a time.
-const ITEMS_EACH: usize = 1024;
 
 /// A file's blocks that have items.
 #[derive(Default)]
@@ -80,6 +72,14 @@ impl Unplaced {
     #[cfg(test)]
     pub(in crate::data) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.blocks.within(0..u64::MAX)
+    }
+
+    /// Adds a block whose items were found, `whole` if none is missing.
+    pub(in crate::data) fn found(&mut self, block: u64, whole: bool) {
+        self.blocks.insert(block);
+        if !whole {
+            self.broken.insert(block);
+        }
     }
 
     /// Clears blocks, then adds others.
@@ -151,49 +151,6 @@ pub(crate) fn is_possible(store: &Store) -> bool {
     known && geometry.max_value_bytes() >= PIECE_BYTES && !store.ablates(Ablation::DataInLog)
 }
 
-/// Reads the unplaced blocks of a file from their items: by block, the contents and the number of
-/// items found.
-async fn read(fs: &Filesystem, ino: Ino) -> Result<BTreeMap<u64, (AlignedBuf, u64)>, FsError> {
-    let corrupt = |detail| FsError::Corrupt { ino, detail };
-    let mut blocks: BTreeMap<u64, (AlignedBuf, u64)> = BTreeMap::new();
-    let each = |key: Key, value: &Bytes| {
-        let piece = Piece::decode(key.offset, value).map_err(corrupt)?;
-        let fresh = || (AlignedBuf::zeroed(BLOCK_BYTES), 0);
-        let (block, pieces) = blocks.entry(piece.file_block).or_insert_with(fresh);
-        *pieces += 1;
-        block[piece.at..piece.at + value.len()].copy_from_slice(value);
-        Ok(())
-    };
-    let (from, to) = (Key::new(ino, Kind::Unplaced, 0), Key::new(ino, Kind::Unplaced, u64::MAX));
-    fs.each_item(from, to, ITEMS_EACH, each).await?;
-    Ok(blocks)
-}
-
-/// Loads the unplaced blocks of an inode: they become dirty, and logged.
-pub(crate) async fn load(fs: &Filesystem, state: &mut InodeState) -> Result<(), FsError> {
-    if !state.data.logged.unplaced().is_marked() {
-        return Ok(());
-    }
-    let blocks = read(fs, state.attr.ino).await?;
-    let end = state.attr.size.div_ceil(crate::data::memory::BLOCK);
-    let data = &mut state.data;
-    for (block, (contents, pieces)) in blocks {
-        data.logged.unplaced_mut().blocks.insert(block);
-        if pieces < PIECES {
-            tracing::error!(ino = state.attr.ino, block, "half of the logged contents of a block is missing");
-            data.logged.unplaced_mut().broken.insert(block);
-            continue;
-        }
-        // Only a damaged image has any past the end.
-        if block < end {
-            data.preallocated.take(&(block..block + 1));
-            data.blocks.restore_logged([(block, Block::whole(contents).freeze())]);
-        }
-    }
-    state.attr.blocks = state.data.visible_units(state.attr.size);
-    Ok(())
-}
-
 /// The error for reading a block of which an item is missing: it must read neither as zeros nor as
 /// the block's older contents (promise P4).
 pub(in crate::data) fn broken_error(ino: Ino) -> FsError {
@@ -205,12 +162,4 @@ pub(in crate::data) fn broken_error(ino: Ino) -> FsError {
 pub(in crate::data) fn require_whole(inode: &Inode) -> Result<(), FsError> {
     let whole = inode.state.lock().data.logged.unplaced().broken.is_empty();
     if whole { Ok(()) } else { Err(broken_error(inode.ino)) }
-}
-
-/// Makes write-back place the unplaced blocks of an inode that came into the cache.
-pub(crate) fn note_loaded(fs: &Filesystem, inode: &Arc<Inode>) {
-    let mut state = inode.state.lock();
-    if state.data.has_dirty() && fs.store.writable().is_ok() {
-        fs.data.queue.note_dirty(fs, inode, &mut state.data);
-    }
 }

@@ -1,6 +1,6 @@
 //! The list of dirty files that are small enough to lie in their inode items.
 
-use super::DataState;
+use crate::data::memory::DataState;
 use crate::inode::Inode;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 //! while, longer each time. The others are written back meanwhile.
 
 use super::gauge::Gauge;
-use super::submission::Aim;
-use super::{BLOCK, DataState};
+use crate::data::memory::submission::Aim;
+use crate::data::memory::{BLOCK, DataState};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::Ino;
