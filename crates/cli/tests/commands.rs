@@ -5,6 +5,7 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use support::{Answer, Place, no_fuse, program, run};
@@ -289,6 +290,22 @@ fn setup_installs_what_mount_man_and_shells_look_for() {
         assert_eq!(files(&sbin), 8);
     }
 
+    // An update removes the pages of commands that are gone, and nobody else's.
+    let pages = prefix.join("share/man/man1");
+    let (former, foreign) = (pages.join("syncline-dedupe.1"), pages.join("syncline-notes.1"));
+    fs::copy(pages.join("syncline-clone.1"), &former).unwrap();
+    fs::write(&foreign, "how I use syncline").unwrap();
+    setup(&[]).ok();
+    assert!(!former.exists() && foreign.exists());
+    fs::copy(pages.join("syncline-clone.1"), &former).unwrap();
+    // As an interrupted setup leaves it.
+    fs::copy(prefix.join("bin/syncline"), prefix.join("bin/syncline.new")).unwrap();
+    symlink(prefix.join("bin/syncline"), sbin.join("mount.syncline.new")).unwrap();
+    setup(&["--remove"]).ok();
+    assert_eq!((files(&sbin), files(&pages), files(&prefix.join("bin"))), (0, 1, 0));
+    fs::remove_file(&foreign).unwrap();
+    setup(&[]).ok();
+
     // The helper of another installation stays, and nothing is changed.
     let helper = sbin.join("fsck.syncline");
     fs::remove_file(&helper).unwrap();
@@ -308,6 +325,31 @@ fn setup_installs_what_mount_man_and_shells_look_for() {
     setup(&[]).fails(1, &["bin/syncline", "another installation", "--prefix"]);
     assert_eq!(files(&sbin), 0);
     assert!(setup(&["--remove"]).ok().out.starts_with("nothing of Syncline"));
+}
+
+#[test]
+fn setup_knows_folders_below_the_present_one() {
+    let place = Place::new();
+    let mut command = program();
+    command.args(["setup", "--prefix", "prefix", "--helpers", "sbin"]).current_dir(place.path());
+    run(command).ok();
+    let helper = fs::read_link(place.path().join("sbin/mount.syncline")).unwrap();
+    assert_eq!(helper, place.path().join("prefix/bin/syncline"));
+}
+
+#[test]
+fn setup_does_not_wait_for_the_other_end_of_a_fifo() {
+    let place = Place::new();
+    fs::create_dir(place.path().join("bin")).unwrap();
+    let fifo = place.path().join("bin/syncline");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    for options in [&[][..], &["--remove"]] {
+        let mut command = program();
+        command.args(["setup", "--helpers", "sbin", "--prefix", "."]).args(options).current_dir(place.path());
+        let answer = run(command);
+        assert_eq!(answer.code, if options.is_empty() { 1 } else { 0 }, "{answer:?}");
+    }
+    assert!(fifo.symlink_metadata().is_ok());
 }
 
 /// Runs the demo in a folder of its own, which must be empty afterwards.

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 
 /// The handwritten page. (Through a link: this crate is published with its own folder only.)
 const BOOK: &str = include_str!("../../syncline.1");
+/// The start of the page of each command.
+pub const MADE: &str = ".\\\" Made of the program's definitions";
 /// The names of the handwritten page's sections that belong to one command.
 const SECTIONS: [(&str, &str); 4] = [
     ("mount", "MOUNT OPTIONS"),
@@ -123,7 +125,7 @@ fn page(command: &Command) -> String {
     let words = bin_name.strip_prefix("syncline ").unwrap_or_default();
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
-    let mut text = String::from(".\\\" Made of the program's definitions and of syncline.1 by 'just man'.\n");
+    let mut text = format!("{MADE} and of syncline.1 by 'just man'.\n");
     let title = name.to_uppercase().replace('-', "\\-");
     let _ = writeln!(text, ".TH {title} 1 \"2026\" \"Syncline {version}\" \"User Commands\"");
     let _ = writeln!(text, ".SH NAME\n{} \\- {}", name.replace('-', "\\-"), escaped(&about));

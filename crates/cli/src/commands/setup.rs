@@ -22,6 +22,9 @@ const HELPERS: [&str; 8] = [
     "mkfs.syncline",
 ];
 
+/// Where the pages of the manual go, below the prefix.
+const PAGES: &str = "share/man/man1";
+
 /// Arguments of `setup`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -38,18 +41,22 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome {
-    let prefix = std::path::absolute(&args.prefix)?;
+    let (prefix, helpers) = (std::path::absolute(&args.prefix)?, std::path::absolute(&args.helpers)?);
     let program = prefix.join("bin/syncline");
-    let links = HELPERS.map(|name| args.helpers.join(name));
+    let links = HELPERS.map(|name| helpers.join(name));
     let texts = texts(&prefix);
+    let former = former_pages(&prefix.join(PAGES), &texts);
     let files = || texts.iter().map(|(path, _)| path).chain([&program]);
     let is_own = |link: &Path| fs::read_link(link).is_ok_and(|target| target == program);
     if args.remove {
-        let own = files().filter(|file| is_of_syncline(file)).chain(links.iter().filter(|link| is_own(link)));
-        let own: Vec<&PathBuf> = own.collect();
-        own.iter().try_for_each(|path| fs::remove_file(path).map_err(|error| refused(error, path)))?;
+        // A setup that was interrupted leaves the second name.
+        let names = |path: &PathBuf| [path.clone(), beside(path)];
+        let own = files().flat_map(names).filter(|file| is_of_syncline(file));
+        let own = own.chain(links.iter().flat_map(names).filter(|link| is_own(link))).chain(former);
+        let own: Vec<PathBuf> = own.collect();
+        remove(&own)?;
         match own.len() {
-            0 => say!("nothing of Syncline is below {} and {}", prefix.display(), args.helpers.display()),
+            0 => say!("nothing of Syncline is below {} and {}", prefix.display(), helpers.display()),
             files => say!("removed {}", several(files as u64, "file", "files")),
         }
         return Ok(ExitCode::SUCCESS);
@@ -72,10 +79,11 @@ pub fn run(args: &Args) -> Outcome {
     for (path, text) in &texts {
         put(path, text, 0o644)?;
     }
+    remove(&former)?;
     say!(
         "installed {}, its manual and completions, and helpers of mount(8) in {}",
         program.display(),
-        args.helpers.display()
+        helpers.display()
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -84,7 +92,20 @@ pub fn run(args: &Args) -> Outcome {
 /// and a completion all have the program's name in them.
 fn is_of_syncline(file: &Path) -> bool {
     const NAME: &[u8] = b"syncline";
-    fs::read(file).is_ok_and(|contents| contents.windows(NAME.len()).any(|some| some == NAME))
+    // Reading a FIFO would wait for its other end.
+    file.is_file()
+        && fs::read(file).is_ok_and(|contents| contents.windows(NAME.len()).any(|some| some == NAME))
+}
+
+/// The pages of commands that an earlier version had.
+fn former_pages(folder: &Path, texts: &[(PathBuf, Vec<u8>)]) -> Vec<PathBuf> {
+    let found = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_page = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("syncline-") && name.ends_with(".1"))
+            && fs::read(path).is_ok_and(|text| text.starts_with(manual::MADE.as_bytes()))
+    };
+    found.filter(|path| texts.iter().all(|(current, _)| current != path) && is_page(path)).collect()
 }
 
 /// The manual and completions, each with its place.
@@ -96,7 +117,7 @@ fn texts(prefix: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         (Shell::Fish, "fish/vendor_completions.d/syncline.fish"),
     ];
     let pages = manual::pages().into_iter();
-    let pages = pages.map(|(name, text)| (share.join("man/man1").join(name), text.into_bytes()));
+    let pages = pages.map(|(name, text)| (prefix.join(PAGES).join(name), text.into_bytes()));
     pages.chain(shells.map(|(shell, place)| (share.join(place), completions::script(shell)))).collect()
 }
 
@@ -109,11 +130,20 @@ fn put(path: &Path, contents: &[u8], mode: u32) -> Result<(), Failure> {
     })
 }
 
+fn remove(paths: &[PathBuf]) -> Result<(), Failure> {
+    paths.iter().try_for_each(|path| fs::remove_file(path).map_err(|error| refused(error, path)))
+}
+
+/// The name of a file while it is written.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
 /// Has `make` write a new file, and gives it the name `path`.
 fn in_place_of(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), Failure> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
+    let new = beside(path);
     let written = make_folders(path.parent().unwrap_or(Path::new("/")))
         .and_then(|()| fs::remove_file(&new).or_else(unless_missing))
         .and_then(|()| make(&new))
