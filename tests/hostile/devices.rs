@@ -4,7 +4,7 @@ use crate::skip_if;
 use crate::support::{Loop, Mount, Place, Tmpfs, no_fuse, not_root, program, run, syncline, tool};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -237,6 +237,32 @@ fn a_sparse_image_of_a_size_that_is_refused_changes_nothing() {
         run(command).fails(2, &["at most 256 TiB", "choose a smaller --size"]);
     }
     assert!(fs::read(place.image()).unwrap() == before && !new.exists());
+}
+
+/// The length of an existing file is the size of its image.
+#[test]
+fn a_file_whose_length_is_no_size_of_an_image_is_not_emptied() {
+    skip_if!(not_root());
+    let place = Place::new();
+    // Most filesystems have no files of such lengths.
+    let Some(tmpfs) = Tmpfs::new(place.directory("long"), "24m") else {
+        return eprintln!("skipped: no tmpfs can be mounted here");
+    };
+    let file = tmpfs.path.join("file");
+    for (length, said) in
+        [(1 << 20, ["at least 16 MiB", "larger --size"]), (257 << 40, ["at most 256 TiB", "smaller --size"])]
+    {
+        fs::write(&file, "contents").unwrap();
+        fs::File::options().write(true).open(&file).unwrap().set_len(length).unwrap();
+        for options in [&["--force"][..], &["--force", "--sparse"]] {
+            let mut command = program();
+            command.arg("mkfs").arg(&file).args(options);
+            run(command).fails(2, &said);
+        }
+        let mut start = [0; 8];
+        fs::File::open(&file).unwrap().read_exact(&mut start).unwrap();
+        assert_eq!(&start, b"contents");
+    }
 }
 
 #[test]

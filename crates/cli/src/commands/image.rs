@@ -218,6 +218,19 @@ fn refuse_used(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Refuses a size that no filesystem can have, before anything is overwritten.
+fn require_size(size_bytes: Option<u64>) -> Result<(), Failure> {
+    match size_bytes {
+        Some(size) if size > MAX_BLOCKS * BLOCK_BYTES as u64 => {
+            Err(Failure::usage("an image has at most 256 TiB").next("choose a smaller --size"))
+        }
+        Some(size) if (BLOCK_BYTES as u64..LEAST_BYTES).contains(&size) => {
+            Err(Failure::usage("an image has at least 16 MiB").next("choose a larger --size"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Creates a filesystem at a path, from start to end. Nobody else can have it until the device is
 /// dropped.
 pub fn make(
@@ -228,9 +241,9 @@ pub fn make(
     how: &How,
     options: &FormatOptions,
 ) -> Result<Image, Failure> {
-    if size_bytes.is_some_and(|size| size > MAX_BLOCKS * BLOCK_BYTES as u64) {
-        return Err(Failure::usage("an image has at most 256 TiB").next("choose a smaller --size"));
-    }
+    // Unless a size is given, it is the length of the file that is overwritten.
+    let present = || path.metadata().ok().filter(|file| force && file.is_file()).map(|file| file.len());
+    require_size(size_bytes.or_else(present))?;
     let image = create(path, size_bytes, force, shared, how)?;
     // Also where its storage asks for the lease without being told.
     let options = options.clone().shared(image.has_lease());
