@@ -209,7 +209,8 @@ const DEVICE_FAILED: &str = "the device failed: see the kernel's log ('dmesg'), 
 const DAEMON_TELLS: &str = "the device failed, the host of the image file is full, or something is damaged: \
      the daemon's messages tell which (syslog, the journal, or '-o log=FILE')";
 
-/// The next step for an image without room for a stream.
+/// The next steps for an image without room, and for one without room for a stream.
+const DELETE_SOMETHING: &str = "delete something, or enlarge it with 'syncline resize'";
 const MAKE_ROOM: &str = "enlarge the image with 'syncline resize', or delete snapshots there";
 
 /// True for the errors of a device that is there and fails, or has just gone.
@@ -308,9 +309,7 @@ impl From<StoreError> for Failure {
             StoreError::Device(error) => error.into(),
             StoreError::Corrupt { .. } => Self::of(Cause::Damaged, error)
                 .next("'syncline check' lists all damage; mount with -o ro to save the readable files"),
-            StoreError::NoSpace => {
-                Self::of(Cause::NoSpace, error).next("delete something, or enlarge it with 'syncline resize'")
-            }
+            StoreError::NoSpace => Self::of(Cause::NoSpace, error).next(DELETE_SOMETHING),
             StoreError::ReadOnly { .. } => Self::of(Cause::Other, error),
             StoreError::KeepsRoom => Self::of(Cause::Other, error)
                 .next("'syncline trim --punch' gives free blocks back to its host"),
@@ -505,6 +504,9 @@ impl From<ControlError> for Failure {
             ControlError::Failed { ref source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                 Self::of(Cause::Permission, error)
                     .next("mount it for writing; if it was, 'syncline stats' says why it turned read-only")
+            }
+            ControlError::Failed { ref source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                Self::of(Cause::NoSpace, error).next(DELETE_SOMETHING)
             }
             // Where opening a file is a request, that fails already.
             ControlError::Open { ref source, ref path } | ControlError::Failed { ref source, ref path }

@@ -104,3 +104,17 @@ pub fn roll_back(args: &RollbackArgs) -> Outcome {
     Filesystem::roll_back(&args.image, &args.name).map_err(about)?;
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same as for an image that is not mounted.
+    #[test]
+    fn a_mount_without_room_for_a_snapshot_says_so() {
+        let source = std::io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error()).into();
+        let failure = refused(ControlError::Failed { path: "mnt".into(), source }, "monday");
+        assert_eq!(failure.code(), Cause::NoSpace as u8);
+        assert!(failure.to_string().ends_with("enlarge it with 'syncline resize'"), "{failure}");
+    }
+}
