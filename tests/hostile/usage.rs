@@ -104,13 +104,18 @@ fn a_word_that_is_no_command_here_gets_a_tip() {
     let place = Place::with_image("16MiB");
     let image = place.image();
     let image = image.to_str().unwrap();
-    for (typed, tip) in [
-        (vec!["df"], "syncline info IMAGE".to_owned()),
-        (vec!["bench", "k5", "--quick"], "syncline-lab bench".to_owned()),
-        (vec!["snapshot", image, "monday"], format!("syncline snapshot create {image} NAME")),
+    for (code, typed, tip) in [
+        (2, vec!["df"], "syncline info IMAGE".to_owned()),
+        (2, vec!["snapshot", image, "monday"], format!("syncline snapshot create {image} NAME")),
+        (2, vec!["bench", "k5", "--quick"], "syncline-lab bench".to_owned()),
+        // Commands and options of earlier versions.
+        (2, vec!["archive", "tar", image, "monday"], "syncline run IMAGE -- tar".to_owned()),
+        (2, vec!["dedupe", "-r", "mnt"], "cp --reflink=auto".to_owned()),
+        (16, vec!["check", image, "--repair", "--undo", "file"], "copy the image".to_owned()),
+        (16, vec!["check", image, "--take-back=file"], "copy the image".to_owned()),
     ] {
         let answer = syncline(&typed);
-        assert_eq!(answer.code, 2, "{answer:?}");
+        assert_eq!(answer.code, code, "{answer:?}");
         assert!(answer.err.contains(&tip) && !answer.err.contains("defragment"), "{answer:?}");
     }
 }

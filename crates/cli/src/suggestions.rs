@@ -5,8 +5,8 @@ use clap::Command;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Commands of other programs, and what to type instead.
-const ELSEWHERE: [(&str, &str); 4] = [
+/// Commands and options of other programs or of earlier versions, and what to type here.
+const ELSEWHERE: [(&str, &str); 8] = [
     (
         "bench",
         "'syncline-lab bench' measures; 'cargo install --path lab/cli' in Syncline's sources installs it",
@@ -14,15 +14,26 @@ const ELSEWHERE: [(&str, &str); 4] = [
     ("df", "'df' shows the space of mounts, 'syncline info IMAGE' that of an image"),
     ("ps", "'syncline status' shows all mounts of this machine"),
     ("rollback", "'syncline snapshot rollback IMAGE NAME' makes a snapshot the filesystem"),
+    (
+        "archive",
+        "'syncline run IMAGE -- tar ...' makes and unpacks archives; add -o snapshot=NAME for a snapshot",
+    ),
+    ("dedupe", "'cp --reflink=auto' and 'syncline clone' share data when it is copied"),
+    ("--undo", COPY_FIRST),
+    ("--take-back", COPY_FIRST),
 ];
+/// What to do instead of keeping an undo file.
+const COPY_FIRST: &str = "copy the image before a repair: 'cp --sparse=always IMAGE COPY'";
 
 /// Replaces the suggestions of an error by helpful ones.
 pub fn mend(error: &mut clap::Error, definition: &Command) {
     leave_out_hidden(error, definition);
-    if error.kind() != ErrorKind::InvalidSubcommand {
-        return;
-    }
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return };
+    let kind = match error.kind() {
+        ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
+        ErrorKind::UnknownArgument => ContextKind::InvalidArg,
+        _ => return,
+    };
+    let Some(ContextValue::String(word)) = error.get(kind) else { return };
     let tip = match ELSEWHERE.iter().find(|(name, _)| name == word) {
         Some((_, tip)) => (*tip).to_owned(),
         None if is_of_snapshots(error) && std::path::Path::new(word).exists() => {
@@ -32,6 +43,7 @@ pub fn mend(error: &mut clap::Error, definition: &Command) {
     };
     // A word that merely looks similar was not meant.
     error.remove(ContextKind::SuggestedSubcommand);
+    error.remove(ContextKind::SuggestedArg);
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use syncline_fs::types::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The requests about a file's blocks.
+/// The requests about a file's blocks. (0x59 and 0x5a were for deduplication, and stay unused.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum BlocksCommand {

@@ -10,8 +10,8 @@
 //!
 //! [`sync_files`] and [`order_files`] are ioctls of their own, for everybody: fsync2 and fbarrier.
 //! So are [`durability`] for everybody and [`set_durability`] for the file's owner and root, and
-//! those about a file's blocks: [`usage`] and [`fragments`] for everybody, [`blocks`],
-//! [`defragment`] for the owner of the files and root.
+//! those about a file's blocks: [`usage`] and [`fragments`] for everybody, [`defragment`] for the
+//! owner of the file and root.
 
 pub(crate) mod blocks;
 mod client;
