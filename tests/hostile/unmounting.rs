@@ -44,6 +44,23 @@ fn a_device_that_fails_altogether_is_told_of() {
     mount.unmount().ok();
 }
 
+/// Another `umount` of the same mount comes first.
+#[test]
+fn a_mount_that_another_unmounts_meanwhile_is_missing() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let place = Place::with_image("16MiB");
+    let mount = place.mount("mount");
+    let tools = place.directory("tools");
+    let script = "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\numount \"$@\"\nexec umount \"$@\"\n";
+    fs::write(tools.join("umount"), script).unwrap();
+    fs::set_permissions(tools.join("umount"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let mut command = program();
+    command.arg("umount").arg(&mount.path).env("PATH", path);
+    run(command).fails(6, &["no Syncline filesystem is mounted at"]);
+}
+
 /// The daemon is gone: nobody can say which changes were under way.
 #[test]
 fn a_daemon_that_was_killed_before_is_told_of() {

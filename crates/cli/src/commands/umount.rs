@@ -275,7 +275,8 @@ fn unmount(directory: &Path, patience: Duration, when: Detach) -> Result<(), Fai
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         // The message contains the directory, which may have any name.
         if !said.replace(&*directory.to_string_lossy(), "").contains("busy") {
-            return Err(refused(said));
+            // Another umount may have come first.
+            return Err(require_mounted(directory).err().unwrap_or_else(|| refused(said)));
         }
         if started.elapsed() > BUSY_PATIENCE {
             let text = format!("{} is in use", directory.display());
