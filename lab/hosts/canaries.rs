@@ -36,7 +36,7 @@ fn writes_without_a_look_at_the_lease() {
 #[test]
 #[ignore = "just hosts-canaries"]
 fn a_reconnect_that_writes_nothing_again() {
-    found("canaries::a_reconnect_that_writes_nothing_again", Kind::Nbd, "nbd-no-replay");
+    found("canaries::a_reconnect_that_writes_nothing_again", Kind::Nbd, "nbd-forget-kept");
 }
 
 #[test]

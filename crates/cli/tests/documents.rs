@@ -279,17 +279,6 @@ fn no_table_is_cut_by_a_blank_line() {
     }
 }
 
-#[test]
-fn the_list_of_canaries_is_the_codes() {
-    let list = fs::read_to_string(root().join("docs/TESTING.md")).unwrap();
-    let missing: Vec<String> = syncline_store::Canary::ALL
-        .into_iter()
-        .map(|canary| canary.name())
-        .filter(|name| !list.contains(name.as_str()))
-        .collect();
-    assert!(missing.is_empty(), "{missing:?}");
-}
-
 /// The crates in these folders, and the ones that each needs: in its program, or also for its tests.
 /// A dependency of tests without a version is none for crates.io.
 fn crates(folders: Vec<PathBuf>, for_tests: bool) -> BTreeMap<String, BTreeSet<String>> {

@@ -1,7 +1,7 @@
 //! Rules that a test breaks on purpose, in programs built with the feature `canaries` only: the
 //! two-host search (`lab/hosts`) must find each.
 //!
-//! `SYNCLINE_NETWORK_CANARY` names the rule. A name that is not known ends the program, so that no
+//! `SYNCLINE_NETWORK_CANARY` names the rule, as in `nbd-forget-kept`. A name that is not known ends the program, so that no
 //! search runs for nothing.
 
 use syncline_lease::{LeaseOptions, lab};
@@ -17,18 +17,18 @@ enum Broken {
 
 fn broken() -> Option<Broken> {
     let name = std::env::var("SYNCLINE_NETWORK_CANARY").ok()?;
-    Some(match name.as_str() {
-        "lease-unchecked" => Broken::Lease(lab::Canary::Unchecked),
-        "lease-answer-unchecked" => Broken::Lease(lab::Canary::AnswerUnchecked),
-        "lease-write-unchecked" => Broken::Lease(lab::Canary::WriteUnchecked),
-        "nbd-no-replay" => Broken::Nbd(NbdCanary::ForgetKept),
-        "rbd-automatic-lock" => Broken::Rbd(RbdCanary::AutomaticLock),
-        "rbd-unfenced" => Broken::Rbd(RbdCanary::Unfenced),
-        name => {
-            eprintln!("syncline: SYNCLINE_NETWORK_CANARY={name}: no such canary");
-            std::process::exit(2)
-        }
-    })
+    let (part, rule) = name.split_once('-').unwrap_or((&name, ""));
+    let found = match part {
+        "lease" => rule.parse().map(Broken::Lease),
+        "nbd" => rule.parse().map(Broken::Nbd),
+        "rbd" => rule.parse().map(Broken::Rbd),
+        _ => Err("it begins with lease-, nbd- or rbd-".to_owned()),
+    };
+    let exit = |error| {
+        eprintln!("syncline: SYNCLINE_NETWORK_CANARY={name}: {error}");
+        std::process::exit(2)
+    };
+    Some(found.unwrap_or_else(exit))
 }
 
 pub(crate) fn lease(options: LeaseOptions) -> LeaseOptions {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 use syncline_schedules::{Search, store};
+use syncline_sim::searches::{self, found_by};
 use syncline_store::Canary;
 
 #[test]
@@ -35,22 +36,7 @@ fn store_for_a_long_time() {
 #[test]
 fn broken_rules_of_the_store_are_found() {
     store::prepare();
-    for canary in [
-        Canary::SkipFlush,
-        Canary::FlushEarly,
-        Canary::ThroughEarly,
-        Canary::ReuseEarly,
-        Canary::SplitTransaction,
-        Canary::LogStartsLate,
-        Canary::SuperblockEarly,
-        Canary::LateJoiner,
-        Canary::RedeemFailedFlush,
-        Canary::IgnoreFailedWrite,
-        Canary::ReleaseAfterFailure,
-        Canary::ForgetSnapshot,
-        Canary::DiscardEarly,
-        Canary::SealAfterSuperblock,
-    ] {
+    for canary in found_by(searches::Search::StoreSchedules) {
         look_for(canary, Search { count: 5000, ..Search::from_seed(1) });
     }
 }
@@ -85,9 +71,6 @@ fn suited_to(rule: Canary, canary: Option<Canary>) -> impl FnOnce(store::Setup) 
             Canary::LateRetry => store::Setup { narrow: true, faulty: true, steps: 8, ..setup },
             Canary::SealAfterSuperblock => {
                 store::Setup { narrow: false, cramped: true, faulty: true, patient: false, ..setup }
-            }
-            Canary::IgnoreFailedWrite | Canary::RedeemFailedFlush | Canary::ReleaseAfterFailure => {
-                store::Setup { faulty: true, ..setup }
             }
             _ => setup,
         }

@@ -22,6 +22,7 @@ mod reduce;
 pub mod rest;
 pub mod rot;
 mod script;
+pub mod searches;
 mod snapshots;
 mod store;
 mod through;

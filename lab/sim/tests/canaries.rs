@@ -1,4 +1,4 @@
-//! Every rule that can be broken on purpose is detected by the search that finds nothing otherwise.
+//! Every rule that can be broken on purpose is detected by its search, which finds nothing otherwise.
 //!
 //! `cargo test -p syncline-sim --test laboratory canaries:: -- --nocapture` prints the number of
 //! seeds for each; `SYNCLINE_CANARY=<name>` looks for only one.
@@ -7,85 +7,24 @@ use crate::support::{one_at_a_time, search, silently};
 use std::time::Instant;
 use syncline_sim::lab::{Load, Plan, Subject, run_seed};
 use syncline_sim::rot::LogLife;
+use syncline_sim::searches::{Search, search_for};
 use syncline_sim::{FsSubject, StoreSubject};
 use syncline_store::Canary;
 
-/// The subject of the search.
-#[derive(Clone, Copy, Debug)]
-enum Engine {
-    Store,
-    Fs,
-    Everything,
-    Growing,
-    /// Files of which pages are written.
-    Pages,
-    /// A log of which each block is rotted.
-    Rot,
-}
-
-/// Where a canary shows, with or without faults, and within how many seeds.
-fn place(canary: Canary) -> Option<(Engine, bool, u64)> {
+/// Within how many seeds a canary shows, and whether it needs a failing device.
+fn seeds(canary: Canary) -> (u64, bool) {
     use Canary::*;
-    Some(match canary {
-        SkipFlush => (Engine::Store, false, 50),
-        FlushEarly => (Engine::Store, false, 100),
-        ThroughEarly => (Engine::Store, false, 100),
-        SkipDataVerification => (Engine::Store, false, 100),
-        ReuseEarly => (Engine::Store, false, 400),
-        UnchainedBatch => (Engine::Store, false, 400),
-        StaleEpoch => (Engine::Store, false, 100),
-        UncheckedPayload => (Engine::Store, false, 100),
-        SplitTransaction => (Engine::Fs, false, 50),
-        LogStartsLate => (Engine::Store, false, 50),
-        SuperblockEarly => (Engine::Store, false, 100),
-        NoReserve => (Engine::Everything, false, 200),
-        LateJoiner => (Engine::Store, false, 100),
-        RedeemFailedFlush => (Engine::Store, true, 200),
-        IgnoreFailedWrite => (Engine::Store, true, 200),
-        ReleaseAfterFailure => (Engine::Fs, true, 600),
-        UncheckedReads => (Engine::Store, true, 100),
-        RenameWithoutData => (Engine::Fs, false, 50),
-        LinkWithoutData => (Engine::Fs, false, 50),
-        SizeAhead => (Engine::Fs, false, 50),
-        SizeBehind => (Engine::Fs, false, 50),
-        OrphanNotListed => (Engine::Fs, false, 50),
-        LinkedOrphanStays => (Engine::Fs, false, 50),
-        OverlookWriteback => (Engine::Fs, false, 400),
-        OverlookName => (Engine::Fs, false, 400),
-        ShareWithoutCount => (Engine::Fs, false, 50),
-        CountInOwnTransaction => (Engine::Fs, false, 200),
-        ForgetSnapshot => (Engine::Store, false, 100),
-        DropSnapshotEarly => (Engine::Store, false, 600),
-        DiscardEarly => (Engine::Store, false, 50),
-        SnapshotWithoutData => (Engine::Everything, false, 100),
-        SnapshotOfTwoMoments => (Engine::Everything, false, 200),
-        OverlookUsage => (Engine::Everything, false, 50),
-        GrowEarly => (Engine::Growing, false, 100),
-        LeadOnce => (Engine::Rot, false, 10),
-        IdleSegment => (Engine::Store, false, 100),
-        UnboundedPending => (Engine::Store, false, 100),
-        // Found by the search over schedules and by tests of the store: each needs a thread that
-        // stops, or a device operation that ends, at one exact moment.
-        LateRetry | SealAfterSuperblock => return None,
-        // Likewise: a block must be rewritten while it is on its way to a place.
-        PlaceStale | ForgetRecalled => return None,
-        // A life that fills the image and frees every second file shows it at once (`full`); a slow
-        // device, after 128 seeds.
-        ScatteredRoom => return None,
-        // Found by the search for damage by repairs, in images with a wrong space map.
-        MapToRead => return None,
-        OrderedWithoutOrder => (Engine::Everything, false, 100),
-        AtomicWriteLeaks => (Engine::Everything, false, 100),
-        SpillUncovered => (Engine::Everything, false, 400),
-        TransactionTorn => (Engine::Fs, false, 100),
-        PageCut => (Engine::Pages, false, 50),
-        // Found by small worlds in which time passes.
-        PromiseForgotten => return None,
-        // Found by lives of streams that are cut off.
-        PartAhead => return None,
-        // Found by random programs on a mount.
-        StaleSize | StaleListing => return None,
-    })
+    match canary {
+        LeadOnce => (10, false),
+        SplitTransaction | RenameWithoutData | LinkedOrphanStays | ShareWithoutCount | SizeAhead
+        | SizeBehind | SkipFlush | DiscardEarly | OverlookUsage | PageCut => (50, false),
+        NoReserve | SnapshotOfTwoMoments => (200, false),
+        ReuseEarly | UnchainedBatch | OverlookWriteback | SpillUncovered => (400, false),
+        DropSnapshotEarly => (600, false),
+        RedeemFailedFlush | IgnoreFailedWrite => (200, true),
+        ReleaseAfterFailure => (600, true),
+        _ => (100, false),
+    }
 }
 
 /// The seed at which the search begins, so that it ends soon: shortly before the one that last showed
@@ -125,7 +64,7 @@ fn plan(canary: Canary, faults: bool, through: bool) -> Plan {
 /// True if the broken step is done differently on a device without write-through.
 fn depends_on_the_device(canary: Canary) -> bool {
     use Canary::*;
-    matches!(canary, SkipFlush | FlushEarly | LateJoiner | RedeemFailedFlush | IgnoreFailedWrite)
+    matches!(canary, SkipFlush | FlushEarly | RedeemFailedFlush | IgnoreFailedWrite)
 }
 
 /// Searches on devices with write-through, which most are, and on others.
@@ -171,14 +110,15 @@ fn each_is_found() {
     let wanted = |canary: &Canary| only.as_ref().is_none_or(|only| *only == canary.name());
     silently(|| {
         for canary in Canary::ALL.into_iter().filter(wanted) {
-            let Some((engine, faults, seeds)) = place(canary) else { continue };
-            match engine {
-                Engine::Store => look(&StoreSubject, canary, faults, seeds),
-                Engine::Fs => look(&FsSubject::PLAIN, canary, faults, seeds),
-                Engine::Everything => look(&FsSubject::EVERYTHING, canary, faults, seeds),
-                Engine::Growing => one_at_a_time(|| look(&FsSubject::GROWING, canary, faults, seeds)),
-                Engine::Pages => look(&FsSubject::PAGES, canary, faults, seeds),
-                Engine::Rot => look_in_rot(canary, seeds),
+            let (seeds, faults) = seeds(canary);
+            match search_for(canary) {
+                Search::Store => look(&StoreSubject, canary, faults, seeds),
+                Search::Files => look(&FsSubject::PLAIN, canary, faults, seeds),
+                Search::Everything => look(&FsSubject::EVERYTHING, canary, faults, seeds),
+                Search::Growing => one_at_a_time(|| look(&FsSubject::GROWING, canary, faults, seeds)),
+                Search::Pages => look(&FsSubject::PAGES, canary, faults, seeds),
+                Search::Log => look_in_rot(canary, seeds),
+                _ => {}
             }
         }
     });

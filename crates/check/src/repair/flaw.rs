@@ -2,45 +2,34 @@
 //!
 //! Part of every build, like the store's canaries: the tested code is the shipped code.
 
-/// A deliberately broken rule. For a flaw in the plan, the verification that would catch it before
-/// writing is skipped as well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[doc(hidden)]
-pub enum Flaw {
-    /// Treat the first item of an object as the only candidate for its inode item.
-    FirstItemOnly,
-    /// Let an extent stay on the blocks of the table of snapshots.
-    TableUnguarded,
-    /// Remove the remaining half of a logged block.
-    HalvesGoAway,
-    /// Write each pass to the image before the whole plan is known.
-    WriteAsItGoes,
-    /// Write the superblock before the structures that it points to.
-    SwitchEarly,
-    /// Give up everything below a lost inner node.
-    InnerNodesGoAway,
-    /// Leave holes where extents were lost.
-    LostBecomesZeros,
-    /// Call the image clean without checking it again.
-    Unchecked,
-    /// Leave quotas to a second pass. This breaks no rule: it forces a repair that needs two
-    /// passes.
-    QuotasLater,
+syncline_rules::rules! {
+    /// A deliberately broken rule. For a flaw in the plan, the verification that would catch it before
+    /// writing is skipped as well.
+    #[doc(hidden)]
+    pub enum Flaw {
+        /// Treat the first item of an object as the only candidate for its inode item.
+        FirstItemOnly,
+        /// Let an extent stay on the blocks of the table of snapshots.
+        TableUnguarded,
+        /// Remove the remaining half of a logged block.
+        HalvesGoAway,
+        /// Write each pass to the image before the whole plan is known.
+        WriteAsItGoes,
+        /// Write the superblock before the structures that it points to.
+        SwitchEarly,
+        /// Give up everything below a lost inner node.
+        InnerNodesGoAway,
+        /// Leave holes where extents were lost.
+        LostBecomesZeros,
+        /// Call the image clean without checking it again.
+        Unchecked,
+        /// Leave quotas to a second pass. This breaks no rule: it forces a repair that needs two
+        /// passes.
+        QuotasLater,
+    }
 }
 
 impl Flaw {
-    /// All flaws that break a rule.
-    pub const ALL: [Self; 8] = [
-        Self::FirstItemOnly,
-        Self::TableUnguarded,
-        Self::HalvesGoAway,
-        Self::WriteAsItGoes,
-        Self::SwitchEarly,
-        Self::InnerNodesGoAway,
-        Self::LostBecomesZeros,
-        Self::Unchecked,
-    ];
-
     /// True if the result is written without verification.
     pub(crate) fn skips_verification(self) -> bool {
         // Verification would not catch these others: their result is consistent, and only a

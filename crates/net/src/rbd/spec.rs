@@ -90,12 +90,13 @@ impl Default for RbdOptions {
     }
 }
 
-/// A deliberately broken rule: the tests must notice.
-#[doc(hidden)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Canary {
-    /// Leave the lock to librbd, which takes it before a write and hands it over when asked.
-    AutomaticLock,
-    /// Break a former holder's lock without keeping him from writing.
-    Unfenced,
+syncline_rules::rules! {
+    /// A deliberately broken rule: the tests must notice.
+    #[doc(hidden)]
+    pub enum Canary {
+        /// Leave the lock to librbd, which takes it before a write and hands it over when asked.
+        AutomaticLock,
+        /// Break a former holder's lock without keeping him from writing.
+        Unfenced,
+    }
 }

@@ -11,7 +11,7 @@ mod shared;
 use shared::setup::Setup;
 use std::time::Duration;
 use syncline_schedules::Search;
-use syncline_store::Canary;
+use syncline_sim::searches::{self, found_by};
 
 #[test]
 fn a_seed_is_one_life() {
@@ -37,32 +37,12 @@ fn files_for_a_long_time() {
     Search::from_environment().run_on_all_cpus(|control| life::live(control, |setup| setup));
 }
 
-/// The rules whose breach the search with threads and the meetings are shown to detect.
+/// Rules whose breach needs an operation at one exact moment.
 #[test]
 fn broken_rules_of_the_filesystem_are_found() {
-    // A breach that any order of some operations reveals takes lives with more operations.
-    for (canary, steps) in [
-        (Canary::SkipFlush, 3),
-        (Canary::ShareWithoutCount, 40),
-        (Canary::LinkedOrphanStays, 40),
-        (Canary::OverlookUsage, 40),
-        (Canary::OverlookWriteback, 3),
-        (Canary::RenameWithoutData, 3),
-        (Canary::SnapshotWithoutData, 3),
-        (Canary::SizeBehind, 3),
-        (Canary::PlaceStale, 40),
-    ] {
+    for canary in found_by(searches::Search::FileSchedules) {
         let search = Search { count: 5000, ..Search::from_seed(1) };
-        let quotas = canary == Canary::OverlookUsage;
-        let suited = move |canary| {
-            move |setup: Setup| Setup {
-                canary,
-                steps,
-                quotas: quotas || setup.quotas,
-                node_bytes: 16384,
-                ..setup
-            }
-        };
+        let suited = move |canary| move |setup: Setup| Setup { canary, steps: 40, node_bytes: 16384, ..setup };
         let found = search.run(move |control| life::live(control, suited(Some(canary))));
         println!("{canary}: {found}");
         let violation = found.violations.first().unwrap_or_else(|| panic!("{canary} was not found"));
