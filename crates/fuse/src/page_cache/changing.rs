@@ -5,6 +5,7 @@ use super::{PAGE_BYTES, PageCache, Pages};
 use crate::done::over;
 use bytes::Bytes;
 use futures_lite::future::or;
+use std::iter;
 use std::ops::Range;
 use std::time::Duration;
 use syncline_fs::FsError;
@@ -111,7 +112,7 @@ impl<'a> Pages<'a> {
             return;
         }
         let start = size - size % PAGE_BYTES;
-        let page = vec![start..start + PAGE_BYTES];
+        let page = iter::once(start..start + PAGE_BYTES).collect();
         let gone = async {
             if !is_held {
                 cache.letting_go.let_go(ino, page).await;
