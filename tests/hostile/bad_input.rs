@@ -113,8 +113,8 @@ const REFUSED: &str = "
     11 | receive image -i text                     | no stream; syncline send
     11 | receive image -i zero                     | no byte of a stream; sender
     11 | receive image --resume -i zero            | no byte of a stream; sender
-    1  | receive image --token                     | nothing is kept; without --resume
-    1  | receive image --abandon                   | nothing is kept; nothing to abandon
+    1  | receive image --token                     | no part of a stream is saved; without --resume
+    1  | receive image --abandon                   | no part of a stream is saved; nothing to abandon
     1  | snapshot rollback image none              | image; there is no snapshot; snapshot list
     1  | snapshot mount image none empty           | there is no snapshot; snapshot list
     1  | path image 999                            | there is no inode 999
@@ -153,7 +153,7 @@ const REFUSED_MOUNTED: &str = "
     3  | snapshot create used name                 | used is in use; unmount
     3  | receive used -i text                      | used is in use; unmount
     11 | receive mount -i text                     | no stream; syncline send
-    1  | receive mount --token                     | nothing is kept; without --resume
+    1  | receive mount --token                     | no part of a stream is saved; without --resume
     1  | send mount none                           | there is no snapshot; snapshot list
     3  | crashlab record used empty -- true        | used is in use; unmount
     3  | cp -a used: new                           | used is in use; IMAGE@SNAPSHOT:PATH
