@@ -108,7 +108,6 @@ trait Effect {
 /// The effects of a change to one file.
 #[derive(Default)]
 pub(in crate::data) struct Effects {
-    shares: shares::References,
     preallocation: preallocation::Preallocation,
     logged: logged::LoggedBlocks,
     blocks: blocks::Blocks,
@@ -120,9 +119,9 @@ pub(in crate::data) struct Effects {
 impl Effects {
     /// All effects, in order. Logged blocks that a truncation cuts off depend on the size before it. The
     /// quota depends on everything before it.
-    fn each(&mut self) -> [&mut dyn Effect; 7] {
-        let Self { shares, preallocation, logged, blocks, inline, size, quota } = self;
-        [shares, preallocation, logged, blocks, inline, size, quota]
+    fn each(&mut self) -> [&mut dyn Effect; 6] {
+        let Self { preallocation, logged, blocks, inline, size, quota } = self;
+        [preallocation, logged, blocks, inline, size, quota]
     }
 
     /// Puts the change of a file, its effects and its inode item into the transaction.
@@ -133,6 +132,7 @@ impl Effects {
     ) -> Result<(), FsError> {
         change.extents.put(change.inode.ino, commit.transaction());
         change.named.iter().for_each(|(write, part)| commit.transaction().name_data(write, *part));
+        shares::put(change, commit)?;
         let mut file = change.inode.state.lock();
         self.each().into_iter().for_each(|effect| effect.look(&file));
         self.each().into_iter().try_for_each(|effect| effect.put(change, &mut file, commit))?;
