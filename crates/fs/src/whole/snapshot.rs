@@ -11,8 +11,8 @@ const TRIES_MAX: u32 = 3;
 /// Dirty bytes that are submitted while everybody stands still: 64 blocks take half a millisecond
 /// even if each is an extent of its own.
 const LITTLE_BYTES: u64 = 256 << 10;
-/// How often everything is written back to come to so little. Writers may fill memory as fast as
-/// the device empties it.
+/// How often everything is written back to come to so little, while each time leaves less. Writers may
+/// fill memory as fast as the device empties it.
 const ROUNDS_MAX: u32 = 8;
 
 impl Filesystem {
@@ -47,11 +47,16 @@ impl Filesystem {
             return Ok(());
         }
         self.log_access_times().await?;
+        let mut before = u64::MAX;
         for _ in 0..ROUNDS_MAX {
             self.write_back().await?;
-            if self.data.queue.dirty_bytes() <= LITTLE_BYTES {
+            // The snapshot has to wait for this, and writers go on meanwhile.
+            self.store.checkpoint_over().await;
+            let dirty = self.data.queue.dirty_bytes();
+            if dirty <= LITTLE_BYTES || dirty > before / 4 * 3 {
                 break;
             }
+            before = dirty;
         }
         self.store.give_way();
         Ok(())

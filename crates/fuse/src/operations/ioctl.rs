@@ -16,6 +16,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use syncline_device::in_background;
+use syncline_fs::FsError;
 
 pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
@@ -111,14 +112,13 @@ async fn answer(
             require_owner(&asker)?;
             session.page_cache().take_over_known(session.fs()).await;
             let (fs, name) = (session.fs().clone(), name_in(&question, rest)?.to_owned());
-            // Its checkpoint would keep this thread from the writers' requests for too long.
-            let made = in_background(session.fs().spawner(), async move { fs.create_snapshot(&name).await });
-            made.await.ok_or(Refusal::Errno(libc::EIO))??;
+            apart(session, async move { fs.create_snapshot(&name).await.map(drop) }).await?;
             Ok(question.empty_answer())
         }
         Question::DeleteSnapshot => {
             require_owner(&asker)?;
-            session.fs().delete_snapshot(name_in(&question, rest)?).await?;
+            let (fs, name) = (session.fs().clone(), name_in(&question, rest)?.to_owned());
+            apart(session, async move { fs.delete_snapshot(&name).await }).await?;
             Ok(question.empty_answer())
         }
         Question::SetQuota => {
@@ -147,6 +147,16 @@ async fn answer(
             session.control().receive(&question, rest).map_err(Refusal::Errno)
         }
     }
+}
+
+/// Has the background do this work, whose checkpoint would keep this thread from other requests for
+/// too long.
+async fn apart(
+    session: &Session,
+    work: impl Future<Output = Result<(), FsError>> + Send + 'static,
+) -> Result<(), Refusal> {
+    let done = in_background(session.fs().spawner(), work).await;
+    Ok(done.ok_or(Refusal::Errno(libc::EIO))??)
 }
 
 /// The name that follows a question.
