@@ -32,12 +32,14 @@ impl Asked {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self) {
+    /// Asks the daemon. False if it still owes the answer to an earlier question: nobody waits for a
+    /// daemon that hangs more than once.
+    fn ask(&self) -> bool {
         let mut answer = self.answer();
         if let Some(late) = answer.as_ref() {
             // The answer to an earlier question describes an earlier moment.
             match late.try_recv() {
-                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Empty) => return false,
                 _ => *answer = None,
             }
         }
@@ -48,6 +50,7 @@ impl Asked {
         if asking.spawn(move || drop(sender.send(Sample::take(&directory)))).is_ok() {
             *answer = Some(receiver);
         }
+        true
     }
 
     /// The daemon's answer, if it comes in time.
@@ -64,7 +67,10 @@ impl Asked {
 
 /// Samples of all mounts at this moment.
 pub fn ask(mounts: &[Asked]) -> Vec<Mounted> {
-    mounts.iter().for_each(Asked::ask);
+    let asked: Vec<bool> = mounts.iter().map(Asked::ask).collect();
     let until = Instant::now() + PATIENCE;
-    mounts.iter().map(|asked| Mounted::new(&asked.directory, asked.sample(until))).collect()
+    let sample = |(mount, asked): (&Asked, bool)| {
+        Mounted::new(&mount.directory, asked.then(|| mount.sample(until)).flatten())
+    };
+    mounts.iter().zip(asked).map(sample).collect()
 }

@@ -2,9 +2,13 @@
 //! controls. A head may have 8 KiB and 64 fields and must arrive within seconds, bodies are not
 //! read, a connection serves one request and has a deadline, and the number of connections is
 //! limited: a new one then replaces the oldest.
+//!
+//! Making the text of the metrics may take seconds, while a daemon does not answer. Nobody is served
+//! meanwhile, so it is made once for all requests that have come by then.
 
 use httparse::{EMPTY_HEADER, Request, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -29,6 +33,12 @@ pub struct Server {
     content_type: &'static str,
     /// Makes the text of an answer. It may block.
     text: Box<dyn Fn() -> String>,
+}
+
+/// One look at all connections, whose requests for metrics get the same text.
+struct Pass<'a> {
+    server: &'a Server,
+    text: OnceCell<String>,
 }
 
 /// A client, and how far its request or the answer to it has come.
@@ -67,7 +77,8 @@ impl Server {
                 tracing::debug!("a connection could not be accepted: {error}");
                 std::thread::sleep(notice);
             }
-            connections.retain_mut(|connection| connection.goes_on(&self));
+            let pass = Pass { server: &self, text: OnceCell::new() };
+            connections.retain_mut(|connection| connection.goes_on(&pass));
         }
     }
 
@@ -84,7 +95,8 @@ impl Server {
     }
 
     fn accept(&self, connections: &mut VecDeque<Connection>) -> io::Result<()> {
-        loop {
+        // Those that come meanwhile wait for the next pass.
+        for _ in 0..CONNECTIONS_MAX {
             let stream = match self.listener.accept() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 accepted => accepted?.0,
@@ -96,8 +108,11 @@ impl Server {
             let (head, answer) = (Vec::new(), None);
             connections.push_back(Connection { stream, began: Instant::now(), head, answer });
         }
+        Ok(())
     }
+}
 
+impl Pass<'_> {
     /// The answer to a request with this head; `None` if the head goes on.
     fn answer(&self, head: &[u8]) -> Option<Vec<u8>> {
         let mut fields = [EMPTY_HEADER; FIELDS_MAX];
@@ -118,7 +133,10 @@ impl Server {
         };
         let path = request.path.and_then(|path| path.split('?').next()).unwrap_or_default();
         Some(match path {
-            "/metrics" => answer("200 OK", self.content_type, &(self.text)(), has_body),
+            "/metrics" => {
+                let text = self.text.get_or_init(&self.server.text);
+                answer("200 OK", self.server.content_type, text, has_body)
+            }
             "/" => answer("200 OK", PLAIN, "The metrics are at /metrics.\n", has_body),
             _ => answer("404 Not Found", PLAIN, "There is only /metrics.\n", has_body),
         })
@@ -139,8 +157,8 @@ fn answer(status: &str, content_type: &str, text: &str, has_body: bool) -> Vec<u
 impl Connection {
     /// Reads and answers as far as that is possible without waiting. False when the connection has
     /// ended, or has taken too long.
-    fn goes_on(&mut self, server: &Server) -> bool {
-        match self.serve(server) {
+    fn goes_on(&mut self, pass: &Pass<'_>) -> bool {
+        match self.serve(pass) {
             Ok(()) => false,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let limit = if self.answer.is_some() { CONNECTION_TIME } else { HEAD_TIME };
@@ -153,10 +171,10 @@ impl Connection {
         }
     }
 
-    fn serve(&mut self, server: &Server) -> io::Result<()> {
+    fn serve(&mut self, pass: &Pass<'_>) -> io::Result<()> {
         let mut answer = match self.answer.take() {
             Some(answer) => answer,
-            None => self.read(server)?,
+            None => self.read(pass)?,
         };
         while !answer.is_empty() {
             match self.stream.write(&answer) {
@@ -171,9 +189,9 @@ impl Connection {
     }
 
     /// Reads the head, and answers it.
-    fn read(&mut self, server: &Server) -> io::Result<Vec<u8>> {
+    fn read(&mut self, pass: &Pass<'_>) -> io::Result<Vec<u8>> {
         loop {
-            if let Some(answer) = server.answer(&self.head) {
+            if let Some(answer) = pass.answer(&self.head) {
                 return Ok(answer);
             }
             let mut part = [0; 1024];
