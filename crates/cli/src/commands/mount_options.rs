@@ -11,6 +11,8 @@ use syncline_store::{Snapshot, StoreOptions};
 
 /// The least `memory`, with which every part still has room to work.
 const MEMORY_MIN: usize = 32 << 20;
+/// The most that makes sense on any machine.
+const MEMORY_MAX: usize = 1 << 50;
 /// The message for an unknown option.
 const UNKNOWN: &str = "unknown option; 'syncline mount --help' lists them";
 
@@ -61,22 +63,21 @@ const NAMES: [&str; 35] = [
 ];
 
 /// Options that there are no more, or that other filesystems have, and what to do instead.
-const GONE: [(&str, &str); 15] = [
+const GONE: [(&str, &str); 11] = [
     ("atomic_writes", "leave it out (SQLite is as fast with WAL)"),
     ("writeback_cache", "leave it out, and each write comes at once"),
-    ("memtable", "memory=SIZE limits all of a mount's memory"),
-    ("cache", "memory=SIZE limits all of a mount's memory; a larger one than by default enlarges the caches"),
-    ("dirty", "memory=SIZE limits all of a mount's memory"),
-    ("kept", "memory=SIZE limits all of a mount's memory"),
+    ("memtable", "memory=SIZE limits data, changes and caches together"),
+    (
+        "cache",
+        "memory=SIZE limits data, changes and caches together; a larger one than by default enlarges the caches",
+    ),
+    ("dirty", "memory=SIZE limits data, changes and caches together"),
+    ("kept", "memory=SIZE limits data, changes and caches together"),
     ("receipts", "leave it out; 'explain' knows the last 4096 fsyncs"),
-    ("check_opens", "direct_io=synced has the kernel ask about each opening, too"),
+    ("check_opens", "direct_io=write has the kernel ask about each opening, too"),
     ("nocheck_opens", "leave it out"),
     ("uring_switch", "transport=available leaves the machine's switch as it is"),
     ("no_allow_other", "mount below a directory that only its owner may enter"),
-    ("nodiscard", "leave it out: nothing is discarded unless discard is given"),
-    ("nocompress", "compress=no is the opposite of compress"),
-    ("norecovery", "ro alone writes nothing: it replays the log in memory"),
-    ("noload", "ro alone writes nothing: it replays the log in memory"),
 ];
 
 /// Everything that `-o` can choose.
@@ -96,6 +97,7 @@ pub struct MountChoices {
     no_devices: bool,
     no_execution: bool,
     no_symlinks: bool,
+    no_recovery: bool,
     allow_other: bool,
     direct_io: DirectIo,
     synchronous: Synchronous,
@@ -124,7 +126,7 @@ impl MountChoices {
         let sloppy = options.iter().any(|option| option.trim() == "sloppy");
         for option in options.iter().map(|option| option.trim()).filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if let Some((_, instead)) = GONE.iter().find(|(gone, _)| *gone == name) {
+            if let Some((_, instead)) = GONE.iter().find(|(gone, _)| *gone == name && !sloppy) {
                 let text = format!("-o {option}: there is no such option any more: {instead}");
                 return Err(Failure::usage(text));
             }
@@ -143,6 +145,11 @@ impl MountChoices {
             && choices.synchronous != Synchronous::Never
         {
             return Err(Failure::usage("-o durability=ordered: contradicts sync and dirsync; choose one"));
+        }
+        if choices.no_recovery && !choices.store.read_only {
+            return Err(Failure::usage(
+                "-o norecovery: only together with ro, which replays the log in memory only",
+            ));
         }
         Ok(choices)
     }
@@ -204,6 +211,10 @@ impl MountChoices {
                 };
                 self.store.discard = true;
             }
+            // Words of other filesystems' lines in fstab: what these ask for is so anyway.
+            "nodiscard" => (self.store.discard, self.punch_holes) = (false, false),
+            "nocompress" => self.fs.compression = None,
+            "norecovery" | "noload" => self.no_recovery = true,
             "accept-damaged-log" => self.store.accept_damaged_log = true,
             "commit" => {
                 let seconds = value.parse::<u64>().ok().filter(|seconds| *seconds > 0);
@@ -271,6 +282,9 @@ impl MountChoices {
     fn share_out(&mut self, bytes: usize) -> Result<(), String> {
         if bytes < MEMORY_MIN {
             return Err(format!("at least {}", size::show(MEMORY_MIN as u64)));
+        }
+        if bytes > MEMORY_MAX {
+            return Err(format!("at most {}", size::show(MEMORY_MAX as u64)));
         }
         let defaults = StoreOptions::default();
         let unflushed_max = defaults.unflushed_bytes as usize;
@@ -409,7 +423,7 @@ mod tests {
         }
         assert_eq!(of("memory=8GiB").0, 256 << 20, "the rest is for the caches");
         assert!(parse("memory=31MiB").is_err_and(|failure| failure.to_string().contains("32.00 MiB")));
-        assert!(parse("memory=lots").is_err());
+        assert!(parse("memory=lots").is_err() && parse("memory=8EiB").is_err());
     }
 
     #[test]
@@ -433,9 +447,12 @@ mod tests {
 
     #[test]
     fn words_of_fstab_have_their_meaning() {
-        let choices = parse("nodiratime,lazytime,nosymfollow,iversion,ro").unwrap();
+        let choices = parse("nodiratime,lazytime,nosymfollow,iversion,norecovery,ro").unwrap();
         assert!(!choices.fs.directory_access_time && choices.store.read_only);
         assert!(choices.kernel(Path::new("image")).kernel.no_symlinks);
+        assert!(parse("norecovery").is_err_and(|failure| failure.to_string().contains("together with ro")));
+        assert!(!parse("discard,nodiscard").unwrap().store.discard);
+        assert_eq!(parse("compress,nocompress").unwrap().fs.compression, None);
         assert!(parse("user_id=0").is_err(), "only a remount has this from the kernel");
         let words = "remount,ro,noatime,user_id=0,group_id=0,default_permissions,allow_other";
         let words: Vec<String> = words.split(',').map(str::to_owned).collect();
@@ -463,7 +480,7 @@ mod tests {
         // unknown ones.
         assert!(parse("discard").unwrap().store.discard);
         assert!(parse("x-systemd.automount,X-mount.mkdir,comment=ours,nofail").is_ok());
-        assert!(parse("sloppy,nobarrier").is_ok() && parse("sloppy,commit=soon").is_err());
+        assert!(parse("sloppy,nobarrier,receipts=0").is_ok() && parse("sloppy,commit=soon").is_err());
         assert!(parse("commit=soon").is_err() && parse("commit=0").is_err());
         assert!(parse("ablate=fsync").is_err_and(|failure| failure.to_string().contains("flush-group")));
     }
