@@ -22,6 +22,7 @@ pub mod mount;
 pub mod null;
 pub mod outcome;
 pub mod report;
+pub mod slow_disk;
 pub mod synced;
 pub mod workload;
 pub mod workloads;

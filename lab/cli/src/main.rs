@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod disk;
 mod null;
 
 use clap::{Parser, Subcommand};
@@ -29,6 +30,8 @@ enum Command {
     /// Measure Syncline beside ext4, xfs and btrfs
     #[command(after_help = bench::HELP)]
     Bench(bench::Args),
+    /// Serve a disk whose flushes take a chosen time
+    Disk(disk::Args),
     /// Serve the filesystem that keeps nothing, which `bench` compares with
     #[command(hide = true)]
     BenchNull(null::Args),
@@ -37,6 +40,7 @@ enum Command {
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Bench(args) => bench::run(args),
+        Command::Disk(args) => disk::run(&args),
         Command::BenchNull(args) => null::run(&args),
     };
     match ended {
