@@ -322,3 +322,35 @@ fn parts_of_the_engine_are_measured_without_a_mount() {
         assert!(answer.out.contains(word), "{word}: {answer:?}");
     }
 }
+
+#[test]
+fn a_disk_takes_its_time_for_each_flush() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let place = Place::new();
+    let (backing, directory) = (place.path().join("backing"), place.directory("below"));
+    fs::write(&backing, vec![0; 1 << 20]).unwrap();
+    let mut disk = program();
+    disk.arg("disk").arg(&backing).arg(&directory).args(["--flush", "20ms"]);
+    let mut disk = disk.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut path = String::new();
+    BufReader::new(disk.stdout.take().unwrap()).read_line(&mut path).unwrap();
+    if path.is_empty() {
+        let said = std::io::read_to_string(disk.stderr.take().unwrap()).unwrap();
+        disk.wait().unwrap();
+        assert!(said.contains("Linux 6.9"), "{said}");
+        return println!("{said}");
+    }
+    let mut file = File::options().write(true).open(path.trim()).unwrap();
+    let began = std::time::Instant::now();
+    for _ in 0..5 {
+        file.write_all(b"contents").unwrap();
+        file.sync_data().unwrap();
+    }
+    assert!(began.elapsed() >= Duration::from_millis(100), "{:?}", began.elapsed());
+    drop(file);
+    drop(disk.stdin.take());
+    assert!(disk.wait().unwrap().success());
+    assert!(fs::read(&backing).unwrap().starts_with(b"contentscontents"));
+    assert!(fs::read_dir(&directory).unwrap().next().is_none(), "it is unmounted");
+}
