@@ -3,12 +3,15 @@
 //! | request | before the filesystem is called | after that |
 //! |---|---|---|
 //! | READ through the cache | [`Pages::before_read`] | [`Reading::carried_out`] |
-//! | a change, a write-back, FSYNC | [`Pages::before_change`] | [`Changing::carried_out`] |
+//! | WRITE | [`Pages::before_change`] | [`Changing::carried_out`] |
+//! | a write-back | [`Pages::before_change`] | [`Changing::failed`] after an error |
+//! | another change, FSYNC | [`Pages::before_change`] | |
 //! | GETATTR, STATX, LSEEK | [`Pages::look`], then a method of [`Look`] | |
 //! | any that is answered with attributes | | [`Pages::told`] |
 //! | FORGET | | [`Pages::forgotten`] |
 //!
 //! [`Changing::carried_out`]: super::Changing::carried_out
+//! [`Changing::failed`]: super::Changing::failed
 //! [`Look`]: super::look::Look
 
 use super::PageCache;
