@@ -128,7 +128,7 @@ const REFUSED: &str = "
     6  | mount image missing                       | missing; does not exist; mkdir
     6  | mount image full                          | full; not empty
     6  | mount image text                          | text; not a directory
-    2  | crashlab record image empty --mount-options ro -- true | is written to; leave out ro
+    2  | crashlab record image empty --mount-options ro -- true | is writable; leave out ro
     2  | crashlab record image empty --mount-options atomic -- true | atomic; unknown option
     2  | mount image empty -o atomic_writes        | atomic_writes; no such option any more; leave it out
     2  | mount image empty -o nonsense             | nonsense; unknown option; --help
