@@ -42,7 +42,8 @@ fn files_for_a_long_time() {
 fn broken_rules_of_the_filesystem_are_found() {
     for canary in found_by(searches::Search::FileSchedules) {
         let search = Search { count: 5000, ..Search::from_seed(1) };
-        let suited = move |canary| move |setup: Setup| Setup { canary, steps: 40, node_bytes: 16384, ..setup };
+        let suited =
+            move |canary| move |setup: Setup| Setup { canary, steps: 40, node_bytes: 16384, ..setup };
         let found = search.run(move |control| life::live(control, suited(Some(canary))));
         println!("{canary}: {found}");
         let violation = found.violations.first().unwrap_or_else(|| panic!("{canary} was not found"));
