@@ -22,7 +22,7 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("--undo", COPY_FIRST),
     ("--take-back", COPY_FIRST),
 ];
-/// What to do instead of keeping an undo file.
+/// The tip for the options of an undo file, which repair no longer keeps.
 const COPY_FIRST: &str = "copy the image before a repair: 'cp --sparse=always IMAGE COPY'";
 
 /// Replaces the suggestions of an error by helpful ones.

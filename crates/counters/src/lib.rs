@@ -57,8 +57,8 @@ impl Counter {
     }
 }
 
-/// Defines a struct of figures, all `u64`, and `METRICS`, the list of what they are. Each figure is
-/// `name: metric`, with a doc comment that is the metric's help.
+/// Defines a struct whose fields are figures of type `u64`, and `METRICS`, the list of their metrics. A
+/// figure is written `name: metric`; its doc comment becomes the metric's help.
 #[macro_export]
 macro_rules! figures {
     (
@@ -73,7 +73,7 @@ macro_rules! figures {
         }
 
         impl $name {
-            /// What each figure is.
+            /// The metric of each figure.
             pub const METRICS: &'static [$crate::Metric] = &[
                 $($crate::Metric::$made($($metric)?)$(.$unit())*.of(stringify!($field), concat!($($help),+)),)*
             ];
@@ -148,7 +148,7 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// What each figure is.
+            /// The metric of each figure.
             pub const METRICS: &'static [$crate::Metric] = &[
                 $($crate::Metric::$made($($metric)?)$(.$unit())*.of(stringify!($field), concat!($($help),+)),)*
                 $($(

@@ -16,7 +16,7 @@ const ITEMS_EACH: usize = 8192;
 
 type Edits = BTreeMap<Key, Option<Bytes>>;
 
-/// Writes the space map, and the changed parts of the tree, or all of it (`anew`).
+/// Writes the space map and the changed parts of the tree; with `anew` the whole tree.
 /// Avoids the blocks in `used` and those that the image itself needs; returns these blocks, none of
 /// which was written to.
 pub(crate) async fn build(

@@ -175,7 +175,7 @@ impl Process {
 }
 
 syncline_counters::figures! {
-    /// What recovery found when the image was mounted.
+    /// The recovery at the mount, in figures.
     #[derive(serde::Serialize)]
     pub struct Recovery {
         /// Log batches replayed when the image was mounted.

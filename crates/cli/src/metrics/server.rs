@@ -95,7 +95,7 @@ impl Server {
     }
 
     fn accept(&self, connections: &mut VecDeque<Connection>) -> io::Result<()> {
-        // Those that come meanwhile wait for the next pass.
+        // At most so many in a pass, so that clients who keep coming do not hold up the answers.
         for _ in 0..CONNECTIONS_MAX {
             let stream = match self.listener.accept() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),

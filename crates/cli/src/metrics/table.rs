@@ -22,9 +22,9 @@ pub const SECTIONS: [(&str, &[Metric]); 10] = [
     ("space", Space::METRICS),
 ];
 
-/// The distributions, by what their keys in `distributions` begin with.
+/// The distributions, each list with the prefix of its keys in `distributions`.
 pub const DISTRIBUTIONS: [(&str, &[DistributionMetric]); 2] =
     [("", CountersSnapshot::DISTRIBUTIONS), (NET, NetCounters::DISTRIBUTIONS)];
 
-/// What the keys of distributions of the network begin with.
+/// The prefix of the keys of the network's distributions.
 pub const NET: &str = "net_";

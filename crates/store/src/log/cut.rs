@@ -112,7 +112,7 @@ impl Still<'_> {
         self.commit.writes.extend(data);
     }
 
-    /// What no flush covers.
+    /// The bytes of the writes that no flush covers yet.
     pub(crate) fn unflushed(&self) -> Unflushed {
         // A batch's copy shares its memory with the batch, so it counts once.
         let held = |sealed: &Sealed| sealed.writes().map(|write| write.held_bytes()).sum::<u64>();

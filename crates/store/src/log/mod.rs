@@ -125,7 +125,7 @@ impl Log {
         op <= self.durable_op.load(Ordering::Acquire)
     }
 
-    /// What made the newest durable position durable.
+    /// The flush or superblock that made the newest durable position durable.
     pub(crate) fn durable_mark(&self) -> DurableMark {
         *self.durable_mark.lock()
     }

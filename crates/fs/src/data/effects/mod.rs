@@ -2,8 +2,8 @@
 //!
 //! A transaction (`flush/transact`) runs the effects of each file in the order of [`Effects::each`]. An
 //! effect changes the file's state and puts its items into the transaction, undoes this if the
-//! transaction fails, and does the rest once it is committed. Whoever changes data describes the change
-//! ([`FileChange`]) and need not know what follows from it.
+//! transaction fails, and does the rest once it is committed. A caller that changes data describes the change
+//! as a [`FileChange`], and need not know its effects.
 
 mod blocks;
 mod commit;

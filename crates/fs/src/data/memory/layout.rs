@@ -9,7 +9,7 @@ const STUBBORN_AFTER: u16 = 8;
 /// Of the units that then follow, one in this many is tried.
 const TRIED_OF: u16 = 8;
 
-/// What is known about a file's extents.
+/// The places of a file's extents, as far as memory knows them.
 pub(crate) struct Layout {
     /// No extent lies at or past this block. Unknown after loading: a crash may have left extents
     /// past the end.

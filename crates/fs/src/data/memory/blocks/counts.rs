@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, BLOCK_BYTES};
 
-/// What the map has. There is no memory for 2^32 blocks.
+/// Numbers of blocks in the map, by state. A u32 is enough: no memory holds 2^32 blocks.
 #[derive(Default)]
 pub(super) struct Counts {
     pub dirty: u32,
