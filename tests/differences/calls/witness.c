@@ -1,5 +1,6 @@
 /* What one process does, and another one sees at once. */
 #include "calls.h"
+#include <setjmp.h>
 
 /* Two processes that take turns: one acts, the other looks, and neither has the file in common with the other. */
 static int to_witness[2], to_actor[2];
@@ -112,12 +113,37 @@ CASE(times_that_another_process_sees)
 	end(child);
 }
 
-/* Appends to a file beside a process that reads or maps it, up to the size that it is told. */
-static void read_while_it_grows(int *shorter, int *smaller, bool maps)
+/* The page is behind the end of its file. */
+static sigjmp_buf behind_the_end;
+
+static void fault(int signal)
 {
-	char room[5000], byte;
+	(void)signal;
+	siglongjmp(behind_the_end, 1);
+}
+
+/* True if the last byte of `size` can be read, or is found in a mapping. */
+static bool has_its_last_byte(int fd, long size, bool maps)
+{
+	volatile char *at;
+	char byte;
+	bool found;
+
+	if (!maps)
+		return pread(fd, &byte, 1, size - 1) == 1 && byte == 'z';
+	at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	found = sigsetjmp(behind_the_end, 1) == 0 && at[size - 1] == 'z';
+	munmap((void *)at, size);
+	return found;
+}
+
+/* Appends to a file beside a process that reads or maps it, up to the size that it is told.
+   A few failures in a thousand are no difference: docs/DIFFERENCES.md, "The size of a growing file". */
+static void read_while_it_grows(bool maps)
+{
+	char room[5000];
 	long before = 0;
-	int fd = fresh("f"), status;
+	int fd = fresh("f"), status, shorter = 0, smaller = 0;
 	pid_t child = MUST(fork());
 
 	if (child == 0) {
@@ -126,40 +152,29 @@ static void read_while_it_grows(int *shorter, int *smaller, bool maps)
 			MUST(write(fd, room, sizeof(room)));
 		_exit(0);
 	}
+	signal(SIGBUS, fault);
 	while (waitpid(child, &status, WNOHANG) == 0) {
 		int other = MUST(open("f", O_RDONLY));
 		long size = stat_of("f").st_size;
 
-		*smaller += size < before;
+		smaller += size < before;
 		before = size;
-		if (size > 0 && maps) {
-			volatile char *at = mmap(NULL, size, PROT_READ, MAP_SHARED, other, 0);
-
-			*shorter += at[size - 1] != 'z';
-			munmap((void *)at, size);
-		} else if (size > 0) {
-			*shorter += pread(other, &byte, 1, size - 1) != 1 || byte != 'z';
-		}
+		shorter += size > 0 && !has_its_last_byte(other, size, maps);
 		close(other);
 	}
+	signal(SIGBUS, SIG_DFL);
 	tell("at last %ld", (long)stat_of("f").st_size);
+	tell("%s less than was told, %d times smaller than before", shorter > 5 ? "often" : "hardly ever", smaller);
 }
 
 CASE(growing_files_are_read_up_to_their_size)
 {
-	int shorter = 0, smaller = 0;
-
-	read_while_it_grows(&shorter, &smaller, false);
-	tell("%d times less than was told, %d times smaller than before", shorter, smaller);
+	read_while_it_grows(false);
 }
 
 CASE(growing_files_are_mapped_up_to_their_size)
 {
-	int shorter = 0, smaller = 0;
-
-	/* A fault behind the end ends this process, which is told. */
-	read_while_it_grows(&shorter, &smaller, true);
-	tell("%d times less than was told, %d times smaller than before", shorter, smaller);
+	read_while_it_grows(true);
 }
 
 /* Lists a directory that stays open, from its beginning, in the order of the names. */

@@ -26,7 +26,10 @@ use syncline_fs::types::Ino;
 /// How long it takes until an answer has reached the kernel, and between two looks at a thread.
 pub const TAKING: Duration = Duration::from_millis(1);
 /// How long the kernel may need to run a thread on a busy machine.
-const TAKING_MAX: Duration = Duration::from_millis(100);
+const TAKING_MAX: Duration = Duration::from_secs(1);
+/// How long a thread must have run until it has surely taken its answer. It needs a few microseconds, but
+/// another thread may preempt it just then.
+const RUN: Duration = Duration::from_micros(50);
 /// Where the kernel has a thread sleep that waits for an answer from FUSE.
 const WAITS_FOR_AN_ANSWER: &str = "request_wait_answer";
 /// The number of maps that the files are divided among.
@@ -96,29 +99,34 @@ impl Answered {
     /// time.
     pub async fn taken<F: Future<Output = ()>>(&self, looks: &Processes, over: impl Fn(Duration) -> F) {
         let thread = self.thread;
-        let run_time = || async move { looks.look(move || run_time(thread)).await.flatten() };
-        let before = run_time().await;
+        let run_time = || looks.look(move || run_time(thread));
+        let mut before = run_time().await;
         over(self.wait).await;
-        for _ in 0..TAKING_MAX.as_millis() {
-            match run_time().await {
-                Some(now) if before == Some(now) => over(TAKING).await,
-                _ => return,
+        let end = Instant::now() + TAKING_MAX;
+        while Instant::now() < end {
+            match (before, run_time().await) {
+                (_, Some(None)) => return,
+                (Some(Some(before)), Some(Some(now))) if now.saturating_sub(before) >= RUN => return,
+                // A look took too long.
+                (None, None) => return,
+                (None, now) => before = now,
+                _ => {}
             }
+            over(TAKING).await;
         }
     }
 }
 
-/// How long a thread has run, in nanoseconds, if it could run now or waits for an answer from FUSE, and
-/// is seen from here.
-fn run_time(thread: u32) -> Option<u64> {
+/// How long a thread has run, if it could run now or waits for an answer from FUSE, and is seen from here.
+fn run_time(thread: u32) -> Option<Duration> {
     let read = |what: &str| fs::read_to_string(format!("/proc/{thread}/{what}")).ok();
     // Before the state: once it waits no more, it can run.
     let waits = read("wchan").is_some_and(|place| place.starts_with(WAITS_FOR_AN_ANSWER));
     let stat = read("stat")?;
     // The name before the state may contain anything.
     let is_runnable = stat.rsplit_once(") ")?.1.starts_with('R');
-    let run_time = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
-    (is_runnable || waits).then_some(run_time)
+    let nanoseconds = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
+    (is_runnable || waits).then_some(Duration::from_nanos(nanoseconds))
 }
 
 impl File {
