@@ -1,4 +1,4 @@
-//! The store's counters (docs/DESIGN.md, "What is counted").
+//! The store's counters (docs/DESIGN.md, "The five mechanisms").
 
 use serde::Serialize;
 use syncline_device::TrackerCounters;
