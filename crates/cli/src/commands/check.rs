@@ -34,7 +34,7 @@ pub struct Args {
     /// Repair without asking, and check again
     #[arg(long, short = 'y')]
     repair: bool,
-    /// Repair only if nothing is given up or removed, as when nobody watches; otherwise change
+    /// Repair only if nothing is given up or removed, as for a check at boot; otherwise change
     /// nothing, and exit with code 4
     #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "repair")]
     preen: bool,

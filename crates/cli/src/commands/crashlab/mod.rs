@@ -29,7 +29,7 @@ enum Command {
     /// Recover the states that a power cut could have left, and have each checked
     #[command(after_help = examples::EXPLORE)]
     Explore(explore::Args),
-    /// Mount one of those states
+    /// Mount a state that a power cut could have left
     #[command(after_help = examples::STATE)]
     Mount(mount::Args),
 }

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  syncline stats /mnt/data                      what has happened since it was mounted, in ten lines
+  syncline stats /mnt/data                      the counters since the mount, in ten lines
   syncline stats /mnt/data --all                every counter
   syncline stats /mnt/data --watch              a line each second; --watch 5 each five
-  syncline stats /mnt/data --watch --json       the same, a JSON object in each line
+  syncline stats /mnt/data --watch --json       a JSON object for each interval
   syncline stats /mnt/data --prometheus         for node_exporter's textfile collector, or to look at
 'syncline top' shows more on one page, 'syncline metrics' serves Prometheus.";
 

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
-Keys: q quit   p pause   + and - interval   s what files are sorted by   h help
+Keys: q quit   p pause   + and - interval   s order of the files   h help
 
 Examples:
   syncline top /mnt/data                        watch it
