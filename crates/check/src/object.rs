@@ -242,7 +242,7 @@ impl Object {
             shared.references.extent(run);
         } else if !shared.reachable.add(run) {
             let text = format!(
-                "an extent of {} blocks, at file block {}, overlaps what something else uses",
+                "an extent of {} blocks, at file block {}, overlaps blocks that something else uses",
                 run.blocks, extent.file_block
             );
             report.add(FindingKind::BlockUsedTwice, Some(self.number), Some(run.start), text);

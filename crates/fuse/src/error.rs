@@ -99,7 +99,7 @@ pub enum MountError {
         source: Arc<io::Error>,
     },
     /// Somebody else has claimed the image's block device just when the kernel was to have it.
-    #[error("{device} was taken by somebody else while it was being mounted: {source}; 'lsblk {device}' and 'fuser -v {device}' tell more", device = .device.display())]
+    #[error("another program took {device} while it was being mounted: {source}; 'lsblk {device}' and 'fuser -v {device}' tell more", device = .device.display())]
     DeviceTaken {
         /// The block device.
         device: PathBuf,

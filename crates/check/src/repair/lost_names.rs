@@ -68,8 +68,7 @@ fn make_directories(planner: &mut Planner, names: &[NameFacts]) {
     for number in made {
         let facts = directory_facts(planner, number, ROOT, 0o700);
         planner.inodes.push(facts);
-        let text =
-            "its inode item is lost → a directory of root's, mode 0700, for what says that it lay there";
+        let text = "its inode item is lost → a directory of root's, mode 0700, for the entries that name it";
         planner.object(FindingKind::ItemWithoutInode, number, text);
     }
     planner.inodes.sort_unstable_by_key(|facts| facts.number);

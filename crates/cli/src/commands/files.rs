@@ -113,7 +113,7 @@ pub fn owners_only(error: ControlError) -> Failure {
     if denied {
         let failure = Failure::of(Cause::Permission, error);
         return failure
-            .next("only root and a file's owner may, and of an immutable file nobody: 'lsattr' tells");
+            .next("only root and the file's owner may, and nobody if the file is immutable: see 'lsattr'");
     }
     error.into()
 }

@@ -286,7 +286,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         return Err(reach::impossible(why));
     }
     if read != block_on(superblock_of_device(&storage, device.as_deref())).map_err(about)? {
-        let text = "somebody else has used the image just before it was mounted";
+        let text = "another program used the image just before it was mounted";
         return Err(Failure::of(Cause::InUse, text).about(&image).next("mount it again"));
     }
     let scrub = Scrub::new(fs.store(), spawn);

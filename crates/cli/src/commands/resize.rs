@@ -266,14 +266,14 @@ fn shrink(path: &Path, asked: u64, present: u64) -> Result<(), Failure> {
             size::show(least)
         );
         let next = if least < present {
-            "name that size, or 'min', which goes on from there as far as it can; or delete something"
+            "name that size, or 'min', which shrinks it as far as possible; or delete something"
         } else {
             "delete something"
         };
         return Err(Failure::of(Cause::NoSpace, text).next(next));
     }
     let image = image::open(path, &How::default())?;
-    let bar = progress_bar(present - wanted, "moving what lies behind the new end");
+    let bar = progress_bar(present - wanted, "moving blocks from behind the new end");
     let options = StoreOptions { memtable_bytes: MEMTABLE_BYTES, ..StoreOptions::default() };
     let mut moved = |bytes| bar.set_position(bytes);
     let spawn = image::background()?;

@@ -59,7 +59,7 @@ fn done(result: Result<(), ControlError>) -> Outcome {
             "it gave up writing, so unsynced changes may be lost: 'syncline stats DIR' says why; unmount, mend the device and mount again",
         ),
         (_, ControlError::TooMany { .. }) => {
-            Failure::of(Cause::Usage, error).next("name fewer at a time; each call is a unit of its own")
+            Failure::of(Cause::Usage, error).next("name fewer files at a time; each call is a separate unit")
         }
         _ => error.into(),
     })

@@ -221,7 +221,7 @@ fn require_mounted(directory: &Path) -> Result<MountEntry, Failure> {
                 "the image is mounted at {0}: 'syncline umount {0}'",
                 entry.mount_point.display()
             )),
-            None => failure.next("'syncline status' lists those that are"),
+            None => failure.next("'syncline status' lists all mounts"),
         }
     })
 }
@@ -379,7 +379,7 @@ fn wait_for_release(
             let text = match waiting {
                 Waiting::ForTheDaemon => "it is unmounted, but its daemon is still writing",
                 Waiting::ForAnAnswer => {
-                    "it is unmounted, but what its daemon was writing when it ended is still under way"
+                    "it is unmounted, but the last writes of its daemon are still under way"
                 }
             };
             return Err(Failure::new(format!("{text}: {failure}")).next("wait for it to end"));

@@ -233,7 +233,7 @@ fn refuse_contradiction(
         return Ok(());
     }
     Err(StoreError::Damaged(
-        format!("{text}; mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to go on without what followed").into(),
+        format!("{text}; mount read-only (-o ro) to rescue files, or with -o accept-damaged-log to give up the changes after that point").into(),
     ))
 }
 

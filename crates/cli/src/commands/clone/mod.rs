@@ -177,6 +177,6 @@ fn print(report: &Report, json: bool) {
     say!("cloned {}", parts.join(", "));
     if *left_out > 0 {
         let what = several(*left_out, "owner or attribute was", "owners or attributes were");
-        say!("{what} left out: only root may give them");
+        say!("{what} left out: only root may set them");
     }
 }

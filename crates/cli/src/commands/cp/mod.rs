@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Outcome {
     if told.left_out > 0 {
         let what = several(told.left_out, "owner or attribute was", "owners or attributes were");
         note!(
-            "syncline: {what} left out: only root may give them, or there is no room for them at {}",
+            "syncline: {what} left out: only root may set them, or there is no room for them at {}",
             args.destination.display()
         );
     }

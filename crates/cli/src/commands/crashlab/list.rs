@@ -55,7 +55,7 @@ fn print(recording: &Recording, points: &[Point]) -> Result<(), Failure> {
         );
     }
     say!(
-        "images: what a power cut between the point before and this one can leave, whole writes only; torn writes add to it"
+        "images: the states that a power cut between the point before and this one can leave, whole writes only; torn writes add to it"
     );
     Ok(())
 }

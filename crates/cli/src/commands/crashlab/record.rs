@@ -151,7 +151,7 @@ fn output(args: &Args) -> Result<PathBuf, Failure> {
     match &args.output {
         Some(path) => refuse_option(path).map(|()| path.clone()),
         None if syncline_image::is_remote(&args.image) => {
-            Err(Failure::usage("the recording of an image on a network needs a name of its own")
+            Err(Failure::usage("the recording of an image on a network needs a name")
                 .next("add --output FILE"))
         }
         None => {

@@ -92,7 +92,7 @@ pub fn verify(fs: &Filesystem, job: u64, history: &JobHistory, position: usize) 
             (0..SLOT_BLOCKS).flat_map(|block| block_of(file.tag, block)).take(file.len).collect();
         let found = fs.read(&name).map_err(|error| lost(format!("{name} is lost: {error}")))?;
         if found != expected {
-            return Err(lost(format!("{name} is not what was written")));
+            return Err(lost(format!("{name} differs from the written data")));
         }
         compared += Compared { fsyncs: 1, bytes: file.len as u64, files: 1 };
     }
@@ -135,7 +135,7 @@ fn overwritten(
         for (index, block) in found.chunks(BLOCK_BYTES).enumerate() {
             let number = slot * SLOT_BLOCKS + index as u64;
             if !allowed.iter().any(|&tag| block == block_of(tag, number)) {
-                return Err(lost(format!("block {number} of {name} is not what was acknowledged")));
+                return Err(lost(format!("block {number} of {name} differs from the acknowledged data")));
             }
         }
         compared.bytes += found.len() as u64;

@@ -64,7 +64,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "block",
         arguments: "BLOCK",
-        help: "what lies at a block: space map, and what refers to it",
+        help: "the use of a block: space map, and references to it",
         run: blocks::block,
     },
     Command {
