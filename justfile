@@ -26,25 +26,25 @@ crash:
 
 # Hosts that take an image from each other, so many seeds of each of two searches
 hosts seeds="100000":
-    SYNCLINE_LEASE_SEEDS={{seeds}} cargo test --profile dist -p syncline-lease --test model -- --nocapture
+    SYNCLINE_LEASE_SEEDS={{seeds}} cargo test --profile dist -p syncline-lease --test lease model:: -- --nocapture
 
 # Storage on a network: the filesystem on NBD servers that forget, for so many seconds
 network seconds="600":
-    SYNCLINE_NBD_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test nbd -- --ignored --nocapture
+    SYNCLINE_NBD_SECONDS={{seconds}} cargo test --profile dist -p syncline-sim --test laboratory nbd:: -- --ignored --nocapture
 
 # Random programs on a mount, half of whose daemons are killed, for so many seconds (root)
 programs seconds="600":
-    SYNCLINE_PROGRAMS_SECONDS={{seconds}} cargo test --profile dist -p syncline-fuse --test programs -- --nocapture programs_find_what_they_have_done
+    SYNCLINE_PROGRAMS_SECONDS={{seconds}} cargo test --profile dist -p syncline-fuse --test fuse -- --nocapture programs_find_what_they_have_done
 
 # Two hosts that take an image from each other while a nemesis cuts, stops and kills them and their storage, for so many seconds on NBD
 # and as many on Ceph (root; nbdkit, nftables, iproute2 and Ceph)
 hosts-nemesis seconds="600":
     cargo build --profile dist -p syncline-cli
-    SYNCLINE_HOSTS_PROGRAM=$PWD/target/dist/syncline SYNCLINE_HOSTS_SECONDS={{seconds}} cargo test -p syncline-cli --test hosts -- --ignored --nocapture --test-threads 1
+    SYNCLINE_HOSTS_PROGRAM=$PWD/target/dist/syncline SYNCLINE_HOSTS_SECONDS={{seconds}} cargo test -p syncline-cli --test program hosts:: -- --ignored --nocapture --test-threads 1
 
 # The same search with programs in which a rule is broken: it has to find each, within ten minutes
 hosts-canaries:
-    cargo test -p syncline-cli --features canaries --test hosts canaries:: -- --ignored --nocapture --test-threads 1
+    cargo test -p syncline-cli --features canaries --test program hosts::canaries:: -- --ignored --nocapture --test-threads 1
 
 # PostgreSQL on Ceph: its host is killed and the other one takes over, so many times each way (root)
 hosts-postgresql rounds="50":
@@ -62,11 +62,11 @@ idle seeds="2000":
 
 # Threads at one filesystem, for so many seconds; every life is another one, even of the same seed
 threads seconds="600":
-    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test threads -- --ignored --nocapture threads_for_a_long_time
+    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test check -- --ignored --nocapture threads_for_a_long_time
 
 # A few operations on a file, stopped between their steps while others go on and sync, for so many seconds
 meetings seconds="600":
-    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test threads -- --ignored --nocapture meetings_for_a_long_time
+    SYNCLINE_THREADS_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test check -- --ignored --nocapture meetings_for_a_long_time
 
 # Small lives of store and filesystem under a scheduler that decides at every lock who goes on, for so many seconds each; what fails
 # is lived again with SYNCLINE_SCHEDULES_SEED=its seed SYNCLINE_SCHEDULES_COUNT=1
@@ -110,7 +110,7 @@ micro:
 # Every block of a thousand logs rots in turn, in every way; then, for so many seconds, every block and many regions of whole images
 rot seconds="600":
     cargo test --profile dist -p syncline-sim --test laboratory rot:: -- --ignored --nocapture
-    SYNCLINE_ROT_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test rot -- --ignored --nocapture
+    SYNCLINE_ROT_SECONDS={{seconds}} cargo test --profile dist -p syncline-check --test check rot:: -- --ignored --nocapture
 
 # Every workload of one and two operations through every power cut, then as many of three as half an hour allows
 worlds:
@@ -122,12 +122,12 @@ fuzz seconds="60" *targets="":
 
 # Images of which one item was changed, repaired, for so many seconds; SYNCLINE_REPAIR_SEED says where it begins, and is all that is tried for 0 seconds
 repair-fuzz seconds="600":
-    SYNCLINE_REPAIR_SECONDS={{seconds}} cargo test --profile dist -p syncline-fuzz --test repairs -- --ignored --nocapture repairs_keep_what_can_be_read_for_a_long_time
+    SYNCLINE_REPAIR_SECONDS={{seconds}} cargo test --profile dist -p syncline-fuzz --test fuzz -- --ignored --nocapture repairs_keep_what_can_be_read_for_a_long_time
 
 # Users and images that want more memory than docs/MEMORY.md says, for so many seconds each (root)
 hostile seconds="600":
-    SYNCLINE_HOSTILE_SECONDS={{seconds}} cargo test -p syncline-cli --test hostile -- --ignored --exact --nocapture users::hostile_users_for_a_long_time
-    SYNCLINE_HOSTILE_SECONDS={{seconds}} cargo test -p syncline-fuzz --test memory -- --ignored --exact --nocapture hostile_images_for_a_long_time
+    SYNCLINE_HOSTILE_SECONDS={{seconds}} cargo test -p syncline-cli --test program -- --ignored --exact --nocapture hostile::users::hostile_users_for_a_long_time
+    SYNCLINE_HOSTILE_SECONDS={{seconds}} cargo test -p syncline-fuzz --test fuzz -- --ignored --exact --nocapture memory::hostile_images_for_a_long_time
 
 # The manual's pages, from the definitions of the command line and docs/man/syncline.1
 man:

@@ -1,7 +1,7 @@
 //! Programs in which a rule is broken on purpose: the same search must find each.
 
-use crate::machine::alone_with;
-use crate::search::{Kind, Length, search};
+use super::machine::alone_with;
+use super::search::{Kind, Length, search};
 use std::time::{Duration, Instant};
 
 /// Within this time each must be found.
@@ -24,29 +24,29 @@ fn found(test: &str, kind: Kind, canary: &'static str) {
 #[test]
 #[ignore = "just hosts-canaries"]
 fn a_lease_that_is_not_looked_at() {
-    found("canaries::a_lease_that_is_not_looked_at", Kind::Nbd, "lease-unchecked");
+    found("hosts::canaries::a_lease_that_is_not_looked_at", Kind::Nbd, "lease-unchecked");
 }
 
 #[test]
 #[ignore = "just hosts-canaries"]
 fn writes_without_a_look_at_the_lease() {
-    found("canaries::writes_without_a_look_at_the_lease", Kind::Nbd, "lease-write-unchecked");
+    found("hosts::canaries::writes_without_a_look_at_the_lease", Kind::Nbd, "lease-write-unchecked");
 }
 
 #[test]
 #[ignore = "just hosts-canaries"]
 fn a_reconnect_that_writes_nothing_again() {
-    found("canaries::a_reconnect_that_writes_nothing_again", Kind::Nbd, "nbd-forget-kept");
+    found("hosts::canaries::a_reconnect_that_writes_nothing_again", Kind::Nbd, "nbd-forget-kept");
 }
 
 #[test]
 #[ignore = "just hosts-canaries"]
 fn a_lock_that_is_not_taken() {
-    found("canaries::a_lock_that_is_not_taken", Kind::Ceph, "rbd-automatic-lock");
+    found("hosts::canaries::a_lock_that_is_not_taken", Kind::Ceph, "rbd-automatic-lock");
 }
 
 #[test]
 #[ignore = "just hosts-canaries"]
 fn a_lock_that_is_broken_without_a_fence() {
-    found("canaries::a_lock_that_is_broken_without_a_fence", Kind::Ceph, "rbd-unfenced");
+    found("hosts::canaries::a_lock_that_is_broken_without_a_fence", Kind::Ceph, "rbd-unfenced");
 }

@@ -5,9 +5,9 @@
 //! the successor did not find it, it is lost. A record that was asked for later may not be
 //! acknowledged at all.
 
-use crate::journal::{Asked, Id, Place, contents};
-use crate::view::Found;
-use crate::writers::CELL_BYTES;
+use super::journal::{Asked, Id, Place, contents};
+use super::view::Found;
+use super::writers::CELL_BYTES;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! A daemon that has, or wants, the image.
 
-use crate::machine::{Host, folder};
+use super::machine::{Host, folder};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};

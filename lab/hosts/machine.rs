@@ -1,7 +1,7 @@
 //! The machine of a test: network, mounts and processes of its own, and hosts in it that can be cut off.
 //! Everything that runs there ends with it, even when the test fails.
 
-use crate::support::{Place, missing_of, no_mounts, tool};
+use crate::support::{Place, eventually, missing_of, no_mounts, starting_a_namespace, tool};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,14 @@ use std::time::Duration;
 
 /// Set in the machine: the folder for everything.
 const FOLDER: &str = "SYNCLINE_HOSTS_FOLDER";
+/// A file in the folder, made as soon as the machine has none of the other tests' mounts.
+const DETACHED: &str = "detached";
 /// Where servers listen.
 pub const SERVER: &str = "10.77.0.1";
 const BRIDGE: &str = "hosts";
 
-/// Runs a test in a machine of its own, by starting this program's test `name` once more in new
-/// namespaces. Skipped, with a line, if something is missing.
+/// Runs a test in a machine of its own, by starting this program's test `name`, which calls this, once more
+/// in new namespaces. Skipped, with a line, if something is missing.
 pub fn alone(name: &str, missing: Option<String>, time: Duration, test: impl FnOnce()) {
     alone_with(name, missing, time, &[], test);
 }
@@ -33,6 +35,9 @@ pub fn alone_with(
         set_up();
         return test();
     }
+    // Another name would start no test, and pass.
+    let thread = std::thread::current();
+    assert!([Some(name), Some("main")].contains(&thread.name()), "{name} is called {:?}", thread.name());
     // Looked at once, before any machine: that is a mount, and a machine begins with all mounts.
     static NO_MOUNTS: OnceLock<Option<String>> = OnceLock::new();
     crate::skip_if!(NO_MOUNTS.get_or_init(no_mounts).clone());
@@ -48,7 +53,12 @@ pub fn alone_with(
         .arg(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--include-ignored", "--nocapture"]).env(FOLDER, place.path());
     command.envs(set.iter().copied());
-    let status = command.stdin(Stdio::null()).status().unwrap();
+    let starting = starting_a_namespace();
+    let mut machine = command.stdin(Stdio::null()).spawn().unwrap();
+    let detached = place.path().join(DETACHED);
+    eventually("the machine starts", || detached.exists() || machine.try_wait().unwrap().is_some());
+    drop(starting);
+    let status = machine.wait().unwrap();
     assert!(status.success(), "{name}: {status}");
 }
 
@@ -57,7 +67,18 @@ pub fn folder() -> PathBuf {
     std::env::var_os(FOLDER).expect("set by `alone`").into()
 }
 
+/// The machine begins with the mounts of all other tests, which could not end before the machine.
+fn detach_others() {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let others = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    for path in others.filter(|path| path.contains("/syncline-test-")) {
+        tool("umount", &["-i", "-l", path].map(OsStr::new));
+    }
+    fs::write(folder().join(DETACHED), "").unwrap();
+}
+
 fn set_up() {
+    detach_others();
     must("mount", &["-t", "tmpfs", "-o", "size=12G", "none", folder().to_str().unwrap()]);
     must("ip", &["link", "set", "lo", "up"]);
     // With an address of its own: otherwise it has the lowest of its cables', and each host that comes

@@ -1,7 +1,7 @@
 //! The actions of the nemesis, by chance.
 
-use crate::machine::Cut;
-use crate::search::Kind;
+use super::machine::Cut;
+use super::search::Kind;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use std::time::Duration;

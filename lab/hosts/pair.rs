@@ -1,15 +1,15 @@
 //! Two hosts that take an image from each other.
 
-use crate::checker::{Followed, unchanged};
-use crate::daemon::{Daemon, program};
-use crate::machine::{Host, SERVER};
-use crate::nemesis::{Moment, Plan, Restart, Trouble};
-use crate::report::Report;
-use crate::search::{Kind, Length};
+use super::checker::{Followed, unchanged};
+use super::daemon::{Daemon, program};
+use super::machine::{Host, SERVER};
+use super::nemesis::{Moment, Plan, Restart, Trouble};
+use super::report::Report;
+use super::search::{Kind, Length};
+use super::view::{Found, read_cell};
+use super::writers::Writers;
 use crate::support::ceph::Cluster;
 use crate::support::run;
-use crate::view::{Found, read_cell};
-use crate::writers::Writers;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;

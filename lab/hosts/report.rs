@@ -1,6 +1,6 @@
 //! The report of a search.
 
-use crate::checker::Violations;
+use super::checker::Violations;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Pairs of hosts side by side, until the time is over.
 
-use crate::machine::{SERVER, folder};
-use crate::pair::Pair;
-use crate::report::Report;
+use super::machine::{SERVER, folder};
+use super::pair::Pair;
+use super::report::Report;
 use crate::support::ceph::{self, Cluster};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -40,8 +40,8 @@ pub struct Length {
 impl Length {
     pub fn of(time: Duration, pairs: usize) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let seed = crate::number("SYNCLINE_HOSTS_SEED", now.as_millis() as u64);
-        let pairs = crate::number("SYNCLINE_HOSTS_PAIRS", pairs as u64) as usize;
+        let seed = super::number("SYNCLINE_HOSTS_SEED", now.as_millis() as u64);
+        let pairs = super::number("SYNCLINE_HOSTS_PAIRS", pairs as u64) as usize;
         Self { time, pairs, seed, until_found: false }
     }
 }
@@ -49,7 +49,7 @@ impl Length {
 /// Searches, and returns a report.
 pub fn search(kind: Kind, length: Length) -> Report {
     println!("{kind:?}: SYNCLINE_HOSTS_SEED={} SYNCLINE_HOSTS_PAIRS={}", length.seed, length.pairs);
-    let osds = crate::number("SYNCLINE_HOSTS_OSDS", 1) as usize;
+    let osds = super::number("SYNCLINE_HOSTS_OSDS", 1) as usize;
     let ceph = (kind == Kind::Ceph).then(|| Arc::new(Cluster::start(folder().join("ceph"), osds, SERVER, 5)));
     let (until, found) = (Instant::now() + length.time, AtomicBool::new(false));
     let goes_on = || Instant::now() < until && !(length.until_found && found.load(Ordering::SeqCst));

@@ -1,6 +1,6 @@
 //! The state that a host finds on the image when it comes.
 
-use crate::writers::{cell_of, files_of, log_of};
+use super::writers::{cell_of, files_of, log_of};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
 //! Writers on a mount: each writes a record, syncs it, and notes the answer.
 
-use crate::journal::{Id, Journal, Place, contents};
+use super::journal::{Id, Journal, Place, contents};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fs;

@@ -2,7 +2,7 @@
 //! programs that forget none.
 
 use crate::skip_if;
-use crate::support::{self, Answer, Mount, Place, no_fuse, program, run, syncline};
+use crate::support::{Answer, Mount, Place, no_fuse, program, run, syncline};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The reason why there is no Python, if so.
 fn no_python() -> Option<String> {
-    let found = support::tool("python3", &["-c".as_ref(), "import sqlite3".as_ref()]);
+    let found = crate::support::tool("python3", &["-c".as_ref(), "import sqlite3".as_ref()]);
     found.is_none().then(|| "python3 with sqlite3 is not installed".to_owned())
 }
 
@@ -213,7 +213,7 @@ fn git(commits: &str, times: u32) {
 #[test]
 fn a_git_repository_is_whole_after_a_power_cut() {
     skip_if!(no_fuse());
-    skip_if!(support::missing_of(&["git"]));
+    skip_if!(crate::support::missing_of(&["git"]));
     git("3", 1);
 }
 

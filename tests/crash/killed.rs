@@ -1,8 +1,8 @@
 //! SIGKILL in the middle of writes.
 
+use super::writers::{verify_all, write_during};
 use crate::skip_if;
 use crate::support::{Place, c_program, no_fuse, program, run};
-use crate::writers::{verify_all, write_during};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Signals at random moments, by seed: some stop the daemon for a while, some end it properly, some
 //! kill it.
 
+use super::writers::{verify_all, write_during};
 use crate::skip_if;
 use crate::support::{Place, no_fuse, wait_for_end};
-use crate::writers::{verify_all, write_during};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};

@@ -2,9 +2,9 @@
 //! neither fills a disk with log lines nor keeps the device busy. When the device works again,
 //! everything dirty is written.
 
-use crate::disk::Disk;
+use super::disk::Disk;
 use crate::skip_if;
-use crate::support::{Mount, Place, eventually, no_fuse, not_root, program, syncline, wait_for_end};
+use crate::support::{LIMIT, Mount, Place, eventually, no_fuse, not_root, program, syncline, wait_for_end};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -55,7 +55,7 @@ fn a_mount_that_rests_on_a_device_that_fails_is_quiet() {
     let last = File::open(mount.path.join("0")).unwrap();
     while last.sync_all().is_err() {
         // A past failure is reported once.
-        assert!(started.elapsed() < Duration::from_secs(120), "the device works again");
+        assert!(started.elapsed() < LIMIT, "the device works again");
     }
     drop(last);
     mount.unmount().ok();
@@ -85,7 +85,7 @@ fn a_mount_that_gave_up_writing_is_told_of_once_and_as_what_it_is() {
     let started = Instant::now();
     while mount.stats()["read_only"].is_null() {
         let _ = File::open(&file).unwrap().sync_all();
-        assert!(started.elapsed() < Duration::from_secs(180), "it gives up at some time");
+        assert!(started.elapsed() < LIMIT, "it gives up at some time");
     }
     let told = || fs::read_to_string(&log).unwrap().matches("could not be written back").count();
     eventually("all files are told of", || told() >= 4);

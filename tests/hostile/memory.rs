@@ -1,6 +1,6 @@
 //! The daemon stays within its memory.
 
-use crate::limited::peak_bytes;
+use super::limited::peak_bytes;
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse};
 use std::fs;

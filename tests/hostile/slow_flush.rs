@@ -1,6 +1,6 @@
 //! A real mount on a device whose flushes take seconds: it is slow, and otherwise fine.
 
-use crate::disk::Disk;
+use super::disk::Disk;
 use crate::skip_if;
 use crate::support::{Loop, Mount, Place, no_fuse, not_root, syncline};
 use std::ffi::OsStr;

@@ -1,9 +1,9 @@
 //! Unmounting says whether everything has reached the device.
 
-use crate::disk::Disk;
+use super::disk::Disk;
 use crate::skip_if;
 use crate::support::{
-    ALONE, Answer, Loop, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run,
+    ALONE, Answer, LIMIT, Loop, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run,
     starting_a_namespace, syncline, tool, wait,
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
@@ -250,7 +250,7 @@ fn a_long_wait_is_told_of_once() {
     {
         assert!(line.contains(word), "{word}: {line}");
     }
-    assert_eq!(wait(&mut unmounting, Duration::from_secs(60)), Some(0));
+    assert_eq!(wait(&mut unmounting, LIMIT), Some(0));
     assert!(said.next().is_none(), "nothing more is said");
     drop(mount);
     place.check_clean();

@@ -3,7 +3,7 @@
 //!
 //! `just hostile SECONDS` runs this for longer.
 
-use crate::limited::{Limited, peak_bytes};
+use super::limited::{Limited, peak_bytes};
 use crate::skip_if;
 use crate::support::{Mount, NOBODY, Place, as_nobody, no_fuse, not_root};
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
@@ -58,7 +58,9 @@ fn let_loose(time: Duration) {
             fs::create_dir(&home).unwrap();
             chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
             let mut command = Command::new(&program);
-            command.args(["--exact", "users::a_user", "--ignored", "--nocapture"]).stdout(Stdio::null());
+            command
+                .args(["--exact", "hostile::users::a_user", "--ignored", "--nocapture"])
+                .stdout(Stdio::null());
             command.env(ORDERS, format!("{} {user} {}", time.as_secs(), home.display()));
             as_nobody(command).spawn().unwrap()
         })

@@ -1,7 +1,7 @@
 //! How many requests an fsync costs on a network, told by the server: one flush for one writer, and
 //! for several as few as group commit makes of them.
 
-use crate::rbd::{cluster, no_clusters};
+use super::rbd::{cluster, no_clusters};
 use crate::skip_if;
 use crate::support::{Mount, Place, no_fuse, not_root, run, syncline};
 use std::ffi::OsStr;

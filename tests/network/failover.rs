@@ -1,7 +1,7 @@
 //! The resource agent of the examples, as a cluster manager calls it. A second host is a second
 //! directory here.
 
-use crate::nbd::{Server, no_exports};
+use super::nbd::{Server, no_exports};
 use crate::skip_if;
 use crate::support::{Answer, Mount, run};
 use rustix::process::{Signal, kill_process};

@@ -1,8 +1,8 @@
 //! A mount whose image was lost: everything on it fails with EIO, all commands say so, and it can be
 //! unmounted at once.
 
-use crate::nbd::{Server, no_exports};
-use crate::observed::{metric, told};
+use super::nbd::{Server, no_exports};
+use super::observed::{metric, told};
 use crate::skip_if;
 use crate::support::{Mount, Place, eventually, program, run, syncline, wait_for_end};
 use rustix::process::{Signal, kill_process};

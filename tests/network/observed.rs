@@ -1,6 +1,6 @@
 //! The output of `stats`, `top`, `status`, `info` and the metrics for an image on a network.
 
-use crate::nbd::{Server, no_exports};
+use super::nbd::{Server, no_exports};
 use crate::skip_if;
 use crate::support::{Mount, Place, eventually, no_fuse, program, run, syncline};
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 //! A mount that is asked about each opening, and whose image is not on this host.
 
-use crate::nbd::{Server, no_exports};
+use super::nbd::{Server, no_exports};
 use crate::skip_if;
 use crate::support::{Mount, Place, eventually, program, run, syncline};
 use rustix::process::Signal;

@@ -1,7 +1,7 @@
 //! RBD images of a Ceph cluster that the test starts.
 
-use crate::lost::assert_lost;
-use crate::observed::{metric, told};
+use super::lost::assert_lost;
+use super::observed::{metric, told};
 use crate::skip_if;
 use crate::support::ceph::{self, Cluster};
 use crate::support::{Mount, Place, no_mounts, program, run, syncline};
@@ -25,7 +25,7 @@ fn an_image_in_a_cluster_has_one_writer() {
     skip_if!(no_clusters());
     let place = Place::new();
     let cluster = cluster(&place);
-    crate::tour::paste(&cluster.image("tour"), true, &place);
+    super::tour::paste(&cluster.image("tour"), true, &place);
     let image = cluster.image("disk");
     syncline([OsStr::new("info"), image.as_os_str()]).fails(5, &["rbd:rbd/disk"]);
     syncline([OsStr::new("mkfs"), image.as_os_str(), "--size".as_ref(), "256MiB".as_ref()]).ok();

@@ -1,6 +1,6 @@
 //! The README's lines, on an image that lies elsewhere.
 
-use crate::nbd::{Server, no_exports};
+use super::nbd::{Server, no_exports};
 use crate::skip_if;
 use crate::support::{Place, program, run};
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! Commands on images that other hosts may have, without mounting them here.
 
-use crate::nbd::{Server, no_exports};
+use super::nbd::{Server, no_exports};
 use crate::skip_if;
 use crate::support::{Loop, Mount, Place, eventually, no_fuse, not_root, syncline};
 use rustix::process::{Signal, kill_process};

@@ -1,7 +1,7 @@
 //! Never two writers, on an export that several hosts reach (promise P7). The second host is a
 //! second daemon here: neither knows of the other but by the device.
 
-use crate::nbd::{Server, no_exports};
+use super::nbd::{Server, no_exports};
 use crate::skip_if;
 use crate::support::{Mount, eventually, program, run};
 use rustix::process::{Signal, kill_process};

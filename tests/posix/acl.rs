@@ -1,7 +1,8 @@
 //! POSIX access control lists: consistent with the mode, inherited, enforced.
 
-use crate::support::{self, Mount, NOBODY, as_nobody, no_fuse, not_root, tool};
-use crate::{Ground, skip_if};
+use super::Ground;
+use crate::skip_if;
+use crate::support::{Mount, NOBODY, as_nobody, no_fuse, not_root, tool};
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -190,7 +191,7 @@ fn the_tools_work() {
     let tool = |name: &str, words: &[&str], path: &Path| {
         let mut all: Vec<&std::ffi::OsStr> = words.iter().map(AsRef::as_ref).collect();
         all.push(path.as_os_str());
-        support::tool(name, &all).unwrap_or_else(|| panic!("{name} {words:?} fails"))
+        crate::support::tool(name, &all).unwrap_or_else(|| panic!("{name} {words:?} fails"))
     };
     tool("setfacl", &["-m", "u:1234:rwx,g:4321:r-x,d:u:1234:rw-"], &dir);
     let shown = tool("getfacl", &["-n", "-p", "-c"], &dir);

@@ -1,8 +1,8 @@
 //! fallocate through a mount: system calls and `fallocate`.
 
+use super::{Ground, errno};
 use crate::skip_if;
 use crate::support::{no_fuse, not_root};
-use crate::{Ground, errno};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

@@ -3,7 +3,8 @@
 
 use crate::skip_if;
 use crate::support::{
-    Loop, Mount, Place, c_program, missing_of, no_fuse, no_mounts, program, run, syncline, tool, wait_for_end,
+    LIMIT, Loop, Mount, Place, c_program, missing_of, no_fuse, no_mounts, program, run, syncline, tool, wait,
+    wait_for_end,
 };
 use rustix::fs::syncfs;
 use rustix::process::{Signal, kill_process};
@@ -14,7 +15,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
 
 const WITH: [&str; 2] = ["-o", "fuseblk=always"];
 
@@ -207,7 +207,7 @@ fn nobody_waits_for_a_daemon_that_is_killed_while_it_ends() {
         let mut umount = umount.spawn().unwrap();
         kill_process(daemon, Signal::KILL).unwrap();
         wait_for_end(daemon);
-        let ended = crate::support::wait(&mut umount, std::time::Duration::from_secs(60));
+        let ended = wait(&mut umount, LIMIT);
         assert!(ended.is_some(), "umount hangs");
     }
 }
@@ -238,11 +238,11 @@ fn a_sync_that_waits_for_a_daemon_ends_with_it() {
         }
         assert!(end.try_recv().is_err() && of_machine.try_wait().unwrap().is_none());
         mount.kill();
-        assert!(end.recv_timeout(Duration::from_secs(60)).unwrap().is_err(), "nothing was synced");
-        assert!(crate::support::wait(&mut of_machine, Duration::from_secs(60)).is_some(), "sync hangs");
+        assert!(end.recv_timeout(LIMIT).unwrap().is_err(), "nothing was synced");
+        assert!(wait(&mut of_machine, LIMIT).is_some(), "sync hangs");
         // The dead mount keeps nobody either.
         let mut after = Command::new("sync").spawn().unwrap();
-        assert!(crate::support::wait(&mut after, Duration::from_secs(60)).is_some(), "sync hangs");
+        assert!(wait(&mut after, LIMIT).is_some(), "sync hangs");
         drop(directory);
         tool("umount", &[OsStr::new("-l"), mount.path.as_ref()]).unwrap();
     }
@@ -264,7 +264,7 @@ fn a_daemon_that_is_killed_with_its_namespace_ends() {
     BufReader::new(daemon.stderr.take().unwrap()).read_line(&mut told).unwrap();
     assert!(told.contains("sync(2) does not reach this mount") && told.contains("namespace"), "{told}");
     daemon.kill().unwrap();
-    assert!(crate::support::wait(&mut daemon, std::time::Duration::from_secs(60)).is_some(), "it hangs");
+    assert!(wait(&mut daemon, LIMIT).is_some(), "it hangs");
     syncline([OsStr::new("info"), place.image().as_ref()]).ok();
 }
 

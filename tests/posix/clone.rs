@@ -1,7 +1,8 @@
 //! `syncline clone`: the copy is what `cp -a` would make, shares all data, and is durable.
 
+use super::Ground;
+use crate::skip_if;
 use crate::support::{Answer, as_nobody, is_root, no_fuse, not_root, program, run, tool};
-use crate::{Ground, skip_if};
 use rustix::fs::{
     CWD, FileType, IFlags, Mode, XattrFlags, ioctl_getflags, ioctl_setflags, mknodat, setxattr,
 };
@@ -170,7 +171,7 @@ fn a_clone_is_the_tree_again_shares_its_data_and_survives_a_crash() {
     // Original and copy change independently.
     ground.mount.as_mut().unwrap().kill();
     let path = ground.mount.take().unwrap().path.clone();
-    ground.mount = Some(crate::Mount::new(&ground.place.image(), &path, &[]));
+    ground.mount = Some(super::Mount::new(&ground.place.image(), &path, &[]));
     assert_eq!(described(&to), expected);
     clear_flags(&to);
     fs::write(to.join("deep/large"), "changed").unwrap();

@@ -1,7 +1,7 @@
 //! Streams that are cut off and go on, and streams into a mount, through the binary.
 
+use super::streams::{call, seen, sent, snapshot_names};
 use crate::skip_if;
-use crate::streams::{call, seen, sent, snapshot_names};
 use crate::support::{Answer, Mount, Place, eventually, no_fuse, program};
 use rand::{Rng, SeedableRng};
 use std::fs;

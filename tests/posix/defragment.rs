@@ -1,7 +1,8 @@
 //! `syncline defragment` through a mount.
 
+use super::Ground;
+use crate::skip_if;
 use crate::support::{Answer, as_nobody, no_fuse, not_root, program, run};
-use crate::{Ground, skip_if};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;

@@ -1,8 +1,9 @@
 //! Durability classes on a mount: the data that a killed daemon leaves, and the reports about the
 //! classes.
 
+use super::Ground;
+use crate::skip_if;
 use crate::support::{Answer, Mount, Place, no_fuse, program, run, syncline};
-use crate::{Ground, skip_if};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;

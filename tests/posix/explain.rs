@@ -1,6 +1,6 @@
 //! Receipts, through the program.
 
-use crate::Ground;
+use super::Ground;
 use crate::skip_if;
 use crate::support::{Answer, as_nobody, no_fuse, not_root, program, run};
 use serde_json::Value;

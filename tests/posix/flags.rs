@@ -1,7 +1,8 @@
 //! chattr(1) and lsattr(1): the operations that flags forbid, and the persistence of flags.
 
+use super::{Ground, errno};
+use crate::skip_if;
 use crate::support::{no_fuse, not_root, program, run};
-use crate::{Ground, errno, skip_if};
 use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags, removexattr, setxattr};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

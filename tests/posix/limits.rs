@@ -1,7 +1,8 @@
 //! Limits of names, symlink targets, sizes, times and xattrs; and many at once.
 
+use super::{Ground, errno};
+use crate::skip_if;
 use crate::support::{as_nobody, no_fuse, not_root, tool};
-use crate::{Ground, errno, skip_if};
 use rustix::fs::{
     AtFlags, CWD, OFlags, Timespec, Timestamps, XattrFlags, getxattr, listxattr, removexattr, setxattr,
     utimensat,

@@ -1,7 +1,8 @@
 //! Names: links, renames, listings, special files.
 
+use super::{Ground, errno};
+use crate::skip_if;
 use crate::support::no_fuse;
-use crate::{Ground, errno, skip_if};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Opening files without a request to the daemon.
 
-use crate::Ground;
+use super::Ground;
 use crate::skip_if;
 use crate::support::{eventually, no_fuse};
 use rustix::fs::{Mode, OFlags};

@@ -1,7 +1,8 @@
 //! Mount options, and the names under which mount(8) and fsck(8) call the program.
 
+use super::{Ground, errno};
+use crate::skip_if;
 use crate::support::{ALONE, Mount, Place, no_fuse, not_root, run, syncline, tool};
-use crate::{Ground, errno, skip_if};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;

@@ -1,7 +1,8 @@
 //! `syncline path`: the paths of an inode, on a mount and in an unmounted image.
 
+use super::Ground;
+use crate::skip_if;
 use crate::support::{Answer, NOBODY, Place, as_nobody, is_root, no_fuse, program, run};
-use crate::{Ground, skip_if};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;

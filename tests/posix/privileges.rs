@@ -1,7 +1,8 @@
 //! setuid, setgid and file capabilities: the operations that drop them, and those that do not.
 
+use super::Ground;
+use crate::skip_if;
 use crate::support::{NOBODY, as_nobody, no_fuse, not_root};
-use crate::{Ground, skip_if};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};

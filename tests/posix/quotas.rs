@@ -1,8 +1,9 @@
 //! Quotas of directory trees: set, reached, shown, kept across remounts and removed, as programs
 //! see them.
 
-use crate::support::{self, Answer, eventually, no_fuse, syncline};
-use crate::{Ground, skip_if};
+use super::Ground;
+use crate::skip_if;
+use crate::support::{Answer, eventually, no_fuse, syncline};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -75,7 +76,7 @@ fn a_quota_that_was_set_outlives_a_crash() {
     let directory = mount.path.clone();
     mount.kill();
     drop(mount);
-    ground.mount = Some(support::Mount::new(&ground.place.image(), &directory, &[]));
+    ground.mount = Some(crate::support::Mount::new(&ground.place.image(), &directory, &[]));
     let after = usage(&home);
     assert_eq!(
         (&after["limits"]["bytes"], &after["being_set"]),
@@ -97,7 +98,7 @@ fn trees_have_borders_and_mv_copies_over_them() {
     }
     refused(fs::rename(one.join("file"), two.join("moved")), EXDEV);
     refused(fs::hard_link(one.join("file"), ground.path("linked")), EXDEV);
-    let mv = support::tool("mv", &[one.join("file").as_ref(), two.join("moved").as_ref()]);
+    let mv = crate::support::tool("mv", &[one.join("file").as_ref(), two.join("moved").as_ref()]);
     assert!(mv.is_some() && !one.join("file").exists());
     assert_eq!(fs::read(two.join("moved")).unwrap(), b"contents");
     // The kernel reports mv's close a moment later, and an open file counts.
@@ -140,7 +141,7 @@ fn what_is_there_is_counted_and_an_image_tells_without_a_mount() {
     let text = quota(&[&"list", &place, &"--json"]).ok().out;
     let told = serde_json::from_str::<serde_json::Value>(&text).unwrap();
     assert_eq!(told["quotas"][0]["usage"], counted);
-    ground.mount = Some(support::Mount::new(&place, &path, &[]));
+    ground.mount = Some(crate::support::Mount::new(&place, &path, &[]));
     ground.end();
 }
 
@@ -173,9 +174,11 @@ int main(int count, char **words)
 #[test]
 fn programs_in_c_can_set_show_and_remove_quotas() {
     skip_if!(no_fuse());
-    skip_if!(support::tool("cc", &["--version".as_ref()]).is_none().then_some("no C compiler is installed"));
-    let place = support::Place::new();
-    let binary = support::c_program(&place, PROGRAM);
+    skip_if!(
+        crate::support::tool("cc", &["--version".as_ref()]).is_none().then_some("no C compiler is installed")
+    );
+    let place = crate::support::Place::new();
+    let binary = crate::support::c_program(&place, PROGRAM);
     let call = |directory: &Path, words: &[&str]| {
         let output = std::process::Command::new(&binary).arg(directory).args(words).output().unwrap();
         assert!(output.status.success(), "{output:?}");

@@ -1,8 +1,8 @@
 //! Sharing blocks through a mount: copy_file_range, cp, du.
 
+use super::{Ground, errno};
 use crate::skip_if;
 use crate::support::{no_fuse, program, run};
-use crate::{Ground, errno};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;

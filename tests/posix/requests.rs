@@ -3,7 +3,7 @@
 //! The kernel decides on most of them, and another kernel may forget and ask differently. So these
 //! are bounds, but a request that the daemon has refused for good must never come again.
 
-use crate::Ground;
+use super::Ground;
 use crate::skip_if;
 use crate::support::no_fuse;
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! A filesystem that is grown while programs use it.
 
+use super::{Ground, errno};
+use crate::skip_if;
 use crate::support::{Answer, Loop, Mount, Place, as_nobody, no_fuse, not_root, program, run, tool};
-use crate::{Ground, errno, skip_if};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};

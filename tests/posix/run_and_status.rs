@@ -2,12 +2,11 @@
 //! `ls` and `cat`, which need no mount.
 
 use crate::skip_if;
-use crate::support::{Place, eventually, no_fuse, program, run, syncline, wait};
+use crate::support::{LIMIT, Place, eventually, no_fuse, program, run, syncline, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
 use std::process::Stdio;
-use std::time::Duration;
 
 #[test]
 fn a_command_runs_in_a_mount_that_ends_with_it() {
@@ -57,7 +56,7 @@ fn a_signal_reaches_the_command_and_the_image_is_left_clean() {
         })
     });
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
-    assert_eq!(wait(&mut child, Duration::from_secs(30)), Some(128 + 15));
+    assert_eq!(wait(&mut child, LIMIT), Some(128 + 15));
     assert!(!fs::exists(found.unwrap()).unwrap());
     let mut command = program();
     command.arg("cat").arg(format!("{}:file", image.display()));

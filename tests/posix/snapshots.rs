@@ -1,8 +1,9 @@
 //! Snapshots: made while files are written, mounted beside the filesystem, compared, rolled back
 //! to.
 
-use crate::support::{self, Answer, Mount, no_fuse, syncline};
-use crate::{Ground, skip_if};
+use super::Ground;
+use crate::skip_if;
+use crate::support::{Answer, Mount, no_fuse, syncline};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -90,11 +91,11 @@ fn a_snapshot_of_a_mount_is_looked_at_by_its_directory() {
     syncline(["ls", "/@monday:/"]).fails(6, &["image is mounted"]);
     // A user who reads the list on a terminal gets a hint; a script does not.
     assert_eq!(snapshot(&[&"list", &root]).ok().err, "");
-    if support::missing_of(&["script"]).is_none() {
+    if crate::support::missing_of(&["script"]).is_none() {
         let mut command = std::process::Command::new("script");
-        let program = support::program().get_program().to_str().unwrap().to_owned();
+        let program = crate::support::program().get_program().to_str().unwrap().to_owned();
         command.args(["-qec", &format!("{program} snapshot list '{}'", root.display()), "/dev/null"]);
-        let told = support::run(command).ok().out;
+        let told = crate::support::run(command).ok().out;
         assert!(told.contains("syncline ls") && told.contains("syncline snapshot mount"), "{told}");
     }
     ground.end();
@@ -116,7 +117,7 @@ fn what_only_a_snapshot_used_comes_back_when_it_goes() {
     fs::remove_file(ground.path("gone")).unwrap();
     // Removed in the background, once the kernel has reported that no program has it open. Until
     // then the next snapshot would keep it too.
-    support::eventually("the file is gone", || files() < before);
+    crate::support::eventually("the file is gone", || files() < before);
     File::open(&root).unwrap().sync_all().unwrap();
     snapshot(&[&"create", &root, &"third"]).ok();
     let before = free();
@@ -199,7 +200,7 @@ fn going_back_undoes_everything_but_snapshots() {
     assert!(!directory.join("virus").exists());
     assert_eq!(names(&directory), ["good", "bad"]);
     fs::write(directory.join("file"), "better").unwrap();
-    let view = support::Mount::new(&image, &ground.place.directory("view"), &["--snapshot", "bad"]);
+    let view = crate::support::Mount::new(&image, &ground.place.directory("view"), &["--snapshot", "bad"]);
     assert_eq!(fs::read(view.path.join("file")).unwrap(), b"bad");
     assert_eq!(fs::read(view.path.join("virus")).unwrap(), [6; 1 << 20]);
     view.unmount().ok();

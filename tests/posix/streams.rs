@@ -1,8 +1,9 @@
 //! Backups that travel, through the binary: sent from a mount, received in an image, compared;
 //! damaged, cut off, killed.
 
+use super::Ground;
+use crate::skip_if;
 use crate::support::{Answer, Mount, Place, no_fuse, program, run, syncline};
-use crate::{Ground, skip_if};
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

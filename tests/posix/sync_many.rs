@@ -1,8 +1,8 @@
 //! fsync2 and fbarrier: through the program, and through the C header.
 
+use super::{Ground, errno};
 use crate::skip_if;
 use crate::support::{Answer, Place, c_program, no_fuse, program, run, tool};
-use crate::{Ground, errno};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs;
 use std::os::unix::fs::MetadataExt;

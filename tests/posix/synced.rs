@@ -1,6 +1,6 @@
 //! Files opened for synced writing, which bypass the kernel's page cache.
 
-use crate::Ground;
+use super::Ground;
 use crate::skip_if;
 use crate::support::no_fuse;
 use std::fs::{self, File, OpenOptions};

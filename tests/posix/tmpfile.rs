@@ -1,7 +1,8 @@
 //! Files without a name: O_TMPFILE, and linkat(2), which gives them one.
 
-use crate::support::{self, Mount, no_fuse};
-use crate::{Ground, errno, skip_if};
+use super::{Ground, errno};
+use crate::skip_if;
+use crate::support::{Mount, no_fuse};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use std::fs::{self, File};
 use std::io::Write;
@@ -37,7 +38,7 @@ fn a_file_without_a_name_is_written_and_named() {
     assert_eq!(file.metadata().unwrap().nlink(), 1);
     assert_eq!(errno(name(&file, &ground.path("dir/file"))), Some(17));
     name(&file, &ground.path("second")).unwrap();
-    if support::is_root() {
+    if crate::support::is_root() {
         linkat(&file, "", CWD, ground.path("third"), AtFlags::EMPTY_PATH).unwrap();
     }
     let ino = file.metadata().unwrap().ino();
@@ -61,7 +62,7 @@ fn a_file_that_gets_no_name_leaves_nothing() {
         file.write_all(&vec![1; index * 10_000]).unwrap();
     }
     // Removed in the background, once the kernel has reported that they are closed.
-    support::eventually("the files are gone", || files() == before);
+    crate::support::eventually("the files are gone", || files() == before);
     ground.end();
 }
 
@@ -98,6 +99,6 @@ fn a_crash_leaves_the_named_one_whole_and_of_the_other_nothing() {
     ground.mount = Some(Mount::new(&ground.place.image(), &path, &[]));
     assert_eq!(fs::read(ground.path("named")).unwrap(), [7; 70_000]);
     let files = || rustix::fs::statvfs(ground.path("")).map(|all| all.f_files - all.f_ffree).unwrap();
-    support::eventually("only the root and the file are left", || files() == 2);
+    crate::support::eventually("only the root and the file are left", || files() == 2);
     ground.end();
 }

@@ -1,9 +1,10 @@
 //! Discards through a mount: `syncline trim`, fstrim(8), `-o discard`.
 
+use super::Ground;
+use crate::skip_if;
 use crate::support::{
     Answer, Loop, Mount, Place, Tmpfs, as_nobody, eventually, no_fuse, not_root, program, run, syncline, tool,
 };
-use crate::{Ground, skip_if};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;

@@ -123,6 +123,14 @@ fn a_mount_by_root_switches_it_on_and_says_so_once() {
     place.check_clean();
 }
 
+#[test]
+fn the_demo_leaves_the_switch_as_it_was() {
+    skip_if!(no_uring());
+    let _switch = Switch::set(false).unwrap();
+    syncline(["demo", "--seconds", "1"]).ok();
+    assert_eq!(fs::read_to_string(SWITCH).unwrap().trim(), "N");
+}
+
 /// The kernel offers io_uring at the mount and may still refuse it when the daemon registers: here
 /// because it is switched off in between. strace delays the daemon for that long.
 #[test]

@@ -1,6 +1,8 @@
 //! Checks and repairs of damaged images. All in one program, since building the filesystem for each
 //! would be slow.
 
+#[path = "../../../tests/support/alone.rs"]
+mod alone;
 mod common;
 mod damage;
 mod other_ends;
@@ -11,6 +13,8 @@ mod repair_keeps;
 mod repair_maps;
 mod repair_nodes;
 mod repair_shared;
+mod rot;
 mod scrub;
 mod shared_blocks;
 mod sound;
+mod threads;

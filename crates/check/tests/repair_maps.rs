@@ -1,5 +1,6 @@
 //! Lost pages of space maps, of the filesystem or of snapshots, are restored in place.
 
+use crate::alone::is_alone;
 use crate::common::damages::open_read_only;
 use crate::common::survey::{assert_kept, survey};
 use crate::common::{edit_inode, edit_superblock, examine, leaf_of, rot, spawn};
@@ -200,6 +201,9 @@ fn a_map_whose_tree_is_torn_does_not_come_back() {
 /// consider them all.
 #[test]
 fn pages_made_to_mislead_take_no_memory() {
+    if !is_alone("repair_maps::pages_made_to_mislead_take_no_memory") {
+        return;
+    }
     let device = MemoryDevice::new(260 << 20);
     format_device(device.clone(), &FormatOptions::default()).unwrap();
     let any: Arc<dyn Device> = device.clone();
@@ -229,7 +233,6 @@ fn pages_made_to_mislead_take_no_memory() {
     };
     while !repaired.is_finished() {
         std::thread::sleep(std::time::Duration::from_millis(100));
-        // Other tests run at the same time.
         assert!(resident() < before + 2048, "{} MiB, {before} before", resident());
     }
     assert_eq!(repaired.join().unwrap(), Condition::Repaired);

@@ -9,6 +9,8 @@ use syncline_format::items::extent::Algorithm;
 use syncline_format::{BLOCK_BYTES, Kind};
 
 const MIB: usize = 1 << 20;
+/// A test that waits for so long has failed.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// The findings of a scrub without a rate.
 fn scrub(fs: &Filesystem) -> Vec<Finding> {
@@ -16,7 +18,7 @@ fn scrub(fs: &Filesystem) -> Vec<Finding> {
     assert!(scrub.start(0));
     let begun = Instant::now();
     while scrub.report().running {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", scrub.report());
+        assert!(begun.elapsed() < LIMIT, "{:?}", scrub.report());
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(scrub.report().finished);
@@ -107,7 +109,7 @@ fn a_scrub_that_waits_for_its_rate_keeps_nothing_from_being_used_anew() {
     let waits = |what: &dyn Fn() -> bool| {
         let begun = Instant::now();
         while !what() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}, {:?}", scrub.report(), store.space());
+            assert!(begun.elapsed() < LIMIT, "{:?}, {:?}", scrub.report(), store.space());
             std::thread::sleep(Duration::from_millis(20));
         }
     };

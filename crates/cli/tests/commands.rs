@@ -1,14 +1,12 @@
 //! The output of the commands when all is well.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{Answer, Place, no_fuse, program, run};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use support::{Answer, Place, no_fuse, program, run};
 
 fn json(answer: Answer) -> Value {
     serde_json::from_str(&answer.ok().out).expect("JSON")
@@ -98,7 +96,7 @@ fn flags_of_other_filesystems_tools_are_taken() {
     }
     assert_eq!(call(&["check", "-n", "-y"]).code, 16, "they contradict each other");
     // A rotten copy of a superblock: -n leaves it as it is, -p mends it.
-    support::edit(&image, 65536, 4096, |block| block[8] ^= 1);
+    crate::support::edit(&image, 65536, 4096, |block| block[8] ^= 1);
     assert_eq!(call(&["check", "-n"]).code, 4);
     assert_eq!(call(&["check", "-p"]).code, 1);
     assert_eq!(call(&["check", "-n"]).code, 0);
@@ -132,7 +130,7 @@ fn at_boot_nothing_is_checked_and_what_is_no_image_is_told() {
         assert!(named(name, &["-V"]).ok().out.contains(env!("CARGO_PKG_VERSION")));
     }
     // A rotten copy follows from the other one.
-    support::edit(&place.image(), 65536, 4096, |block| block[8] ^= 1);
+    crate::support::edit(&place.image(), 65536, 4096, |block| block[8] ^= 1);
     assert_eq!(named("fsck.syncline", &["-a", "-f", image]).code, 1);
     assert_eq!(named("fsck.syncline", &["-a", "-f", image]).code, 0);
 }
@@ -165,7 +163,7 @@ fn a_mount_is_for_reading_goes_lazily_and_tells_what_it_is() {
     let image = place.image();
     let leave = ["-o", "transport=available"];
     call(&[&["mount"][..], &leave, &[image.to_str().unwrap()]].concat()).ok();
-    let mount = support::Mount::of(&directory);
+    let mount = crate::support::Mount::of(&directory);
     let pid = mount.pid();
     fs::write(directory.join("file"), vec![7; 1 << 20]).unwrap();
     fs::File::open(directory.join("file")).unwrap().sync_all().unwrap();
@@ -188,13 +186,13 @@ fn a_mount_is_for_reading_goes_lazily_and_tells_what_it_is() {
     assert!(!directory.join("file").exists());
     std::io::Write::write_all(&mut &open, b"late").unwrap();
     drop(open);
-    support::wait_for_end(pid);
+    crate::support::wait_for_end(pid);
     let mut command = program();
     command.arg("cat").arg(format!("{}:open", image.display()));
     assert_eq!(run(command).ok().out, "late");
     for flag in ["-r", "--ro", "--read-only"] {
         call(&[&["mount", flag][..], &leave, &[image.to_str().unwrap()]].concat()).ok();
-        let mount = support::Mount::of(&directory);
+        let mount = crate::support::Mount::of(&directory);
         let refused = fs::write(directory.join("new"), "").unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{flag}");
         mount.unmount().ok();
@@ -209,7 +207,7 @@ fn logged(words: &[&str]) -> String {
     let mut command = program();
     command.arg("mount").arg(place.image()).arg(&directory).arg("--log").arg(&log).args(words);
     run(command).ok();
-    let mount = support::Mount::of(&directory);
+    let mount = crate::support::Mount::of(&directory);
     mount.unmount().ok();
     fs::read_to_string(log).unwrap()
 }
@@ -241,8 +239,8 @@ fn a_mount_in_the_foreground_logs_to_its_file() {
     let serving = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
     let is_mounted =
         || fs::read_to_string("/proc/self/mounts").unwrap().contains(&*directory.to_string_lossy());
-    support::eventually("it is mounted", is_mounted);
-    support::Mount::of(&directory).unmount().ok();
+    crate::support::eventually("it is mounted", is_mounted);
+    crate::support::Mount::of(&directory).unmount().ok();
     let said = String::from_utf8(serving.wait_with_output().unwrap().stderr).unwrap();
     assert!(!said.contains("serving") && !said.contains("unmounted"), "{said}");
     let logged = fs::read_to_string(log).unwrap();
@@ -354,13 +352,11 @@ fn setup_does_not_wait_for_the_other_end_of_a_fifo() {
 
 /// Runs the demo in a folder of its own, which must be empty afterwards.
 fn demo(options: &[&str]) -> String {
-    let switch = || fs::read_to_string("/sys/module/fuse/parameters/enable_uring").ok();
-    let (place, before) = (Place::new(), switch());
+    let place = Place::new();
     let mut command = program();
     command.arg("demo").args(["--seconds", "1", "--seed", "7"]).args(options).env("TMPDIR", place.path());
     let answer = run(command).ok();
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "it cleans up");
-    assert_eq!(switch(), before, "the machine's switch stays as it was");
     for word in ["64 KiB append + fsync", "random overwrite", "seed 7", "Cuts:      10", "Lost:      nothing"]
     {
         assert!(answer.out.contains(word), "{word}: {answer:?}");
@@ -434,10 +430,10 @@ fn prune_keeps_the_newest_of_one_second() {
     for (tries, pair) in [["9a", "10a"], ["9b", "10b"], ["9c", "10c"]].into_iter().enumerate() {
         let names = pair.map(|name| format!("t{tries}-{name}"));
         for name in &names {
-            support::syncline(["snapshot", "create", image, name]).ok();
+            crate::support::syncline(["snapshot", "create", image, name]).ok();
         }
         let prefix = format!("t{tries}-");
         let words = ["snapshot", "prune", image, "--prefix", &prefix, "--keep", "last=1"];
-        assert_eq!(support::syncline(words).ok().out, format!("deleted {:?}\n", names[0]));
+        assert_eq!(crate::support::syncline(words).ok().out, format!("deleted {:?}\n", names[0]));
     }
 }

@@ -1,14 +1,12 @@
 //! `syncline cp`: copies equal their originals in the image, and existing files are treated as by
 //! cp(1).
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{Answer, Place, edit, is_root, program, run};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
-use support::{Answer, Place, edit, is_root, program, run};
 use syncline::{Filesystem, ImageOptions};
 
 /// A file of 20 MiB with 8 KiB of data at both ends.
@@ -171,7 +169,7 @@ fn a_user_keeps_what_only_root_may_give() {
     }
     let mut command = program();
     command.args(["cp", "-a"]).arg(format!("{}:tree/file", place.image().display())).arg(&to);
-    let answer = run(support::as_nobody(command));
+    let answer = run(crate::support::as_nobody(command));
     assert_eq!((answer.code, answer.err.contains("left out")), (0, true), "{answer:?}");
     let file = fs::metadata(to.join("file")).unwrap();
     assert_eq!((file.uid(), file.mode() & 0o7777), (65534, 0o755), "setuid went to another owner");
@@ -236,10 +234,10 @@ fn another_name_of_a_copy_that_failed_is_not_linked_to_what_was_in_its_way() {
 /// The copy of a file that its owner may not write to.
 #[test]
 fn attributes_are_given_before_the_permissions_forbid_it() {
-    skip_if!(support::not_root());
+    skip_if!(crate::support::not_root());
     let (place, to) = ground();
     let fs = Filesystem::open(place.image(), ImageOptions::default()).unwrap();
-    fs.set_owner("/tree/file", Some(support::NOBODY), Some(support::NOBODY)).unwrap();
+    fs.set_owner("/tree/file", Some(crate::support::NOBODY), Some(crate::support::NOBODY)).unwrap();
     fs.set_permissions("/tree/file", 0o444).unwrap();
     fs.close().unwrap();
     for path in [place.path(), &to, &place.image()] {
@@ -247,7 +245,7 @@ fn attributes_are_given_before_the_permissions_forbid_it() {
     }
     let mut command = program();
     command.args(["cp", "-a"]).arg(format!("{}:tree/file", place.image().display())).arg(&to);
-    let answer = run(support::as_nobody(command)).ok();
+    let answer = run(crate::support::as_nobody(command)).ok();
     let mut room = [0; 16];
     match rustix::fs::getxattr(to.join("file"), "user.colour", &mut room[..]) {
         Ok(len) => assert_eq!((&room[..len], answer.err.as_str()), (&b"blue"[..], "")),

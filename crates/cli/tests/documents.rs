@@ -1,14 +1,11 @@
 //! Everything that the documents mention exists: links and headings, files that the glossary names,
 //! commands and their options.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::support::{program, run};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use support::{program, run};
 
 /// A parsed page.
 #[derive(Default)]
@@ -232,13 +229,8 @@ fn the_book_names_every_page_below_docs_once() {
 
 #[test]
 fn the_messages_that_are_explained_are_the_programs() {
-    let is_source = |path: &PathBuf| {
-        path.extension().is_some_and(|extension| extension == "rs")
-            && path.components().any(|part| part.as_os_str() == "src")
-    };
-    let files =
-        crate_folders().into_iter().flat_map(walkdir::WalkDir::new).map(|entry| entry.unwrap().into_path());
-    let sources: String = files.filter(is_source).map(|path| fs::read_to_string(path).unwrap()).collect();
+    let folders = crate_folders().into_iter().map(|folder| folder.join("src"));
+    let sources: String = folders.flat_map(|folder| sources(&folder)).map(|(_, text)| text).collect();
     let page = fs::read_to_string(root().join("docs/TROUBLESHOOTING.md")).unwrap();
     let cells = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
     let messages: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
@@ -263,6 +255,75 @@ fn published_crates_have_their_licences() {
             assert!(path.join(name).is_file(), "{} has no {name}", path.display());
         }
     }
+}
+
+/// The files of Rust in a folder, and their text.
+fn sources(folder: &Path) -> impl Iterator<Item = (PathBuf, String)> + use<> {
+    let paths = walkdir::WalkDir::new(folder).into_iter().map(|entry| entry.unwrap().into_path());
+    let sources = paths.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    sources.map(|path| (path.clone(), fs::read_to_string(path).unwrap()))
+}
+
+fn has_tests(text: &str) -> bool {
+    ["#[test]", "proptest!"].iter().any(|word| text.contains(word))
+}
+
+/// Where a manifest says `autotests = false`, a file that no `mod` names is not even compiled.
+#[test]
+fn every_file_of_tests_is_part_of_a_program() {
+    let program = root().join("crates/cli/tests/main.rs");
+    let is_merged = |folder: &PathBuf| {
+        fs::read_to_string(folder.join("Cargo.toml")).unwrap().contains("autotests = false")
+    };
+    let folders = crate_folders().into_iter().filter(is_merged).map(|folder| folder.join("tests"));
+    let whole = ["tests", "lab/hosts"].map(|folder| root().join(folder));
+    let mut orphans = Vec::new();
+    for (path, text) in folders.chain(whole.clone()).flat_map(|folder| sources(&folder)) {
+        if path.ends_with("main.rs") || !has_tests(&text) {
+            continue;
+        }
+        let named = if path.ends_with("mod.rs") { path.parent().unwrap() } else { &path };
+        let (name, folder) = (named.file_stem().unwrap().display(), named.parent().unwrap());
+        let line = format!("mod {name};");
+        let is_whole = whole.iter().any(|whole| named == whole || folder == whole);
+        let parents = [folder.join("main.rs"), folder.join("mod.rs"), folder.with_extension("rs")];
+        let is_named = parents.iter().chain(is_whole.then_some(&program)).any(|parent| {
+            fs::read_to_string(parent).is_ok_and(|text| text.lines().any(|found| found.ends_with(&line)))
+        });
+        if !is_named {
+            orphans.push(path);
+        }
+    }
+    assert!(orphans.is_empty(), "no `mod` names {orphans:#?}");
+}
+
+/// What `cargo test` is told not to build would not run, and nobody would notice.
+#[test]
+fn crates_without_test_programs_have_no_tests() {
+    let mut wrong = Vec::new();
+    for folder in crate_folders() {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let library = manifest.split("\n[lib]\n").nth(1).unwrap_or_default().split("\n[").next().unwrap();
+        let is_off = |what: &str| library.lines().any(|line| line == what);
+        let (no_tests, no_examples) = (is_off("test = false"), is_off("doctest = false"));
+        for (path, text) in sources(&folder.join("src")) {
+            if no_tests && has_tests(&text) {
+                wrong.push(format!("{} has tests", path.display()));
+            }
+            let fences = text.lines().filter_map(|line| {
+                let line = line.trim_start();
+                line.strip_prefix("///")
+                    .or_else(|| line.strip_prefix("//!"))?
+                    .trim_start()
+                    .strip_prefix("```")
+            });
+            // Every second fence ends what the one before began.
+            if no_examples && fences.step_by(2).any(|language| language != "text") {
+                wrong.push(format!("{} has an example", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "remove `test = false` or `doctest = false`: {wrong:#?}");
 }
 
 /// A row behind a blank line is shown as text with bars.

@@ -1,15 +1,13 @@
 //! The examples do what they say.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{LIMIT, Place, edit, no_fuse, program, run, tool, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{Place, edit, no_fuse, program, run, tool, wait};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
@@ -78,16 +76,16 @@ fn a_cache_for_ci_that_is_in_use_or_can_not_be_checked_is_left_alone() {
     // Another job has it; and goes on after its script was killed.
     let mut other =
         job(&place, "touch ready; while [ -e ready ]; do sleep 0.1; done; touch ended").spawn().unwrap();
-    support::eventually("the other job begins", || place.path().join("ready").exists());
+    crate::support::eventually("the other job begins", || place.path().join("ready").exists());
     let answer = cache("ls cache");
     assert!(answer.code == 75 && answer.err.contains("in use by another job"), "{answer:?}");
     other.kill().unwrap();
     other.wait().unwrap();
     assert_eq!(cache("ls cache").code, 75);
     fs::remove_file(place.path().join("ready")).unwrap();
-    support::eventually("the other job ends", || place.path().join("ended").exists());
+    crate::support::eventually("the other job ends", || place.path().join("ended").exists());
     // The killed job left the cache mounted. The next job goes on with that cache, and makes no new one.
-    support::eventually("its lock ends", || cache("cat cache/state").out == "warm\n");
+    crate::support::eventually("its lock ends", || cache("cat cache/state").out == "warm\n");
     assert_eq!(inode(), before);
 
     // Both copies of both superblocks: not an image, as far as anybody can tell.
@@ -122,11 +120,11 @@ fn the_entry_point_of_a_container_mounts_runs_and_unmounts() {
         .unwrap();
     let started = Instant::now();
     while !directory.join("ready").exists() {
-        assert!(started.elapsed() < Duration::from_secs(30), "it does not start");
+        assert!(started.elapsed() < LIMIT, "it does not start");
         std::thread::sleep(Duration::from_millis(50));
     }
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(wait(&mut child, Duration::from_secs(60)), Some(7));
+    assert_eq!(wait(&mut child, LIMIT), Some(7));
     assert!(is_clean(&place.image()));
     assert_eq!(run(entry("cat signal")).ok().out, "told\n");
 }
@@ -139,7 +137,7 @@ fn a_volume_for_postgresql_is_made_and_kept() {
     let mut command = script("postgresql/volume");
     command.arg(place.image()).arg("64MiB").arg(&directory);
     let answer = run(command).ok();
-    let mount = support::Mount::of(&directory);
+    let mount = crate::support::Mount::of(&directory);
     let settings = fs::read_to_string(directory.join("data.conf")).unwrap();
     assert!(settings.contains("wal_recycle = off") && !settings.contains("full_page_writes"), "{settings}");
     assert!(directory.join("data").is_dir() || answer.err.contains("initdb"), "{answer:?}");

@@ -1,11 +1,9 @@
 //! `label` and `uuid`: the names of a filesystem, on images and through mounts.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{Answer, Place, as_nobody, no_fuse, not_root, program, run};
 use serde_json::Value;
 use std::path::Path;
-use support::{Answer, Place, as_nobody, no_fuse, not_root, program, run};
 
 const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 
@@ -49,7 +47,7 @@ fn both_superblock_slots_are_renamed() {
         let copy = place.path().join("copy");
         std::fs::copy(place.image(), &copy).unwrap();
         for block in copies {
-            support::edit(&copy, block * 4096, 4096, |bytes| bytes.fill(0));
+            crate::support::edit(&copy, block * 4096, 4096, |bytes| bytes.fill(0));
         }
         assert_eq!(name("label", &copy, &[]).ok().out, "kept\n");
         assert_eq!(name("uuid", &copy, &[]).ok().out.trim(), UUID);
@@ -83,7 +81,7 @@ fn a_mount_is_labelled_and_keeps_its_uuid() {
     name("uuid", &mount.path, &["random"]).fails(3, &["unmount"]);
     name("label", &place.image(), &["x"]).fails(3, &["in use"]);
     assert!(syncline_fuse::control::set_label(&mount.path, &"x".repeat(65)).is_err());
-    if support::is_root() {
+    if crate::support::is_root() {
         // Anyone who can enter the mount may read the label, but not set it.
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -103,7 +101,7 @@ fn a_mount_is_labelled_and_keeps_its_uuid() {
     mount.kill();
     drop(mount);
     assert_eq!(name("label", &place.image(), &[]).ok().out, "while mounted\n");
-    let mount = support::Mount::new(&place.image(), &place.directory("again"), &["-o", "ro"]);
+    let mount = crate::support::Mount::new(&place.image(), &place.directory("again"), &["-o", "ro"]);
     name("label", &mount.path, &["x"]).fails(9, &["read-only"]);
     mount.unmount().ok();
     place.check_clean();

@@ -1,8 +1,7 @@
 //! `syncline inspect`: its output for intact and damaged images.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{Answer, Place, edit, no_fuse, program, run};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use serde_json::Value;
@@ -11,7 +10,6 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
-use support::{Answer, Place, edit, no_fuse, program, run};
 
 fn inspect(image: &Path, commands: &[&str], json: bool) -> Answer {
     let mut command = program();

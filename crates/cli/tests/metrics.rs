@@ -1,9 +1,8 @@
 //! Figures for monitoring: `stats --watch`, `stats --prometheus`, `syncline metrics`, and the
 //! dashboard.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{LIMIT, Mount, Place, eventually, no_fuse, program, run, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -12,10 +11,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use support::{Mount, Place, eventually, no_fuse, program, run, wait};
 use syncline_nbdlab::Pace;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn ground() -> (Place, Mount) {
     let place = Place::with_image("64MiB");

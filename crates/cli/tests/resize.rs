@@ -1,12 +1,10 @@
 //! `resize`: image files and block devices become larger, and keep their contents.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{Answer, Loop, Mount, Place, no_fuse, not_root, program, run};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use support::{Answer, Loop, Mount, Place, no_fuse, not_root, program, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -144,7 +142,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 fn a_full_host_leaves_the_image_as_it_was() {
     skip_if!(not_root());
     let place = Place::new();
-    let Some(small) = support::Tmpfs::new(place.directory("small"), "48m") else {
+    let Some(small) = crate::support::Tmpfs::new(place.directory("small"), "48m") else {
         eprintln!("skipped: no tmpfs can be mounted here");
         return;
     };

@@ -1,8 +1,7 @@
 //! `syncline top` on a terminal: its screen, its keys, and what is left when it ends.
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{LIMIT, Mount, Place, as_nobody, no_fuse, not_root, program, run, wait};
 use pty_process::Size;
 use pty_process::blocking::{Command, Pty, open};
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,9 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use support::{Mount, Place, as_nobody, no_fuse, not_root, program, run, wait};
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// A program on a terminal, and its screen.
 struct Terminal {

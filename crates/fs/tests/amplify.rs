@@ -1,8 +1,9 @@
 //! Memory held by few dirty blocks: a large write must not keep its buffer when only little of it
 //! is still dirty.
 //!
-//! This measures the whole process, so there is only one test here.
+//! This measures the whole process, so the test has one to itself.
 
+use crate::alone::is_alone;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Background, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_fs::types::{Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
@@ -72,6 +73,9 @@ fn logged(fs: &Arc<Filesystem>, _: Ino, n: u64) {
 
 #[test]
 fn few_dirty_blocks_hold_little_memory() {
+    if !is_alone("amplify::few_dirty_blocks_hold_little_memory") {
+        return;
+    }
     let before = rss_mib();
     type Way = fn(&Arc<Filesystem>, Ino, u64);
     let ways: [(&str, Way, u64); 3] =

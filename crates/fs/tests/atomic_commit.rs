@@ -2,7 +2,7 @@
 //! in which nobody else can commit, in the two worst cases: each block is an extent of its own and
 //! divides one of 32 blocks; each extent of 32 blocks replaces 32 of one block.
 //!
-//! `SYNCLINE_EXTENTS=65536 cargo test -p syncline-fs --test atomic_commit -- --nocapture` measures the
+//! `SYNCLINE_EXTENTS=65536 cargo test -p syncline-fs --test costs atomic_commit:: -- --nocapture` measures the
 //! largest one.
 
 use allocation_counter::measure;

@@ -1,12 +1,10 @@
 //! A server that is slow, and not away: the lease is renewed beside all that it has to do.
 
-mod support;
-
+use crate::support::{Server, image};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use support::{Server, image};
 use syncline_device::{DeviceError, DeviceExt, block_on};
 use syncline_image::{How, Image};
 
@@ -23,7 +21,7 @@ fn begin(opened: &Image, count: u64) -> Receiver<Result<(), DeviceError>> {
 
 fn end(opened: &Image, answers: &Receiver<Result<(), DeviceError>>, count: u64) {
     for _ in 0..count {
-        answers.recv_timeout(Duration::from_secs(60)).expect("an operation hangs").unwrap();
+        answers.recv_timeout(Duration::from_secs(300)).expect("an operation hangs").unwrap();
     }
     block_on(opened.device().flush_all()).unwrap();
     assert_eq!(opened.figures().lease().unwrap().lost, None);

@@ -1,13 +1,9 @@
 //! Two hosts that make an image on the same empty export at the same moment.
 
-#[path = "support/relay.rs"]
-mod relay;
-mod support;
-
-use relay::relay;
+use crate::support::relay::relay;
+use crate::support::{Server, image};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{Server, image};
 use syncline_device::{BLOCK_BYTES, DeviceError, DeviceExt, block_on};
 use syncline_image::{How, Image};
 

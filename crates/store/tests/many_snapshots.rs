@@ -1,9 +1,10 @@
 //! Memory use and reads of an image with the maximum number of snapshots: anything that snapshots
 //! share counts once, whatever the size of the image.
 //!
-//! It measures the whole process, so there is one test here. `SYNCLINE_SNAPSHOTS_TIB` makes the
+//! It measures the whole process, so the test has one to itself. `SYNCLINE_SNAPSHOTS_TIB` makes the
 //! image larger.
 
+use crate::alone::is_alone;
 use std::sync::Arc;
 use std::time::Instant;
 use syncline_device::{AlignedBuf, Background, MemoryDevice, Spawn, WorkerOptions, block_on};
@@ -46,6 +47,9 @@ fn change(store: &Arc<Store>, round: u64) {
 
 #[test]
 fn a_thousand_snapshots_of_a_huge_image_take_little_memory() {
+    if !is_alone("many_snapshots::a_thousand_snapshots_of_a_huge_image_take_little_memory") {
+        return;
+    }
     let tib: u64 = std::env::var("SYNCLINE_SNAPSHOTS_TIB").map_or(8, |tib| tib.parse().unwrap());
     let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
     let device = MemoryDevice::new(tib << 40);

@@ -1,8 +1,6 @@
 //! Damaged nodes yield `Corrupt`, are counted, and never cause a panic, a loop or wrong items.
 
-mod common;
-
-use common::{Bench, Changes, Model, Numbers, Shape, all_items, key, value};
+use crate::common::{Bench, Changes, Model, Numbers, Shape, all_items, key, value};
 use futures_lite::future::block_on;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

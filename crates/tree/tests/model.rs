@@ -1,10 +1,8 @@
 //! Any series of merges gives the same result as a map, in well-filled nodes, without losing or
 //! leaking a block.
 
-mod common;
-
+use crate::common::{Bench, Changes, Model, all_items, apply, key, value};
 use bytes::Bytes;
-use common::{Bench, Changes, Model, all_items, apply, key, value};
 use futures_lite::future::block_on;
 use proptest::prelude::*;
 use syncline_format::Key;
@@ -41,7 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 impl Step {
     fn changes(&self, max_value_bytes: usize) -> Changes {
-        let mut numbers = common::Numbers(self.seed);
+        let mut numbers = crate::common::Numbers(self.seed);
         let longest = max_value_bytes * self.longest / 1000;
         (0..self.count)
             .map(|at| {
@@ -55,7 +53,7 @@ impl Step {
 }
 
 fn check_reads(tree: &Tree, bench: &Bench, model: &Model, seed: u64) {
-    let mut numbers = common::Numbers(seed);
+    let mut numbers = crate::common::Numbers(seed);
     for _ in 0..50 {
         let probe = key(numbers.below(8000));
         assert_eq!(block_on(tree.get(bench.root, probe)).unwrap(), model.get(&probe).cloned());

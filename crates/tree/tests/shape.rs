@@ -1,8 +1,6 @@
 //! Nodes stay reasonably full, whatever is deleted, and merges do not cost more than they should.
 
-mod common;
-
-use common::{Bench, Changes, Model, Numbers, Shape, apply, key, value};
+use crate::common::{Bench, Changes, Model, Numbers, Shape, apply, key, value};
 use futures_lite::future::block_on;
 use std::time::Instant;
 use syncline_format::{BlockRun, Key};

@@ -1,9 +1,7 @@
 //! Merges on a device whose writes are slow or fail.
 
-mod common;
-
+use crate::common::{Bench, Changes, key, value};
 use bytes::Bytes;
-use common::{Bench, Changes, key, value};
 use futures_lite::future::{block_on, poll_once};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -116,7 +114,7 @@ fn a_failed_write_ends_the_merge_once_nothing_is_in_flight() {
         );
         assert!(figures.writes.load(SeqCst) < 35, "the merge went on long after the failure");
         assert_eq!(bench.space.used_blocks(), used);
-        bench.check(&common::Model::new());
+        bench.check(&crate::common::Model::new());
     }
 }
 

@@ -1,8 +1,9 @@
 //! Damaged and hostile images do not make a program use more memory than a sound one of their size.
 //!
-//! The system refuses this process any memory beyond the limit, which ends it. There is one test
-//! for this here, and a longer one.
+//! The system refuses this process any memory beyond the limit, which ends it. So each test has a process to
+//! itself.
 
+use crate::alone::is_alone;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -84,13 +85,18 @@ fn try_images(first: u64, time: Duration) {
 
 #[test]
 fn hostile_images_are_kept_within_the_stated_memory() {
-    try_images(SEED, Duration::from_secs(5));
+    if is_alone("memory::hostile_images_are_kept_within_the_stated_memory") {
+        try_images(SEED, Duration::from_secs(5));
+    }
 }
 
 /// Runs for `SYNCLINE_HOSTILE_SECONDS`, starting with a seed that it prints.
 #[test]
 #[ignore = "for a long time: just hostile"]
 fn hostile_images_for_a_long_time() {
+    if !is_alone("memory::hostile_images_for_a_long_time") {
+        return;
+    }
     let seconds = std::env::var("SYNCLINE_HOSTILE_SECONDS").map_or(600, |seconds| seconds.parse().unwrap());
     try_images(rand::random::<u32>().into(), Duration::from_secs(seconds));
 }

@@ -54,10 +54,10 @@ impl Search {
             Self::Worlds => "lab/sim/tests/worlds.rs",
             Self::StoreSchedules => "lab/schedules/tests/store.rs",
             Self::FileSchedules => "lab/schedules/tests/files/main.rs",
-            Self::Rot => "crates/check/tests/rot/main.rs",
+            Self::Rot => "crates/check/tests/rot/mod.rs",
             Self::Repairs => "lab/fuzz/tests/repairs.rs",
             Self::Streams => "crates/stream/tests/lives/canaries.rs",
-            Self::Mounts => "crates/fuse/tests/programs/main.rs",
+            Self::Mounts => "crates/fuse/tests/programs/mod.rs",
             Self::Late => "crates/store/tests/troubles/late_retry.rs",
             Self::Truncated => "crates/fs/src/data/tests/ended.rs",
         }

@@ -13,6 +13,7 @@ mod full;
 mod kept_room;
 mod making;
 mod mechanisms;
+mod nbd;
 mod no_room;
 mod outages;
 mod receipts;

@@ -1,7 +1,7 @@
 //! Overwrites parts of blocks that may be rotten: writing a part must not make the rest of a
 //! damaged block valid.
 
-use crate::seen::Survey;
+use crate::rot::seen::Survey;
 use syncline::{Filesystem, OpenOptions};
 
 /// Plain, shared, in the log, compressed, kept by snapshots, inline in the inode.

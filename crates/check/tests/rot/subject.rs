@@ -1,6 +1,6 @@
 //! A small image with all kinds of content, its expected contents and their places.
 
-use crate::seen::Survey;
+use crate::rot::seen::Survey;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -286,7 +286,7 @@ fn idle(versions: &Versions) {
         if log.last().is_some_and(|last| last.durable_seq + 1 >= last.seq) {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "an idle store writes a marker");
+        assert!(begun.elapsed() < Duration::from_secs(600), "an idle store writes a marker");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,8 +1,8 @@
 //! Tries one rotten image: mounts, reads, writes, scrubs, checks and repairs it.
 
-use crate::overwrite::overwrite;
-use crate::seen::{Errors, Survey};
-use crate::subject::{Subject, spawn};
+use crate::rot::overwrite::overwrite;
+use crate::rot::seen::{Errors, Survey};
+use crate::rot::subject::{Subject, spawn};
 use std::sync::Arc;
 use std::time::Duration;
 use syncline::Filesystem;

@@ -1,10 +1,10 @@
 //! One life: threads that use one filesystem, and then the judges.
 
-use crate::own::{Spread, many_threads};
-use crate::shared::setup::Setup;
-use crate::shared::watchdog::Guard;
-use crate::shared::world::World;
-use crate::shared::{crash, directories, end, files, names, owner, whole};
+use crate::threads::own::{Spread, many_threads};
+use crate::threads::shared::setup::Setup;
+use crate::threads::shared::watchdog::Guard;
+use crate::threads::shared::world::World;
+use crate::threads::shared::{crash, directories, end, files, names, owner, whole};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt;

@@ -5,13 +5,13 @@
 //! The search with threads meets each of these moments by luck, and then cuts the power there by
 //! luck again.
 
-use crate::own;
-use crate::shared::crash;
-use crate::shared::mount::require_clean;
-use crate::shared::operations::{change, other, sync};
-use crate::shared::setup::Setup;
-use crate::shared::world::{HANDS, World};
-use crate::stops::{Progress, Stop};
+use crate::threads::own;
+use crate::threads::shared::crash;
+use crate::threads::shared::mount::require_clean;
+use crate::threads::shared::operations::{change, other, sync};
+use crate::threads::shared::setup::Setup;
+use crate::threads::shared::world::{HANDS, World};
+use crate::threads::stops::{Progress, Stop};
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};

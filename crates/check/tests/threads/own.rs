@@ -1,9 +1,9 @@
 //! The part of a setup that only the search with threads has: pauses, a late device, threads for
 //! background work.
 
-use crate::pauses::{LateDevice, PausingClock, giving_way};
-use crate::shared::setup::{SearchOwn, Setup};
-use crate::stops::Background as Stops;
+use crate::threads::pauses::{LateDevice, PausingClock, giving_way};
+use crate::threads::shared::setup::{SearchOwn, Setup};
+use crate::threads::stops::Background as Stops;
 use rand::Rng;
 use std::future::Future;
 use std::pin::Pin;
@@ -115,9 +115,9 @@ impl Spawn for Spread {
 
 #[test]
 fn two_pairs_of_the_names_collide() {
-    use crate::shared::mount::{Mount, make};
-    use crate::shared::names::NAMES;
-    use crate::shared::world::CALLER;
+    use crate::threads::shared::mount::{Mount, make};
+    use crate::threads::shared::names::NAMES;
+    use crate::threads::shared::world::CALLER;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
     use syncline_device::block_on;

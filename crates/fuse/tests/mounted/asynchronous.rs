@@ -1,7 +1,8 @@
 //! Direct writes through io_uring and AIO, for which no thread waits: writes acknowledged as
 //! durable are durable, and readers through the page cache see them.
 
-use crate::support::{Setup, TestFilesystem, TestMount};
+use super::TestMount;
+use crate::support::{Setup, TestFilesystem};
 use io_uring::{IoUring, opcode, types};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;

@@ -1,7 +1,7 @@
 //! Attributes, plain and extended.
 
-use crate::support::{TestMount, errno};
-use crate::{as_ordinary_user, pattern};
+use super::TestMount;
+use crate::support::{as_ordinary_user, errno, pattern};
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::os::unix::ffi::OsStrExt;

@@ -1,6 +1,7 @@
 //! Attributes that must be there after a kill or an unmount.
 
-use crate::support::{Setup, TestFilesystem, TestMount};
+use super::TestMount;
+use crate::support::{Setup, TestFilesystem};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

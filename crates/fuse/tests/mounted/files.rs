@@ -1,7 +1,7 @@
 //! The contents of files.
 
-use crate::pattern;
-use crate::support::{Setup, TestMount, errno};
+use super::TestMount;
+use crate::support::{Setup, errno, pattern};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

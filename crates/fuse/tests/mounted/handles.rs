@@ -1,8 +1,8 @@
 //! File handles (name_to_handle_at, open_by_handle_at), as NFS servers and backup programs use
 //! them: they still name an inode long after the kernel has forgotten it.
 
-use crate::shell::Caches;
-use crate::support::TestMount;
+use super::TestMount;
+use crate::support::Caches;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Error, Read, Result};

@@ -1,8 +1,9 @@
 //! Holes that stores into a mapping fill: SEEK_DATA, copies, archives and numbers of blocks tell of
 //! them at once, in files that were there as in new ones.
 
-use crate::files::Mapping;
-use crate::support::{Setup, TestMount};
+use super::TestMount;
+use super::files::Mapping;
+use crate::support::Setup;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;

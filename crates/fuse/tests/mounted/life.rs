@@ -1,7 +1,7 @@
 //! Mounting, asking the daemon, and the ways a mount can end.
 
-use crate::support::{ORDINARY_USER, Setup, TestMount};
-use crate::{as_ordinary_user, pattern, support};
+use super::TestMount;
+use crate::support::{self, ORDINARY_USER, Setup, as_ordinary_user, pattern};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -39,7 +39,7 @@ fn mounts_are_listed_refused_and_removed() {
     assert_eq!(entry.filesystem_type, "fuse.syncline");
     assert_eq!(entry.source, "/images/test image,1.img");
     // A second daemon at the same mount point.
-    let (mut second, mut output) = support::start_daemon(&mount.path(), Setup::default());
+    let (mut second, mut output) = TestMount::start_daemon(&mount.path(), Setup::default());
     let refusal = support::wait_until_ready(&mut output).unwrap_err();
     assert!(refusal.contains("already mounted"), "{refusal}");
     second.wait().unwrap();
@@ -58,7 +58,7 @@ fn a_daemon_that_ends_leaves_its_successor_alone() {
         fs::write(path.join("file"), pattern(1 << 20, 8)).unwrap();
     }
     support::unmount(&path);
-    let (mut second, mut output) = support::start_daemon(&path, Setup::default());
+    let (mut second, mut output) = TestMount::start_daemon(&path, Setup::default());
     support::wait_until_ready(&mut output).unwrap();
     mount.wait_for_the_end();
     fs::write(path.join("anew"), "x").unwrap();
@@ -86,7 +86,7 @@ fn a_killed_daemon_leaves_errors_not_hangs() {
     writers.into_iter().for_each(|writer| writer.join().unwrap());
     let error = fs::read_dir(&path).unwrap_err();
     assert!(syncline_fuse::daemon_has_gone(&error), "{error:?}");
-    let (mut second, mut output) = support::start_daemon(&path, Setup::default());
+    let (mut second, mut output) = TestMount::start_daemon(&path, Setup::default());
     let refusal = support::wait_until_ready(&mut output).unwrap_err();
     assert!(refusal.contains("daemon has gone"), "{refusal}");
     second.wait().unwrap();

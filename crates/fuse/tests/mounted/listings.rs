@@ -1,7 +1,7 @@
 //! Listings beside programs that change the directory. Any process that lists the directory finds the names
 //! that a program has made, and none that a program has removed.
 
-use crate::support::TestMount;
+use super::TestMount;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;

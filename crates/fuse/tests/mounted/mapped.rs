@@ -1,7 +1,8 @@
 //! Stores into mapped files, which no request reports.
 
-use crate::files::Mapping;
-use crate::support::{Setup, TestMount};
+use super::TestMount;
+use super::files::Mapping;
+use crate::support::Setup;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};

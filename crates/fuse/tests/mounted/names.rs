@@ -1,7 +1,7 @@
 //! Names and listings.
 
-use crate::shell::Caches;
-use crate::support::{TestMount, errno};
+use super::TestMount;
+use crate::support::{Caches, errno};
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};

@@ -1,7 +1,8 @@
 //! Pages of the kernel's cache, as two programs at once see them.
 
-use crate::files::Mapping;
-use crate::support::{Setup, TestMount};
+use super::TestMount;
+use super::files::Mapping;
+use crate::support::Setup;
 use rustix::fs::{IFlags, ioctl_setflags};
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;

@@ -1,6 +1,7 @@
 //! Programs that would have a thread that serves requests wait for itself, if that could be.
 
-use crate::support::{Setup, TestMount};
+use super::TestMount;
+use crate::support::Setup;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,7 +21,12 @@ const DIRECTORY: &str = "SYNCLINE_TEST_DIRECTORY";
 fn descriptors_that_do_not_tell_of_themselves_hang_nobody() {
     let Some(mut mount) = TestMount::with(Setup::default()) else { return };
     let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["--ignored", "--exact", "--nocapture", "processes::program_with_a_locked_descriptor"]);
+    program.args([
+        "--ignored",
+        "--exact",
+        "--nocapture",
+        "mounted::processes::program_with_a_locked_descriptor",
+    ]);
     let program = program.env(DIRECTORY, mount.path()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut program = program.spawn().unwrap();
     let begun = Instant::now();

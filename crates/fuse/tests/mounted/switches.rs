@@ -1,7 +1,8 @@
 //! How often the daemon's threads sleep for an operation. Times differ from machine to machine;
 //! these counts repeat, and a regression shows as a number.
 
-use crate::support::{Setup, TestMount};
+use super::TestMount;
+use crate::support::Setup;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 

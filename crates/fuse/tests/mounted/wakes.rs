@@ -1,6 +1,7 @@
 //! Which workers a request wakes.
 
-use crate::support::{Setup, TestMount};
+use super::TestMount;
+use crate::support::Setup;
 use std::fs::File;
 use syncline_device::{Worker, WorkerOptions};
 use syncline_fuse::control;

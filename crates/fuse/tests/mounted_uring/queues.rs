@@ -1,8 +1,8 @@
 //! Tests of the parts that only the transport over io_uring has: the queues of each CPU, their
 //! entries, and the requests that still come over /dev/fuse.
 
-use crate::pattern;
-use crate::support::{self, Setup, TestMount};
+use super::TestMount;
+use crate::support::{self, Setup, pattern};
 use std::fs::{self, File};
 use std::io::Write;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn without_the_switch_the_error_names_it() {
     let Some(mount) = TestMount::or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let off = Setup { switched_on: false, ..Setup::default() };
-    let (mut daemon, mut output) = support::start_daemon(directory.path(), off);
+    let (mut daemon, mut output) = TestMount::start_daemon(directory.path(), off);
     let refusal = support::wait_until_ready(&mut output).unwrap_err();
     for words in ["switched off", "echo Y > /sys/module/fuse/parameters/enable_uring", "--transport classic"]
     {

@@ -1,7 +1,6 @@
 //! The daemon of a life: a process of its own, on an image in a file.
 
-use super::filesystem::TestFilesystem;
-use super::switch::Switch;
+use crate::support::{Switch, TestFilesystem};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -176,7 +175,7 @@ impl Daemon {
         snapshot: Option<&str>,
     ) -> Result<Self, String> {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "daemon_process", "--nocapture"]);
+        command.args(["--ignored", "--exact", "programs::daemon_process", "--nocapture"]);
         command.env(MOUNT_POINT, mount_point).env(IMAGE, image).env(CHOSEN, options.join(","));
         canary.into_iter().for_each(|canary| _ = command.env(CANARY, canary.name()));
         snapshot.into_iter().for_each(|name| _ = command.env(SNAPSHOT, name));

@@ -36,7 +36,7 @@ impl Worker {
     pub fn start(root: &Path, socket: &Path) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "worker_process"]);
+        command.args(["--ignored", "--exact", "programs::worker_process"]);
         command.env(SOCKET, socket).env(ROOT, root).stdin(Stdio::null()).stdout(Stdio::null());
         let process = command.spawn().unwrap();
         let (stream, _) = listener.accept().unwrap();

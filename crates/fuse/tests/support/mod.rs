@@ -2,9 +2,11 @@
 //! with it (a page fault on a mapped file needs the daemon) nor leave it behind.
 
 mod filesystem;
+mod shell;
 mod switch;
 
 pub use filesystem::TestFilesystem;
+pub use shell::{Caches, as_ordinary_user, pattern};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -16,7 +18,7 @@ use syncline_fuse::{MountOptions, Session, Transport};
 use tempfile::TempDir;
 
 const MOUNT_POINT: &str = "SYNCLINE_TEST_MOUNT_POINT";
-const URING: &str = "SYNCLINE_TEST_URING";
+const OVER_URING: &str = "SYNCLINE_TEST_URING";
 const DIRECT_IO: &str = "SYNCLINE_TEST_DIRECT_IO";
 const SYNCHRONOUS: &str = "SYNCLINE_TEST_SYNCHRONOUS";
 const WORKERS: &str = "SYNCLINE_TEST_WORKERS";
@@ -31,9 +33,10 @@ const SIZE_BYTES: u64 = 4 << 30;
 /// Size of the images that are files.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// The daemon's whole life, in a process that [`TestMount`] started. Called by the test named
-/// `daemon_process`.
-pub fn run_daemon() {
+/// The daemon's whole life, in a process that [`TestMount`] started.
+#[test]
+#[ignore = "run as a process of its own by the other tests"]
+fn daemon_process() {
     let Some(mount_point) = std::env::var_os(MOUNT_POINT) else { return };
     let filesystem = match std::env::var_os(IMAGE) {
         Some(path) => TestFilesystem::create(Path::new(&path), FILE_BYTES),
@@ -50,7 +53,7 @@ pub fn run_daemon() {
     if let Ok(workers) = std::env::var(WORKERS) {
         options.workers = workers.parse().unwrap();
     }
-    let uring = std::env::var_os(URING).is_some();
+    let uring = std::env::var_os(OVER_URING).is_some();
     options.transport = if uring { Transport::Uring } else { Transport::Classic };
     match Session::mount(filesystem.fs.clone(), Path::new(&mount_point), &options) {
         Ok(mounted) => {
@@ -82,8 +85,8 @@ fn sleeps() -> u64 {
     statuses.map(count).sum()
 }
 
-/// A mounted filesystem with a daemon of its own.
-pub struct TestMount {
+/// A mounted filesystem with a daemon of its own, over io_uring or over /dev/fuse.
+pub struct TestMount<const URING: bool> {
     directory: TempDir,
     daemon: Child,
     output: DaemonOutput,
@@ -127,7 +130,7 @@ impl Default for Setup {
     }
 }
 
-impl TestMount {
+impl<const URING: bool> TestMount<URING> {
     /// Mounts, or prints why that is not possible here.
     pub fn or_skip() -> Option<Self> {
         Self::with(Setup::default())
@@ -135,7 +138,7 @@ impl TestMount {
 
     /// Mounts with this setup, or prints why that is not possible here.
     pub fn with(setup: Setup) -> Option<Self> {
-        if let Some(reason) = reason_to_skip() {
+        if let Some(reason) = reason_to_skip(URING) {
             eprintln!("skipped: {reason}");
             return None;
         }
@@ -147,11 +150,45 @@ impl TestMount {
                 std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
             }
         }
-        let (daemon, mut output) = start_daemon(&mount_point, setup);
+        let (daemon, mut output) = Self::start_daemon(&mount_point, setup);
         match wait_until_ready(&mut output) {
             Ok(()) => Some(Self { directory, daemon, output }),
             Err(message) => panic!("{message}"),
         }
+    }
+
+    /// Starts a daemon for `mount_point`: this same test program, told to run one test.
+    pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, DaemonOutput) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "support::daemon_process", "--nocapture"]);
+        command
+            .env("RUST_BACKTRACE", "0")
+            .env(MOUNT_POINT, mount_point)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut switch = None;
+        if URING {
+            command.env(OVER_URING, "1");
+            switch = Some(Switch::set(setup.switched_on).unwrap());
+        }
+        if setup.direct_io {
+            command.env(DIRECT_IO, "1");
+        }
+        if setup.synchronous {
+            command.env(SYNCHRONOUS, "1");
+        }
+        if setup.workers > 0 {
+            command.env(WORKERS, setup.workers.to_string());
+        }
+        if setup.in_file {
+            command.env(IMAGE, image_beside(mount_point));
+        }
+        if let Some(user) = setup.user {
+            command.uid(user).gid(user).current_dir("/");
+        }
+        let mut daemon = command.spawn().unwrap();
+        let lines = BufReader::new(daemon.stdout.take().unwrap());
+        (daemon, DaemonOutput { lines, switch })
     }
 
     /// The mount point.
@@ -239,7 +276,7 @@ impl TestMount {
     }
 }
 
-impl Drop for TestMount {
+impl<const URING: bool> Drop for TestMount<URING> {
     fn drop(&mut self) {
         // Whatever happened, leave no mount and no process behind.
         let _ = Command::new("umount").arg("-l").arg(self.path()).stderr(Stdio::null()).status();
@@ -252,7 +289,7 @@ fn image_beside(mount_point: &Path) -> PathBuf {
     mount_point.with_file_name("image")
 }
 
-fn reason_to_skip() -> Option<String> {
+fn reason_to_skip(uring: bool) -> Option<String> {
     // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return Some("only root can mount".into());
@@ -260,7 +297,7 @@ fn reason_to_skip() -> Option<String> {
     if std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
         return Some("/dev/fuse cannot be opened".into());
     }
-    if crate::TRANSPORT == Transport::Classic {
+    if !uring {
         return None;
     }
     if !Worker::new(WorkerOptions::default()).unwrap().has_ring() {
@@ -303,40 +340,6 @@ pub fn reason_not_to_mount_as_ordinary_user() -> Option<&'static str> {
         return Some("an ordinary user cannot run this test program");
     }
     None
-}
-
-/// Starts a daemon for `mount_point`: this same test program, told to run one test.
-pub fn start_daemon(mount_point: &Path, setup: Setup) -> (Child, DaemonOutput) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "daemon_process", "--nocapture"]);
-    command
-        .env("RUST_BACKTRACE", "0")
-        .env(MOUNT_POINT, mount_point)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let mut switch = None;
-    if crate::TRANSPORT == Transport::Uring {
-        command.env(URING, "1");
-        switch = Some(Switch::set(setup.switched_on).unwrap());
-    }
-    if setup.direct_io {
-        command.env(DIRECT_IO, "1");
-    }
-    if setup.synchronous {
-        command.env(SYNCHRONOUS, "1");
-    }
-    if setup.workers > 0 {
-        command.env(WORKERS, setup.workers.to_string());
-    }
-    if setup.in_file {
-        command.env(IMAGE, image_beside(mount_point));
-    }
-    if let Some(user) = setup.user {
-        command.uid(user).gid(user).current_dir("/");
-    }
-    let mut daemon = command.spawn().unwrap();
-    let lines = BufReader::new(daemon.stdout.take().unwrap());
-    (daemon, DaemonOutput { lines, switch })
 }
 
 /// Waits until the daemon has mounted, or returns its error.

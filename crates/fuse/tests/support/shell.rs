@@ -1,6 +1,6 @@
 //! Helpers that the tests on mounts share.
 
-use super::support::ORDINARY_USER;
+use super::ORDINARY_USER;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};

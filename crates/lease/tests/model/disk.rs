@@ -1,9 +1,9 @@
 //! The device and the way to it: operations are late, fail, are never answered, and are sent again
 //! after the server was away.
 
-use crate::host::Doing;
-use crate::plan::{MS, SECOND, Trouble};
-use crate::world::{Event, Op, Route, Work, World};
+use crate::model::host::Doing;
+use crate::model::plan::{MS, SECOND, Trouble};
+use crate::model::world::{Event, Op, Route, Work, World};
 use rand::Rng;
 use std::io;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! One host: what it does with the lease, and what it is allowed to do.
 
-use crate::clock::SimClock;
-use crate::device::HostDevice;
+use crate::model::clock::SimClock;
+use crate::model::device::HostDevice;
 use std::sync::{Arc, Mutex};
 use syncline_lease::lab::{Canary, Claim, Gate, How, Renewal, Traffic};
 use syncline_lease::{LeaseHolder, LeaseOptions, Leased, Permit};

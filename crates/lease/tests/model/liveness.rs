@@ -1,8 +1,8 @@
 //! L4: a host that waits gets the lease in time. Nothing else goes wrong here.
 
-use crate::host::Doing;
-use crate::plan::{MS, Plan, SECOND, Trouble};
-use crate::world::World;
+use crate::model::host::Doing;
+use crate::model::plan::{MS, Plan, SECOND, Trouble};
+use crate::model::world::World;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use syncline_lease::lab::How;

@@ -1,9 +1,9 @@
 //! The actions of hosts: they claim, renew, write and flush, release and crash.
 
-use crate::device::{Begun, HostDevice};
-use crate::host::{Doing, Holding, Told};
-use crate::plan::{MS, SECOND};
-use crate::world::{Event, Route, Work, World};
+use crate::model::device::{Begun, HostDevice};
+use crate::model::host::{Doing, Holding, Told};
+use crate::model::plan::{MS, SECOND};
+use crate::model::world::{Event, Route, Work, World};
 use bytes::Bytes;
 use rand::Rng;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The world: its time, its hosts, its device, and what comes next.
 
-use crate::clock::{SimClock, Time};
-use crate::host::{Doing, Host};
-use crate::plan::{MS, Outcome, Plan, SECOND, Trouble};
+use crate::model::clock::{SimClock, Time};
+use crate::model::host::{Doing, Host};
+use crate::model::plan::{MS, Outcome, Plan, SECOND, Trouble};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;

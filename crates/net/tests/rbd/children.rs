@@ -1,7 +1,7 @@
 //! Writers in processes of their own, which can be stopped and killed: this program once more.
 
-use crate::cluster::Cluster;
-use crate::records::{Stream, all_blocks, write_records};
+use crate::rbd::cluster::Cluster;
+use crate::rbd::records::{Stream, all_blocks, write_records};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -50,7 +50,7 @@ fn child() {
     });
     say(format!("ended {}", error.map_or_else(|| "full".to_owned(), |error| error.to_string())));
     let after = [
-        block_on(device.write_at(0, vec![crate::records::record(CHILD, 0)])).is_ok(),
+        block_on(device.write_at(0, vec![crate::rbd::records::record(CHILD, 0)])).is_ok(),
         block_on(device.flush_all()).is_ok(),
         block_on(device.read_at(0, 4096)).is_ok(),
     ];
@@ -72,7 +72,7 @@ impl Writer {
     /// Starts one on an image that exists and that nobody has.
     pub fn start(cluster: &Cluster, spec: &RbdSpec, canary: Option<Canary>) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "children::child", "--nocapture", "--test-threads", "1"]);
+        command.args(["--exact", "rbd::children::child", "--nocapture", "--test-threads", "1"]);
         command.env(IMAGE, &spec.image).env(CONF, cluster.conf());
         match canary {
             Some(Canary::AutomaticLock) => drop(command.env(CANARY, "automatic")),
@@ -194,7 +194,7 @@ impl Leaver {
     /// Starts one on an image that exists and that nobody has.
     pub fn start(cluster: &Cluster, spec: &RbdSpec) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "children::leaving_child", "--nocapture", "--test-threads", "1"]);
+        command.args(["--exact", "rbd::children::leaving_child", "--nocapture", "--test-threads", "1"]);
         command.env(IMAGE, &spec.image).env(CONF, cluster.conf()).env(LEAVES, "1");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("a process");

@@ -1,7 +1,7 @@
 //! The contract of `Device`.
 
-use crate::cluster::on_the_cluster;
-use crate::records::record;
+use crate::rbd::cluster::on_the_cluster;
+use crate::rbd::records::record;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Failures of a cluster, and the messages about them.
 
-use crate::children::Leaver;
-use crate::cluster::{Cluster, alone_on_the_cluster, on_the_cluster};
-use crate::records::{all_blocks, check_acknowledged, read_all, record, write_records};
+use crate::rbd::children::Leaver;
+use crate::rbd::cluster::{Cluster, alone_on_the_cluster, on_the_cluster};
+use crate::rbd::records::{all_blocks, check_acknowledged, read_all, record, write_records};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -1,8 +1,8 @@
 //! A client that was taken over from writes nothing any more, whatever it was doing.
 
-use crate::children::{CHILD, Writer};
-use crate::cluster::{Cluster, WATCH, on_the_cluster};
-use crate::records::{all_blocks, check_acknowledged, read_all, read_records, record, write_records};
+use crate::rbd::children::{CHILD, Writer};
+use crate::rbd::cluster::{Cluster, WATCH, on_the_cluster};
+use crate::rbd::records::{all_blocks, check_acknowledged, read_all, read_records, record, write_records};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

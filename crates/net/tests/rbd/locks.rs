@@ -1,8 +1,8 @@
 //! One writer at a time (promise P7).
 
-use crate::children::Writer;
-use crate::cluster::{Cluster, WATCH, alone_on_the_cluster, on_the_cluster};
-use crate::records::{check_acknowledged, read_all, record};
+use crate::rbd::children::Writer;
+use crate::rbd::cluster::{Cluster, WATCH, alone_on_the_cluster, on_the_cluster};
+use crate::rbd::records::{check_acknowledged, read_all, record};
 use std::sync::Barrier;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use syncline_device::{DeviceError, DeviceExt, block_on};
@@ -136,7 +136,7 @@ fn the_lock_of_a_process_that_was_killed_is_had_when_its_watch_has_run_out() {
         let took = started.elapsed();
         pace.assert_within(WATCH * 3);
         eprintln!("the lock of a process that was killed was had after {took:?} (watch {WATCH:?})");
-        check_acknowledged(&read_all(&*device), crate::children::CHILD, writer.acknowledged);
+        check_acknowledged(&read_all(&*device), crate::rbd::children::CHILD, writer.acknowledged);
         block_on(device.write_at(0, vec![record(4, 0)])).unwrap();
         // Its client is fenced too, and for years: it might have been only cut off, or stopped.
         assert_eq!(fenced(cluster, &error), Some(true));
@@ -159,7 +159,7 @@ fn a_process_that_was_killed_keeps_nobody_from_reading() {
         refused(&spec, &reading);
         std::thread::sleep(WATCH * 2);
         let reader = RbdDevice::open(&spec, &reading).unwrap();
-        check_acknowledged(&read_all(&*reader), crate::children::CHILD, writer.acknowledged);
+        check_acknowledged(&read_all(&*reader), crate::rbd::children::CHILD, writer.acknowledged);
         std::thread::sleep(check_every * 5);
         assert!(reader.broken().is_none(), "{:?}", reader.broken());
         let _writer = RbdDevice::open(&spec, &RbdOptions::default()).unwrap();

@@ -1,6 +1,6 @@
 //! Random operations against a model.
 
-use crate::cluster::on_the_cluster;
+use crate::rbd::cluster::on_the_cluster;
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -1,6 +1,6 @@
 //! Sectors that can't be written, and a device that is away for a while.
 
-use crate::support::{Unruly, allocate, bench, key, name, put, quiet, write};
+use crate::troubles::support::{Unruly, allocate, bench, key, name, put, quiet, write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

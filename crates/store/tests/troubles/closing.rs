@@ -1,6 +1,6 @@
 //! Closing that fails, and other calls meanwhile.
 
-use crate::support::{bench, key, put};
+use crate::troubles::support::{bench, key, put};
 use std::sync::{atomic, mpsc};
 use std::time::Duration;
 use syncline_device::block_on;

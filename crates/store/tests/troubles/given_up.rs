@@ -1,6 +1,6 @@
 //! Callers of a sync that give up while they drive a group: the others are not left alone.
 
-use crate::support::{bench, put, quiet};
+use crate::troubles::support::{bench, put, quiet};
 use futures_lite::future::poll_once;
 use std::sync::atomic::Ordering;
 use syncline_device::block_on;

@@ -1,6 +1,6 @@
 //! An idle store takes no blocks, wherever its log ends.
 
-use crate::support::{background, image, open, put, quiet};
+use crate::troubles::support::{background, image, open, put, quiet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Room left on an image where snapshots keep everything that is replaced: enough to open it again
 //! and then delete a snapshot.
 
-use crate::support::{background, block, image, key, open, quiet};
+use crate::troubles::support::{background, block, image, key, open, quiet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};

@@ -1,7 +1,7 @@
 //! A late thread: it is held where it warns of a failed write.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 use syncline_device::block_on;
@@ -18,9 +18,8 @@ fn wait_for(flag: &AtomicBool) {
     }
 }
 
-/// A subscriber that holds the late thread at its warning until it is released. There is one per
-/// program.
-pub struct SlowLog;
+/// A subscriber that holds the late thread at its warning until it is released. Other threads pass.
+struct SlowLog;
 
 impl tracing::Subscriber for SlowLog {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -38,6 +37,14 @@ impl tracing::Subscriber for SlowLog {
     }
     fn enter(&self, _: &tracing::span::Id) {}
     fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Installs the subscriber, of which a program can have one. Tests with a late thread run one at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static INSTALLED: Once = Once::new();
+    static ALONE: Mutex<()> = Mutex::new(());
+    INSTALLED.call_once(|| tracing::subscriber::set_global_default(SlowLog).unwrap());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A sync that has met a failed write and has not reacted yet.

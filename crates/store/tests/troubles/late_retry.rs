@@ -1,7 +1,7 @@
 //! A write fails once; two tasks wait for it, and one of them is late in repeating it.
 
-use crate::late::{LateSync, SlowLog};
-use crate::support::{allocate, bench, give_up, name, write};
+use crate::troubles::late::{self, LateSync};
+use crate::troubles::support::{allocate, bench, give_up, name, write};
 use std::sync::atomic::Ordering;
 use syncline_device::block_on;
 use syncline_store::{Canary, Lab, StoreOptions};
@@ -36,7 +36,7 @@ fn the_block_of_others_survives(canary: Option<Canary>) -> bool {
 
 #[test]
 fn a_late_repetition_does_not_reach_blocks_of_others() {
-    tracing::subscriber::set_global_default(SlowLog).unwrap();
+    let _alone = late::alone();
     assert!(the_block_of_others_survives(None));
     assert!(!the_block_of_others_survives(Some(Canary::LateRetry)), "the test sees it when it does");
 }

@@ -1,6 +1,6 @@
 //! A log that the device refuses, met by others than the fsync that finds it first.
 
-use crate::support::{
+use crate::troubles::support::{
     Unruly, allocate, background, bench, give_up, image, key, name, open, place_elsewhere, put, quiet, write,
 };
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
 //! The marker of an idle log, which calls acknowledged batches durable.
 
-use crate::support::{background, block, image, key, open, put};
+use crate::troubles::support::{background, block, image, key, open, put};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use syncline_store::{Store, StoreOptions};
 fn eventually(what: &str, condition: impl Fn() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(600), "it does not come: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

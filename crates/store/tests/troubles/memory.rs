@@ -1,6 +1,8 @@
 //! While data is relocated, writers wait for memory as always.
 
-use crate::support::{Unruly, allocate, background, image, key, name, open, place_elsewhere, quiet, write};
+use crate::troubles::support::{
+    Unruly, allocate, background, image, key, name, open, place_elsewhere, quiet, write,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

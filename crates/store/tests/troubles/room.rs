@@ -1,7 +1,7 @@
 //! Room on a full image: for the checkpoint after failed ones, for deleting snapshots, for many
 //! callers at once, and as reported by statfs.
 
-use crate::support::{Unruly, background, bench, image, key, name, open, put, quiet, write};
+use crate::troubles::support::{Unruly, background, bench, image, key, name, open, put, quiet, write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! A superblock whose write may or may not have succeeded.
 
-use crate::support::{Unruly, allocate, background, image, key, open, write};
+use crate::troubles::support::{Unruly, allocate, background, image, key, open, write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_device::block_on;

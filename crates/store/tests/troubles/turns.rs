@@ -1,7 +1,7 @@
 //! Waits for room that others hold for a while: a wait ends when there is room, and does not end
 //! early for nothing.
 
-use crate::support::{background, block, image, key, open, quiet};
+use crate::troubles::support::{background, block, image, key, open, quiet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Data that a flush covers before anything names it, as that of a large atomic write.
 
-use crate::support::{allocate, bench, name, open, put, quiet, write};
+use crate::troubles::support::{allocate, bench, name, open, put, quiet, write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_device::{DeviceExt, block_on};
@@ -62,13 +62,13 @@ fn a_batch_that_names_it_has_nothing_to_wait_for_and_replay_finds_it() {
     let mut names = syncline_store::Transaction::new();
     names.name_data(&data, first);
     names.name_data(&data, rest);
-    names.put(crate::support::key(100), "names the data");
+    names.put(crate::troubles::support::key(100), "names the data");
     let op = store.commit(names).unwrap();
     assert_eq!(store.backlog().unflushed_bytes, 0, "none of it is in memory");
     audit(&store);
     block_on(store.sync(op)).unwrap();
     let after = open(device.inner.snapshot(), quiet(), &spawn);
-    assert!(block_on(after.get(crate::support::key(100))).unwrap().is_some());
+    assert!(block_on(after.get(crate::troubles::support::key(100))).unwrap().is_some());
     let checksums = data.checksums();
     assert!(block_on(after.read_data(7, first, &checksums[..30])).unwrap().iter().all(|byte| *byte == 6));
     assert!(block_on(after.read_data(7, rest, &checksums[40..])).unwrap().iter().all(|byte| *byte == 6));

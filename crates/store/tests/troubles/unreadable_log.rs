@@ -1,6 +1,6 @@
 //! Unreadable blocks of the log: a block that nobody needs does not make the image unusable.
 
-use crate::support::{Unruly, background, block, image, key, open, put};
+use crate::troubles::support::{Unruly, background, block, image, key, open, put};
 use std::sync::Arc;
 use syncline_device::{DeviceExt, MemoryDevice, Spawn, block_on};
 use syncline_format::batch::BatchHeader;

@@ -1,8 +1,8 @@
 //! Every rule of the NBD client that can be broken on purpose is found by the search that otherwise
 //! finds nothing.
 
-use crate::life::Plan;
-use crate::search::{run_one, search};
+use crate::nbd::life::Plan;
+use crate::nbd::search::{run_one, search};
 use std::time::Instant;
 use syncline_net::nbd::lab::Canary;
 use syncline_sim::FsSubject;

@@ -1,7 +1,7 @@
 //! Lives of a filesystem on one server, each ended by the death of its host, in every second case
 //! together with the server.
 
-use crate::nemesis::{May, Nemesis, Outcome};
+use crate::nbd::nemesis::{May, Nemesis, Outcome};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;

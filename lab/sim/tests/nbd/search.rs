@@ -1,6 +1,6 @@
 //! Runs seeds on several threads and says how to repeat a failure.
 
-use crate::life::{Plan, Seen, run_seed};
+use crate::nbd::life::{Plan, Seen, run_seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

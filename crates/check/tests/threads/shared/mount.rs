@@ -1,7 +1,7 @@
 //! Making, opening and closing a filesystem.
 
+use super::super::own::Own;
 use super::setup::{SearchOwn, Setup};
-use crate::own::Own;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_check::{Report, check};

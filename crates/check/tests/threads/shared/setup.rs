@@ -1,6 +1,6 @@
 //! The choices of a seed for a filesystem.
 
-use crate::own::Own;
+use super::super::own::Own;
 use rand::Rng;
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The tests of `mounted` once more, with requests over io_uring, and tests of errors that only
+//! The tests of `mounted` again, with requests over io_uring, and tests of errors that only
 //! this transport can have.
 
 #[path = "../mounted/asynchronous.rs"]
@@ -22,21 +22,8 @@ mod pages;
 #[path = "../mounted/processes.rs"]
 mod processes;
 mod queues;
-#[path = "../support/shell.rs"]
-mod shell;
-#[path = "../support/mod.rs"]
-mod support;
 #[path = "../mounted/switches.rs"]
 mod switches;
 
-use shell::{as_ordinary_user, pattern};
-use syncline_fuse::Transport;
-
-/// The transport that these tests use.
-const TRANSPORT: Transport = Transport::Uring;
-
-#[test]
-#[ignore = "run as a process of its own by the other tests"]
-fn daemon_process() {
-    support::run_daemon();
-}
+/// A mount whose requests come over io_uring.
+type TestMount = crate::support::TestMount<true>;

@@ -8,6 +8,7 @@ mod kept;
 mod late;
 mod late_retry;
 mod leaving_log;
+mod left_meanwhile;
 mod marker;
 mod memory;
 mod room;

@@ -1,9 +1,6 @@
 //! The daemon ends in the middle of writes; after a new mount nothing acknowledged is lost. Also
 //! the power cuts that users simulate for their own programs.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod crashlab;
 mod killed;
 mod signals;

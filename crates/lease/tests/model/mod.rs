@@ -11,7 +11,7 @@
 //!   takes effect after that.
 //! - L4: a host that waits gets the lease in time.
 //!
-//! `SYNCLINE_LEASE_SEED=7 cargo test -p syncline-lease --test model` runs one seed and tells it;
+//! `SYNCLINE_LEASE_SEED=7 cargo test -p syncline-lease --test lease model::` runs one seed and tells it;
 //! `SYNCLINE_LEASE_SEEDS=100000` runs more of them.
 
 mod clock;

@@ -15,11 +15,8 @@
 //! comes from a seed that is printed: `SYNCLINE_HOSTS_SEED=7` repeats the nemesis' choices, though not
 //! the machine's.
 //!
-//! `SYNCLINE_HOSTS_SECONDS=600 SYNCLINE_HOSTS_PAIRS=8 cargo test -p syncline-cli --test hosts -- --ignored
+//! `SYNCLINE_HOSTS_SECONDS=600 SYNCLINE_HOSTS_PAIRS=8 cargo test -p syncline-cli --test program hosts:: -- --ignored
 //! --nocapture` searches for longer.
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 #[cfg(feature = "canaries")]
 mod canaries;
@@ -51,14 +48,14 @@ fn asked_for() -> Duration {
 
 #[test]
 fn two_hosts_on_an_nbd_server() {
-    machine::alone("two_hosts_on_an_nbd_server", Kind::Nbd.missing(), SLICE, || {
+    machine::alone("hosts::two_hosts_on_an_nbd_server", Kind::Nbd.missing(), SLICE, || {
         search(Kind::Nbd, Length::of(SLICE, 8)).expect_none();
     });
 }
 
 #[test]
 fn two_hosts_on_ceph() {
-    machine::alone("two_hosts_on_ceph", Kind::Ceph.missing(), SLICE, || {
+    machine::alone("hosts::two_hosts_on_ceph", Kind::Ceph.missing(), SLICE, || {
         search(Kind::Ceph, Length::of(SLICE, 3)).expect_none();
     });
 }
@@ -66,15 +63,20 @@ fn two_hosts_on_ceph() {
 #[test]
 #[ignore = "just hosts-nemesis"]
 fn two_hosts_on_an_nbd_server_for_a_long_time() {
-    machine::alone("two_hosts_on_an_nbd_server_for_a_long_time", Kind::Nbd.missing(), asked_for(), || {
-        search(Kind::Nbd, Length::of(asked_for(), 8)).expect_none();
-    });
+    machine::alone(
+        "hosts::two_hosts_on_an_nbd_server_for_a_long_time",
+        Kind::Nbd.missing(),
+        asked_for(),
+        || {
+            search(Kind::Nbd, Length::of(asked_for(), 8)).expect_none();
+        },
+    );
 }
 
 #[test]
 #[ignore = "just hosts-nemesis"]
 fn two_hosts_on_ceph_for_a_long_time() {
-    machine::alone("two_hosts_on_ceph_for_a_long_time", Kind::Ceph.missing(), asked_for(), || {
+    machine::alone("hosts::two_hosts_on_ceph_for_a_long_time", Kind::Ceph.missing(), asked_for(), || {
         search(Kind::Ceph, Length::of(asked_for(), 4)).expect_none();
     });
 }

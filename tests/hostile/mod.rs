@@ -1,9 +1,6 @@
 //! Bad input of every kind, through the binary: a single line with the cause and the next step, a
 //! defined exit code, no panic, no hang, and no loss of acknowledged data.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod bad_input;
 mod devices;
 mod disk;

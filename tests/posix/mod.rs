@@ -1,8 +1,5 @@
 //! The calls that programs make on a filesystem, tested on a real mount.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod acl;
 mod allocate;
 mod block_mounts;
@@ -34,11 +31,12 @@ mod tmpfile;
 mod trim;
 mod unprivileged;
 
+use crate::skip_if;
+use crate::support::{Mount, Place, no_fuse, program, run};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use support::{Mount, Place, no_fuse, program, run};
 
 /// A mounted image, which is checked when the test has succeeded.
 struct Ground {
@@ -142,14 +140,14 @@ fn attributes_survive() {
     let when = std::time::UNIX_EPOCH + std::time::Duration::new(1_234_567_890, 123_456_789);
     let times = fs::FileTimes::new().set_modified(when).set_accessed(when);
     File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
-    if support::is_root() {
+    if crate::support::is_root() {
         std::os::unix::fs::chown(&path, Some(1234), Some(4321)).unwrap();
     }
     for _ in 0..2 {
         let metadata = fs::metadata(&path).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
         assert_eq!(metadata.modified().unwrap(), when);
-        if support::is_root() {
+        if crate::support::is_root() {
             assert_eq!((metadata.uid(), metadata.gid()), (1234, 4321));
         }
         ground.remount();
@@ -279,7 +277,7 @@ fn a_signal_unmounts_and_leaves_the_image_clean() {
         fs::write(mount.path.join("file"), "written, not synced").unwrap();
         let pid = mount.pid();
         rustix::process::kill_process(pid, signal).unwrap();
-        support::wait_for_end(pid);
+        crate::support::wait_for_end(pid);
         drop(mount);
         let info = run_info(&place.image());
         assert_eq!(info["clean"], true);

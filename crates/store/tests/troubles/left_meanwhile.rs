@@ -1,14 +1,7 @@
-//! An fsync that is about to repeat a write while somebody else leaves the log. A separate program,
-//! because its log of messages is slow.
+//! An fsync that is about to repeat a write while somebody else leaves the log.
 
-#[path = "troubles/late.rs"]
-mod late;
-#[path = "troubles/support.rs"]
-#[allow(dead_code)]
-mod support;
-
-use late::{LateSync, SlowLog};
-use support::{bench, put};
+use crate::troubles::late::{self, LateSync};
+use crate::troubles::support::{bench, put};
 use syncline_device::block_on;
 use syncline_store::StoreOptions;
 
@@ -16,7 +9,7 @@ use syncline_store::StoreOptions;
 /// becomes durable, and the fsync succeeds.
 #[test]
 fn a_sync_beside_a_checkpoint_that_leaves_the_log_succeeds() {
-    tracing::subscriber::set_global_default(SlowLog).unwrap();
+    let _alone = late::alone();
     let (_spawn, device, store) = bench(StoreOptions::default());
     let segment = store.superblock().log.segment;
     device.spoil(segment.start..segment.end());

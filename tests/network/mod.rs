@@ -2,9 +2,6 @@
 //! a real Ceph cluster. A test whose programs are not installed is skipped, with a line that says
 //! so.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod counts;
 mod failover;
 mod lost;

@@ -2,16 +2,14 @@
 //! ordinary user. The results must be the same, except for the differences that docs/DIFFERENCES.md
 //! lists with their reasons.
 
-#[path = "../support/mod.rs"]
-mod support;
-
+use crate::skip_if;
+use crate::support::{Loop, Mount, Place, no_fuse, not_root, run, tool};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{Loop, Mount, Place, no_fuse, not_root, run, tool};
 
 const PAGE: &str = include_str!("../../docs/DIFFERENCES.md");
 /// Differences that exist only because the kernel does not ask when a file is opened, unless told

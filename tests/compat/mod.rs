@@ -4,7 +4,7 @@
 //! They are opened, checked and compared, and the images that this program writes today are
 //! compared with them item by item. So a change of the format fails here until the version is
 //! raised and new images are added: `SYNCLINE_WRITE_GOLDEN=1 cargo test -p syncline-cli --test
-//! compat`.
+//! program compat::`.
 
 use flate2::Compression;
 use flate2::read::GzDecoder;

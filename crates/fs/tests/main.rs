@@ -1,0 +1,7 @@
+//! What operations cost: memory, allocations, the log.
+
+#[path = "../../../tests/support/alone.rs"]
+mod alone;
+mod amplify;
+mod atomic_commit;
+mod costs;

@@ -1,0 +1,4 @@
+//! The clients of NBD servers and of Ceph.
+
+mod nbd;
+mod rbd;

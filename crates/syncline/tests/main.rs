@@ -1,0 +1,9 @@
+//! The library, as a program uses it.
+
+#[path = "../../../tests/support/alone.rs"]
+mod alone;
+mod api;
+mod embedding;
+mod examples;
+mod std_shape;
+mod transactions;
