@@ -118,12 +118,6 @@ impl DeviceError {
         }
     }
 
-    /// True if bytes could not be read, which says nothing about later writes.
-    pub fn is_of_reading(&self) -> bool {
-        let (Self::Io { operation, .. } | Self::Abandoned { operation }) = self else { return false };
-        *operation == Operation::Read
-    }
-
     /// An operation that the operating system refused.
     pub fn io(operation: Operation, offset: u64, len_bytes: u64, source: io::Error) -> Self {
         Self::Io { operation, offset, len_bytes, source: Arc::new(source) }

@@ -62,12 +62,6 @@ syncline_counters::counters! {
         fsyncs: total("fsyncs"),
         /// fdatasyncs of regular files.
         fdatasyncs: total("fdatasyncs"),
-        /// Atomic writes of a file that were committed; each counts as an fdatasync too.
-        atomic_commits: no_metric(),
-        /// Atomic writes that were taken back.
-        atomic_aborts: no_metric(),
-        /// Data bytes of atomic writes that went to the device before the commit.
-        atomic_spilled_bytes: no_metric(),
         /// Barriers.
         barriers: total("barriers"),
         /// Syncs of class `ordered`, which waited for no flush.

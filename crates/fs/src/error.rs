@@ -134,17 +134,6 @@ pub enum FsError {
     )]
     QuotaUnsupported,
     /// EBUSY
-    #[error("an atomic write of this file is open: try again when its program has committed or aborted it")]
-    AtomicWriteOpen,
-    /// EIO
-    #[error("the atomic write that this was a part of has ended: begin another one")]
-    AtomicWriteEnded,
-    /// EFBIG
-    #[error(
-        "an atomic write takes at most 65,536 extents of the file beside 64 MiB in memory, and all that are open together half of the mount's option 'dirty' there: abort it, and write with a journal"
-    )]
-    AtomicWriteTooLarge,
-    /// EBUSY
     #[error("a filesystem in use can't be made smaller: unmount it, and resize the image")]
     SmallerInUse,
     /// ERANGE
@@ -172,17 +161,13 @@ impl FsError {
             Self::NoSuchAddress => 6,
             Self::ListTooLong => 7,
             Self::AccessDenied => 13,
-            Self::QuotaNested | Self::SmallerInUse | Self::AtomicWriteOpen => 16,
+            Self::QuotaNested | Self::SmallerInUse => 16,
             Self::Exists => 17,
             Self::CrossDevice => 18,
             Self::NotDirectory => 20,
             Self::IsDirectory => 21,
             Self::Invalid(_) => 22,
-            Self::TooLarge
-            | Self::TooManyExtents
-            | Self::AtomicWriteTooLarge
-            | Self::TooManySteps
-            | Self::TransactionTooLarge => 27,
+            Self::TooLarge | Self::TooManyExtents | Self::TooManySteps | Self::TransactionTooLarge => 27,
             Self::TooManyLinks | Self::TooManyShares => 31,
             Self::Range | Self::DeviceTooSmall => 34,
             Self::NameTooLong => 36,
@@ -202,11 +187,7 @@ impl FsError {
                 SnapshotError::Name { .. } | SnapshotError::OtherSize { .. } => 22,
                 SnapshotError::TooMany => 31,
             },
-            Self::Store(_)
-            | Self::Corrupt { .. }
-            | Self::CorruptCount { .. }
-            | Self::Undecodable { .. }
-            | Self::AtomicWriteEnded => 5,
+            Self::Store(_) | Self::Corrupt { .. } | Self::CorruptCount { .. } | Self::Undecodable { .. } => 5,
         }
     }
 }

@@ -42,7 +42,7 @@ mod whole;
 pub use attributes::durability::Durability;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::FsCounters;
-pub use data::{Allocation, AtomicWrite, Contents, Defragmented, Fragments, Rewritten, Usage};
+pub use data::{Allocation, Contents, Defragmented, Fragments, Rewritten, Usage};
 pub use error::FsError;
 pub use filesystem::{Filesystem, Loaded};
 pub use options::{AccessTime, Options};

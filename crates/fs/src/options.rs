@@ -44,12 +44,6 @@ pub struct Options {
     /// transaction, and, up to 256, that write-back names in one; more take several. Default 8192, about
     /// a third of a megabyte in the log.
     pub extents_at_once: usize,
-    /// Blocks of an open atomic write that stay in memory; more are written to the device before the
-    /// commit. Default 16384. All open ones together take at most half of `dirty_bytes_max`.
-    pub atomic_blocks_max: u64,
-    /// Most extents that an open atomic write has on the device: the commit names all of them in one
-    /// transaction. Default 65536, at most half of a batch of the log.
-    pub atomic_extents_max: u64,
     /// Most bytes of cached blocks that were written in parts, which the kernel's page cache does
     /// not have. Default 64 MiB.
     pub kept_bytes_max: u64,
@@ -79,8 +73,6 @@ impl Default for Options {
             round_blocks: 4096,
             parallel_blocks: 256,
             extents_at_once: 8192,
-            atomic_blocks_max: 16384,
-            atomic_extents_max: 65536,
             kept_bytes_max: 64 << 20,
             cached_inodes_max: 65536,
             clock: Arc::new(SystemClock),

@@ -3,5 +3,4 @@
 #[path = "../../../tests/support/alone.rs"]
 mod alone;
 mod amplify;
-mod atomic_commit;
 mod costs;

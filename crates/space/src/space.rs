@@ -260,11 +260,6 @@ impl Space {
         state.live.clear(&freed);
     }
 
-    /// Number of quarantined blocks that nobody uses.
-    pub fn quarantined_blocks(&self) -> u64 {
-        self.lock().quarantine.withheld_blocks()
-    }
-
     /// True when something committed names some block of `run`.
     pub fn names_any(&self, run: BlockRun) -> bool {
         let Some(run) = self.clip(run) else { return false };

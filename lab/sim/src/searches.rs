@@ -13,7 +13,7 @@ pub enum Search {
     Store,
     /// Lives of a filesystem.
     Files,
-    /// Lives with snapshots, quotas, compression, atomic writes and classes of durability.
+    /// Lives with snapshots, quotas, compression, transactions and classes of durability.
     Everything,
     /// Lives on an image that grows.
     Growing,
@@ -74,8 +74,9 @@ pub fn search_for(canary: Canary) -> Search {
         }
         SplitTransaction | ReleaseAfterFailure | RenameWithoutData | SizeAhead | SizeBehind
         | LinkedOrphanStays | OverlookWriteback | ShareWithoutCount | TransactionTorn => Search::Files,
-        NoReserve | SnapshotWithoutData | SnapshotOfTwoMoments | OverlookUsage | OrderedWithoutOrder
-        | AtomicWriteLeaks | SpillUncovered => Search::Everything,
+        NoReserve | SnapshotWithoutData | SnapshotOfTwoMoments | OverlookUsage | OrderedWithoutOrder => {
+            Search::Everything
+        }
         GrowEarly => Search::Growing,
         PageCut => Search::Pages,
         LeadOnce => Search::Log,

@@ -19,7 +19,7 @@ fn seeds(canary: Canary) -> (u64, bool) {
         SplitTransaction | RenameWithoutData | LinkedOrphanStays | ShareWithoutCount | SizeAhead
         | SizeBehind | SkipFlush | DiscardEarly | OverlookUsage | PageCut => (50, false),
         NoReserve | SnapshotOfTwoMoments => (200, false),
-        ReuseEarly | UnchainedBatch | OverlookWriteback | SpillUncovered => (400, false),
+        ReuseEarly | UnchainedBatch | OverlookWriteback => (400, false),
         DropSnapshotEarly => (600, false),
         RedeemFailedFlush | IgnoreFailedWrite => (200, true),
         ReleaseAfterFailure => (600, true),
@@ -41,7 +41,6 @@ fn first_seed(canary: Canary) -> u64 {
             Canary::GrowEarly => 36,
             Canary::OrderedWithoutOrder => 18,
             Canary::TransactionTorn => 8,
-            Canary::SpillUncovered => 25,
             _ => 0,
         }
 }

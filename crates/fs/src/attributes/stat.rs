@@ -54,7 +54,7 @@ impl Filesystem {
             attributes.atime = inode.state.lock().attr.atime;
         }
         changes.commit(self, transaction)?;
-        Ok(inode.state.lock().data.show(attributes))
+        Ok(attributes)
     }
 
     /// Refuses an inode whose removal has begun: a change now would bring its item back. The caller

@@ -47,7 +47,6 @@ pub(crate) use flush::submit::{submit_dirty, submit_placing};
 pub(crate) use flush::throttle::wait_for_room;
 pub(crate) use flush::writeback::write_back;
 pub(crate) use memory::DataState;
-pub use memory::atomic::AtomicWrite;
 pub(crate) use memory::unplaced::is_possible as can_log_data;
 
 use extents::units::Units;
@@ -55,7 +54,6 @@ use flush::ahead::Ahead;
 use flush::promises::Promises;
 use flush::queue::DirtyQueue;
 use flush::small::SmallDirty;
-use memory::atomic::AtomicWrites;
 use memory::cached::CachedFiles;
 use memory::preallocated::Room;
 
@@ -72,8 +70,6 @@ pub(crate) struct FileData {
     ahead: Ahead,
     /// Flushes that syncs of class `ordered` owe.
     promises: Promises,
-    /// Atomic writes that are open.
-    pub(crate) atomic: AtomicWrites,
     /// Room set aside for preallocated blocks.
     pub(crate) room: Room,
     /// Compressed units that were decoded recently.

@@ -2,9 +2,6 @@
 
 mod ahead;
 mod allocate;
-mod atomic;
-mod atomic_meetings;
-mod atomic_spill;
 mod cached;
 mod compress;
 mod crash;
@@ -33,7 +30,7 @@ mod writing;
 use crate::data::memory::blocks::BlockState;
 use crate::inode::Inode;
 use crate::types::{Algorithm, Caller, FileType, Ino, ROOT, SetAttributes, Timestamp};
-use crate::{Allocation, AtomicWrite, Filesystem, FsError, ManualClock, Options};
+use crate::{Allocation, Filesystem, FsError, ManualClock, Options};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -226,40 +223,6 @@ impl Mount {
 }
 
 impl Mount {
-    /// The atomic write of a file that is open.
-    fn open_write(&self, ino: Ino) -> AtomicWrite {
-        self.fs.atomic_write_of(ino).expect("none is open")
-    }
-
-    fn start(&self, ino: Ino) -> AtomicWrite {
-        block_on(self.fs.start_atomic_write(ino)).unwrap()
-    }
-
-    fn try_commit(&self, ino: Ino) -> Result<(), FsError> {
-        block_on(self.fs.commit_atomic_write(self.open_write(ino)))
-    }
-
-    fn commit(&self, ino: Ino) {
-        self.try_commit(ino).unwrap();
-    }
-
-    fn abort(&self, ino: Ino) {
-        assert!(block_on(self.fs.abort_atomic_write(self.open_write(ino))).unwrap());
-    }
-
-    /// Writes as a part of the atomic write that is open, if there is one.
-    fn try_put(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        let data = Bytes::copy_from_slice(data);
-        match self.fs.atomic_write_of(ino) {
-            Some(open) => block_on(self.fs.write_atomically(open, offset, data, false)),
-            None => block_on(self.fs.write(ino, offset, data, false)),
-        }
-    }
-
-    fn put(&self, ino: Ino, offset: u64, data: &[u8]) {
-        self.try_put(ino, offset, data).unwrap();
-    }
-
     /// Fails unless the room that is set aside is that of the preallocated blocks of these files,
     /// which are all there are, without dirty blocks.
     fn check_room(&self, inos: &[Ino]) {

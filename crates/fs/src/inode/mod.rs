@@ -237,7 +237,7 @@ impl InodeState {
 
     /// The attributes that callers see.
     pub(crate) fn attributes(&self) -> Attributes {
-        self.meta.shown(self.data.show(self.attr))
+        self.meta.shown(self.attr)
     }
 }
 

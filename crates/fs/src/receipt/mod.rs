@@ -36,8 +36,6 @@ pub enum Call {
     Fsyncdir,
     /// Many files at once: fsync2.
     SyncMany,
-    /// The commit of an atomic write of a file.
-    AtomicCommit,
     /// The commit of a transaction of the library: its files and directories.
     Transaction,
     /// The whole filesystem.
@@ -90,7 +88,7 @@ pub struct Submitted {
     /// Device writes that carried them.
     pub device_writes: u64,
     /// Blocks among these that had to be written before the log might name them: all but the last
-    /// 256 of a large file, and what an atomic write put onto the device before its commit.
+    /// 256 of a large file.
     pub blocks_before_log: u64,
     /// Bytes of small files that went into the inode item instead.
     pub inline_bytes: u64,

@@ -103,11 +103,6 @@ syncline_rules::rules! {
         OrderedWithoutOrder,
         /// Never begin the flush that a sync of class `ordered` owes.
         PromiseForgotten,
-        /// Let write-back take what an atomic write of a file has put aside.
-        AtomicWriteLeaks,
-        /// Take what an atomic write has written ahead of its commit for durable, although no flush
-        /// covers it (breaks R1).
-        SpillUncovered,
         /// Seal in the middle of a transaction of the library.
         TransactionTorn,
         /// Keep a part of a stream that says it has a record which it does not have.

@@ -113,9 +113,6 @@ impl Store {
         for (write, part) in &named {
             state.pending.name(part.start, write.checksums_of(*part));
             self.room.space().name(*part);
-            if write.is_covered() {
-                self.room.end_unnamed(part.blocks);
-            }
         }
         for run in &freed {
             state.pending.free(*run);
@@ -123,9 +120,7 @@ impl Store {
         }
         state.pending.count_objects(objects_delta);
         state.objects = state.objects.saturating_add_signed(objects_delta);
-        // A batch has nothing to wait for where a flush has covered the data before (rule R1).
-        let writes = named.into_iter().map(|(write, _)| write);
-        state.writes.extend(writes.filter(|write| !write.is_covered()));
+        state.writes.extend(named.into_iter().map(|(write, _)| write));
         let memtable_full = self.layers.apply(changes) >= self.options.memtable_bytes;
         let op = self.log.last_op.fetch_add(1, Ordering::AcqRel) + 1;
         if !only_places {

@@ -170,8 +170,6 @@ struct DataWriteInner {
     checksums: Vec<Crc>,
     /// Parts that were never named; they are given back when the write leaves the table.
     abandoned: Mutex<Abandoned>,
-    /// A flush covers it, and it keeps no memory; see `unnamed`.
-    is_covered: bool,
 }
 
 #[derive(Default)]
@@ -215,21 +213,6 @@ impl DataWrite {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// True if a flush covered the write before a batch named it: that batch need not wait for it.
-    pub(crate) fn is_covered(&self) -> bool {
-        self.0.is_covered
-    }
-
-    /// The write without its buffers and outside of the table, once a flush covers it.
-    pub(crate) fn covered(&self) -> Self {
-        let write = self.write();
-        let attempts = Mutex::new(Attempts { newest: write.attempt(), closed: true });
-        let write = Arc::new(Write { run: write.run, bufs: Vec::new(), attempts });
-        let abandoned = Mutex::new(Abandoned { parts: Vec::new(), retired: true });
-        let checksums = self.0.checksums.clone();
-        Self(Arc::new(DataWriteInner { write, checksums, abandoned, is_covered: true }))
-    }
-
     /// True when only the table holds the write, so nothing will ever retire it.
     pub(crate) fn is_forgotten(&self) -> bool {
         Arc::strong_count(&self.0) == 1
@@ -260,7 +243,7 @@ impl Inflight {
         }
         let checksums = write.bufs.iter().flat_map(|buf| block_checksums(buf)).collect();
         let abandoned = Mutex::default();
-        let data = DataWrite(Arc::new(DataWriteInner { write, checksums, abandoned, is_covered: false }));
+        let data = DataWrite(Arc::new(DataWriteInner { write, checksums, abandoned }));
         let mut writes = self.writes.write();
         writes.insert(run.start, data.clone());
         self.count.store(writes.len(), Ordering::Release);

@@ -314,9 +314,6 @@ impl Store {
         if unnamed.is_empty() {
             return;
         }
-        if data.is_covered() {
-            self.room.end_unnamed(unnamed.iter().map(|part| part.blocks).sum());
-        }
         let (space, write) = (self.room.space().clone(), data.write().clone());
         let give_back = move || {
             if write.failed_for_good() {

@@ -181,14 +181,10 @@ impl Store {
         }
         let is_lost = |block: &usize| live[*block] && !kept[*block] && owners.0[*block] == Owner::Nobody;
         let lost: Vec<usize> = (0..live.len()).filter(is_lost).collect();
-        // Data that nothing names yet has no table: its blocks are counted.
-        let unnamed = self.room.unnamed_blocks();
-        if lost.len() as u64 != unnamed {
+        if let (Some(first), Some(last)) = (lost.first(), lost.last()) {
             return Err(format!(
-                "{} blocks from {:?} to {:?} are not free and belong to nobody, {unnamed} hold data to be named",
-                lost.len(),
-                lost.first(),
-                lost.last()
+                "{} blocks from {first} to {last} are not free and belong to nobody",
+                lost.len()
             ));
         }
         let mut waiting = 0;

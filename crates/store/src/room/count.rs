@@ -226,13 +226,6 @@ impl Store {
         self.checkpoint_blocks(size_of(active).and(coming.in_memory()), tree_nodes) + frozen
     }
 
-    /// Blocks that checkpoints need at most for a change of this size, beside everything else.
-    pub fn blocks_to_name(&self, size: ChangeSize) -> u64 {
-        let nodes = self.layers.root_and_nodes().1;
-        let of = |size| self.checkpoint_blocks(size, nodes);
-        of(size.in_memory()) - of(ChangeSize::default())
-    }
-
     /// The part of the reserve for callers that make room on a full filesystem.
     pub(crate) fn floor_blocks(&self) -> u64 {
         floor_blocks(self.geometry())

@@ -24,8 +24,6 @@ pub(crate) struct Room {
     space: Arc<Space>,
     /// Blocks reserved.
     reserved: AtomicU64,
-    /// Blocks with data that a flush covers and nothing names yet.
-    unnamed_blocks: AtomicU64,
     /// Changes that are admitted but not committed.
     under_way: UnderWay,
     discarding: Discarding,
@@ -37,7 +35,6 @@ impl Room {
         Arc::new(Self {
             space,
             reserved: AtomicU64::new(0),
-            unnamed_blocks: AtomicU64::new(0),
             under_way: UnderWay::default(),
             discarding: Discarding::default(),
         })
@@ -56,21 +53,6 @@ impl Room {
     /// Free blocks that are not reserved.
     pub(crate) fn unreserved_blocks(&self) -> u64 {
         self.space.free_blocks().saturating_sub(self.reserved())
-    }
-
-    /// Blocks with data that a flush covers and nothing names yet.
-    pub(crate) fn unnamed_blocks(&self) -> u64 {
-        self.unnamed_blocks.load(Ordering::Acquire)
-    }
-
-    /// Notes that a flush covers so many more blocks that nothing names.
-    pub(crate) fn begin_unnamed(&self, blocks: u64) {
-        self.unnamed_blocks.fetch_add(blocks, Ordering::AcqRel);
-    }
-
-    /// Notes that so many of these blocks are named or given back now.
-    pub(crate) fn end_unnamed(&self, blocks: u64) {
-        self.unnamed_blocks.fetch_sub(blocks, Ordering::AcqRel);
     }
 
     /// Waits until no discard is in flight; none begins while the result lives.

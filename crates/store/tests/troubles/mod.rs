@@ -16,5 +16,4 @@ mod slow_flush;
 mod superblock;
 mod support;
 mod turns;
-mod unnamed;
 mod unreadable_log;

@@ -1,5 +1,5 @@
 //! The other features of a mounted filesystem: snapshots, compression, durability classes,
-//! rewriting, defragmenting, atomic writes.
+//! rewriting, defragmenting.
 
 use super::tree::{Body, Change};
 use super::workload::{Done, Task, finds_room};
@@ -24,7 +24,7 @@ impl Task {
             10..13 => self.shift().await,
             13..16 => self.set_class().await,
             16..18 => self.defragment().await,
-            _ => self.write_atomically().await,
+            _ => self.transaction().await,
         }
     }
 

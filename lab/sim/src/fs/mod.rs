@@ -3,7 +3,6 @@
 
 mod actions;
 mod allocations;
-mod atomic;
 mod copies;
 mod features;
 mod file;
@@ -241,23 +240,12 @@ fn portions(world: &World, rng: &mut ChaCha8Rng) -> Options {
         round_blocks: [1, 2, 5, 4096][rng.random_range(0..4)],
         parallel_blocks: [1, 2, 256][rng.random_range(0..3)],
         extents_at_once: [1, 2, 5, 8192][rng.random_range(0..4)],
-        ..spills(world)
+        ..Options::default()
     };
     // Filling a large filesystem block by block would take a whole life.
     match world.device.size_bytes() > IMAGE_BYTES {
-        true => Options { place_ahead_blocks: options.place_ahead_blocks, ..spills(world) },
+        true => Options { place_ahead_blocks: options.place_ahead_blocks, ..Options::default() },
         false => options,
-    }
-}
-
-/// Limits so low that most atomic writes go to the device before they are committed. They come from a
-/// generator of their own, so a seed decides everything else as it did before these limits existed.
-fn spills(world: &World) -> Options {
-    let mut rng = ChaCha8Rng::seed_from_u64(world.seed ^ 0x0005_b111);
-    Options {
-        atomic_blocks_max: [1, 2, 7, 16384][rng.random_range(0..4)],
-        atomic_extents_max: [5, 100, 65536][rng.random_range(0..3)],
-        ..Options::default()
     }
 }
 

@@ -149,8 +149,6 @@ impl From<FsError> for Failure {
             | FsError::NoAttribute
             | FsError::Stale
             | FsError::CrossDevice
-            | FsError::AtomicWriteOpen
-            | FsError::AtomicWriteTooLarge
             | FsError::QuotaExceeded
             | FsError::QuotaNested
             | FsError::NoQuota

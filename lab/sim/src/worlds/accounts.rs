@@ -107,7 +107,9 @@ pub(super) fn judge_answer(
 fn bytes_at_most(state: &State, step: &Step, root: Ino) -> u64 {
     let (at, range) = match step {
         Step::Publish(_, len) => return (*len as u64).div_ceil(BLOCK) * BLOCK,
-        Step::Write(at, offset, len) | Step::Atomic(at, offset, len) => (at, *offset..offset + *len as u64),
+        Step::Write(at, offset, len) | Step::Transaction(at, offset, len) => {
+            (at, *offset..offset + *len as u64)
+        }
         Step::Append(at, len) => {
             let size = size_of(state, at);
             (at, size..size + *len as u64)

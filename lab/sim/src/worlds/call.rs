@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use syncline_device::AlignedBuf;
 use syncline_fs::types::{Caller, FileType, Ino, RenameFlags, SetAttributes, XattrMode};
-use syncline_fs::{Filesystem, FsError};
+use syncline_fs::{Action, Filesystem, FsError};
 
 pub(super) const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 
@@ -90,7 +90,7 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
         Step::Write(at, offset, len) => {
             fs.write(state.find(at)?, *offset, payload(tag, *offset, *len), false).await?
         }
-        Step::Atomic(at, offset, len) => write_atomically(fs, state.find(at)?, *offset, *len, tag).await?,
+        Step::Transaction(at, offset, len) => transact(fs, at, *offset, payload(tag, *offset, *len)).await?,
         Step::Append(at, len) => {
             let ino = state.find(at)?;
             let end = state.nodes[&ino].data().map_or(0, <[u8]>::len) as u64;
@@ -125,27 +125,17 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
     Ok(())
 }
 
-/// Writes a range in two parts, between which everything that is dirty is synced. (With nothing left
-/// to take along, the commit is one transaction.)
-async fn write_atomically(
-    fs: &Arc<Filesystem>,
-    ino: Ino,
-    offset: u64,
-    len: usize,
-    tag: u64,
-) -> Result<(), FsError> {
-    let open = fs.start_atomic_write(ino).await?;
-    let whole = payload(tag, offset, len);
-    let half = len / 2;
-    let written = async {
-        fs.write_atomically(open, offset, whole.slice(..half), false).await?;
-        fs.syncfs().await?;
-        fs.write_atomically(open, offset + half as u64, whole.slice(half..), false).await?;
-        fs.commit_atomic_write(open).await
+/// Writes a range in two parts of one transaction. (With nothing dirty before, it is one transaction of the
+/// store.)
+async fn transact(fs: &Arc<Filesystem>, at: &Path, offset: u64, whole: Bytes) -> Result<(), FsError> {
+    fs.syncfs().await?;
+    let half = whole.len() / 2;
+    let write = |offset: u64, data: Bytes| syncline_fs::Step {
+        path: at.to_string().into_bytes(),
+        action: Action::Write { offset, data },
     };
-    let written = written.await;
-    fs.abort_atomic_write(open).await?;
-    written
+    let steps = [write(offset, whole.slice(..half)), write(offset + half as u64, whole.slice(half..))];
+    fs.transact(CALLER, &steps).await.map_err(|refused| refused.cause().clone())
 }
 
 /// Copies a whole file over the beginning of another, in as many calls as it takes.

@@ -25,8 +25,8 @@ const OPERATIONS: &[&str] = &[
     "write foo 0 4096",
     "write A/bar 0 8192",
     "write B/bar 0 16384",
-    "atomic A/foo 30 200",
-    "atomic A/bar 4000 9000",
+    "transaction A/foo 30 200",
+    "transaction A/bar 4000 9000",
     "append A/foo 60",
     "append A/foo 3000",
     "append A/bar 100",
@@ -225,7 +225,7 @@ fn touched(op: &Op) -> (Vec<Path>, Vec<Path>) {
             Step::Link(_, to) => below(to),
             Step::Rename(from, to, _) => (vec![to.clone()], vec![from.parent(), to.parent()]),
             Step::Write(path, ..)
-            | Step::Atomic(path, ..)
+            | Step::Transaction(path, ..)
             | Step::Append(path, _)
             | Step::Truncate(path, _)
             | Step::Allocate(path, ..) => (vec![path.clone()], Vec::new()),

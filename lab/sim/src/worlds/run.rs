@@ -121,13 +121,7 @@ pub(super) fn options(
         patience: Duration::ZERO,
         ..StoreOptions::default()
     };
-    let fs = Options {
-        clock,
-        access_time: AccessTime::Never,
-        cached_inodes_max: 64,
-        atomic_blocks_max: 1,
-        ..Options::default()
-    };
+    let fs = Options { clock, access_time: AccessTime::Never, cached_inodes_max: 64, ..Options::default() };
     (store, fs)
 }
 
@@ -287,7 +281,7 @@ impl Runner {
                 (ran.written, ran.page) = (self.now().find(at).ok(), page(*offset, *len as u64));
             }
             Step::Append(at, _) => ran.written = self.now().find(at).ok(),
-            Step::Atomic(at, ..) => {
+            Step::Transaction(at, ..) => {
                 ran.written = self.now().find(at).ok();
                 ran.carried.extend(ran.written);
             }

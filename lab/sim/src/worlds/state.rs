@@ -190,7 +190,7 @@ impl State {
             Step::Rmdir(at) => self.remove(at, true),
             Step::Rename(from, to, kind) => self.rename(from, to, *kind),
             Step::Write(at, offset, len) => self.write(at, Some(*offset), *len, tag),
-            Step::Atomic(at, offset, len) => self.write(at, Some(*offset), *len, tag),
+            Step::Transaction(at, offset, len) => self.write(at, Some(*offset), *len, tag),
             Step::Append(at, len) => self.write(at, None, *len, tag),
             Step::Truncate(at, size) => {
                 self.file(at)?.1.resize(*size as usize, 0);

@@ -94,9 +94,9 @@ pub enum Step {
     Rename(Path, Path, RenameKind),
     /// Write data at an offset: path, offset, length.
     Write(Path, u64, usize),
-    /// Write data at an offset in an atomic write, with a sync of everything in its middle: path,
+    /// Write data at an offset in a transaction of two writes, after a sync of everything: path,
     /// offset, length.
-    Atomic(Path, u64, usize),
+    Transaction(Path, u64, usize),
     /// Append data: path, length.
     Append(Path, usize),
     /// Set a new size.
@@ -216,7 +216,7 @@ impl fmt::Display for Step {
             Self::Rename(from, to, RenameKind::NoReplace) => write!(f, "rename-noreplace {from} {to}"),
             Self::Rename(from, to, RenameKind::Exchange) => write!(f, "exchange {from} {to}"),
             Self::Write(path, offset, len) => write!(f, "pwrite {path} {offset} {len}"),
-            Self::Atomic(path, offset, len) => write!(f, "atomic {path} {offset} {len}"),
+            Self::Transaction(path, offset, len) => write!(f, "transaction {path} {offset} {len}"),
             Self::Append(path, len) => write!(f, "append {path} {len}"),
             Self::Truncate(path, size) => write!(f, "truncate {path} {size}"),
             Self::SetXattr(path, name, len) => write!(f, "setxattr {path} {name} {len}"),
@@ -304,7 +304,7 @@ fn parse_op(text: &str) -> Result<Op, String> {
         ["rename-noreplace", from, to] => Step::Rename(path(from), path(to), RenameKind::NoReplace),
         ["exchange", from, to] => Step::Rename(path(from), path(to), RenameKind::Exchange),
         ["pwrite", at, offset, len] => Step::Write(path(at), number(offset)?, number(len)?),
-        ["atomic", at, offset, len] => Step::Atomic(path(at), number(offset)?, number(len)?),
+        ["transaction", at, offset, len] => Step::Transaction(path(at), number(offset)?, number(len)?),
         ["append", at, len] => Step::Append(path(at), number(len)?),
         ["truncate", at, size] => Step::Truncate(path(at), number(size)?),
         ["setxattr", at, name, len] => Step::SetXattr(path(at), path(name), number(len)?),

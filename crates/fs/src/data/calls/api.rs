@@ -2,7 +2,7 @@
 
 use super::read::Contents;
 use super::write::{self, Writer};
-use super::{atomic, read, seek, sync};
+use super::{read, seek, sync};
 use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -30,14 +30,7 @@ impl Filesystem {
     ) -> Result<Contents, FsError> {
         let inode = self.regular(ino).await?;
         self.ease_access().await;
-        let written = match atomic::is_open(&inode) {
-            true => Box::pin(atomic::read(self, &inode, offset, len)).await?,
-            false => None,
-        };
-        let contents = match written {
-            Some(contents) => contents,
-            None => read::contents(self, &inode, offset, len, room).await?,
-        };
+        let contents = read::contents(self, &inode, offset, len, room).await?;
         self.touch_access(&inode);
         Ok(contents)
     }
@@ -52,7 +45,7 @@ impl Filesystem {
         kill_privileges: bool,
     ) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        write::write(self, &inode, offset, data, Writer::calling(kill_privileges), None).await
+        write::write(self, &inode, offset, data, Writer::calling(kill_privileges)).await
     }
 
     /// Writes as much of `data` at `offset` as there is room for, and returns how many bytes that is. It
@@ -74,7 +67,7 @@ impl Filesystem {
     /// keeps its privileges (setuid, setgid, capabilities), by whichever user the data was stored.
     pub async fn write_mapped(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), FsError> {
         let inode = self.regular(ino).await?;
-        let written = write::write(self, &inode, offset, data, Writer::Mapping, None).await;
+        let written = write::write(self, &inode, offset, data, Writer::Mapping).await;
         if let Err(error) = &written {
             // The program that stored it has long moved on, and the kernel forgets that the page is
             // dirty: the next fsync reports the error.
@@ -131,22 +124,15 @@ impl Filesystem {
         sync::write_back(self).await
     }
 
-    /// First offset at or after `offset` that holds data; `NoSuchAddress` if none does. While an
-    /// atomic write is open, all of the file counts as data.
+    /// First offset at or after `offset` that holds data; `NoSuchAddress` if none does.
     pub async fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
         let inode = self.regular(ino).await?;
-        if let Some(size) = atomic::size(&inode) {
-            return if offset < size { Ok(offset) } else { Err(FsError::NoSuchAddress) };
-        }
         seek::data(self, &inode, offset).await
     }
 
     /// First offset at or after `offset` that holds no data; the end of the file counts as a hole.
     pub async fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
         let inode = self.regular(ino).await?;
-        if let Some(size) = atomic::size(&inode) {
-            return if offset < size { Ok(size) } else { Err(FsError::NoSuchAddress) };
-        }
         seek::hole(self, &inode, offset).await
     }
 

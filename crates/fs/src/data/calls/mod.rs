@@ -3,13 +3,11 @@
 //! `api` has the functions of the filesystem; most of them only lead to the files here. `write` and
 //! `read` are the plainest, `sync` has fsync and its kin (`why` notes its reasons for the receipt).
 //! `truncate`, `allocate` and `reflink` change extents, each in one transaction or several bounded
-//! ones. `overwrite` finds room on a full filesystem. `atomic` sets writes aside and
-//! commits them at once. `rewrite`, `defragment` and `relocate` give contents that stay the same
-//! other places.
+//! ones. `overwrite` finds room on a full filesystem. `rewrite`,
+//! `defragment` and `relocate` give contents that stay the same other places.
 
 pub(in crate::data) mod allocate;
 pub(in crate::data) mod api;
-pub(in crate::data) mod atomic;
 pub(in crate::data) mod defragment;
 pub(in crate::data) mod overwrite;
 pub(in crate::data) mod read;

@@ -5,7 +5,7 @@
 //! crash between them leaves extents past the end, which are not part of the file: they are deleted
 //! before the file next grows ([`forget_stale_extents`]) and when it is removed.
 
-use super::{atomic, read};
+use super::read;
 use crate::FsError;
 use crate::attributes::flags::require_changeable;
 use crate::data::effects::{FileChange, InlineChange, SizeChange};
@@ -51,7 +51,6 @@ pub(crate) async fn truncate(
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;
-    atomic::require_none(inode)?;
     let size = inode.state.lock().attr.size;
     if new_size >= size {
         return grow(fs, inode, new_size, now, kill_privileges).await;

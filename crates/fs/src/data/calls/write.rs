@@ -1,6 +1,6 @@
 //! Writing into memory: a write is applied wholly or not at all.
 
-use super::{atomic, overwrite, read, truncate};
+use super::{overwrite, read, truncate};
 use crate::FsError;
 use crate::attributes::flags::require_writable;
 use crate::data::extents::quota;
@@ -8,7 +8,6 @@ use crate::data::extents::quota::Accepted;
 use crate::data::extents::room::reserve;
 use crate::data::flush::throttle;
 use crate::data::memory::BLOCK;
-use crate::data::memory::atomic::AtomicWrite;
 use crate::data::memory::page::is_page;
 use crate::data::memory::ranges::count;
 use crate::filesystem::Filesystem;
@@ -42,21 +41,20 @@ impl Writer {
     }
 }
 
-/// Writes `data` at `offset`, as a part of an atomic write or by itself.
+/// Writes `data` at `offset`.
 pub(crate) async fn write(
     fs: &Filesystem,
     inode: &Arc<Inode>,
     offset: u64,
     data: Bytes,
     writer: Writer,
-    part_of: Option<AtomicWrite>,
 ) -> Result<(), FsError> {
     let (mut restored, mut synced) = (false, false);
     loop {
         let room = prepare(fs, inode, data.len(), writer).await?;
         let written = {
             let _lease = inode.lease.write().await;
-            write_leased(fs, inode, offset, &data, writer, part_of).await
+            write_leased(fs, inode, offset, &data, writer).await
         };
         let end = offset.saturating_add(data.len() as u64);
         if !overwrite::is_full(&written) {
@@ -83,7 +81,7 @@ pub(crate) async fn write_what_fits(
     data: Bytes,
     writer: Writer,
 ) -> Result<usize, FsError> {
-    let full = match write(fs, inode, offset, data.clone(), writer, None).await {
+    let full = match write(fs, inode, offset, data.clone(), writer).await {
         Ok(()) => return Ok(data.len()),
         Err(error) if !is_no_room(&error) || is_page(offset, data.len() as u64) => return Err(error),
         Err(full) => full,
@@ -140,7 +138,7 @@ async fn write_piece(
     }
     let _room = prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
-    write_leased(fs, inode, offset, data, writer, None).await
+    write_leased(fs, inode, offset, data, writer).await
 }
 
 fn is_no_room(error: &FsError) -> bool {
@@ -170,7 +168,7 @@ async fn append_now(
     let _room = prepare(fs, inode, data.len(), writer).await?;
     let _lease = inode.lease.write().await;
     let offset = inode.state.lock().attr.size;
-    write_leased(fs, inode, offset, data, writer, None).await?;
+    write_leased(fs, inode, offset, data, writer).await?;
     Ok(offset)
 }
 
@@ -183,7 +181,7 @@ pub(crate) async fn write_in_transaction(
     writer: Writer,
 ) -> Result<(), FsError> {
     let _lease = inode.lease.write().await;
-    write_leased(fs, inode, offset, data, writer, None).await
+    write_leased(fs, inode, offset, data, writer).await
 }
 
 /// Does the waiting that is not allowed under the lease. A write begins here.
@@ -217,19 +215,14 @@ async fn write_leased(
     offset: u64,
     data: &Bytes,
     writer: Writer,
-    part_of: Option<AtomicWrite>,
 ) -> Result<(), FsError> {
     if data.is_empty() {
         return Ok(());
     }
     fs.require_present(inode)?;
-    atomic::require_part(inode, part_of)?;
     require_writable(inode, offset)?;
     let end =
         offset.checked_add(data.len() as u64).filter(|&end| end <= SIZE_MAX).ok_or(FsError::TooLarge)?;
-    if part_of.is_some() {
-        return Box::pin(atomic::write_leased(fs, inode, offset..end, data, writer)).await;
-    }
     if end > inode.state.lock().attr.size {
         truncate::forget_stale_extents(fs, inode).await?;
     }

@@ -194,17 +194,6 @@ impl Placement {
         self.pieces.iter().flat_map(Piece::numbers)
     }
 
-    /// Each piece: its file blocks, the number of blocks of the write before it, and algorithm and
-    /// length in bytes if it is compressed.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = (Range<u64>, u64, Option<(Algorithm, u32)>)> + '_ {
-        let mut at = 0;
-        self.pieces.iter().map(move |piece| {
-            let before = at;
-            at += piece.stored_blocks() as u64;
-            (piece.numbers(), before, piece.packed)
-        })
-    }
-
     /// Adds to `naming` the extents of those blocks that are `valid`, and returns the device runs
     /// of the others.
     pub(crate) fn name(&self, naming: &mut Naming, valid: impl Fn(u64) -> bool) -> Runs {

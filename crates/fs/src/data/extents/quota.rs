@@ -13,8 +13,6 @@ use syncline_format::items::extent::Extent;
 /// Units reserved for a write that is about to be applied, and the blocks they are for.
 pub(crate) struct Accepted<'a> {
     held: Option<Held<'a>>,
-    /// Units that the caller had reserved before.
-    credit: u64,
     holes: Vec<Range<u64>>,
 }
 
@@ -26,48 +24,32 @@ pub(crate) async fn accept<'a>(
     ranges: &[Range<u64>],
     size: u64,
 ) -> Result<Accepted<'a>, FsError> {
-    accept_with(fs, inode, ranges, size, 0).await
-}
-
-/// The same, for a caller that has `credit` units reserved, which are the file's from `apply` on.
-pub(crate) async fn accept_with<'a>(
-    fs: &'a Filesystem,
-    inode: &Inode,
-    ranges: &[Range<u64>],
-    size: u64,
-    credit: u64,
-) -> Result<Accepted<'a>, FsError> {
     if inode.state.lock().data.charge.is_none() {
-        return Ok(Accepted { held: None, credit: 0, holes: Vec::new() });
+        return Ok(Accepted { held: None, holes: Vec::new() });
     }
     let holes = holes(fs, inode, ranges).await?;
     let (number, units) = {
         let state = inode.state.lock();
         let data = &state.data;
         let Some(charge) = &data.charge else {
-            return Ok(Accepted { held: None, credit: 0, holes: Vec::new() });
+            return Ok(Accepted { held: None, holes: Vec::new() });
         };
         let (size, inline_max) = (state.attr.size.max(size), fs.limits.inline_bytes as u64);
         let with_first = ranges.iter().any(|range| range.contains(&0));
         let after = charge.needs(data, size, inline_max, &holes, with_first);
-        (charge.number, after.saturating_sub(charge.units + credit))
+        (charge.number, after.saturating_sub(charge.units))
     };
     let held = fs.hold_units(number, units).await?;
-    Ok(Accepted { held: Some(held), credit, holes: holes.iter().collect() })
+    Ok(Accepted { held: Some(held), holes: holes.iter().collect() })
 }
 
 impl Accepted<'_> {
-    /// The blocks at places where the file has nothing yet.
-    pub(crate) fn holes(&self) -> &[Range<u64>] {
-        &self.holes
-    }
-
     /// Adds the reservation to the file's charge, when the blocks are dirty and the size is as
     /// announced.
     pub(crate) fn apply(mut self, fs: &Filesystem, state: &mut InodeState) {
         let Some(charge) = &mut state.data.charge else { return };
         self.holes.iter().for_each(|range| charge.holes.insert(range.clone()));
-        charge.units += self.credit + self.held.as_mut().map_or(0, Held::take);
+        charge.units += self.held.as_mut().map_or(0, Held::take);
         fs.uncharge(state, u64::MAX);
     }
 }
@@ -98,21 +80,6 @@ pub(crate) async fn hold_blocks<'a>(
         Some(number) if blocks > 0 => Ok(Some(fs.hold_units(number, blocks.saturating_mul(UNITS)).await?)),
         _ => Ok(None),
     }
-}
-
-/// Reserves what the blocks of these ranges, and `more` blocks, can add to a file that counts in a
-/// quota.
-pub(crate) async fn hold_ranges<'a>(
-    fs: &'a Filesystem,
-    inode: &Inode,
-    ranges: &[Range<u64>],
-    more: u64,
-) -> Result<Option<Held<'a>>, FsError> {
-    if inode.state.lock().data.charge.is_none() {
-        return Ok(None);
-    }
-    let new = holes(fs, inode, ranges).await?.blocks();
-    hold_blocks(fs, inode, new + more).await
 }
 
 /// Reserves what allocating all of `blocks` adds to a file, if the file counts in a quota.

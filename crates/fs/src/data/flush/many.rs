@@ -31,29 +31,19 @@ pub(crate) async fn submit_many(
         [] | [_] => fs.store.admit(Admission::Finish).await?,
         _ => fs.store.admit_together(size_of(files)).await?,
     };
-    let _writebacks = submit::hold_writebacks(files).await;
-    let _leases = lease_all(files).await;
-    submit_leased(fs, files, Aim::Log, note).await
+    submit_together(fs, files, MANY_BLOCKS_MAX, note).await
 }
 
-/// Submits the files, which are in the order of their numbers, for a transaction of the library,
-/// which has found the room before: it waits for none, and for no data to be written.
+/// The same for a transaction of the library, which has found the room before: it waits for none, and
+/// for no data to be written.
 pub(crate) async fn submit_in_transaction(
     fs: &Filesystem,
     files: &[&Arc<Inode>],
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    let _writebacks = submit::hold_writebacks(files).await;
-    let _leases = lease_all(files).await;
-    // Beside what it writes, blocks may wait that are in the log already, or that leave an inode
-    // item. So there may be more than `MANY_BLOCKS_MAX`.
-    let dirty = begin(files, Aim::Log);
-    if dirty.is_empty() {
-        return Ok(());
-    }
-    start::submit(fs, &dirty, note).await?;
-    require_sizes(fs, &dirty);
-    Ok(())
+    // Beside what the transaction writes, blocks may wait that are in the log already, or that leave an
+    // inode item. So there may be more than `MANY_BLOCKS_MAX`.
+    submit_together(fs, files, u64::MAX, note).await
 }
 
 /// The most memory that naming this many new blocks of a file takes.
@@ -128,37 +118,33 @@ pub(in crate::data) async fn submit_rest(fs: &Filesystem, inode: &Arc<Inode>) ->
     }
 }
 
-/// Submits all dirty data of these files in one transaction, or none if it is too much. Their
-/// `writeback`s and leases are held.
-async fn submit_leased(
+/// Submits all dirty data of these files in one transaction, or none if it is more than `blocks_max`.
+async fn submit_together(
     fs: &Filesystem,
     files: &[&Arc<Inode>],
-    aim: Aim,
+    blocks_max: u64,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    let dirty = begin(files, aim);
+    let _writebacks = submit::hold_writebacks(files).await;
+    let _leases = lease_all(files).await;
+    let dirty = begin(files);
     let blocks: u64 = dirty.iter().map(|file| file.inode.state.lock().data.blocks.dirty()).sum();
-    if blocks > MANY_BLOCKS_MAX {
+    if blocks > blocks_max {
         return Err(FsError::TooLarge);
     }
-    if dirty.is_empty() {
-        return Ok(());
+    if !dirty.is_empty() {
+        start::submit(fs, &dirty, note).await?;
+        dirty.iter().for_each(|file| ended::require_size(fs, file.inode));
     }
-    start::submit(fs, &dirty, note).await?;
-    require_sizes(fs, &dirty);
     Ok(())
 }
 
 /// Begins the submissions of those of the files that have something to submit.
-fn begin<'a>(files: &[&'a Arc<Inode>], aim: Aim) -> Vec<Submission<'a>> {
-    let is_dirty = |inode: &&&Arc<Inode>| !inode.state.lock().is_clean(aim);
+fn begin<'a>(files: &[&'a Arc<Inode>]) -> Vec<Submission<'a>> {
+    let is_dirty = |inode: &&&Arc<Inode>| !inode.state.lock().is_clean(Aim::Log);
     let begun = files.iter().filter(is_dirty).map(|inode| {
         inode.state.lock().begin_submission();
-        Submission { inode, blocks: 0..u64::MAX, aim }
+        Submission { inode, blocks: 0..u64::MAX, aim: Aim::Log }
     });
     begun.collect()
-}
-
-fn require_sizes(fs: &Filesystem, dirty: &[Submission<'_>]) {
-    dirty.iter().for_each(|file| ended::require_size(fs, file.inode));
 }

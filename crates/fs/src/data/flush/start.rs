@@ -9,7 +9,7 @@ use crate::FsError;
 use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::place::{self, Naming};
 use crate::data::extents::room::make_up_reservation;
-use crate::data::extents::{lookup, plan, shares};
+use crate::data::extents::{lookup, shares};
 use crate::data::memory::ranges::number_ranges;
 use crate::data::memory::submission::Aim;
 use crate::filesystem::Filesystem;
@@ -35,18 +35,7 @@ pub(in crate::data) async fn submit(
     files: &[Submission<'_>],
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    submit_beside(fs, files, Naming::default(), note).await
-}
-
-/// The same, beside data of the first file that is on the device already. It is not dirty, and none
-/// of its blocks is. If there is any, the aim is to place.
-pub(in crate::data) async fn submit_beside(
-    fs: &Filesystem,
-    files: &[Submission<'_>],
-    written: Naming,
-    note: &mut Submitted,
-) -> Result<(), FsError> {
-    submit_as(fs, files, written, true, note).await
+    submit_as(fs, files, true, note).await
 }
 
 /// Submits the first part of a file's dirty data. More parts follow while the lease is held, and
@@ -56,18 +45,16 @@ pub(in crate::data) async fn submit_part(
     part: Submission<'_>,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    submit_as(fs, &[part], Naming::default(), false, note).await
+    submit_as(fs, &[part], false, note).await
 }
 
 /// With `all`, the submissions end with this transaction.
 async fn submit_as(
     fs: &Filesystem,
     files: &[Submission<'_>],
-    written: Naming,
     all: bool,
     note: &mut Submitted,
 ) -> Result<(), FsError> {
-    let mut written = Some(written);
     let mut old: SmallVec<[_; 1]> = SmallVec::with_capacity(files.len());
     for file in files {
         if choose::is_logged(fs, &file.inode.state.lock(), file.aim, files.len()) {
@@ -75,16 +62,14 @@ async fn submit_as(
             continue;
         }
         make_up_reservation(fs, file.inode).await?;
-        let beside =
-            written.as_ref().filter(|_| old.is_empty()).map_or(&[][..], |naming| &naming.extents[..]);
-        old.push(Some(overlapped(fs, file, beside).await?));
+        old.push(Some(overlapped(fs, file).await?));
     }
     let shares = shares::hold(fs, old.iter().flatten().flatten()).await?;
     // From here on nothing waits, so a caller that gives up leaves nothing half done.
     let mut started: SmallVec<[Started<'_>; 1]> = SmallVec::with_capacity(files.len());
     for (file, old) in files.iter().zip(old) {
         let begun = match old {
-            Some(old) => start_writes(fs, file, &old, written.take().unwrap_or_default(), all),
+            Some(old) => start_writes(fs, file, &old, all),
             None => Ok(start_logging(file)),
         };
         match begun {
@@ -98,33 +83,22 @@ async fn submit_as(
     finish::finish(fs, started, shares, note)
 }
 
-/// The extents that the file's dirty blocks, and these new ones beside them, will replace.
-async fn overlapped(
-    fs: &Filesystem,
-    file: &Submission<'_>,
-    beside: &[Extent],
-) -> Result<Vec<Extent>, FsError> {
-    let mut ranges = {
+/// The extents that the file's dirty blocks will replace.
+async fn overlapped(fs: &Filesystem, file: &Submission<'_>) -> Result<Vec<Extent>, FsError> {
+    let ranges = {
         let state = file.inode.state.lock();
         let known_end = state.data.layout.extent_end();
         let end = file.blocks.end.min(known_end).max(file.blocks.start);
-        let mut ranges = number_ranges(state.data.blocks.numbers(file.blocks.start..end));
-        ranges.extend(plan::ranges(beside).into_iter().filter(|range| range.start < known_end));
-        ranges
+        number_ranges(state.data.blocks.numbers(file.blocks.start..end))
     };
-    if !beside.is_empty() {
-        ranges.sort_unstable_by_key(|range| range.start);
-    }
     lookup::overlapping(&fs.store, file.inode.ino, &ranges).await
 }
 
-/// Takes the blocks, starts their writes and works out what the transaction says about them, and about
-/// what is `written` already.
+/// Takes the blocks, starts their writes and works out what the transaction says about them.
 fn start_writes<'a>(
     fs: &Filesystem,
     file: &Submission<'a>,
     old: &[Extent],
-    written: Naming,
     all: bool,
 ) -> Result<Started<'a>, FsError> {
     let inode = file.inode;
@@ -133,7 +107,7 @@ fn start_writes<'a>(
     let data = &mut state.data;
     let mut change =
         FileChange { size: SizeChange::Submitted { all, reach: 0 }, ..FileChange::nothing(inode) };
-    if written.extents.is_empty() && data.inlines(fs.limits.inline_bytes as u64, size) {
+    if data.inlines(fs.limits.inline_bytes as u64, size) {
         change.inline = InlineChange::Set(data.inline_contents(size));
         let taken = data.blocks.take(0, 1, 1);
         return Ok(Started { inode, taken, logged: SmallVec::new(), placements: Vec::new(), change });
@@ -148,13 +122,9 @@ fn start_writes<'a>(
             return Err(error);
         }
     };
-    let is_alone = written.extents.is_empty();
-    let mut naming = written;
+    let mut naming = Naming::default();
     for placement in &placements {
         placement.name(&mut naming, |_| true);
-    }
-    if !is_alone {
-        naming.extents.sort_unstable_by_key(|extent| extent.file_block);
     }
     change.name(old, naming);
     Ok(Started { inode, taken, logged: SmallVec::new(), placements, change })

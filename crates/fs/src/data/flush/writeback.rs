@@ -83,9 +83,6 @@ fn is_end(fs: &Filesystem, error: &FsError) -> bool {
 
 /// True if there was something to write.
 pub(in crate::data) async fn write_back_once(fs: &Filesystem, inode: &Arc<Inode>) -> Result<bool, FsError> {
-    if fs.store.breaks(Canary::AtomicWriteLeaks) {
-        inode.state.lock().data.leak_atomic();
-    }
     if inode.state.lock().is_settled(Aim::Place) {
         return Ok(false);
     }

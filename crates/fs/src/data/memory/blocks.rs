@@ -1,5 +1,5 @@
 //! The contents of a file's blocks in memory, from the write of a program to their place on the device.
-//! Nothing else keeps any, apart from an open atomic write, whose blocks are not part of the file yet.
+//! Nothing else keeps any.
 //!
 //! The life of a block (`life`):
 //!

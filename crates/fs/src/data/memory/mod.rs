@@ -3,13 +3,11 @@
 //! Read `state` first: the parts of a file's state. Its parts are the contents (`blocks`, with the table
 //! of a block's life, `block` and `cached`), what was logged about the file (`logged`, with `unplaced`, the
 //! blocks whose contents are in the log), where its blocks lie (`layout`), the blocks that are
-//! preallocated (`preallocated`) or set aside (`atomic`, and `spilled` where they are
-//! on the device), what a quota has reserved for them (`charge`) and the failures to report
+//! preallocated (`preallocated`), what a quota has reserved for them (`charge`) and the failures to report
 //! (`failures`). `submission` says what waits to be submitted and what a submission takes, `progress` how
 //! far it has come, and `page` where it may be cut. `ranges` and `numbers` are the sets that the others
 //! use.
 
-pub(in crate::data) mod atomic;
 pub(in crate::data) mod block;
 pub(in crate::data) mod blocks;
 pub(in crate::data) mod cached;
@@ -22,7 +20,6 @@ pub(in crate::data) mod page;
 pub(in crate::data) mod preallocated;
 pub(in crate::data) mod progress;
 pub(in crate::data) mod ranges;
-pub(in crate::data) mod spilled;
 pub(in crate::data) mod state;
 pub(in crate::data) mod submission;
 pub(in crate::data) mod unplaced;

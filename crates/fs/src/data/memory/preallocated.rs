@@ -84,13 +84,6 @@ impl Preallocated {
         self.0.as_mut().map_or(0, |mine| mine.take(blocks))
     }
 
-    /// Undoes a [`take`](Self::take) of all of `blocks`.
-    pub(crate) fn give_back(&mut self, blocks: &Range<u64>) {
-        if let Some(mine) = &mut self.0 {
-            mine.taken.remove(blocks);
-        }
-    }
-
     /// Clears blocks, then adds others.
     pub(crate) fn change(&mut self, cleared: &[Range<u64>], added: &[Range<u64>]) -> PreallocatedChange {
         if self.ranges().is_empty() && added.is_empty() {

@@ -1,6 +1,5 @@
 //! The state of a file's data in memory: what is dirty, in flight, logged and reserved.
 
-use super::atomic::Atomic;
 use super::blocks::Blocks;
 use super::charge::Charge;
 use super::failures::Failures;
@@ -33,8 +32,6 @@ pub(crate) struct DataState {
     /// Pending blocks and what they reserve in the quota; `None` for a file that counts in no
     /// quota.
     pub(crate) charge: Option<Box<Charge>>,
-    /// The open atomic write, with its data.
-    pub(in crate::data) atomic: Option<Box<Atomic>>,
     pub(in crate::data) failures: Failures,
 }
 
@@ -55,7 +52,6 @@ impl DataState {
             preallocated: Preallocated::default(),
             reservation: None,
             charge: None,
-            atomic: None,
             failures: Failures::default(),
         }
     }
@@ -83,15 +79,12 @@ impl DataState {
     /// inode item, whatever data is dirty.
     pub(crate) fn set_disk_mtime(&mut self, mtime: Timestamp) {
         self.logged.set_mtime(mtime);
-        if let Some(atomic) = &mut self.atomic {
-            atomic.mtime = None;
-        }
     }
 
     /// True when the cache may evict the inode: no dirty block is missing in the log, nothing is in
-    /// flight, no atomic write is open, and no error waits to be reported.
+    /// flight, and no error waits to be reported.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.has_unlogged() && !self.failures.any() && self.atomic.is_none()
+        !self.has_unlogged() && !self.failures.any()
     }
 
     /// True when blocks are dirty or in flight.

@@ -97,7 +97,6 @@ fn no_sync_has_to_place_what_a_task_can() {
     assert_eq!(left, Mount::new().reopen().fs.store().space().named, "each block had one place");
 }
 
-/// SQLite syncs the file once more after it has committed an atomic write.
 #[test]
 fn a_sync_of_durable_blocks_waits_for_no_place() {
     for data_only in [true, false] {

@@ -2,6 +2,7 @@
 
 use super::faults::{Moody, moody};
 use super::*;
+use crate::{Action, NotCommitted, Step};
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,17 +176,18 @@ fn standing_still<'a>(mount: &Mount, during: impl Fn() -> Job<'a, ()> + Sync) {
 
 type Job<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The commit of an atomic write is a change like any other. A write that had passed the gate may have
-/// ended before that commit began, and not be in the snapshot.
+/// A transaction is a change like any other. A write that had passed the gate may have ended before the
+/// transaction began, and not be in the snapshot.
 #[test]
-fn a_commit_that_begins_after_the_moment_is_not_in_it() {
+fn a_transaction_that_begins_after_the_moment_is_not_in_it() {
     let mount = Mount::new();
     let ino = mount.create("file");
     mount.write(ino, 0, &pattern(1, 20_000));
     mount.fsync_placed(ino);
-    let open = mount.start(ino);
-    mount.put(ino, 0, &pattern(2, 20_000));
-    let late: Mutex<Job<'_, Result<(), FsError>>> = Mutex::new(Box::pin(mount.fs.commit_atomic_write(open)));
+    let data = Bytes::from(pattern(2, 20_000));
+    let steps = [Step { path: b"file".to_vec(), action: Action::Write { offset: 0, data } }];
+    let late: Mutex<Job<'_, Result<(), NotCommitted>>> =
+        Mutex::new(Box::pin(mount.fs.transact(CALLER, &steps)));
     standing_still(&mount, || Box::pin(async { assert!(polled(late.lock().as_mut()).is_pending()) }));
     block_on(late.into_inner()).unwrap();
     assert!(mount.read(ino, 0, 30_000) == pattern(2, 20_000));

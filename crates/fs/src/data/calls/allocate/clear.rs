@@ -9,7 +9,6 @@ use super::edges::{NewEdges, Parts};
 use super::preallocate::enable;
 use crate::FsError;
 use crate::attributes::flags::require_changeable;
-use crate::data::calls::atomic;
 use crate::data::calls::truncate::{self, extents_max};
 use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::place::{self, Naming};
@@ -57,7 +56,6 @@ pub(super) async fn clear(
     let _lease = inode.lease.write().await;
     fs.require_present(inode)?;
     require_changeable(inode)?;
-    atomic::require_none(inode)?;
     let size = inode.state.lock().attr.size;
     let new_size = if clearing == (Clearing::Zero { grows: true }) { size.max(bytes.end) } else { size };
     if new_size > size {

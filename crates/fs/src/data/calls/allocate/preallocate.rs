@@ -5,7 +5,6 @@
 
 use crate::FsError;
 use crate::attributes::flags::require_growable;
-use crate::data::calls::atomic;
 use crate::data::calls::truncate;
 use crate::data::effects::{FileChange, SizeChange};
 use crate::data::extents::quota;
@@ -60,7 +59,6 @@ pub(super) async fn preallocate(
     fs.require_present(inode)?;
     // Room is not data: an append-only file can have it anywhere.
     require_growable(inode)?;
-    atomic::require_none(inode)?;
     let size = inode.state.lock().attr.size;
     let new_size = if grows { size.max(bytes.end) } else { size };
     // A crash may have left extents past the end: blocks under them would get no room, and the

@@ -6,7 +6,6 @@
 
 use crate::FsError;
 use crate::attributes::flags::require_changeable;
-use crate::data::calls::atomic;
 use crate::data::calls::truncate;
 use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::lookup;
@@ -62,7 +61,6 @@ pub(super) async fn shift(
     let _lease = many::lease_settled(fs, &[inode]).await?;
     fs.require_present(inode)?;
     require_changeable(inode)?;
-    atomic::require_none(inode)?;
     let new_size = new_size(inode.state.lock().attr.size, &bytes, shift)?;
     truncate::forget_stale_extents(fs, inode).await?;
     let blocks = bytes.start / BLOCK..bytes.end / BLOCK;

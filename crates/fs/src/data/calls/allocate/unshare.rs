@@ -3,7 +3,6 @@
 use super::preallocate::preallocate;
 use crate::FsError;
 use crate::attributes::flags::require_changeable;
-use crate::data::calls::atomic;
 use crate::data::calls::rewrite;
 use crate::data::extents::lookup;
 use crate::data::flush::{throttle, writeback};
@@ -36,7 +35,6 @@ pub(super) async fn unshare(
             let _lease = inode.lease.write().await;
             fs.require_present(inode)?;
             require_changeable(inode)?;
-            atomic::require_none(inode)?;
             // A crash may have left extents past the end. If they were made dirty, they would
             // become part of the file when it grows.
             let end = inode.state.lock().attr.size.div_ceil(BLOCK).min(step.end);

@@ -89,7 +89,7 @@ impl Filesystem {
             let len = piece.len() as u64;
             let writer = Writer::calling(kill_privileges);
             let at = span.to_offset + bytes;
-            match write::write(self, span.to, at, piece, writer, None).await {
+            match write::write(self, span.to, at, piece, writer).await {
                 Ok(()) => {
                     bytes += len;
                     self.counters.copied_bytes.add(len);

@@ -2,7 +2,7 @@
 
 use crate::FsError;
 use crate::attributes::flags::require_writable;
-use crate::data::calls::{atomic, truncate};
+use crate::data::calls::truncate;
 use crate::data::effects::{FileChange, InlineChange, SizeChange};
 use crate::data::extents::quota;
 use crate::data::extents::room::reserve;
@@ -83,7 +83,6 @@ impl<'a> Span<'a> {
             fs.require_present(inode)?;
         }
         require_writable(self.to, self.to_offset)?;
-        atomic::require_none(self.to)?;
         Ok(Settled { _writebacks: writebacks, _leases: leases })
     }
 
@@ -176,8 +175,7 @@ impl<'a> Span<'a> {
     }
 
     /// Replaces the destination's blocks by those of the source. False, with nothing changed, if a
-    /// block can't have more references, or if an open atomic write of the source would have more of
-    /// them to replace than one transaction may.
+    /// block can't have more references.
     pub(super) async fn commit(
         self,
         fs: &Filesystem,
@@ -193,9 +191,6 @@ impl<'a> Span<'a> {
         let mut shares = hold(fs, source.iter().chain(&old)).await?;
         // Extents without the mark need no lookup, but their counts change now.
         shares.hold_still(fs).await;
-        if !atomic::may_share(fs, self.from, &(blocks.from..blocks.from + blocks.count)) {
-            return Ok(false);
-        }
         let Some(new) = self.share(&mut source, blocks, &mut shares) else { return Ok(false) };
         if fs.store.breaks(Canary::ShareWithoutCount) {
             shares.uncount();
