@@ -102,7 +102,7 @@ fn queued_io_goes_out_while_tasks_keep_the_thread_busy() {
             let task = Worker::current().spawn_local(async move {
                 let start = Instant::now();
                 while !busy.get() {
-                    assert!(start.elapsed() < Duration::from_secs(20), "the write never went out");
+                    assert!(start.elapsed() < Duration::from_secs(120), "the write never went out");
                     yield_now().await;
                 }
             });

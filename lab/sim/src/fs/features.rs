@@ -16,15 +16,14 @@ const SNAPSHOTS_MAX: usize = 4;
 
 impl Task {
     pub(super) async fn use_feature(&mut self) -> Done {
-        match self.rng.random_range(0..22) {
+        match self.rng.random_range(0..18) {
             0..3 => self.create_snapshot().await,
             3..5 => self.delete_snapshot().await,
             5..8 => self.set_compression().await,
             8..10 => self.rewrite().await,
             10..13 => self.shift().await,
             13..16 => self.set_class().await,
-            16..18 => self.defragment().await,
-            _ => self.transaction().await,
+            _ => self.defragment().await,
         }
     }
 

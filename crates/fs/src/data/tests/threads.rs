@@ -158,7 +158,7 @@ fn what_became_dirty_again_is_written_back_when_it_is_old_enough() {
     data.finish(&mount.fs, &taken);
     let begun = Instant::now();
     while data.dirty_bytes() > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "nobody writes it back");
+        assert!(begun.elapsed() < Duration::from_secs(120), "nobody writes it back");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
