@@ -44,10 +44,10 @@ pub(crate) struct InodeState {
     pub data: DataState,
     /// Open handles.
     pub opens: u32,
-    /// Newest operation that touched this inode's existence or names; fdatasync needs it durable.
+    /// Newest operation that made the inode or changed its names. An fdatasync waits until it is durable.
     pub name_op: OpSeq,
-    /// Newest operation that changed attributes, extended attributes or entries; fsync needs it
-    /// durable, which may have found that it has logged the access time.
+    /// Newest operation that changed attributes (with the access time), extended attributes or entries. An
+    /// fsync waits until it is durable.
     pub changed_op: OpSeq,
     /// The value that `name_op` and the mark of `data.logged` had when the inode was read into memory; zero
     /// if it was created. A mark that still has this value does not tell which change it stands
@@ -186,6 +186,12 @@ impl InodeState {
     pub(crate) fn is_logged(&self) -> bool {
         self.attr.file_type != FileType::Regular
             || (self.data.logged.size() == self.attr.size && self.data.logged.mtime() == self.attr.mtime)
+    }
+
+    /// Newest operation that a sync of the inode makes durable (P1).
+    pub(crate) fn newest_op(&self, data_only: bool) -> OpSeq {
+        let newest = self.data.logged.op().max(self.name_op);
+        if data_only { newest } else { newest.max(self.changed_op) }
     }
 
     /// An item with this access time was committed. The time counts as logged only from now on, so

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use syncline_store::{Ablation, Canary, OpSeq};
 
-/// Makes a file's data (and, unless `data_only`, everything that was committed anywhere before)
-/// survive any crash (P1). If its class is `ordered`, promises that.
+/// Makes a file's data, size and name survive any crash; unless `data_only`, also its other attributes and
+/// everything that was committed anywhere before (P1). If its class is `ordered`, promises that.
 pub(crate) async fn fsync(fs: &Filesystem, inode: &Arc<Inode>, data_only: bool) -> Result<(), FsError> {
     fsync_as(fs, inode, class_of(fs, inode), data_only).await
 }
@@ -185,12 +185,11 @@ fn note_why<'a>(
     why.add_if(why.is_empty() && fs.store.ablates(Ablation::FlushElide), Why::SWITCHED_OFF);
 }
 
-/// The operation that must be durable before a sync of this file is answered.
+/// The operation that must be durable before a sync of this file is answered (P1): the newest of the file,
+/// and for an fsync also the newest of all when it began.
 fn target(inode: &Inode, entry: OpSeq, data_only: bool) -> OpSeq {
-    let state = inode.state.lock();
-    let own = state.data.logged.op().max(state.name_op);
-    // Whatever has logged an access time since the entry, this has nothing left to log.
-    if data_only { own } else { own.max(state.changed_op).max(entry) }
+    let newest = inode.state.lock().newest_op(data_only);
+    if data_only { newest } else { newest.max(entry) }
 }
 
 /// Makes several files durable with one batch and one flush, or promises that if all of them are of

@@ -18,17 +18,15 @@ pub(in crate::data) fn own(store: &Store, inode: &Inode, data_only: bool) -> (Wh
     }
     let changed = if inode.file_type == FileType::Directory { Why::ENTRIES } else { Why::ATTRIBUTES };
     why.add_if(!data_only && state.access_unlogged, changed);
-    let mut own = OpSeq::default();
     let marks = [(data.logged.op(), Why::LOGGED), (state.name_op, Why::NAME), (state.changed_op, changed)];
     for (op, reason) in marks {
         if data_only && reason == changed {
             continue;
         }
-        own = own.max(op);
         // The mark of an inode that was loaded is the store's newest operation at that time,
         // whichever inode that changed.
         let reason = if op == state.loaded_op { Why::LOADED } else { reason };
         why.add_if(!store.is_durable(op), reason);
     }
-    (why, own)
+    (why, state.newest_op(data_only))
 }

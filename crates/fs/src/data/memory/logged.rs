@@ -19,7 +19,8 @@ pub(crate) struct Logged {
     inline: Option<Bytes>,
     /// Blocks whose contents are in the log and that have no place yet.
     unplaced: Unplaced,
-    /// Newest operation that changed size or extents; fdatasync needs it to be durable.
+    /// Newest operation that logged contents, extents or the size. An fdatasync waits until it is durable.
+    /// (Placing blocks whose contents are in the log does not count.)
     op: OpSeq,
 }
 
@@ -68,7 +69,7 @@ impl Logged {
         &mut self.unplaced
     }
 
-    pub(in crate::data) fn op(&self) -> OpSeq {
+    pub(crate) fn op(&self) -> OpSeq {
         self.op
     }
 

@@ -1,4 +1,5 @@
-//! Written data is read back from memory, after write-back, and after a remount.
+//! Written data is read back from memory, after write-back and after a remount, and after a crash if it was
+//! synced.
 
 use super::*;
 use crate::data::flush::background;
@@ -508,6 +509,28 @@ fn fdatasync_carries_size_data_and_name() {
     let after = mount.crash();
     assert_eq!(after.size(after.find("file")), 5_000);
     assert_eq!(after.size(after.find("later")), 0);
+}
+
+/// The file's name, and all that came before the append, is durable already: only the append itself is
+/// a reason to write a batch.
+#[test]
+fn each_sync_makes_the_append_before_it_durable() {
+    let logged: Vec<u8> = (1..=3).flat_map(|number| pattern(number, 100)).collect();
+    let sizes = [false, true].map(|data_only| {
+        let mount = Mount::new();
+        let ino = mount.create("log");
+        mount.fsync(ino);
+        let sizes = [1, 2, 3].map(|number| {
+            mount.write(ino, (number - 1) * 100, &pattern(number, 100));
+            block_on(mount.fs.fsync(ino, data_only)).unwrap();
+            let after = mount.crash();
+            let found = after.find("log");
+            assert!(logged.starts_with(&after.read(found, 0, 400)));
+            after.size(found)
+        });
+        (if data_only { "fdatasync" } else { "fsync" }, sizes)
+    });
+    assert_eq!(sizes, [("fsync", [100, 200, 300]), ("fdatasync", [100, 200, 300])]);
 }
 
 #[test]
