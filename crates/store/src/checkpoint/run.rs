@@ -64,6 +64,22 @@ impl Frozen {
     }
 }
 
+/// A checkpoint that is cut and has not ended. If whoever takes it gives up or panics, another one must not
+/// follow: it would not have the changes of this one, and would end the log that has them.
+struct Unended<'a>(&'a Store);
+
+impl Unended<'_> {
+    fn end(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unended<'_> {
+    fn drop(&mut self) {
+        self.0.turn_read_only("a checkpoint was broken off; unmount and mount again to recover");
+    }
+}
+
 /// The superblock to write, beside the frozen figures.
 struct Written {
     superblock: Superblock,
@@ -202,6 +218,7 @@ impl Store {
         let Sort { clean, change, leaves_log } = sort;
         let new_log = leaves_log.then(|| self.new_log()).transpose()?;
         let mut frozen = self.freeze(new_log);
+        let unended = Unended(self);
         self.move_on();
         self.give_way();
         let (mut started, mut table) = (Vec::new(), change.map(NewTable::new));
@@ -215,6 +232,7 @@ impl Store {
                 }
                 table.into_iter().for_each(|table| table.undo(self.room.space()));
                 self.fold_back(frozen, true);
+                unended.end();
                 return Err(error);
             }
         };
@@ -229,6 +247,7 @@ impl Store {
         state.slot = slot;
         self.give_way();
         self.adopt(state, frozen, written, table);
+        unended.end();
         Ok(())
     }
 

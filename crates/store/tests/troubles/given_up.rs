@@ -1,9 +1,11 @@
-//! Callers of a sync that give up while they drive a group: the others are not left alone.
+//! Callers that give up while they drive a group or take a checkpoint: the others are not left alone, and
+//! what is durable stays so.
 
-use crate::troubles::support::{bench, put, quiet};
+use crate::troubles::support::{bench, key, open, put, quiet};
 use futures_lite::future::poll_once;
 use std::sync::atomic::Ordering;
 use syncline_device::block_on;
+use syncline_store::Transaction;
 
 /// An open bracket keeps a driver waiting before it closes its group, as expected syncs do.
 #[test]
@@ -37,4 +39,23 @@ fn a_driver_that_gives_up_during_the_flush() {
     block_on(member).expect("nothing has failed");
     assert!(store.is_durable(op));
     block_on(store.sync(put(&store, 2, "something"))).unwrap();
+}
+
+/// The next checkpoint would not have its changes, and would end the log that has them.
+#[test]
+fn a_caller_that_gives_up_a_checkpoint_loses_nothing() {
+    let (spawn, device, store) = bench(quiet());
+    block_on(store.sync(put(&store, 1, "something"))).unwrap();
+    device.flush_delay_ms.store(200, Ordering::SeqCst);
+    let mut checkpoint = Box::pin(store.checkpoint());
+    assert!(block_on(poll_once(checkpoint.as_mut())).is_none(), "it waits for a flush");
+    drop(checkpoint);
+    device.flush_delay_ms.store(0, Ordering::SeqCst);
+    // It is free to refuse.
+    let mut transaction = Transaction::new();
+    transaction.put(key(2), "something");
+    let _ = store.commit(transaction);
+    let _ = block_on(store.checkpoint());
+    let after = open(device.inner.snapshot(), quiet(), &spawn);
+    assert_eq!(block_on(after.get(key(1))).unwrap().as_deref(), Some(&b"something"[..]));
 }
