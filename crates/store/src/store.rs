@@ -42,17 +42,17 @@ impl Store {
 
     /// Seed of the directory name hash.
     pub fn hash_seed(&self) -> [u8; 16] {
-        self.checkpoint.superblock().hash_seed
+        self.checkpoint.superblock(|newest| newest.hash_seed)
     }
 
     /// True when every inode of the image knows its names.
     pub fn has_parent_pointers(&self) -> bool {
-        self.checkpoint.superblock().has_parent_pointers()
+        self.checkpoint.superblock(Superblock::has_parent_pointers)
     }
 
     /// The newest durable superblock.
     pub fn superblock(&self) -> Superblock {
-        self.checkpoint.superblock().clone()
+        self.checkpoint.superblock(Superblock::clone)
     }
 
     /// A never-used object id. There are so many that only a damaged image has none left.

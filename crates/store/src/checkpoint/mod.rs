@@ -27,7 +27,7 @@ use syncline_format::Epoch;
 use syncline_format::superblock::Superblock;
 use syncline_sync::asynchronous::MutexGuard;
 use syncline_sync::atomic::{AtomicBool, Ordering};
-use syncline_sync::{Event, EventListener, RwLock, RwLockReadGuard};
+use syncline_sync::{Event, EventListener, RwLock};
 
 /// The checkpoints of an open store, and the superblock of the newest one.
 pub(crate) struct Checkpoints {
@@ -102,9 +102,9 @@ impl Checkpoints {
         self.state.try_lock()
     }
 
-    /// The newest superblock.
-    pub(crate) fn superblock(&self) -> RwLockReadGuard<'_, Superblock> {
-        self.superblock.read()
+    /// What `look` finds in the newest superblock. Its lock is the last in the order: `look` takes no other.
+    pub(crate) fn superblock<T>(&self, look: impl FnOnce(&Superblock) -> T) -> T {
+        look(&self.superblock.read())
     }
 
     /// Notes that a checkpoint is due; true if that is news.

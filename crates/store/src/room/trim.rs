@@ -117,9 +117,10 @@ impl Store {
     /// A checkpoint of a filesystem that may have come to rest: blocks freed by its last checkpoint
     /// would otherwise wait for ever for the next one.
     pub(crate) async fn checkpoint_at_rest(&self) -> Result<(), StoreError> {
-        let before = self.checkpoint.superblock().generation;
+        let generation = || self.checkpoint.superblock(|newest| newest.generation);
+        let before = generation();
         self.checkpoint().await?;
-        if self.checkpoint.superblock().generation == before && self.wants_superblock() {
+        if generation() == before && self.wants_superblock() {
             let mut state = self.checkpoint.lock().await;
             self.run_checkpoint(&mut state, false).await?;
         }
