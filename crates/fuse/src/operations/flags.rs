@@ -135,7 +135,7 @@ async fn set(session: &Session, request: &Request, input: &IoctlIn, arguments: &
         flags.compression = before.compression.or(flags.compression);
     }
     if (flags.immutable && !before.immutable) || (flags.append_only && !before.append_only) {
-        session.pages(request.ino(), request.pid()).before_change(Change::Protect).await?;
+        drop(session.pages(request.ino(), request.pid()).before_change(Change::Protect).await?);
     }
     session.fs().set_file_flags(request.ino(), flags).await?;
     // The change time moved, which the kernel does not expect from an ioctl.

@@ -6,11 +6,12 @@ use crate::page_cache::{Change, Changing};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
-use futures_lite::future::try_zip;
+use futures_lite::future::zip;
 use syncline_fs::FsError;
 use syncline_fs::types::Ino;
 
 /// A change that may be carried out now.
+#[must_use = "its answer has the growth of the file"]
 pub(super) struct Policy<'a> {
     session: &'a Session,
     ino: Ino,
@@ -44,8 +45,9 @@ impl<'a> Policy<'a> {
                 None => Ok(()),
             }
         };
-        try_zip(synced, self.pages.carried_out()).await?;
-        Ok(())
+        // What others have in the cache is old, even if the sync fails.
+        let (synced, ()) = zip(synced, self.pages.carried_out()).await;
+        synced
     }
 
     /// The answer to the change.

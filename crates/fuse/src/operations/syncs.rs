@@ -14,7 +14,7 @@ use syncline_fs::{Durability, FsError};
 /// Serves FSYNC and FSYNCDIR: files and directories alike (promise P1).
 pub(super) async fn fsync(session: &Session, request: &Request) -> Answer {
     let input: FSyncIn = request.arguments().take()?;
-    session.pages(request.ino(), request.pid()).before_change(Change::Sync).await?;
+    drop(session.pages(request.ino(), request.pid()).before_change(Change::Sync).await?);
     sync(session, request.ino(), input.flags & flags::DATA_ONLY != 0).await?;
     Ok(Reply::empty())
 }

@@ -40,6 +40,7 @@ pub enum Change<'a> {
 }
 
 /// A change that may be carried out now.
+#[must_use = "while it lives, the size from before is told"]
 pub struct Changing<'a> {
     cache: &'a PageCache,
     ino: Ino,
@@ -137,14 +138,13 @@ impl<'a> Pages<'a> {
 impl Changing<'_> {
     /// Called when the change is carried out, before it is answered: from then on no reader sees what a
     /// write past the cache has replaced.
-    pub async fn carried_out(&self) -> Result<(), FsError> {
+    pub async fn carried_out(&self) {
         if self.is_past {
             let stale = self.cache.beside.written(self.ino, self.range.clone());
             if !stale.is_empty() {
                 self.cache.letting_go.let_go(self.ino, stale).await;
             }
         }
-        Ok(())
     }
 
     /// Called when a write-back has failed. The kernel takes its pages for written now. Once they are
