@@ -109,7 +109,8 @@ impl Answered {
                 (Some(Some(before)), Some(Some(now))) if now.saturating_sub(before) >= RUN => return,
                 // A look took too long.
                 (None, None) => return,
-                (None, now) => before = now,
+                // Its sleep may have been the wait for the answer, unseen from here.
+                (None | Some(None), now) => before = now,
                 _ => {}
             }
             over(TAKING).await;
@@ -315,6 +316,40 @@ mod tests {
         sleeping.join().unwrap();
         futures_lite::future::block_on(of(0).taken(&processes, over));
         assert_eq!(looks.get(), 2, "nobody sees it");
+    }
+
+    #[test]
+    fn an_answer_is_taken_when_its_thread_runs_after_a_sleep() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (wake, woken) = std::sync::mpsc::channel::<()>();
+        let ends = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let end = ends.clone();
+        let running = std::thread::spawn(move || {
+            // SAFETY: takes nothing and cannot fail.
+            tell.send(unsafe { libc::gettid() } as u32).unwrap();
+            woken.recv().unwrap();
+            while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let thread = told.recv().unwrap();
+        let is_seen_to_run = || run_time(thread).is_some();
+        while is_seen_to_run() {
+            std::thread::yield_now();
+        }
+        let over = |_| {
+            let _ = wake.send(());
+            while !is_seen_to_run() {
+                std::thread::yield_now();
+            }
+            std::future::ready(())
+        };
+        let answered = Answered { before: 0, at: None, thread, wait: Duration::ZERO };
+        let begun = Instant::now();
+        futures_lite::future::block_on(answered.taken(&Processes::default(), over));
+        ends.store(true, std::sync::atomic::Ordering::Relaxed);
+        running.join().unwrap();
+        assert!(begun.elapsed() < TAKING_MAX, "it has run for long");
     }
 
     #[test]
