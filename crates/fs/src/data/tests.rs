@@ -7,6 +7,7 @@ mod compress;
 mod crash;
 mod defragment;
 mod durability;
+mod effects;
 mod ended;
 mod faults;
 mod history;

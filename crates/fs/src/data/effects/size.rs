@@ -10,6 +10,7 @@ use crate::types::{Attributes, Timestamp};
 use syncline_store::{Canary, OpSeq};
 
 /// The change to the sizes.
+#[derive(Debug)]
 pub(in crate::data) enum SizeChange {
     Keep,
     /// Blocks whose contents are in the log got a place, and nothing that a sync of the file's data
@@ -74,7 +75,8 @@ impl Effect for SizeAndTimes {
 
     fn undo(&mut self, file: &mut InodeState) {
         let Some(before) = self.0.take() else { return };
-        file.attr = before.attr;
+        // Reads move the access time without a lease.
+        file.attr = Attributes { atime: file.attr.atime, ..before.attr };
         let DataState { logged, progress, .. } = &mut file.data;
         logged.set_size(before.size);
         logged.set_mtime(before.mtime);

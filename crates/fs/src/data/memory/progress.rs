@@ -44,7 +44,7 @@ struct Flight {
 }
 
 /// The sizes that a submission must log.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(in crate::data) struct Bounds {
     floor: u64,
     promised: u64,

@@ -43,6 +43,8 @@ pub(crate) struct UnplacedChange {
     /// Blocks that were broken, and get new contents or are removed.
     whole: Vec<u64>,
     added: SmallVec<[u64; 2]>,
+    /// The inode item did not say before that there may be such blocks.
+    marks: bool,
 }
 
 impl Unplaced {
@@ -99,7 +101,8 @@ impl Unplaced {
         change
             .added
             .extend(logged.iter().map(|(block, _)| *block).filter(|block| self.blocks.insert(*block)));
-        self.marked |= !change.added.is_empty();
+        change.marks = !self.marked && !change.added.is_empty();
+        self.marked |= change.marks;
         change
     }
 
@@ -112,6 +115,7 @@ impl Unplaced {
         for block in change.whole {
             self.broken.insert(block);
         }
+        self.marked &= !change.marks;
     }
 
     /// A change was committed: if no blocks are left, the next inode item says so.
