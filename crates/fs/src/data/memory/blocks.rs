@@ -368,6 +368,7 @@ impl Blocks {
         let mut shrunk = Shrunk::new();
         let mut taken: Vec<(u64, Block)> = Vec::new();
         for number in numbers {
+            debug_assert!(!self.is_in_flight(number), "block {number} is taken while it is in flight");
             if self.is_dirty(number)
                 && let Some(entry) = self.take_out(number, &mut shrunk)
             {
@@ -457,9 +458,15 @@ impl Blocks {
         for (number, contents) in blocks {
             // Perhaps not all blocks of its buffer come back.
             note(&mut shrunk, contents.buffer());
-            if let btree_map::Entry::Vacant(vacant) = self.map.entry(number) {
-                self.counts.add(&contents, state);
-                vacant.insert(Entry { contents, state });
+            match self.map.entry(number) {
+                btree_map::Entry::Vacant(vacant) => {
+                    self.counts.add(&contents, state);
+                    vacant.insert(Entry { contents, state });
+                }
+                btree_map::Entry::Occupied(newer) => {
+                    let is_flying = newer.get().state.is_flying();
+                    debug_assert!(!is_flying, "block {number} comes back while it is in flight");
+                }
             }
         }
         self.settle(shrunk);
