@@ -514,7 +514,9 @@ mod tests {
         let told = |text: &str| parse(text).err().unwrap().to_string();
         assert!(told("noatim").contains("did you mean noatime?"), "{}", told("noatim"));
         assert!(told("compres=lz4").contains("did you mean compress?"));
-        assert!(!told("qqqq").contains("did you mean"));
+        for other in ["qqqq", "errors=remount-ro"] {
+            assert!(!told(other).contains("did you mean"), "{}", told(other));
+        }
         let unknown =
             |name: &&str| MountChoices::default().apply(name, "").is_err_and(|text| text == UNKNOWN);
         assert_eq!(NAMES.into_iter().find(|name| unknown(name)), None);
