@@ -139,7 +139,7 @@ fn each_effect_is_undone_alone() {
             change.size = SizeChange::Truncated { size: BLOCK + 1, logged: BLOCK, now: NOW };
         }),
         ("other contents", |change| change.size = SizeChange::Replaced { size: 30 * BLOCK, now: NOW }),
-        ("quota", |change| change.extents.cleared = vec![5..6]),
+        ("quota", |change| change.extents.cleared = vec![5..6, 9..10]),
     ];
     let mount = Mount::new();
     let ino = mount.create("file");
