@@ -140,9 +140,6 @@ fn refusals_of_the_kernel_come_before_the_first_write() {
     for descriptors in [8, 12] {
         watched.mount_where(&format!("ulimit -n {descriptors}"), "empty --foreground -o transport=classic");
     }
-    if fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|on| on.trim() != "Y") {
-        watched.mount_where("true", "empty -o transport=uring");
-    }
     if tool("setpriv", &["--version".as_ref()]).is_some() {
         // Root without the right to mount, and without a helper that has it.
         let without = "exec setpriv --bounding-set=-sys_admin \"$PROGRAM\" mount \"$IMAGE\" empty; exit";

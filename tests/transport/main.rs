@@ -78,9 +78,11 @@ fn what_is_not_switched_on_is_an_error_only_if_asked_for() {
     {
         let _switch = Switch::set(false).unwrap();
         let image = place.image();
+        let before = fs::read(&image).unwrap();
         let words = ["--transport", "uring"].map(Path::new);
         let answer = syncline([Path::new("mount"), &image, &directory].into_iter().chain(words));
         answer.fails(7, &["switched off", &format!("echo Y > {SWITCH}"), "--transport classic"]);
+        assert!(fs::read(&image).unwrap() == before, "the refusal comes before the first write");
     }
     assert!(fs::read_dir(&directory).unwrap().next().is_none(), "nothing is mounted there");
     let mounted = mount(&place, "mount", false, &[]);
