@@ -10,7 +10,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use syncline_device::{BLOCK_BYTES, MountDevice};
+
+/// How long another program may have the device to itself only to find that the image is in use.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// The inode number of the initial pid namespace (`PROC_PID_INIT_INO`).
 const FIRST_PIDS: u64 = 0xEFFF_FFFC;
@@ -61,9 +66,19 @@ pub(super) fn mount_device(
 ) -> Result<io::Result<OwnedFd>, MountError> {
     let more = format!(",blksize={BLOCK_BYTES}");
     device.give();
-    let refused = match mount_as(BLOCK_TYPE, device.path().as_os_str(), path, options, &more)? {
-        Ok(descriptor) => return Ok(Ok(descriptor)),
-        Err(refused) => refused,
+    let begun = Instant::now();
+    let is_taken = |error: &io::Error| {
+        error.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < LOOK_MAX && {
+            sleep(Duration::from_millis(2));
+            true
+        }
+    };
+    let refused = loop {
+        match mount_as(BLOCK_TYPE, device.path().as_os_str(), path, options, &more)? {
+            Ok(descriptor) => return Ok(Ok(descriptor)),
+            Err(refused) if is_taken(&refused) => {}
+            Err(refused) => break refused,
+        }
     };
     let lost =
         |source| MountError::DeviceTaken { device: device.path().to_owned(), source: Arc::new(source) };
