@@ -27,6 +27,9 @@ use syncline_fs::types::Ino;
 pub const TAKING: Duration = Duration::from_millis(1);
 /// How long the kernel may need to run a thread on a busy machine.
 const TAKING_MAX: Duration = Duration::from_secs(1);
+/// How long an answer may be on its way to a thread that sleeps until it comes. The thread may as well wait
+/// for the answer to a later request.
+const SLEEPING_MAX: Duration = Duration::from_millis(100);
 /// How long a thread must have run until it has surely taken its answer. It needs a few microseconds, but
 /// another thread may preempt it just then.
 const RUN: Duration = Duration::from_micros(50);
@@ -37,10 +40,18 @@ const SHARDS: usize = 16;
 /// The entries of a map from which on those are removed that are over.
 const ENTRIES: usize = 64;
 
+/// One of the maps.
+#[derive(Default)]
+struct Shard {
+    files: HashMap<Ino, File>,
+    /// The entries that were left when the map was last looked through.
+    left: usize,
+}
+
 /// The files that are growing.
 #[derive(Default)]
 pub struct Growing {
-    shards: [Mutex<HashMap<Ino, File>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
 }
 
 /// A request that makes a file larger.
@@ -95,27 +106,33 @@ pub struct Answered {
 
 impl Answered {
     /// Waits until the kernel has run the thread since, or the thread is gone or sleeps elsewhere than
-    /// where it waits for an answer: on a busy machine ours may still be on its way. `over` ends after a
-    /// time.
-    pub async fn taken<F: Future<Output = ()>>(&self, looks: &Processes, over: impl Fn(Duration) -> F) {
-        self.taken_within(TAKING_MAX, looks, over).await;
+    /// where it waits for an answer: on a busy machine ours may still be on its way. `is_open` says whether
+    /// the question is open still, and `over` ends after a time.
+    pub async fn taken<F: Future<Output = ()>>(
+        &self,
+        looks: &Processes,
+        is_open: impl Fn() -> bool,
+        over: impl Fn(Duration) -> F,
+    ) {
+        self.taken_within(TAKING_MAX, looks, is_open, over).await;
     }
 
     async fn taken_within<F: Future<Output = ()>>(
         &self,
         longest: Duration,
         looks: &Processes,
+        is_open: impl Fn() -> bool,
         over: impl Fn(Duration) -> F,
     ) {
         let thread = self.thread;
-        let run_time = || looks.look(move || run_time(thread));
-        let mut before = run_time().await;
+        let look = || looks.look(move || seen(thread));
+        let mut before = look().await;
         over(self.wait).await;
-        let end = Instant::now() + longest;
-        while Instant::now() < end {
-            match (before, run_time().await) {
+        let begun = Instant::now();
+        while begun.elapsed() < longest && is_open() {
+            match (before, look().await) {
                 (_, Some(None)) => return,
-                (Some(Some(before)), Some(Some(now))) if now.saturating_sub(before) >= RUN => return,
+                (Some(Some(before)), Some(Some(now))) if now.has_taken(before, begun.elapsed()) => return,
                 // A look took too long.
                 (None, None) => return,
                 // Its sleep may have been the wait for the answer, unseen from here.
@@ -127,16 +144,36 @@ impl Answered {
     }
 }
 
-/// How long a thread has run, if it could run now or waits for an answer from FUSE, and is seen from here.
-fn run_time(thread: u32) -> Option<Duration> {
+/// A thread that could run, or sleeps until an answer from FUSE comes.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// How long it has run.
+    run: Duration,
+    sleeps: bool,
+}
+
+impl Seen {
+    /// True if it has taken an answer that was sent this long ago, before which it was seen otherwise.
+    fn has_taken(self, before: Self, since: Duration) -> bool {
+        let run = self.run.saturating_sub(before.run);
+        match self.sleeps {
+            // What it waits for now is a later answer, if it has run at all.
+            true => !run.is_zero() || since >= SLEEPING_MAX,
+            false => run >= RUN,
+        }
+    }
+}
+
+/// Looks at a thread; `None` if it does neither, or is not seen from here.
+fn seen(thread: u32) -> Option<Seen> {
     let read = |what: &str| fs::read_to_string(format!("/proc/{thread}/{what}")).ok();
     // Before the state: once it waits no more, it can run.
-    let waits = read("wchan").is_some_and(|place| place.starts_with(WAITS_FOR_AN_ANSWER));
+    let sleeps = read("wchan").is_some_and(|place| place.starts_with(WAITS_FOR_AN_ANSWER));
     let stat = read("stat")?;
     // The name before the state may contain anything.
     let is_runnable = stat.rsplit_once(") ")?.1.starts_with('R');
     let nanoseconds = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
-    (is_runnable || waits).then_some(Duration::from_nanos(nanoseconds))
+    (is_runnable || sleeps).then_some(Seen { run: Duration::from_nanos(nanoseconds), sleeps })
 }
 
 impl File {
@@ -162,25 +199,26 @@ impl Growing {
     /// what is returned is dropped, which must be before the answer leaves.
     pub fn begin(self: &Arc<Self>, ino: Ino, growth: Growth) -> Unanswered {
         let now = Instant::now();
-        let mut files = self.shard(ino).lock();
-        if files.len() >= ENTRIES {
-            files.retain(|_, file| !file.is_over(now));
+        let mut shard = self.shard(ino).lock();
+        if shard.files.len() >= ENTRIES.max(2 * shard.left) {
+            shard.files.retain(|_, file| !file.is_over(now));
+            shard.left = shard.files.len();
         }
         let (before, last) = (growth.size, growth.clone());
         let fresh = || File { before, open: 0, last, is_part: false, answered: now };
-        let file = files.entry(ino).or_insert_with(fresh);
+        let file = shard.files.entry(ino).or_insert_with(fresh);
         if file.open == 0 {
             // It holds the inode's lock, so its former holder has taken the answer.
             (file.before, file.is_part) = (growth.size, file.goes_on(&growth));
         }
         (file.open, file.last) = (file.open + 1, growth);
-        drop(files);
+        drop(shard);
         Unanswered { growing: self.clone(), ino }
     }
 
     /// The answer to a thread about a file's size, which was looked at before.
     pub fn told(&self, ino: Ino, thread: u32) -> Told {
-        let mut files = self.shard(ino).lock();
+        let files = &mut self.shard(ino).lock().files;
         let Some(file) = files.get(&ino) else { return Told::Its };
         if file.open > 0 {
             let open = Answered { before: file.before, at: None, thread: file.last.thread, wait: TAKING };
@@ -202,13 +240,13 @@ impl Growing {
     /// Called when a thread syncs a file. If the thread made the file larger before, it has taken the
     /// answer to that, and stat(2) of other threads need not wait for the sync.
     pub fn goes_on(&self, ino: Ino, thread: u32) {
-        let mut files = self.shard(ino).lock();
+        let files = &mut self.shard(ino).lock().files;
         if files.get(&ino).is_some_and(|file| file.open == 0 && file.last.thread == thread) {
             files.remove(&ino);
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[ino as usize % SHARDS]
     }
 }
@@ -221,7 +259,7 @@ pub struct Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        if let Some(file) = self.growing.shard(self.ino).lock().get_mut(&self.ino) {
+        if let Some(file) = self.growing.shard(self.ino).lock().files.get_mut(&self.ino) {
             file.open -= 1;
             file.answered = Instant::now();
         }
@@ -259,9 +297,11 @@ mod tests {
         assert_eq!(growing.told(7, 1), Told::Its, "whoever wrote has taken the answer");
         std::thread::sleep(TAKING_MAX);
         assert_eq!(growing.told(7, 2), Told::Its);
+        let begun = Instant::now();
         drop(growing.begin(7, growth(300..310, 300, 1)));
         growing.goes_on(7, 3);
-        assert!(later(growing.told(7, 2)).is_some(), "another thread's sync says nothing");
+        let waits = later(growing.told(7, 2)).is_some();
+        assert!(waits || begun.elapsed() >= TAKING_MAX, "another thread's sync says nothing");
         growing.goes_on(7, 1);
         assert_eq!(growing.told(7, 2), Told::Its, "it syncs, so it has taken the answer");
         // Whoever holds the inode's lock next comes after that.
@@ -307,7 +347,7 @@ mod tests {
         };
         // SAFETY: takes nothing and cannot fail.
         let own = unsafe { libc::gettid() } as u32;
-        assert!(run_time(own).is_some(), "it runs");
+        assert!(seen(own).is_some(), "it runs");
         let (thread, ends) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let sleeping = std::thread::spawn(move || {
@@ -316,14 +356,14 @@ mod tests {
             let _ = ended.recv();
         });
         let thread = ends.recv().unwrap();
-        while run_time(thread).is_some() {
+        while seen(thread).is_some() {
             std::thread::yield_now();
         }
-        futures_lite::future::block_on(of(thread).taken(&processes, over));
+        futures_lite::future::block_on(of(thread).taken(&processes, || true, over));
         assert_eq!(looks.get(), 1, "it sleeps");
         drop(end);
         sleeping.join().unwrap();
-        futures_lite::future::block_on(of(0).taken(&processes, over));
+        futures_lite::future::block_on(of(0).taken(&processes, || true, over));
         assert_eq!(looks.get(), 2, "nobody sees it");
     }
 
@@ -342,7 +382,7 @@ mod tests {
             }
         });
         let thread = told.recv().unwrap();
-        let is_seen_to_run = || run_time(thread).is_some();
+        let is_seen_to_run = || seen(thread).is_some();
         while is_seen_to_run() {
             std::thread::yield_now();
         }
@@ -355,7 +395,7 @@ mod tests {
         };
         let answered = Answered { before: 0, at: None, thread, wait: Duration::ZERO };
         let (begun, longest) = (Instant::now(), Duration::from_secs(120));
-        futures_lite::future::block_on(answered.taken_within(longest, &Processes::default(), over));
+        futures_lite::future::block_on(answered.taken_within(longest, &Processes::default(), || true, over));
         ends.store(true, std::sync::atomic::Ordering::Relaxed);
         running.join().unwrap();
         assert!(begun.elapsed() < longest, "it has run for long");
@@ -367,6 +407,6 @@ mod tests {
         for ino in 0..1000 * SHARDS as u64 {
             drop(growing.begin(ino * SHARDS as u64, Growth { is_cached: false, ..growth(0..1, 0, 1) }));
         }
-        assert!(growing.shards[0].lock().len() <= ENTRIES);
+        assert!(growing.shards[0].lock().files.len() <= ENTRIES);
     }
 }

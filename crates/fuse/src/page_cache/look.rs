@@ -55,7 +55,10 @@ impl Look<'_> {
             let size = match cache.growing.told(ino, thread) {
                 Told::Later(last) if last.at.is_some() && last.at == taken => attributes.size,
                 Told::Later(last) if looks < 2 => {
-                    Box::pin(last.taken(processes, over)).await;
+                    // Until another answer to that thread, or a sync by it, says that it has taken this one.
+                    let is_open =
+                        || matches!(cache.growing.told(ino, thread), Told::Later(now) if now.at == last.at);
+                    Box::pin(last.taken(processes, is_open, over)).await;
                     (looks, taken) = (looks + 1, last.at);
                     continue;
                 }
