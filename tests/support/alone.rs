@@ -1,6 +1,6 @@
 //! Tests that need a process to themselves, because they measure or change the whole process.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Set in such a process to the name of its test.
 const ALONE: &str = "SYNCLINE_TEST_ALONE";
@@ -13,10 +13,9 @@ pub fn is_alone(name: &str) -> bool {
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--include-ignored", "--nocapture"]).env(ALONE, name);
-    let output = command.output().unwrap();
+    let output = command.stderr(Stdio::inherit()).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
     println!("{told}");
-    eprintln!("{}", String::from_utf8_lossy(&output.stderr));
     // With another name no test would run, and none would fail.
     assert!(output.status.success() && told.contains("1 passed"), "{name}: {}", output.status);
     false

@@ -5,7 +5,7 @@ use crate::troubles::support::{bench, key, open, put, quiet};
 use futures_lite::future::poll_once;
 use std::sync::atomic::Ordering;
 use syncline_device::block_on;
-use syncline_store::Transaction;
+use syncline_store::{StoreError, Transaction};
 
 /// An open bracket keeps a driver waiting before it closes its group, as expected syncs do.
 #[test]
@@ -51,11 +51,10 @@ fn a_caller_that_gives_up_a_checkpoint_loses_nothing() {
     assert!(block_on(poll_once(checkpoint.as_mut())).is_none(), "it waits for a flush");
     drop(checkpoint);
     device.flush_delay_ms.store(0, Ordering::SeqCst);
-    // It is free to refuse.
     let mut transaction = Transaction::new();
     transaction.put(key(2), "something");
-    let _ = store.commit(transaction);
-    let _ = block_on(store.checkpoint());
+    assert!(matches!(store.commit(transaction), Err(StoreError::ReadOnly { .. })));
+    assert!(matches!(block_on(store.checkpoint()), Err(StoreError::ReadOnly { .. })));
     let after = open(device.inner.snapshot(), quiet(), &spawn);
     assert_eq!(block_on(after.get(key(1))).unwrap().as_deref(), Some(&b"something"[..]));
 }
