@@ -1,6 +1,6 @@
 //! Costs of a map of 1 TiB.
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::computed;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{FlushTracker, MemoryDevice, block_on};
@@ -10,12 +10,6 @@ use syncline_space::{Class, Persisted, Space};
 const GEOMETRY: Geometry = Geometry { total_blocks: 1 << 28, node_bytes: 16384 };
 /// Bitmap pages, index pages, and the root.
 const ALL_PAGES: u64 = 8257 + 33 + 1;
-
-/// The processor time of this thread.
-fn computed() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
 
 fn checkpoint(tracker: &Arc<FlushTracker>, space: &Arc<Space>, generation: u64) -> Persisted {
     let mut frozen = space.freeze(generation);

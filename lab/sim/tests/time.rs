@@ -21,7 +21,8 @@ fn a_store_at_rest_has_an_owner_for_every_block() {
 
 #[test]
 fn a_store_at_rest_on_a_failing_device_has_an_owner_for_every_block() {
-    assert_no_violation(&StoreSubject, slow(true), 10);
+    // Seed 29 shows a table of snapshots that nothing owns after an uncertain superblock.
+    assert_no_violation(&StoreSubject, slow(true), 30);
 }
 
 #[test]
