@@ -39,6 +39,8 @@ const WAITS_FOR_AN_ANSWER: &str = "request_wait_answer";
 const SHARDS: usize = 16;
 /// The entries of a map from which on those are removed that are over.
 const ENTRIES: usize = 64;
+/// The most threads whose newest file is remembered, in each map.
+const THREADS: usize = 1024;
 
 /// One of the maps.
 #[derive(Default)]
@@ -52,6 +54,8 @@ struct Shard {
 #[derive(Default)]
 pub struct Growing {
     shards: [Mutex<Shard>; SHARDS],
+    /// The file that each thread made larger last. It has taken the answers about all files before.
+    newest: [Mutex<HashMap<u32, Ino>>; SHARDS],
 }
 
 /// A request that makes a file larger.
@@ -199,6 +203,7 @@ impl Growing {
     /// what is returned is dropped, which must be before the answer leaves.
     pub fn begin(self: &Arc<Self>, ino: Ino, growth: Growth) -> Unanswered {
         let now = Instant::now();
+        self.take_before(growth.thread, ino);
         let mut shard = self.shard(ino).lock();
         if shard.files.len() >= ENTRIES.max(2 * shard.left) {
             shard.files.retain(|_, file| !file.is_over(now));
@@ -214,6 +219,20 @@ impl Growing {
         (file.open, file.last) = (file.open + 1, growth);
         drop(shard);
         Unanswered { growing: self.clone(), ino }
+    }
+
+    /// Called when a thread makes a file larger: it has taken the answer about the file before, so stat(2) of
+    /// that one need not look at the thread.
+    fn take_before(&self, thread: u32, ino: Ino) {
+        let mut newest = self.newest[thread as usize % SHARDS].lock();
+        if newest.len() >= THREADS {
+            newest.clear();
+        }
+        let before = newest.insert(thread, ino);
+        drop(newest);
+        if let Some(before) = before.filter(|before| *before != ino) {
+            self.goes_on(before, thread);
+        }
     }
 
     /// The answer to a thread about a file's size, which was looked at before.
@@ -304,6 +323,9 @@ mod tests {
         assert!(waits || begun.elapsed() >= TAKING_MAX, "another thread's sync says nothing");
         growing.goes_on(7, 1);
         assert_eq!(growing.told(7, 2), Told::Its, "it syncs, so it has taken the answer");
+        drop(growing.begin(7, growth(300..310, 300, 1)));
+        drop(growing.begin(8, growth(0..10, 0, 1)));
+        assert_eq!(growing.told(7, 2), Told::Its, "it writes another file, so it has taken the answer");
         // Whoever holds the inode's lock next comes after that.
         drop(growing.begin(7, growth(300..400, 300, 1)));
         let write = growing.begin(7, growth(400..500, 400, 3));
