@@ -41,7 +41,7 @@ fn allocations_where_frames_are_scarce_do_not_scan_the_map() {
     assert!(data < most && nodes < most, "for one block near a file {data:?}, for one node {nodes:?}");
 }
 
-/// What was promised comes before the wish to leave blocks alone that a write failed at.
+/// A reservation outranks the quarantine of blocks whose write failed.
 #[test]
 fn quarantined_blocks_are_handed_out_where_no_others_are_left() {
     let space = Space::format(Geometry { total_blocks: 16384, node_bytes: 16384 });
