@@ -323,7 +323,7 @@ impl Mount {
     pub fn unmount(mut self) -> Answer {
         let unmount = || syncline([OsStr::new("umount"), self.path.as_ref()]);
         let mut answer = unmount();
-        for _ in 0..100 {
+        for _ in 0..1500 {
             if !answer.err.contains("is in use") {
                 break;
             }

@@ -28,7 +28,7 @@ fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> i32 {
 
 /// Objects without names are removed in the background.
 fn wait_for_objects(fs: &Filesystem, wanted: u64) {
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         if fs.space().objects == wanted {
             return;
         }

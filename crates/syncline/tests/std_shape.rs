@@ -232,7 +232,7 @@ fn a_file_without_a_name_gets_one_or_goes() {
     assert_eq!(fs.metadata("twice").unwrap().nlink(), 2);
     fs.rename_with("twice", "taken", RenameFlags::default()).unwrap();
     drop(fs.create_unnamed("/").unwrap());
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         if fs.space().objects == objects + 1 {
             break;
         }

@@ -34,7 +34,9 @@ use crate::types::{Algorithm, Caller, FileType, Ino, ROOT, SetAttributes, Timest
 use crate::{Allocation, Filesystem, FsError, ManualClock, Options};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::items::preallocation::{Preallocation, decode_sum};
 use syncline_format::items::shared::SharedRun;
@@ -57,6 +59,22 @@ fn options() -> Options {
     Options { clock: Arc::new(ManualClock::at(10_000_000_000)), ..Options::default() }
 }
 
+fn background() -> Arc<dyn Spawn> {
+    Arc::new(Background::start(WorkerOptions::default()).unwrap())
+}
+
+/// Sleeps for ever.
+struct Timeless(Arc<dyn Spawn>);
+
+impl Spawn for Timeless {
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.0.spawn(task);
+    }
+    fn sleep(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
+}
+
 impl Mount {
     fn new() -> Self {
         Self::sized(64 << 20, options())
@@ -77,7 +95,20 @@ impl Mount {
     }
 
     fn made(size_bytes: u64, format_options: FormatOptions, options: Options) -> Self {
-        let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
+        Self::made_with(background(), size_bytes, format_options, options)
+    }
+
+    /// One in which nothing happens because time passes, such as the marker of an idle log.
+    fn timeless(options: Options) -> Self {
+        Self::made_with(Arc::new(Timeless(background())), 64 << 20, FormatOptions::default(), options)
+    }
+
+    fn made_with(
+        spawn: Arc<dyn Spawn>,
+        size_bytes: u64,
+        format_options: FormatOptions,
+        options: Options,
+    ) -> Self {
         let device = MemoryDevice::new(size_bytes);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
         block_on(format(device.clone(), format_options, root, spawn.clone())).unwrap();

@@ -185,13 +185,11 @@ impl Mount {
 
     /// Waits until no removal of orphans is pending.
     pub(super) fn settle(&self) {
-        for _ in 0..1000 {
-            if self.fs.orphans_settled() {
-                return;
-            }
+        let begun = std::time::Instant::now();
+        while !self.fs.orphans_settled() {
+            assert!(begun.elapsed().as_secs() < 120, "orphans are still being removed");
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        panic!("orphans are still being removed");
     }
 }
 

@@ -31,7 +31,7 @@ fn fill(world: &World, name: &[u8], pieces: u64) {
 
 /// Waits until removed files have given their blocks back.
 fn free_blocks(world: &World, least: u64) -> u64 {
-    for _ in 0..500 {
+    for _ in 0..12_000 {
         block_on(world.fs.syncfs()).unwrap();
         block_on(world.fs.store().checkpoint()).unwrap();
         if world.fs.store().space().free > least {

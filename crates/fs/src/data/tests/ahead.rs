@@ -15,7 +15,7 @@ const LARGE: usize = 16 * BLOCK_BYTES;
 impl Mount {
     /// Waits for the placing task, if there is one.
     fn wait_for_placing(&self) {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
         while self.fs.data.ahead.any() {
             assert!(std::time::Instant::now() < deadline, "it does not end");
             std::thread::sleep(std::time::Duration::from_micros(100));
@@ -139,7 +139,7 @@ fn a_sync_that_waits_for_a_place_has_the_times_that_came_with_it() {
     let inode = block_on(mount.fs.inode(ino)).unwrap();
     let busy = block_on(inode.lease.read());
     device.release();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while inode.state.lock().data.writeback().try_lock().is_some() {
         assert!(std::time::Instant::now() < deadline, "the task does not come so far");
         std::thread::sleep(std::time::Duration::from_micros(100));

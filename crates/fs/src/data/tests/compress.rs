@@ -80,7 +80,7 @@ fn a_reader_of_small_pieces_decodes_each_unit_once() {
 /// Device writes, bytes and flushes of some writes, each with its fsync.
 fn cost_of_syncs(compression: Option<Algorithm>, len: usize) -> (u64, u64, u64, u64) {
     // Without the placing task, whose writes must not count here.
-    let mount = Mount::sized(64 << 20, Options { place_ahead_blocks: u64::MAX, ..options() });
+    let mount = Mount::timeless(Options { place_ahead_blocks: u64::MAX, ..options() });
     if compression.is_some() {
         mount.compress(ROOT, compression);
     }

@@ -77,7 +77,7 @@ fn of_rounds(canary: Option<Canary>, blocks: u64) -> (Arc<Moody>, Mount, Arc<Ino
 /// Looks at the state, because writes of the log may be held as well and the number of held writes
 /// tells nothing.
 fn wait_until(state: impl Fn(&InodeState) -> bool, inode: &Inode) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while !state(&inode.state.lock()) {
         assert!(std::time::Instant::now() < deadline, "it did not come");
         std::thread::yield_now();

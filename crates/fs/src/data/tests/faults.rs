@@ -84,7 +84,7 @@ impl Moody {
     }
 
     fn wait_until(&self, enough: impl Fn(&[Held]) -> bool) {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
         while !enough(&self.held.lock()) {
             assert!(std::time::Instant::now() < deadline, "the write did not come");
             std::thread::sleep(std::time::Duration::from_millis(1));

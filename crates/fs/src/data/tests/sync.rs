@@ -1,4 +1,4 @@
-//! The cost of fsync, what it waits for, and the bound on dirty memory.
+//! What fsync and fdatasync make durable, what they cost and wait for, and the bound on dirty memory.
 
 use super::*;
 
@@ -182,11 +182,53 @@ fn small_files_that_went_along_survive_and_large_ones_stay_behind() {
 
 #[test]
 fn an_fsync_of_what_is_durable_takes_nothing_along() {
-    let mount = Mount::new();
+    let mount = Mount::timeless(options());
     let (clean, dirty) = (mount.create("clean"), mount.create("dirty"));
     mount.fsync(clean);
     mount.write(dirty, 0, b"small");
     let before = mount.fs.store().counters().batches;
     mount.fsync(clean);
     assert_eq!((mount.fs.store().counters().batches, mount.fs.counters().taken_along), (before, 0));
+}
+
+#[test]
+fn fdatasync_carries_size_data_and_name() {
+    let mount = Mount::new();
+    let ino = mount.create("file");
+    mount.write(ino, 0, &pattern(8, 10_000));
+    let later = mount.create("later");
+    block_on(mount.fs.fsync(ino, true)).unwrap();
+    let after = mount.crash();
+    assert_eq!(after.read(after.find("file"), 0, 20_000), pattern(8, 10_000));
+    // Too large to be taken along with another file's fsync.
+    mount.write(later, 0, &pattern(9, 5000));
+    let before = mount.fs.store().last_op();
+    assert!(mount.fs.store().is_durable(before));
+    mount.truncate(ino, 5_000).unwrap();
+    block_on(mount.fs.fsync(ino, true)).unwrap();
+    let after = mount.crash();
+    assert_eq!(after.size(after.find("file")), 5_000);
+    assert_eq!(after.size(after.find("later")), 0);
+}
+
+/// The file's name, and all that came before the append, is durable already: only the append itself is
+/// a reason to write a batch.
+#[test]
+fn each_sync_makes_the_append_before_it_durable() {
+    let logged: Vec<u8> = (1..=3).flat_map(|number| pattern(number, 100)).collect();
+    let sizes = [false, true].map(|data_only| {
+        let mount = Mount::new();
+        let ino = mount.create("log");
+        mount.fsync(ino);
+        let sizes = [1, 2, 3].map(|number| {
+            mount.write(ino, (number - 1) * 100, &pattern(number, 100));
+            block_on(mount.fs.fsync(ino, data_only)).unwrap();
+            let after = mount.crash();
+            let found = after.find("log");
+            assert!(logged.starts_with(&after.read(found, 0, 400)));
+            after.size(found)
+        });
+        (if data_only { "fdatasync" } else { "fsync" }, sizes)
+    });
+    assert_eq!(sizes, [("fsync", [100, 200, 300]), ("fdatasync", [100, 200, 300])]);
 }

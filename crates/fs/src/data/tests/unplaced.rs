@@ -50,7 +50,7 @@ fn a_lone_sync_logs_eight_blocks_and_places_nine() {
 
 #[test]
 fn a_small_sync_is_one_write_and_survives() {
-    let mount = Mount::new();
+    let mount = Mount::timeless(options());
     let (ino, mut contents) = mount.file("file", 100);
     let before = mount.fs.store().counters().device_writes;
     mount.update(ino, &mut contents, 7 * BLOCK_BYTES + 5, &pattern(2, 100));

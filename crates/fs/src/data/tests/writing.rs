@@ -1,5 +1,4 @@
-//! Written data is read back from memory, after write-back and after a remount, and after a crash if it was
-//! synced.
+//! Written data is read back from memory, after write-back and after a remount.
 
 use super::*;
 use crate::data::flush::background;
@@ -489,48 +488,6 @@ fn a_write_clears_set_user_id_if_asked() {
     let found = after.find("tool");
     assert_eq!(block_on(after.fs.getattr(found)).unwrap().permissions, 0o755);
     assert_eq!(after.size(found), 0, "the data was not synced");
-}
-
-#[test]
-fn fdatasync_carries_size_data_and_name() {
-    let mount = Mount::new();
-    let ino = mount.create("file");
-    mount.write(ino, 0, &pattern(8, 10_000));
-    let later = mount.create("later");
-    block_on(mount.fs.fsync(ino, true)).unwrap();
-    let after = mount.crash();
-    assert_eq!(after.read(after.find("file"), 0, 20_000), pattern(8, 10_000));
-    // Too large to be taken along with another file's fsync.
-    mount.write(later, 0, &pattern(9, 5000));
-    let before = mount.fs.store().last_op();
-    assert!(mount.fs.store().is_durable(before));
-    mount.truncate(ino, 5_000).unwrap();
-    block_on(mount.fs.fsync(ino, true)).unwrap();
-    let after = mount.crash();
-    assert_eq!(after.size(after.find("file")), 5_000);
-    assert_eq!(after.size(after.find("later")), 0);
-}
-
-/// The file's name, and all that came before the append, is durable already: only the append itself is
-/// a reason to write a batch.
-#[test]
-fn each_sync_makes_the_append_before_it_durable() {
-    let logged: Vec<u8> = (1..=3).flat_map(|number| pattern(number, 100)).collect();
-    let sizes = [false, true].map(|data_only| {
-        let mount = Mount::new();
-        let ino = mount.create("log");
-        mount.fsync(ino);
-        let sizes = [1, 2, 3].map(|number| {
-            mount.write(ino, (number - 1) * 100, &pattern(number, 100));
-            block_on(mount.fs.fsync(ino, data_only)).unwrap();
-            let after = mount.crash();
-            let found = after.find("log");
-            assert!(logged.starts_with(&after.read(found, 0, 400)));
-            after.size(found)
-        });
-        (if data_only { "fdatasync" } else { "fsync" }, sizes)
-    });
-    assert_eq!(sizes, [("fsync", [100, 200, 300]), ("fdatasync", [100, 200, 300])]);
 }
 
 #[test]
