@@ -98,6 +98,14 @@ pub enum MountError {
         /// The operating system's error.
         source: Arc<io::Error>,
     },
+    /// The image's block device can't be opened any more, just when the kernel was to have it.
+    #[error("{device} can no longer be opened: {source}; connect the device again (`lsblk` lists those that are there), and mount again", device = .device.display())]
+    DeviceGone {
+        /// The block device.
+        device: PathBuf,
+        /// The operating system's error.
+        source: Arc<io::Error>,
+    },
     /// Somebody else has claimed the image's block device just when the kernel was to have it.
     #[error("another program took {device} while it was being mounted: {source}; 'lsblk {device}' and 'fuser -v {device}' tell more", device = .device.display())]
     DeviceTaken {
@@ -166,6 +174,13 @@ pub enum MountError {
 }
 
 impl MountError {
+    /// The image's block device could not be claimed again.
+    pub(crate) fn device(device: &Path, source: io::Error) -> Self {
+        let (device, is_busy) = (device.to_owned(), source.raw_os_error() == Some(libc::EBUSY));
+        let source = Arc::new(source);
+        if is_busy { Self::DeviceTaken { device, source } } else { Self::DeviceGone { device, source } }
+    }
+
     pub(crate) fn mount_point(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.raw_os_error() {

@@ -11,11 +11,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use syncline_device::{BLOCK_BYTES, MountDevice};
 
-/// How long another program may have the device to itself only to find that the image is in use.
-const LOOK_MAX: Duration = Duration::from_secs(1);
+/// The longest pause before another try while another program has the device open exclusively. A program that
+/// finds the image in use closes it at once. Few tries, because the kernel logs each mount(2) that it refuses.
+const PAUSE_MAX: Duration = Duration::from_millis(512);
 
 /// The inode number of the initial pid namespace (`PROC_PID_INIT_INO`).
 const FIRST_PIDS: u64 = 0xEFFF_FFFC;
@@ -65,25 +66,28 @@ pub(super) fn mount_device(
     device: &Arc<MountDevice>,
 ) -> Result<io::Result<OwnedFd>, MountError> {
     let more = format!(",blksize={BLOCK_BYTES}");
+    let source = device.path().as_os_str();
     device.give();
-    let begun = Instant::now();
-    let is_taken = |error: &io::Error| {
-        error.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < LOOK_MAX && {
-            sleep(Duration::from_millis(2));
-            true
+    let mounted = unless_busy(|| mount_as(BLOCK_TYPE, source, path, options, &more))?;
+    if mounted.is_err() {
+        let taken_back = unless_busy(|| Ok::<_, MountError>(device.take_back()))?;
+        taken_back.map_err(|error| MountError::device(device.path(), error))?;
+    }
+    Ok(mounted)
+}
+
+/// Tries again, for about a second, while the device is busy.
+fn unless_busy<T, E>(attempt: impl Fn() -> Result<io::Result<T>, E>) -> Result<io::Result<T>, E> {
+    let mut pause = Duration::from_millis(2);
+    loop {
+        match attempt()? {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && pause <= PAUSE_MAX => {
+                sleep(pause);
+                pause *= 2;
+            }
+            ended => return Ok(ended),
         }
-    };
-    let refused = loop {
-        match mount_as(BLOCK_TYPE, device.path().as_os_str(), path, options, &more)? {
-            Ok(descriptor) => return Ok(Ok(descriptor)),
-            Err(refused) if is_taken(&refused) => {}
-            Err(refused) => break refused,
-        }
-    };
-    let lost =
-        |source| MountError::DeviceTaken { device: device.path().to_owned(), source: Arc::new(source) };
-    device.take_back().map_err(lost)?;
-    Ok(Err(refused))
+    }
 }
 
 /// Mounts a new connection.
@@ -185,6 +189,25 @@ pub(super) fn c_string(text: &OsStr) -> Result<CString, MountError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_busy_device_is_tried_a_few_times_and_any_other_error_ends_that() {
+        let tries = Cell::new(0);
+        let attempt = |errno: i32, from: u32| {
+            tries.set(0);
+            unless_busy(|| {
+                tries.set(tries.get() + 1);
+                let error = if tries.get() < from { libc::EBUSY } else { errno };
+                Ok::<_, ()>(if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) })
+            })
+            .unwrap()
+            .map_err(|error| error.raw_os_error().unwrap())
+        };
+        assert_eq!((attempt(0, 3), tries.get()), (Ok(()), 3));
+        assert_eq!((attempt(libc::ENODEV, 2), tries.get()), (Err(libc::ENODEV), 2));
+        assert_eq!((attempt(libc::EBUSY, 1), tries.get()), (Err(libc::EBUSY), 10));
+    }
 
     #[test]
     fn sessions_of_users_are_told_from_services() {
