@@ -98,7 +98,7 @@ impl<'a> Pages<'a> {
                 cache.stored.note(ino);
                 cache.take_over(fs, ino).await;
             }
-            Change::Sync => cache.growing.goes_on(ino, self.thread),
+            Change::Sync => cache.growing.syncs(self.thread),
             Change::Inside => {}
         }
         Ok(changing)

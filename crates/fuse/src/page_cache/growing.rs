@@ -24,14 +24,16 @@ use std::{fmt, fs};
 use syncline_fs::types::Ino;
 
 /// How long it takes until an answer has reached the kernel, and between two looks at a thread.
-pub const TAKING: Duration = Duration::from_millis(1);
+const TAKING: Duration = Duration::from_millis(1);
 /// How long the kernel may need to run a thread on a busy machine.
-const TAKING_MAX: Duration = Duration::from_secs(1);
-/// How long an answer may be on its way to a thread that sleeps until it comes. The thread may as well wait
-/// for the answer to a later request.
+pub const TAKING_MAX: Duration = Duration::from_secs(1);
+/// The interval at which a wait looks whether the answer is known to be taken.
+const STEP: Duration = Duration::from_micros(100);
+/// How long an answer may be on its way to a thread that sleeps until an answer comes. That thread may also
+/// have taken this answer, and sleep until the answer to its next request comes.
 const SLEEPING_MAX: Duration = Duration::from_millis(100);
-/// How long a thread must have run until it has surely taken its answer. It needs a few microseconds, but
-/// another thread may preempt it just then.
+/// How long a thread must have run so that it has surely taken its answer. That takes a few microseconds, but
+/// another thread may preempt it in between.
 const RUN: Duration = Duration::from_micros(50);
 /// Where the kernel has a thread sleep that waits for an answer from FUSE.
 const WAITS_FOR_AN_ANSWER: &str = "request_wait_answer";
@@ -42,19 +44,11 @@ const ENTRIES: usize = 64;
 /// The most threads whose newest file is remembered, in each map.
 const THREADS: usize = 1024;
 
-/// One of the maps.
-#[derive(Default)]
-struct Shard {
-    files: HashMap<Ino, File>,
-    /// The entries that were left when the map was last looked through.
-    left: usize,
-}
-
 /// The files that are growing.
 #[derive(Default)]
 pub struct Growing {
-    shards: [Mutex<Shard>; SHARDS],
-    /// The file that each thread made larger last. It has taken the answers about all files before.
+    shards: [Mutex<HashMap<Ino, File>>; SHARDS],
+    /// The file that each thread made larger last. The thread has taken the answers about its files before.
     newest: [Mutex<HashMap<u32, Ino>>; SHARDS],
 }
 
@@ -65,7 +59,7 @@ pub struct Growth {
     pub range: Range<u64>,
     /// The size of the file before it.
     pub size: u64,
-    /// The thread that sent it.
+    /// The thread that sent it; 0 if it is in another pid namespace and cannot be seen from here.
     pub thread: u32,
     /// The kernel takes the size from nothing but its answer: not a direct write, during which it takes
     /// what it is told.
@@ -102,6 +96,8 @@ pub struct Answered {
     pub before: u64,
     /// When it was answered; `None` if it is not, and may be a part of a call whose other part was.
     pub at: Option<Instant>,
+    /// It may be a part of the call that the request before it was a part of.
+    pub is_part: bool,
     /// The thread that sent it.
     pub thread: u32,
     /// How long its answer may still be on its way.
@@ -110,18 +106,9 @@ pub struct Answered {
 
 impl Answered {
     /// Waits until the kernel has run the thread since, or the thread is gone or sleeps elsewhere than
-    /// where it waits for an answer: on a busy machine ours may still be on its way. `is_open` says whether
-    /// the question is open still, and `over` ends after a time.
+    /// where it waits for an answer: on a busy machine ours may still be on its way. Gives up after the
+    /// `longest` time, or once `is_open` says that nobody needs to know any more. `over` ends after a time.
     pub async fn taken<F: Future<Output = ()>>(
-        &self,
-        looks: &Processes,
-        is_open: impl Fn() -> bool,
-        over: impl Fn(Duration) -> F,
-    ) {
-        self.taken_within(TAKING_MAX, looks, is_open, over).await;
-    }
-
-    async fn taken_within<F: Future<Output = ()>>(
         &self,
         longest: Duration,
         looks: &Processes,
@@ -131,7 +118,13 @@ impl Answered {
         let thread = self.thread;
         let look = || looks.look(move || seen(thread));
         let mut before = look().await;
-        over(self.wait).await;
+        let begun = Instant::now();
+        while begun.elapsed() < self.wait {
+            if !is_open() {
+                return;
+            }
+            over(STEP).await;
+        }
         let begun = Instant::now();
         while begun.elapsed() < longest && is_open() {
             match (before, look().await) {
@@ -157,11 +150,11 @@ struct Seen {
 }
 
 impl Seen {
-    /// True if it has taken an answer that was sent this long ago, before which it was seen otherwise.
+    /// True if the thread has taken an answer that was sent `since` ago, when the thread was seen as `before`.
     fn has_taken(self, before: Self, since: Duration) -> bool {
         let run = self.run.saturating_sub(before.run);
         match self.sleeps {
-            // What it waits for now is a later answer, if it has run at all.
+            // A thread that has run since then sleeps until the answer to its next request comes.
             true => !run.is_zero() || since >= SLEEPING_MAX,
             false => run >= RUN,
         }
@@ -187,14 +180,17 @@ impl File {
         let last = &self.last;
         let pages = last.range.end.div_ceil(PAGE_BYTES) - last.range.start / PAGE_BYTES;
         let is_incomplete = pages == 1 && !last.range.start.is_multiple_of(PAGE_BYTES);
-        last.range.end.is_multiple_of(PAGE_BYTES)
+        last.thread > 0
+            && last.range.end.is_multiple_of(PAGE_BYTES)
             && (is_incomplete || pages >= 32)
             && last.is_cached
             && (last.thread, last.range.end) == (next.thread, next.range.start)
     }
 
+    /// True if nobody has to wait for it any more, or nothing would tell when to end a wait.
     fn is_over(&self, now: Instant) -> bool {
-        self.open == 0 && (!self.last.is_cached || now.saturating_duration_since(self.answered) >= TAKING_MAX)
+        let is_old = now.saturating_duration_since(self.answered) >= TAKING_MAX;
+        self.open == 0 && (is_old || !self.last.is_cached || self.last.thread == 0)
     }
 }
 
@@ -203,27 +199,29 @@ impl Growing {
     /// what is returned is dropped, which must be before the answer leaves.
     pub fn begin(self: &Arc<Self>, ino: Ino, growth: Growth) -> Unanswered {
         let now = Instant::now();
-        self.take_before(growth.thread, ino);
-        let mut shard = self.shard(ino).lock();
-        if shard.files.len() >= ENTRIES.max(2 * shard.left) {
-            shard.files.retain(|_, file| !file.is_over(now));
-            shard.left = shard.files.len();
+        self.note_newest(growth.thread, ino);
+        let mut files = self.shard(ino).lock();
+        if files.len() >= ENTRIES {
+            files.retain(|_, file| !file.is_over(now));
         }
         let (before, last) = (growth.size, growth.clone());
         let fresh = || File { before, open: 0, last, is_part: false, answered: now };
-        let file = shard.files.entry(ino).or_insert_with(fresh);
+        let file = files.entry(ino).or_insert_with(fresh);
         if file.open == 0 {
             // It holds the inode's lock, so its former holder has taken the answer.
             (file.before, file.is_part) = (growth.size, file.goes_on(&growth));
         }
         (file.open, file.last) = (file.open + 1, growth);
-        drop(shard);
+        drop(files);
         Unanswered { growing: self.clone(), ino }
     }
 
-    /// Called when a thread makes a file larger: it has taken the answer about the file before, so stat(2) of
-    /// that one need not look at the thread.
-    fn take_before(&self, thread: u32, ino: Ino) {
+    /// Called when a thread makes a file larger. The thread has taken the answer about the file that it made
+    /// larger before, so stat(2) of that file need not look at the thread.
+    fn note_newest(&self, thread: u32, ino: Ino) {
+        if thread == 0 {
+            return;
+        }
         let mut newest = self.newest[thread as usize % SHARDS].lock();
         if newest.len() >= THREADS {
             newest.clear();
@@ -231,17 +229,34 @@ impl Growing {
         let before = newest.insert(thread, ino);
         drop(newest);
         if let Some(before) = before.filter(|before| *before != ino) {
-            self.goes_on(before, thread);
+            self.is_taken(before, thread);
+        }
+    }
+
+    /// Called when a thread syncs any file. The thread has taken the answer about the file that it made
+    /// larger last, and stat(2) of that file need not wait for the sync.
+    pub fn syncs(&self, thread: u32) {
+        let newest = self.newest[thread as usize % SHARDS].lock().remove(&thread);
+        if let Some(newest) = newest {
+            self.is_taken(newest, thread);
+        }
+    }
+
+    fn is_taken(&self, ino: Ino, thread: u32) {
+        let mut files = self.shard(ino).lock();
+        if files.get(&ino).is_some_and(|file| file.open == 0 && file.last.thread == thread) {
+            files.remove(&ino);
         }
     }
 
     /// The answer to a thread about a file's size, which was looked at before.
     pub fn told(&self, ino: Ino, thread: u32) -> Told {
-        let files = &mut self.shard(ino).lock().files;
+        let mut files = self.shard(ino).lock();
         let Some(file) = files.get(&ino) else { return Told::Its };
         if file.open > 0 {
-            let open = Answered { before: file.before, at: None, thread: file.last.thread, wait: TAKING };
-            return if file.is_part { Told::Later(open) } else { Told::Before(file.before) };
+            let (before, thread) = (file.before, file.last.thread);
+            let open = Answered { before, at: None, is_part: true, thread, wait: TAKING };
+            return if file.is_part { Told::Later(open) } else { Told::Before(before) };
         }
         let now = Instant::now();
         if file.is_over(now) {
@@ -253,19 +268,11 @@ impl Growing {
         }
         let wait = TAKING.saturating_sub(now.saturating_duration_since(file.answered));
         let (before, thread) = (file.before, file.last.thread);
-        Told::Later(Answered { before, at: Some(file.answered), thread, wait })
+        let (at, is_part) = (Some(file.answered), file.is_part);
+        Told::Later(Answered { before, at, is_part, thread, wait })
     }
 
-    /// Called when a thread syncs a file. If the thread made the file larger before, it has taken the
-    /// answer to that, and stat(2) of other threads need not wait for the sync.
-    pub fn goes_on(&self, ino: Ino, thread: u32) {
-        let files = &mut self.shard(ino).lock().files;
-        if files.get(&ino).is_some_and(|file| file.open == 0 && file.last.thread == thread) {
-            files.remove(&ino);
-        }
-    }
-
-    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
         &self.shards[ino as usize % SHARDS]
     }
 }
@@ -278,7 +285,7 @@ pub struct Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        if let Some(file) = self.growing.shard(self.ino).lock().files.get_mut(&self.ino) {
+        if let Some(file) = self.growing.shard(self.ino).lock().get_mut(&self.ino) {
             file.open -= 1;
             file.answered = Instant::now();
         }
@@ -318,14 +325,16 @@ mod tests {
         assert_eq!(growing.told(7, 2), Told::Its);
         let begun = Instant::now();
         drop(growing.begin(7, growth(300..310, 300, 1)));
-        growing.goes_on(7, 3);
+        growing.syncs(3);
         let waits = later(growing.told(7, 2)).is_some();
         assert!(waits || begun.elapsed() >= TAKING_MAX, "another thread's sync says nothing");
-        growing.goes_on(7, 1);
+        growing.syncs(1);
         assert_eq!(growing.told(7, 2), Told::Its, "it syncs, so it has taken the answer");
         drop(growing.begin(7, growth(300..310, 300, 1)));
         drop(growing.begin(8, growth(0..10, 0, 1)));
         assert_eq!(growing.told(7, 2), Told::Its, "it writes another file, so it has taken the answer");
+        drop(growing.begin(7, growth(300..310, 300, 0)));
+        assert_eq!(growing.told(7, 2), Told::Its, "nobody sees a thread of another pid namespace");
         // Whoever holds the inode's lock next comes after that.
         drop(growing.begin(7, growth(300..400, 300, 1)));
         let write = growing.begin(7, growth(400..500, 400, 3));
@@ -360,7 +369,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_taken_when_its_thread_sleeps_has_run_or_is_gone() {
-        let of = |thread| Answered { before: 0, at: None, thread, wait: Duration::ZERO };
+        let of = |thread| Answered { before: 0, at: None, is_part: false, thread, wait: Duration::ZERO };
         let processes = Processes::default();
         let looks = std::cell::Cell::new(0);
         let over = |_| {
@@ -381,12 +390,16 @@ mod tests {
         while seen(thread).is_some() {
             std::thread::yield_now();
         }
-        futures_lite::future::block_on(of(thread).taken(&processes, || true, over));
-        assert_eq!(looks.get(), 1, "it sleeps");
+        futures_lite::future::block_on(of(thread).taken(TAKING_MAX, &processes, || true, over));
+        assert_eq!(looks.get(), 0, "it sleeps");
         drop(end);
         sleeping.join().unwrap();
-        futures_lite::future::block_on(of(0).taken(&processes, || true, over));
-        assert_eq!(looks.get(), 2, "nobody sees it");
+        futures_lite::future::block_on(of(0).taken(TAKING_MAX, &processes, || true, over));
+        assert_eq!(looks.get(), 0, "nobody sees it");
+        let long = Answered { wait: TAKING_MAX, ..of(own) };
+        let is_open = || looks.get() < 3;
+        futures_lite::future::block_on(long.taken(TAKING_MAX, &processes, is_open, over));
+        assert_eq!(looks.get(), 3, "it is known to be taken");
     }
 
     #[test]
@@ -415,9 +428,9 @@ mod tests {
             }
             std::future::ready(())
         };
-        let answered = Answered { before: 0, at: None, thread, wait: Duration::ZERO };
+        let answered = Answered { before: 0, at: None, is_part: false, thread, wait: STEP };
         let (begun, longest) = (Instant::now(), Duration::from_secs(120));
-        futures_lite::future::block_on(answered.taken_within(longest, &Processes::default(), || true, over));
+        futures_lite::future::block_on(answered.taken(longest, &Processes::default(), || true, over));
         ends.store(true, std::sync::atomic::Ordering::Relaxed);
         running.join().unwrap();
         assert!(begun.elapsed() < longest, "it has run for long");
@@ -429,6 +442,6 @@ mod tests {
         for ino in 0..1000 * SHARDS as u64 {
             drop(growing.begin(ino * SHARDS as u64, Growth { is_cached: false, ..growth(0..1, 0, 1) }));
         }
-        assert!(growing.shards[0].lock().files.len() <= ENTRIES);
+        assert!(growing.shards[0].lock().len() <= ENTRIES);
     }
 }

@@ -1,7 +1,7 @@
 //! Questions about a file whose answers depend on pages in the kernel's cache.
 
 use super::Pages;
-use super::growing::Told;
+use super::growing::{TAKING_MAX, Told};
 use super::holes::next_maybe_data;
 use crate::done::over;
 use std::ops::Range;
@@ -54,16 +54,18 @@ impl Look<'_> {
             let attributes = fs.getattr(ino).await?;
             let size = match cache.growing.told(ino, thread) {
                 Told::Later(last) if last.at.is_some() && last.at == taken => attributes.size,
+                // A call that began after the question. Its thread had taken the answers to all earlier calls.
+                Told::Later(last) if taken.is_some() && !last.is_part => last.before.min(attributes.size),
                 Told::Later(last) if looks < 2 => {
-                    // Until another answer to that thread, or a sync by it, says that it has taken this one.
+                    // A later answer to that thread, or its sync, says that it has taken this answer.
                     let is_open =
                         || matches!(cache.growing.told(ino, thread), Told::Later(now) if now.at == last.at);
-                    Box::pin(last.taken(processes, is_open, over)).await;
+                    Box::pin(last.taken(TAKING_MAX, processes, is_open, over)).await;
                     (looks, taken) = (looks + 1, last.at);
                     continue;
                 }
                 Told::Its => attributes.size,
-                // A write that began after the question.
+                // A part of a call that goes on.
                 Told::Later(last) => last.before.min(attributes.size),
                 Told::Before(size) => size.min(attributes.size),
             };
