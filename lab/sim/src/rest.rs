@@ -58,7 +58,7 @@ pub trait Watched: Send + Sync {
     /// Checks that named data is on the device, unless it is in memory. To be called only at a
     /// moment of rest.
     fn contents(&self) -> Result<(), String>;
-    /// Checks that nothing waits for write-back, after more time than dirty data may wait.
+    /// Checks that nothing waits for the background, after more time than dirty data may wait.
     fn written_back(&self) -> Result<(), String>;
     /// The state that an hour of rest must not change.
     fn held(&self) -> Result<String, String>;
@@ -229,10 +229,12 @@ impl Watched for WatchedFs {
     }
 
     fn written_back(&self) -> Result<(), String> {
-        match self.fs.counters().dirty_bytes {
-            0 => Ok(()),
-            _ if self.store.faulty => Ok(()),
-            dirty => Err(format!("{dirty} bytes are still dirty, however old they are")),
+        match (self.fs.counters().dirty_bytes, self.fs.postponed()) {
+            (0, (0, 0)) => Ok(()),
+            (_, (0, 0)) if self.store.faulty => Ok(()),
+            (dirty, (removals, access_times)) => Err(format!(
+                "after a long rest {dirty} bytes are dirty, {removals} removals and {access_times} access times wait"
+            )),
         }
     }
 

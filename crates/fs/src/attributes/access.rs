@@ -42,7 +42,7 @@ impl Accessed {
     }
 
     /// How many wait.
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 

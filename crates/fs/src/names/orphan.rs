@@ -48,6 +48,14 @@ struct Waiting {
     closing: bool,
 }
 
+impl OrphanQueue {
+    /// The number of orphans that wait for their removal, or for another try.
+    pub(crate) fn len(&self) -> usize {
+        let waiting = self.waiting.lock();
+        waiting.inos.len() + waiting.refused.len() + waiting.failed.len()
+    }
+}
+
 impl Filesystem {
     /// Takes back `count` kernel references.
     pub fn forget(self: &Arc<Self>, ino: Ino, count: u64) {

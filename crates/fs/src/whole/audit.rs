@@ -1,5 +1,5 @@
 //! For tests that look at a filesystem at rest: whether the dirty data in memory matches its
-//! counter, and whether files end in zeros.
+//! counter, whether anything still waits for the background, and whether files end in zeros.
 
 use crate::FsError;
 use crate::data;
@@ -19,6 +19,16 @@ impl Filesystem {
         let held = inodes.iter().map(blocks).sum::<u64>() * BLOCK_BYTES as u64;
         let counted = self.data.queue.dirty_bytes();
         if held == counted { Ok(held) } else { Err(format!("{held} bytes are dirty, {counted} are counted")) }
+    }
+
+    /// The numbers of removals and of access times that wait for the background although there is room for
+    /// them.
+    #[doc(hidden)]
+    pub fn postponed(&self) -> (usize, usize) {
+        match self.store.writable().is_ok() && self.store.has_room_to_spare() {
+            true => (self.orphans.len(), self.accessed.len()),
+            false => (0, 0),
+        }
     }
 
     /// True if the last block of a file is zero behind the file's end, in memory, in the log and on

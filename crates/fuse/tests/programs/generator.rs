@@ -6,7 +6,7 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use syncline_fs::types::{Ino, ROOT};
-use syncline_sim::model::{Body, Place};
+use syncline_sim::model::Place;
 
 /// Open files at a time.
 const SLOTS: u64 = 5;
@@ -91,7 +91,7 @@ impl Generator {
     fn known(&mut self, model: &Model) -> Option<Place> {
         let tree = model.tree();
         let mut places = tree.places();
-        places.retain(|at| tree.nodes[&tree.find(at).expect("it has this name")].body == Body::File);
+        places.retain(|at| tree.nodes[&tree.find(at).expect("it has this name")].is_file());
         places.choose(&mut self.rng).cloned()
     }
 

@@ -217,7 +217,7 @@ impl Model {
         let ino = match step {
             Step::Create { slot, at, how } => {
                 self.next_ino += 1;
-                let node = Node::new(Body::File, 0o644);
+                let node = Node::new(Body::File(()), 0o644);
                 self.change(Change::Create { at: at.clone(), ino: self.next_ino, node });
                 return self.opened(*slot, self.next_ino, how);
             }

@@ -1,11 +1,12 @@
 //! The single actions: each calls the filesystem and records the answer in the history.
 
-use super::history::FsHistory;
+use super::has_access_times;
+use super::history::{Accessed, FsHistory};
 use super::tracked::{Did, tracked, tracked_each};
-use super::tree::{Body, Change, Node, Place};
 use super::workload::{Done, Failure, Task, finds_room};
 use crate::block_of;
 use crate::content::contents_of;
+use crate::model::{Body, Change, Node, Place};
 use bytes::Bytes;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -99,7 +100,7 @@ impl Task {
         let creating =
             async move { fs.mknod(CALLER, place.parent, &place.name, FileType::Regular, 0o600, 0).await };
         let (attributes, op) = self.changed(creating).await?;
-        self.created(at, &attributes, Body::File, op);
+        self.created(at, &attributes, Body::File(()), op);
         let _claim = self.claim(attributes.ino).await?;
         loop {
             let size = self.history.with_file(attributes.ino, |file| file.size());
@@ -122,7 +123,7 @@ impl Task {
         let creating =
             async move { fs.mknod(CALLER, place.parent, &place.name, FileType::Regular, 0o644, 0).await };
         let (attributes, op) = self.changed(creating).await?;
-        self.created(at, &attributes, Body::File, op);
+        self.created(at, &attributes, Body::File(()), op);
         if self.rng.random() { self.write_to(attributes.ino).await } else { Ok(()) }
     }
 
@@ -151,7 +152,7 @@ impl Task {
         let (fs, place) = (self.fs.clone(), at.clone());
         let linking = async move { fs.link(ino, place.parent, &place.name).await };
         let (_, op) = self.changed(linking).await?;
-        let node = Node { compression, class, ..Node::new(Body::File, made.permissions) };
+        let node = Node { compression, class, ..Node::new(Body::File(()), made.permissions) };
         self.history.changed(op, Change::Publish { at, ino, node, started });
         self.fs.forget(ino, 1);
         Ok(())
@@ -240,7 +241,7 @@ impl Task {
         let creating =
             async move { fs.mknod(CALLER, place.parent, &place.name, FileType::Regular, 0o600, 0).await };
         let (attributes, op) = self.changed(creating).await?;
-        self.created(from.clone(), &attributes, Body::File, op);
+        self.created(from.clone(), &attributes, Body::File(()), op);
         self.write_to(attributes.ino).await?;
         if self.rng.random_range(0..3) == 0 {
             self.fsync_file(attributes.ino).await?;
@@ -418,6 +419,8 @@ impl Task {
         let data_only = self.rng.random_range(0..3) == 0;
         let (started, everything) = (self.history.now(), self.fs.store().last_change().0);
         let before = self.is_ordered(ino).await?;
+        let time = self.fs.getattr(ino).await?.atime;
+        let (seen, is_roomy) = (self.history.tick(), self.is_roomy());
         finds_room(self.fs.fsync(ino, data_only).await)?;
         // Another task may have changed the class meanwhile.
         if before || self.is_ordered(ino).await? {
@@ -427,7 +430,17 @@ impl Task {
         let position = self.world.log.position();
         self.history.promise(position, everything, data_only.then_some(ino));
         self.history.with_file(ino, |file| file.synced(position, started));
+        if !data_only && is_roomy && self.is_roomy() {
+            self.history.promise_access(Accessed { position, ino, seen, time });
+        }
         Ok(())
+    }
+
+    /// True if there is so much room that access times are logged: they take none from changes that free
+    /// some.
+    fn is_roomy(&self) -> bool {
+        let statfs = self.fs.statfs();
+        statfs.available > statfs.blocks / 3
     }
 
     /// True if a sync of all of them waits for no flush.
@@ -468,7 +481,11 @@ impl Task {
         let (started, everything) = (self.history.now(), self.fs.store().last_change().0);
         let (fs, many) = (self.fs.clone(), inos.clone());
         let before = self.are_ordered(&inos).await?;
-        let ((), op) = self.tracked(async move { fs.sync_many(&many, 0).await }).await?;
+        let (answer, did) = tracked(&self.fs, async move { fs.sync_many(&many, 0).await }).await;
+        answer?;
+        // The access times come first, each in a transaction of its own.
+        let apart = if has_access_times(&self.world) { inos.len() } else { 0 };
+        let op = did.committed.last().copied().filter(|_| did.committed.len() > apart);
         let ordered = before || self.are_ordered(&inos).await?;
         let position = self.world.log.position();
         if !ordered {

@@ -1,9 +1,9 @@
 //! fallocate in all its forms.
 
 use super::tracked::{Did, tracked_each};
-use super::tree::Change;
 use super::workload::{Done, Failure, Task, finds_room};
 use crate::block_of;
+use crate::model::Change;
 use rand::Rng;
 use syncline_device::BLOCK_BYTES;
 use syncline_fs::Allocation;

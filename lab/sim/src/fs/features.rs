@@ -1,8 +1,8 @@
 //! The other features of a mounted filesystem: snapshots, compression, durability classes,
 //! rewriting, defragmenting.
 
-use super::tree::{Body, Change};
 use super::workload::{Done, Task, finds_room};
+use crate::model::{Body, Change};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use syncline_device::BLOCK_BYTES;

@@ -1,13 +1,13 @@
 //! The history of a filesystem: its tree after each transaction, and its files' data.
 
-use super::file::FileHistory;
 use super::snapshots::View;
-use super::tree::{Body, Change, Tree};
+use crate::model::FileHistory;
+use crate::model::{Change, Tree};
 use crate::snapshots::Snapshots;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use syncline_fs::types::Ino;
+use syncline_fs::types::{Ino, Timestamp};
 
 /// The history of one life of a filesystem, from the state in which it began.
 pub struct FsHistory {
@@ -29,6 +29,16 @@ struct Promise {
     only: Option<Ino>,
 }
 
+/// An access time that an fsync made durable.
+pub(super) struct Accessed {
+    /// It is durable from this position of the device log on.
+    pub position: usize,
+    pub ino: Ino,
+    /// When the inode had it.
+    pub seen: u64,
+    pub time: Timestamp,
+}
+
 #[derive(Default)]
 struct Grown {
     /// The change that each transaction made to names and attributes; transactions without such a
@@ -38,6 +48,8 @@ struct Grown {
     begun: BTreeMap<u64, u64>,
     files: BTreeMap<Ino, FileHistory>,
     promises: Vec<Promise>,
+    /// Access times that were acknowledged as durable.
+    accessed: Vec<Accessed>,
     /// Transactions of the store that come back all or none.
     together: Vec<RangeInclusive<u64>>,
     /// Files whose data a task is changing.
@@ -224,7 +236,7 @@ impl FsHistory {
     pub fn changed(&self, op: u64, change: Change) {
         let mut grown = self.grown.lock();
         if let Change::Create { ino, node, .. } = &change
-            && node.body == Body::File
+            && node.is_file()
         {
             grown.files.entry(*ino).or_default();
         }
@@ -247,6 +259,20 @@ impl FsHistory {
     pub fn promise(&self, position: usize, op: u64, only: Option<Ino>) {
         tracing::info!("promised at event {position}: {op} {only:?}");
         self.grown.lock().promises.push(Promise { position, op, only });
+    }
+
+    /// Records that an access time was acknowledged as durable.
+    pub(super) fn promise_access(&self, accessed: Accessed) {
+        self.grown.lock().accessed.push(accessed);
+    }
+
+    /// The access times of each file that were promised when the device log was at `position`, oldest first.
+    pub(super) fn accessed_at(&self, position: usize) -> BTreeMap<Ino, BTreeMap<u64, Timestamp>> {
+        let mut promised: BTreeMap<Ino, BTreeMap<u64, Timestamp>> = BTreeMap::new();
+        for it in self.grown.lock().accessed.iter().filter(|it| it.position <= position) {
+            promised.entry(it.ino).or_default().insert(it.seen, it.time);
+        }
+        promised
     }
 
     /// Records that these transactions of the store are one of the library.

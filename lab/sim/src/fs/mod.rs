@@ -5,23 +5,20 @@ mod actions;
 mod allocations;
 mod copies;
 mod features;
-mod file;
 mod growing;
 mod history;
 mod quotas;
 mod snapshots;
 mod tracked;
 mod transactions;
-mod tree;
 mod verify;
 mod workload;
 
-pub use file::FileHistory;
 pub use history::FsHistory;
-pub use tree::{Body, Change, Node, Place, Tree};
 
 use self::workload::Mix;
 use crate::lab::{Opened, Subject, Work, World};
+use crate::model::Tree;
 use crate::rest::{Watched, WatchedFs, WatchedStore};
 use crate::store::{limits, slow_options};
 use rand::{Rng, SeedableRng};
@@ -124,7 +121,7 @@ fn plain_work(world: World, fs: Arc<Filesystem>, model: Arc<FsHistory>) -> Work<
 
 /// The history of an image without files.
 fn empty_history() -> Arc<FsHistory> {
-    Arc::new(FsHistory::starting_with(tree::Tree::empty(), &BTreeMap::new(), 1))
+    Arc::new(FsHistory::starting_with(Tree::empty(), &BTreeMap::new(), 1))
 }
 
 fn plain_base() -> Base {
@@ -144,7 +141,7 @@ fn compressed_base() -> Base {
         let op = last_op(image.snapshot());
         (image, op)
     });
-    let history = FsHistory::starting_with(tree::Tree::compressing(COMPRESSION), &BTreeMap::new(), *op);
+    let history = FsHistory::starting_with(Tree::compressing(COMPRESSION), &BTreeMap::new(), *op);
     (image.snapshot(), Arc::new(history))
 }
 
@@ -198,12 +195,13 @@ fn options(world: &World) -> (StoreOptions, Options) {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
     if world.slow {
         let store = slow_options(world, &mut rng);
+        let writeback_start_bytes = 1 << rng.random_range(15..20);
         let fs = Options {
-            dirty_bytes_max: 1 << 20,
-            writeback_start_bytes: 1 << rng.random_range(15..20),
+            dirty_bytes_max: if world.seed.is_multiple_of(2) { 1 << 20 } else { writeback_start_bytes },
+            writeback_start_bytes,
             cached_inodes_max: if rng.random() { 4 } else { 1000 },
             clock: world.clock.clone(),
-            access_time: AccessTime::Never,
+            access_time: access_time(world),
             ..portions(world, &mut rng)
         };
         return (store, fs);
@@ -227,10 +225,19 @@ fn options(world: &World) -> (StoreOptions, Options) {
         writeback_age: Duration::from_millis(rng.random_range(2..50)),
         cached_inodes_max: if rng.random() { 4 } else { 1000 },
         clock: world.clock.clone(),
-        access_time: AccessTime::Never,
+        access_time: access_time(world),
         ..portions(world, &mut rng)
     };
     (store, fs)
+}
+
+fn access_time(world: &World) -> AccessTime {
+    if has_access_times(world) { AccessTime::Always } else { AccessTime::Never }
+}
+
+/// Every fourth life has access times.
+fn has_access_times(world: &World) -> bool {
+    world.seed.is_multiple_of(4)
 }
 
 /// Sizes of the portions of work: mostly so small that even such short lives have several of each.

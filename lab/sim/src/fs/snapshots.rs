@@ -2,9 +2,9 @@
 //! was made, and the reported differences between two snapshots must be the real ones.
 
 use super::history::FsHistory;
-use super::tree::{Body, Tree};
 use super::verify::{Contents, difference, read_all};
 use crate::lab::World;
+use crate::model::{Body, Tree};
 use crate::snapshots::Snapshots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -4,10 +4,10 @@
 use super::actions::{CALLER, Claim};
 use super::history::FsHistory;
 use super::tracked::{Did, tracked_each};
-use super::tree::{Body, Change, Node, Place, Tree};
 use super::workload::{Done, Failure, Task};
 use crate::block_of;
 use crate::content::contents_of;
+use crate::model::{Body, Change, Node, Place, Tree};
 use parking_lot::Mutex;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -79,7 +79,7 @@ impl Draft {
         let own = |place: &Place| {
             let ino = self.tree.find(place)?;
             let ours = self.files.contains(&ino) || ino > u64::MAX / 2;
-            (ours && self.tree.nodes[&ino].body == Body::File).then(|| (ino, path_to(&self.tree, place)))
+            (ours && self.tree.nodes[&ino].body == Body::File(())).then(|| (ino, path_to(&self.tree, place)))
         };
         let all: Vec<_> = self.tree.places().iter().filter_map(own).collect();
         all.choose(rng).cloned()
@@ -159,7 +159,7 @@ impl Task {
         let path = path_to(&draft.tree, &at);
         match self.rng.random_range(0..10) {
             0 | 1 => {
-                let change = Change::Create { at, ino: made(index), node: Node::new(Body::File, 0o640) };
+                let change = Change::Create { at, ino: made(index), node: Node::new(Body::File(()), 0o640) };
                 let action = Action::Create { permissions: 0o640, exclusive: true };
                 draft.add(path, action, Meant::Change(change));
             }

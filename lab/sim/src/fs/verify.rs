@@ -1,7 +1,7 @@
 //! Reads a recovered filesystem and compares it with its history.
 
 use super::history::FsHistory;
-use super::tree::{Body, Node, Tree};
+use crate::model::{Body, Node, Tree};
 use crate::paths::compare_paths;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +23,16 @@ pub(super) async fn verify(
         return Err(format!("transaction {op} came back; {least} was promised"));
     }
     history.check_whole(op)?;
+    // Before anything is read.
+    for (ino, mut promised) in history.accessed_at(position) {
+        let Ok(attributes) = fs.getattr(ino).await else { continue };
+        let (found, (_, newest)) = (attributes.atime, promised.pop_last().expect("at least one"));
+        // It may be newer than the promise. The clock may go back, so the values do not tell.
+        let is_old = found == attributes.btime || promised.values().any(|time| *time == found);
+        if found != newest && is_old {
+            return Err(format!("inode {ino} has the old access time {found:?}; {newest:?} was promised"));
+        }
+    }
     let (found, contents) = read_all(fs).await?;
     let expected = history.tree_after(op)?;
     if let Some(difference) = difference(&found, &expected) {
@@ -54,7 +64,7 @@ pub(super) async fn read_all(fs: &Arc<Filesystem>) -> Result<(Tree, Contents), S
         if let Body::Directory(entries) = &node.body {
             waiting.extend(entries.values().filter(|ino| !tree.nodes.contains_key(ino)));
         }
-        tree.nodes.insert(ino, node);
+        tree.nodes.insert(ino, Arc::new(node));
     }
     let directories = tree.nodes.iter().filter_map(|(ino, node)| match &node.body {
         Body::Directory(entries) => Some((*ino, entries)),
@@ -75,7 +85,7 @@ async fn read_node(fs: &Arc<Filesystem>, ino: Ino, contents: &mut Contents) -> R
             if !fs.ends_in_zeros(ino).await? {
                 return Err(FsError::Invalid("the last block of a file is not zeros behind the end"));
             }
-            Body::File
+            Body::File(())
         }
     };
     let mut node = Node::new(body, attributes.permissions);

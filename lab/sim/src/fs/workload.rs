@@ -1,8 +1,8 @@
 //! The workload on the filesystem: several tasks at once on few names, so that they collide.
 
 use super::history::FsHistory;
-use super::tree::{Place, Tree};
 use crate::lab::World;
+use crate::model::{Place, Tree};
 use parking_lot::Mutex;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};

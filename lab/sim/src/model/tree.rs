@@ -1,28 +1,45 @@
-//! A simple filesystem tree in memory: names and attributes without file data, and the changes to
-//! it.
+//! A filesystem tree in memory: names and attributes. Its calls fail as in POSIX, with the errno.
 
+use super::errno::{EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use syncline_format::crc;
 use syncline_fs::Durability;
-use syncline_fs::types::{Algorithm, Ino, ROOT};
+use syncline_fs::types::{Algorithm, Ino, ROOT, Timestamp};
 
-/// The part of an inode that concerns names.
+const NO_ATTRIBUTE: i32 = 61;
+
+/// The entries of a directory.
+pub type Entries = BTreeMap<Vec<u8>, Ino>;
+
+/// The contents of an inode. `D` is the data of a regular file, if it is part of this model.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Body {
-    /// A regular file; its data is modelled elsewhere.
-    File,
+pub enum Body<D = ()> {
+    /// A regular file.
+    File(D),
     /// A directory and its entries.
-    Directory(BTreeMap<Vec<u8>, Ino>),
+    Directory(Entries),
     /// A symbolic link and its target.
     Symlink(Vec<u8>),
 }
 
+/// Times as stat shows them; all zero where they are not part of the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Times {
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth and last access, neither of which the workloads change.
+    pub fixed: (Timestamp, Timestamp),
+}
+
 /// An inode.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct Node<D = ()> {
     /// Its type, with the entries of a directory or the target of a link.
-    pub body: Body,
+    pub body: Body<D>,
     /// Its permission bits.
     pub permissions: u16,
     /// Its extended attributes.
@@ -33,26 +50,39 @@ pub struct Node {
     pub compression: Option<Algorithm>,
     /// Its own durability class, which files created in it inherit.
     pub class: Option<Durability>,
+    /// Its times.
+    pub times: Times,
 }
 
-impl Node {
+impl<D> Node<D> {
     /// An inode with one name, and without anything else.
-    pub fn new(body: Body, permissions: u16) -> Self {
+    pub fn new(body: Body<D>, permissions: u16) -> Self {
         let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
-        Self { body, permissions, xattrs: BTreeMap::new(), nlink, compression: None, class: None }
+        let (xattrs, times) = (BTreeMap::new(), Times::default());
+        Self { body, permissions, xattrs, nlink, compression: None, class: None, times }
     }
 
     /// True for a directory.
     pub fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory(_))
     }
+
+    /// True for a regular file.
+    pub fn is_file(&self) -> bool {
+        matches!(self.body, Body::File(_))
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&mut self, name: &[u8]) -> Result<(), i32> {
+        self.xattrs.remove(name).map(drop).ok_or(NO_ATTRIBUTE)
+    }
 }
 
-impl fmt::Debug for Node {
+impl<D> fmt::Debug for Node<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match &self.body {
-            Body::File => write!(f, "file")?,
+            Body::File(_) => write!(f, "file")?,
             Body::Symlink(to) => write!(f, "symlink of {} bytes", to.len())?,
             Body::Directory(entries) => {
                 let entries: Vec<_> =
@@ -63,7 +93,7 @@ impl fmt::Debug for Node {
         let xattrs: Vec<_> =
             self.xattrs.iter().map(|(name, value)| format!("{} {:#x}", text(name), crc(value))).collect();
         write!(f, " {:o} links {} {xattrs:?} {:?}", self.permissions, self.nlink, self.compression)?;
-        write!(f, " {:?}", self.class)
+        write!(f, " {:?} mtime {:?} ctime {:?}", self.class, self.times.mtime, self.times.ctime)
     }
 }
 
@@ -76,65 +106,25 @@ pub struct Place {
     pub name: Vec<u8>,
 }
 
-/// One change of names or attributes, made by one transaction of the filesystem.
-#[expect(missing_docs, reason = "fields say what they are")]
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// A new inode gets its name.
-    Create { at: Place, ino: Ino, node: Node },
-    /// A nameless file gets its first name; the link was requested at time `started`.
-    Publish { at: Place, ino: Ino, node: Node, started: u64 },
-    /// Another name for a file, requested at time `started`.
-    Link { ino: Ino, at: Place, started: u64 },
-    /// A name goes.
-    Remove { at: Place },
-    /// A rename, requested at time `started`.
-    Rename { from: Place, to: Place, exchange: bool, started: u64 },
-    /// New permission bits.
-    Permissions { ino: Ino, permissions: u16 },
-    /// An extended attribute is set.
-    SetXattr { ino: Ino, name: Vec<u8>, value: Vec<u8> },
-    /// An extended attribute goes.
-    RemoveXattr { ino: Ino, name: Vec<u8> },
-    /// How new contents are compressed.
-    Compression { ino: Ino, how: Option<Algorithm> },
-    /// A durability class of its own, or none.
-    Class { ino: Ino, class: Option<Durability> },
-    /// A truncation; it affects only the file's data.
-    Truncate,
-}
-
-impl Change {
-    /// Shows each inode number in it to `with`, which may change it.
-    pub fn each_ino(&mut self, with: impl Fn(&mut Ino)) {
-        match self {
-            Self::Create { at, ino, .. } | Self::Publish { at, ino, .. } | Self::Link { ino, at, .. } => {
-                with(ino);
-                with(&mut at.parent);
-            }
-            Self::Remove { at } => with(&mut at.parent),
-            Self::Rename { from, to, .. } => {
-                with(&mut from.parent);
-                with(&mut to.parent);
-            }
-            Self::Permissions { ino, .. }
-            | Self::SetXattr { ino, .. }
-            | Self::RemoveXattr { ino, .. }
-            | Self::Compression { ino, .. }
-            | Self::Class { ino, .. } => with(ino),
-            Self::Truncate => {}
-        }
-    }
+/// How a rename treats an existing target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameKind {
+    /// It replaces the target.
+    Replace,
+    /// It fails (RENAME_NOREPLACE).
+    NoReplace,
+    /// Source and target change places (RENAME_EXCHANGE).
+    Exchange,
 }
 
 /// All inodes that have a name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Tree {
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Tree<D = ()> {
     /// The inodes by their numbers.
-    pub nodes: BTreeMap<Ino, Node>,
+    pub nodes: BTreeMap<Ino, Arc<Node<D>>>,
 }
 
-impl Tree {
+impl<D: Clone> Tree<D> {
     /// Only an empty root.
     pub fn empty() -> Self {
         Self::compressing(None)
@@ -142,189 +132,166 @@ impl Tree {
 
     /// Only an empty root that compresses the files created in it.
     pub fn compressing(how: Option<Algorithm>) -> Self {
-        let root = Node::new(Body::Directory(BTreeMap::new()), 0o755);
-        let root = Node { compression: how, ..root };
-        Self { nodes: BTreeMap::from([(ROOT, root)]) }
+        let root = Node::new(Body::Directory(Entries::new()), 0o755);
+        Self { nodes: BTreeMap::from([(ROOT, Arc::new(Node { compression: how, ..root }))]) }
+    }
+
+    /// An inode, to be changed.
+    pub fn node_mut(&mut self, ino: Ino) -> Option<&mut Node<D>> {
+        self.nodes.get_mut(&ino).map(Arc::make_mut)
     }
 
     /// The inode that a name leads to.
     pub fn find(&self, at: &Place) -> Option<Ino> {
-        match &self.nodes.get(&at.parent)?.body {
-            Body::Directory(entries) => entries.get(&at.name).copied(),
-            _ => None,
+        self.look_up(at).ok().flatten()
+    }
+
+    /// The inode that a name leads to, or none; an error if there can be no such name.
+    pub fn look_up(&self, at: &Place) -> Result<Option<Ino>, i32> {
+        Ok(self.entries(at.parent)?.get(&at.name).copied())
+    }
+
+    /// The entries of a directory.
+    pub fn entries(&self, dir: Ino) -> Result<&Entries, i32> {
+        match &self.nodes.get(&dir).ok_or(ENOENT)?.body {
+            Body::Directory(entries) => Ok(entries),
+            _ => Err(ENOTDIR),
         }
     }
 
-    /// The inodes whose names a change affects; to be called before it is applied.
-    pub fn touched_by(&self, change: &Change) -> Vec<Ino> {
-        match change {
-            Change::Create { ino, .. } | Change::Publish { ino, .. } | Change::Link { ino, .. } => vec![*ino],
-            Change::Remove { at } => self.find(at).into_iter().collect(),
-            Change::Rename { from, to, .. } => {
-                [self.find(from), self.find(to)].into_iter().flatten().collect()
-            }
-            _ => Vec::new(),
+    /// Gives a new file or directory the properties that it has from its directory.
+    pub fn inherit(&self, parent: Ino, node: &mut Node<D>) {
+        if let Some(parent) = self.nodes.get(&parent)
+            && !matches!(node.body, Body::Symlink(_))
+        {
+            (node.compression, node.class) = (parent.compression, parent.class);
         }
     }
 
-    /// The inodes whose data a rename or a first name carries along (promise P3); to be called
-    /// before it is applied.
-    pub fn carried_by(&self, change: &Change) -> Vec<(Ino, u64)> {
-        let (from, to, exchange, started) = match change {
-            Change::Rename { from, to, exchange, started } => (from, to, exchange, started),
-            Change::Publish { ino, started, .. } | Change::Link { ino, started, .. } => {
-                return vec![(*ino, *started)];
-            }
-            _ => return Vec::new(),
-        };
-        let exchanged = if *exchange { self.find(to) } else { None };
-        [self.find(from), exchanged].into_iter().flatten().map(|ino| (ino, *started)).collect()
-    }
-
-    /// Applies a change that the filesystem reported; an error if it was impossible.
-    pub fn apply(&mut self, change: &Change) -> Result<(), String> {
-        let impossible = || format!("{change:?} can't have been done here");
-        match change {
-            Change::Create { at, ino, node } | Change::Publish { at, ino, node, .. } => {
-                self.put(at, *ino).ok_or_else(impossible)?;
-                let mut node = node.clone();
-                if matches!((change, &node.body), (Change::Create { .. }, Body::File | Body::Directory(_))) {
-                    let parent = &self.nodes[&at.parent];
-                    (node.compression, node.class) = (parent.compression, parent.class);
-                }
-                self.nodes.insert(*ino, node);
-                self.count_subdirectory(at.parent, *ino, 1);
-            }
-            Change::Link { ino, at, .. } => {
-                self.put(at, *ino).ok_or_else(impossible)?;
-                self.nodes.get_mut(ino).ok_or_else(impossible)?.nlink += 1;
-            }
-            Change::Remove { at } => {
-                let ino = self.take(at).ok_or_else(impossible)?;
-                self.drop_link(at.parent, ino).ok_or_else(impossible)?;
-            }
-            Change::Rename { from, to, exchange: false, .. } => {
-                self.rename(from, to).ok_or_else(impossible)?;
-            }
-            Change::Rename { from, to, .. } => self.exchange(from, to).ok_or_else(impossible)?,
-            // An inode without names may still be changed through an open file; the change is never
-            // visible.
-            Change::Permissions { ino, permissions } => {
-                if let Some(node) = self.nodes.get_mut(ino) {
-                    node.permissions = *permissions;
-                }
-            }
-            Change::SetXattr { ino, name, value } => {
-                if let Some(node) = self.nodes.get_mut(ino) {
-                    node.xattrs.insert(name.clone(), value.clone());
-                }
-            }
-            Change::RemoveXattr { ino, name } => {
-                if let Some(node) = self.nodes.get_mut(ino) {
-                    node.xattrs.remove(name).ok_or_else(impossible)?;
-                }
-            }
-            Change::Compression { ino, how } => {
-                if let Some(node) = self.nodes.get_mut(ino) {
-                    node.compression = *how;
-                }
-            }
-            Change::Class { ino, class } => {
-                if let Some(node) = self.nodes.get_mut(ino) {
-                    node.class = *class;
-                }
-            }
-            Change::Truncate => {}
-        }
+    /// Gives a new inode its name.
+    pub fn create(&mut self, at: &Place, ino: Ino, node: Node<D>) -> Result<(), i32> {
+        self.require_absent(at)?;
+        self.nodes.insert(ino, Arc::new(node));
+        self.put(at, ino);
         Ok(())
     }
 
-    fn rename(&mut self, from: &Place, to: &Place) -> Option<()> {
-        let ino = self.find(from)?;
-        if self.find(to) == Some(ino) {
-            return Some(());
+    /// Fails if an inode can't get this name beside its others.
+    pub fn may_link(&self, ino: Ino, at: &Place) -> Result<(), i32> {
+        if self.nodes.get(&ino).ok_or(ENOENT)?.is_directory() {
+            return Err(EPERM);
         }
-        self.take(from)?;
-        if let Some(replaced) = self.take(to) {
-            self.drop_link(to.parent, replaced)?;
+        self.require_absent(at)
+    }
+
+    /// Gives a file another name.
+    pub fn link(&mut self, ino: Ino, at: &Place) -> Result<(), i32> {
+        self.may_link(ino, at)?;
+        self.put(at, ino);
+        self.node_mut(ino).expect("it was there").nlink += 1;
+        Ok(())
+    }
+
+    /// Removes a name: rmdir(2) for a `directory`, else unlink(2).
+    pub fn remove(&mut self, at: &Place, directory: bool) -> Result<(), i32> {
+        let ino = self.look_up(at)?.ok_or(ENOENT)?;
+        match (&self.nodes[&ino].body, directory) {
+            (Body::Directory(_), false) => return Err(EISDIR),
+            (Body::Directory(entries), true) if !entries.is_empty() => return Err(ENOTEMPTY),
+            (Body::Directory(_), true) => {}
+            (_, true) => return Err(ENOTDIR),
+            (_, false) => {}
         }
-        self.move_to(from.parent, ino, to)
+        self.take(at, ino);
+        self.drop_link(ino);
+        Ok(())
     }
 
-    fn exchange(&mut self, one: &Place, other: &Place) -> Option<()> {
-        let (first, second) = (self.take(one)?, self.take(other)?);
-        self.move_to(one.parent, first, other)?;
-        self.move_to(other.parent, second, one)
-    }
-
-    fn move_to(&mut self, parent: Ino, ino: Ino, to: &Place) -> Option<()> {
-        self.put(to, ino)?;
-        self.count_subdirectory(parent, ino, -1);
-        self.count_subdirectory(to.parent, ino, 1);
-        Some(())
-    }
-
-    fn entries(&mut self, dir: Ino) -> Option<&mut BTreeMap<Vec<u8>, Ino>> {
-        match &mut self.nodes.get_mut(&dir)?.body {
-            Body::Directory(entries) => Some(entries),
-            _ => None,
+    /// The inode that a rename moves and the one whose name it takes; `None` if both names are of one inode
+    /// and nothing happens.
+    pub fn renamed(
+        &self,
+        from: &Place,
+        to: &Place,
+        kind: RenameKind,
+    ) -> Result<Option<(Ino, Option<Ino>)>, i32> {
+        let (source, target) = (self.look_up(from)?, self.look_up(to)?);
+        let source = source.ok_or(ENOENT)?;
+        match (target, kind) {
+            (Some(_), RenameKind::NoReplace) => Err(EEXIST),
+            (None, RenameKind::Exchange) => Err(ENOENT),
+            (Some(target), _) if target == source => Ok(None),
+            _ => Ok(Some((source, target))),
         }
     }
 
-    fn put(&mut self, at: &Place, ino: Ino) -> Option<()> {
-        let before = self.entries(at.parent)?.insert(at.name.clone(), ino);
-        before.is_none().then_some(())
-    }
-
-    fn take(&mut self, at: &Place) -> Option<Ino> {
-        self.entries(at.parent)?.remove(&at.name)
-    }
-
-    /// Drops one name of `ino`, in `parent`.
-    fn drop_link(&mut self, parent: Ino, ino: Ino) -> Option<()> {
-        self.count_subdirectory(parent, ino, -1);
-        let node = self.nodes.get_mut(&ino)?;
-        if let Body::Directory(entries) = &node.body {
-            if !entries.is_empty() {
-                return None;
+    /// Renames.
+    pub fn rename(&mut self, from: &Place, to: &Place, kind: RenameKind) -> Result<(), i32> {
+        let Some((source, target)) = self.renamed(from, to, kind)? else { return Ok(()) };
+        let exchanged = target.filter(|_| kind == RenameKind::Exchange);
+        if self.is_below(to.parent, source) || exchanged.is_some_and(|it| self.is_below(from.parent, it)) {
+            return Err(EINVAL);
+        }
+        if let Some(replaced) = target.filter(|_| exchanged.is_none()) {
+            match (self.nodes[&source].is_directory(), &self.nodes[&replaced].body) {
+                (true, Body::Directory(entries)) if !entries.is_empty() => return Err(ENOTEMPTY),
+                (true, Body::Directory(_)) => {}
+                (true, _) => return Err(ENOTDIR),
+                (false, Body::Directory(_)) => return Err(EISDIR),
+                (false, _) => {}
             }
-            self.nodes.remove(&ino);
-            return Some(());
         }
-        node.nlink -= 1;
-        if node.nlink == 0 {
-            self.nodes.remove(&ino);
+        self.take(from, source);
+        if let Some(target) = target {
+            self.take(to, target);
+            match exchanged {
+                Some(target) => self.put(from, target),
+                None => self.drop_link(target),
+            }
         }
-        Some(())
+        self.put(to, source);
+        Ok(())
+    }
+
+    fn require_absent(&self, at: &Place) -> Result<(), i32> {
+        if self.look_up(at)?.is_some() { Err(EEXIST) } else { Ok(()) }
+    }
+
+    /// True if `dir` is `above` or lies below it.
+    fn is_below(&self, dir: Ino, above: Ino) -> bool {
+        let below = |entries: &Entries| entries.values().any(|child| self.is_below(dir, *child));
+        dir == above || self.entries(above).is_ok_and(below)
     }
 
     /// A subdirectory's ".." counts as a link of its parent.
-    fn count_subdirectory(&mut self, parent: Ino, ino: Ino, delta: i32) {
-        if self.nodes.get(&ino).is_some_and(Node::is_directory)
-            && let Some(parent) = self.nodes.get_mut(&parent)
-        {
-            parent.nlink = parent.nlink.saturating_add_signed(delta);
+    fn put(&mut self, at: &Place, ino: Ino) {
+        let subdirectories = u32::from(self.nodes[&ino].is_directory());
+        let (parent, entries) = self.directory_mut(at.parent);
+        entries.insert(at.name.clone(), ino);
+        *parent += subdirectories;
+    }
+
+    fn take(&mut self, at: &Place, ino: Ino) {
+        let subdirectories = u32::from(self.nodes[&ino].is_directory());
+        let (parent, entries) = self.directory_mut(at.parent);
+        entries.remove(&at.name);
+        *parent -= subdirectories;
+    }
+
+    /// The link count and the entries of a directory that was looked up before.
+    fn directory_mut(&mut self, dir: Ino) -> (&mut u32, &mut Entries) {
+        match self.node_mut(dir) {
+            Some(Node { nlink, body: Body::Directory(entries), .. }) => (nlink, entries),
+            _ => unreachable!("looked up as a directory before"),
         }
     }
 
-    /// All directories.
-    pub fn directories(&self) -> Vec<Ino> {
-        self.nodes.iter().filter(|(_, node)| node.is_directory()).map(|(ino, _)| *ino).collect()
-    }
-
-    /// All regular files.
-    pub fn files(&self) -> Vec<Ino> {
-        self.nodes.iter().filter(|(_, node)| node.body == Body::File).map(|(ino, _)| *ino).collect()
-    }
-
-    /// All names.
-    pub fn places(&self) -> Vec<Place> {
-        let mut places = Vec::new();
-        for (&parent, node) in &self.nodes {
-            if let Body::Directory(entries) = &node.body {
-                places.extend(entries.keys().map(|name| Place { parent, name: name.clone() }));
-            }
+    /// Drops a name of an inode, which goes with its last name.
+    fn drop_link(&mut self, ino: Ino) {
+        let node = self.node_mut(ino).expect("it was looked up");
+        node.nlink -= if node.is_directory() { 2 } else { 1 };
+        if node.nlink == 0 {
+            self.nodes.remove(&ino);
         }
-        places
     }
 }

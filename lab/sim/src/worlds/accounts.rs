@@ -27,7 +27,7 @@ impl Accounts {
     pub(super) async fn read(fs: &Arc<Filesystem>, state: &State) -> Result<Self, String> {
         let quotas: BTreeMap<_, _> = fs.quotas().into_iter().map(|usage| (usage.root, usage)).collect();
         let mut units = BTreeMap::new();
-        let inos = state.nodes.keys().filter(|_| !quotas.is_empty());
+        let inos = state.tree.nodes.keys().filter(|_| !quotas.is_empty());
         for ino in inos {
             let attributes = fs.getattr(*ino).await.map_err(|error| format!("inode {ino}: {error}"))?;
             units.insert(*ino, attributes.blocks);
@@ -129,7 +129,7 @@ fn bytes_at_most(state: &State, step: &Step, root: Ino) -> u64 {
     if state.members.get(&ino) != Some(&root) {
         return 0;
     }
-    let node = &state.nodes[&ino];
+    let node = &state.tree.nodes[&ino];
     let data = node.data().unwrap_or(&[]);
     let there = |block: &u64| {
         let start = (*block as usize * BLOCK_BYTES).min(data.len());
@@ -148,7 +148,7 @@ fn bytes_at_most(state: &State, step: &Step, root: Ino) -> u64 {
 }
 
 fn size_of(state: &State, at: &Path) -> u64 {
-    let node = state.find(at).ok().map(|ino| &state.nodes[&ino]);
+    let node = state.find(at).ok().map(|ino| &state.tree.nodes[&ino]);
     node.and_then(|node| node.data()).map_or(0, <[u8]>::len) as u64
 }
 
@@ -156,7 +156,7 @@ fn size_of(state: &State, at: &Path) -> u64 {
 impl Accounts {
     /// The accounts of a filesystem that matches the model, with eight units for each inode.
     pub(super) fn counted(state: &State) -> Self {
-        let units: BTreeMap<Ino, u64> = state.nodes.keys().map(|ino| (*ino, 8)).collect();
+        let units: BTreeMap<Ino, u64> = state.tree.nodes.keys().map(|ino| (*ino, 8)).collect();
         let quotas = state.quotas.iter().map(|(root, limits)| {
             let count = state.members.values().filter(|tree| *tree == root).count() as u64;
             let usage = QuotaUsage {

@@ -2,7 +2,8 @@
 
 use super::feature;
 use super::state::{State, contents};
-use super::step::{Path, RenameKind, Step};
+use super::step::{Path, Step};
+use crate::model::RenameKind;
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_device::AlignedBuf;
@@ -93,7 +94,7 @@ async fn call_on_existing(fs: &Arc<Filesystem>, state: &State, step: &Step, tag:
         Step::Transaction(at, offset, len) => transact(fs, at, *offset, payload(tag, *offset, *len)).await?,
         Step::Append(at, len) => {
             let ino = state.find(at)?;
-            let end = state.nodes[&ino].data().map_or(0, <[u8]>::len) as u64;
+            let end = state.tree.nodes[&ino].data().map_or(0, <[u8]>::len) as u64;
             fs.append(ino, payload(tag, end, *len), false).await.map(drop)?
         }
         Step::Truncate(at, size) => {

@@ -21,7 +21,7 @@ impl<'a> Window<'a> {
     /// `least` is certain, and none is from after call `most`.
     pub(super) fn new(run: &'a Run, ino: Ino, calls: usize, least: usize, most: usize) -> Self {
         let alive =
-            |calls: &usize| run.states[*calls].nodes.get(&ino).is_some_and(|node| node.data().is_some());
+            |calls: &usize| run.states[*calls].tree.nodes.get(&ino).is_some_and(|node| node.data().is_some());
         let birth = (0..run.states.len()).find(alive).unwrap_or(0);
         let death = (birth..run.states.len()).find(|calls| !alive(calls)).unwrap_or(run.states.len());
         // If a truncation or a copy did not survive, no later data did: it came after it in the
@@ -135,7 +135,7 @@ impl<'a> Window<'a> {
     }
 
     fn contents(&self, calls: usize) -> &[u8] {
-        self.run.states[calls].nodes.get(&self.ino).and_then(|node| node.data()).unwrap_or(&[])
+        self.run.states[calls].tree.nodes.get(&self.ino).and_then(|node| node.data()).unwrap_or(&[])
     }
 
     fn describe(&self, range: std::ops::Range<usize>, block: &[u8]) -> String {

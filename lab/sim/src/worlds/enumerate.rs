@@ -264,11 +264,8 @@ mod tests {
 
     #[test]
     fn an_operation_is_followed_by_every_sync_that_concerns_it() {
-        let rename = Op::One(Step::Rename(
-            Path::new("A/foo"),
-            Path::new("B/foo"),
-            super::super::step::RenameKind::Replace,
-        ));
+        let rename =
+            Op::One(Step::Rename(Path::new("A/foo"), Path::new("B/foo"), crate::model::RenameKind::Replace));
         let texts: Vec<String> = persistence(&rename).iter().map(Persist::to_string).collect();
         let expected = [
             "-",

@@ -2,8 +2,10 @@
 //! classes, defragmenting, access control lists. Defines their words in workloads, their effect on the
 //! model, and the calls.
 
-use super::state::{Body, EEXIST, ENOENT, ENOTDIR, State};
+use super::state::State;
 use super::step::{Path, number, path};
+use crate::model::Body;
+use crate::model::errno::{EEXIST, ENOENT, ENOTDIR};
 use std::fmt;
 use std::sync::Arc;
 use syncline_fs::types::{Algorithm, Ino, XattrMode};
@@ -148,7 +150,7 @@ impl State {
             Feature::DeleteSnapshot(name) => self.snapshots.remove(name).map(drop).ok_or(ENOENT),
             Feature::Compress(at, how) => {
                 let ino = self.find(at)?;
-                if matches!(self.nodes[&ino].body, Body::Symlink(_)) {
+                if matches!(self.tree.nodes[&ino].body, Body::Symlink(_)) {
                     return Err(EOPNOTSUPP);
                 }
                 self.node_mut(ino).compression = *how;
@@ -156,7 +158,7 @@ impl State {
             }
             Feature::Class(at, class) => {
                 let ino = self.find(at)?;
-                if matches!(self.nodes[&ino].body, Body::Symlink(_)) {
+                if matches!(self.tree.nodes[&ino].body, Body::Symlink(_)) {
                     return Err(EOPNOTSUPP);
                 }
                 self.node_mut(ino).class = *class;
@@ -166,7 +168,7 @@ impl State {
             Feature::Quota(at, limits) => self.set_quota(at, *limits),
             Feature::Unquota(at) => {
                 let root = self.find(at)?;
-                if !matches!(self.nodes[&root].body, Body::Directory(_)) {
+                if !matches!(self.tree.nodes[&root].body, Body::Directory(_)) {
                     return Err(ENOTDIR);
                 }
                 self.quotas.remove(&root).ok_or(ENOENT)?;
@@ -175,7 +177,7 @@ impl State {
             }
             Feature::AccessList(at) => {
                 let ino = self.find(at)?;
-                if matches!(self.nodes[&ino].body, Body::Symlink(_)) {
+                if matches!(self.tree.nodes[&ino].body, Body::Symlink(_)) {
                     return Err(EOPNOTSUPP);
                 }
                 let node = self.node_mut(ino);
@@ -188,7 +190,7 @@ impl State {
 
     fn set_quota(&mut self, at: &Path, limits: QuotaLimits) -> Result<(), i32> {
         let root = self.find(at)?;
-        if !matches!(self.nodes[&root].body, Body::Directory(_)) {
+        if !matches!(self.tree.nodes[&root].body, Body::Directory(_)) {
             return Err(ENOTDIR);
         }
         match self.members.get(&root) {
@@ -215,7 +217,7 @@ impl State {
         let mut next = 0;
         while let Some(ino) = found.get(next).copied() {
             next += 1;
-            if let Body::Directory(entries) = &self.nodes[&ino].body {
+            if let Body::Directory(entries) = &self.tree.nodes[&ino].body {
                 let new: Vec<Ino> = entries.values().filter(|ino| !found.contains(ino)).copied().collect();
                 found.extend(new);
             }

@@ -12,7 +12,8 @@ use super::accounts::{Accounts, INLINE_BYTES_MAX};
 use super::data::{Window, truncates};
 use super::kept::{self, Snapshots};
 use super::run::{Names, Ran, Run, Sync};
-use super::state::{Body, Node, State, Times};
+use super::state::State;
+use crate::model::{Body, Node, Times};
 use syncline_fs::types::{Ino, Timestamp};
 
 /// The recovered state.
@@ -74,7 +75,7 @@ fn promised(run: &Run, sync: &Sync) -> usize {
 
 /// The names of an inode: directory and name.
 fn names_of(state: &State, ino: Ino) -> Vec<(Ino, &[u8])> {
-    let directories = state.nodes.iter().filter_map(|(dir, node)| match &node.body {
+    let directories = state.tree.nodes.iter().filter_map(|(dir, node)| match &node.body {
         Body::Directory(entries) => Some((*dir, entries)),
         _ => None,
     });
@@ -95,7 +96,7 @@ fn judge_prefix(run: &Run, found: &Found, given: &[&Sync], calls: usize) -> Resu
     let within = |ran: &&Ran| ran.ops.0 < found.op && found.op < ran.ops.1;
     let setting = run.ran.get(calls).filter(within).and_then(|ran| ran.quota);
     found.accounts.check(expected, setting, true)?;
-    for (ino, node) in &found.state.nodes {
+    for (ino, node) in &found.state.tree.nodes {
         let Some(data) = node.data() else { continue };
         let least = data_promised(run, found, given, *ino, calls);
         let window = Window::new(run, *ino, calls, least, usize::MAX);
@@ -121,8 +122,14 @@ fn data_promised(run: &Run, found: &Found, given: &[&Sync], ino: Ino, calls: usi
 
 /// Times belong to the contents: if the contents are certain, so are the times; otherwise they are
 /// any that the file had.
-fn check_times(run: &Run, ino: Ino, node: &Node, calls: usize, window: &Window<'_>) -> Result<(), String> {
-    let times = |calls: usize| run.states[calls].nodes.get(&ino).map(|node| node.times);
+fn check_times(
+    run: &Run,
+    ino: Ino,
+    node: &Node<Vec<u8>>,
+    calls: usize,
+    window: &Window<'_>,
+) -> Result<(), String> {
+    let times = |calls: usize| run.states[calls].tree.nodes.get(&ino).map(|node| node.times);
     let expected = times(calls).ok_or_else(|| format!("inode {ino} is not in the model"))?;
     if node.times.fixed != expected.fixed {
         return Err(format!("inode {ino} has birth and access times {:?}, not {:?}", node.times, expected));
@@ -159,7 +166,7 @@ fn all_or_nothing(
     calls: usize,
     sync: &Sync,
 ) -> Result<(), String> {
-    let files = || sync.data.iter().filter_map(|ino| Some((*ino, found.state.nodes.get(ino)?.data()?)));
+    let files = || sync.data.iter().filter_map(|ino| Some((*ino, found.state.tree.nodes.get(ino)?.data()?)));
     let all = files().try_for_each(|(ino, data)| {
         let least = data_promised(run, found, given, ino, calls).max(sync.steps);
         Window::new(run, ino, calls, least, usize::MAX).check(data)
@@ -188,7 +195,7 @@ fn logged_before(run: &Run, sync: &Sync, ino: Ino) -> usize {
     });
     // A small file is taken along with a sync of any other file.
     let small = |steps: usize| {
-        let data = run.states[steps].nodes.get(&ino).and_then(|node| node.data());
+        let data = run.states[steps].tree.nodes.get(&ino).and_then(|node| node.data());
         data.is_some_and(|data| data.len() <= INLINE_BYTES_MAX)
     };
     let along = run.syncs[..index].iter().map(|other| other.steps).filter(|steps| small(*steps));
@@ -198,17 +205,17 @@ fn logged_before(run: &Run, sync: &Sync, ino: Ino) -> usize {
 /// The first difference between two trees. Without `all`, file data and attributes that belong to
 /// it are ignored.
 pub(super) fn difference(found: &State, expected: &State, all: bool) -> Option<String> {
-    let inos = found.nodes.keys().chain(expected.nodes.keys());
-    let differs = |ino: &&Ino| match (found.nodes.get(*ino), expected.nodes.get(*ino)) {
+    let inos = found.tree.nodes.keys().chain(expected.tree.nodes.keys());
+    let differs = |ino: &&Ino| match (found.tree.nodes.get(*ino), expected.tree.nodes.get(*ino)) {
         (Some(one), Some(other)) if all => one != other,
         (Some(one), Some(other)) => !same_but_for_data(one, other),
         _ => true,
     };
     let ino = inos.filter(differs).min()?;
-    Some(format!("inode {ino} is {:?}, not {:?}", found.nodes.get(ino), expected.nodes.get(ino)))
+    Some(format!("inode {ino} is {:?}, not {:?}", found.tree.nodes.get(ino), expected.tree.nodes.get(ino)))
 }
 
-fn same_but_for_data(one: &Node, other: &Node) -> bool {
+fn same_but_for_data(one: &Node<Vec<u8>>, other: &Node<Vec<u8>>) -> bool {
     let bodies = match (&one.body, &other.body) {
         (Body::File(_), Body::File(_)) => true,
         (one_body, other_body) => one_body == other_body && one.times == other.times,

@@ -30,4 +30,4 @@ pub use enumerate::{Enumeration, three_operations};
 pub use explore::{Figures, Plan, RecoveryCuts, Seen, Violation, explore};
 pub use feature::Feature;
 pub use many::{Search, Summary};
-pub use step::{Op, Path, Persist, RenameKind, Step, Workload};
+pub use step::{Op, Path, Persist, Step, Workload};

@@ -1,6 +1,7 @@
 //! Reads everything that a filesystem shows.
 
-use super::state::{Body, Node, State, Times};
+use super::state::State;
+use crate::model::{Body, Node, Times, Tree};
 use crate::paths::compare_paths;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,33 +11,33 @@ use syncline_fs::{Filesystem, FsError};
 /// Reads everything reachable from the root. An error is a violation: after a legal crash
 /// everything is readable.
 pub(super) async fn observe(fs: &Arc<Filesystem>) -> Result<State, String> {
-    let mut state = State::default();
+    let mut tree = Tree::default();
     let mut waiting = vec![ROOT];
     while let Some(ino) = waiting.pop() {
-        if state.nodes.contains_key(&ino) {
+        if tree.nodes.contains_key(&ino) {
             continue;
         }
         let node = read_node(fs, ino).await.map_err(|error| format!("inode {ino}: {error}"))?;
         if let Body::Directory(entries) = &node.body {
             waiting.extend(entries.values());
         }
-        state.nodes.insert(ino, Arc::new(node));
+        tree.nodes.insert(ino, Arc::new(node));
     }
-    let directories = state.nodes.iter().filter_map(|(ino, node)| match &node.body {
+    let directories = tree.nodes.iter().filter_map(|(ino, node)| match &node.body {
         Body::Directory(entries) => Some((*ino, entries)),
         _ => None,
     });
     compare_paths(fs, directories).await?;
-    Ok(state)
+    Ok(State::of(tree))
 }
 
 /// Copies the filesystem's current times into the model's inodes.
 pub(super) async fn stamp(fs: &Arc<Filesystem>, state: &mut State) -> Result<(), String> {
-    let inos: Vec<Ino> = state.nodes.keys().copied().collect();
+    let inos: Vec<Ino> = state.tree.nodes.keys().copied().collect();
     for ino in inos {
         let attributes = fs.getattr(ino).await.map_err(|error| format!("inode {ino}: {error}"))?;
         let times = times(&attributes);
-        if state.nodes[&ino].times != times {
+        if state.tree.nodes[&ino].times != times {
             state.node_mut(ino).times = times;
         }
     }
@@ -47,7 +48,7 @@ fn times(attributes: &Attributes) -> Times {
     Times { mtime: attributes.mtime, ctime: attributes.ctime, fixed: (attributes.btime, attributes.atime) }
 }
 
-async fn read_node(fs: &Arc<Filesystem>, ino: Ino) -> Result<Node, FsError> {
+async fn read_node(fs: &Arc<Filesystem>, ino: Ino) -> Result<Node<Vec<u8>>, FsError> {
     let attributes = fs.getattr(ino).await?;
     let body = match attributes.file_type {
         FileType::Directory => Body::Directory(read_directory(fs, ino).await?),

@@ -10,8 +10,9 @@ use super::judge::difference;
 use super::kept::Turn;
 use super::observe::{observe, stamp};
 use super::state::State;
-use super::step::{Path, Persist, RenameKind, Step, Workload};
+use super::step::{Path, Persist, Step, Workload};
 use crate::content::page;
+use crate::model::RenameKind;
 use crate::{Event, Latency, RecordingDevice, SimDevice, Simulation, ThroughDevice};
 use futures_lite::future::yield_now;
 use std::ops::Range;
@@ -289,7 +290,8 @@ impl Runner {
             Step::Allocate(at, what, offset, len) => {
                 ran.written = self.now().find(at).ok();
                 let size =
-                    ran.written.and_then(|ino| self.now().nodes[&ino].data()).map_or(0, <[u8]>::len) as u64;
+                    ran.written.and_then(|ino| self.now().tree.nodes[&ino].data()).map_or(0, <[u8]>::len)
+                        as u64;
                 // Beyond the end of the file its last block is already zero, and stays as it is.
                 let first = if *offset < size { offset / BLOCK } else { offset.div_ceil(BLOCK) };
                 ran.replaced = match what {
@@ -307,7 +309,7 @@ impl Runner {
             }
             Step::Copy(from, to) => {
                 let [source, destination] = [from, to].map(|path| self.now().find(path).ok());
-                let size = source.and_then(|ino| self.now().nodes[&ino].data()).map_or(0, <[u8]>::len);
+                let size = source.and_then(|ino| self.now().tree.nodes[&ino].data()).map_or(0, <[u8]>::len);
                 ran.written = destination.filter(|_| size > 0);
                 ran.copied.extend([source, destination].into_iter().flatten());
                 if size > 0 && reflinked == size as u64 {
@@ -327,7 +329,7 @@ impl Runner {
             Feature::Quota(at, _) => {
                 ran.quota = self.now().find(at).ok();
                 // Data that counts from now on was submitted first.
-                ran.copied.extend(self.now().nodes.keys());
+                ran.copied.extend(self.now().tree.nodes.keys());
                 return;
             }
             Feature::Rewrite(at) => {
@@ -339,7 +341,7 @@ impl Runner {
         let (calls, given) = (self.ran.len(), self.log.position());
         self.turns.push(Turn { name, made, calls, asked, given });
         // In either case it was a checkpoint; and a snapshot keeps all files that it shows.
-        let files = self.now().nodes.iter().filter(|(_, node)| made && node.data().is_some());
+        let files = self.now().tree.nodes.iter().filter(|(_, node)| made && node.data().is_some());
         let data = files.map(|(ino, _)| *ino).collect();
         let (names, ordered_by) = (Names::All, None);
         self.syncs.push(Sync { steps: calls, given, ordered_by, names, data, atomic: false });
@@ -390,7 +392,8 @@ impl Runner {
             return Ok(());
         }
         let ino = |path: &Path| self.now().find(path).ok();
-        let files = self.now().nodes.iter().filter(|(_, node)| node.data().is_some()).map(|(ino, _)| *ino);
+        let files =
+            self.now().tree.nodes.iter().filter(|(_, node)| node.data().is_some()).map(|(ino, _)| *ino);
         let (answer, names, data) = match persist {
             Persist::Nothing | Persist::Idle | Persist::CheckpointBegun => return Ok(()),
             Persist::Fsync(path) => {
@@ -426,7 +429,7 @@ impl Runner {
 
     /// The promise of a sync of these files if all of them are of class `ordered`.
     fn ordered(&self, files: &[Ino]) -> Option<(u64, Duration)> {
-        let within = files.iter().map(|ino| match self.now().nodes[ino].class {
+        let within = files.iter().map(|ino| match self.now().tree.nodes[ino].class {
             Some(Durability::Ordered(seconds)) => Some(Duration::from_secs(seconds.into())),
             _ => None,
         });

@@ -1,77 +1,26 @@
-//! A whole small filesystem at one time and the effect of each call: the model that recovered
-//! images are compared with. Calls fail as in POSIX, with the errno.
+//! A whole small filesystem at one time and the effect of each call: a tree with the contents of its files,
+//! quotas and snapshots. Calls fail as in POSIX, with the errno.
 
 use super::feature::follow_mode;
-use super::step::{Path, RenameKind, Step};
+use super::step::{Path, Step};
 use crate::block_of;
 use crate::content::shrinking_block_of;
+use crate::model::errno::{EEXIST, EINVAL, EISDIR, ENOENT};
+use crate::model::{Body, Node, Place, RenameKind, Tree};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use syncline_device::BLOCK_BYTES;
-use syncline_fs::Durability;
-use syncline_fs::types::{Algorithm, Ino, ROOT, Timestamp};
+use syncline_fs::types::{Ino, ROOT};
 use syncline_fs::{Allocation, QuotaLimits};
 
-pub(super) const ENOENT: i32 = 2;
-pub(super) const EEXIST: i32 = 17;
-pub(super) const ENOTDIR: i32 = 20;
-const EISDIR: i32 = 21;
-const EINVAL: i32 = 22;
-const EPERM: i32 = 1;
-const ENOTEMPTY: i32 = 39;
-const ENODATA: i32 = 61;
 const EXDEV: i32 = 18;
 pub(super) const EDQUOT: i32 = 122;
 
-type Entries = BTreeMap<Vec<u8>, Ino>;
-
-/// The contents of an inode.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Body {
-    /// A file's contents.
-    File(Vec<u8>),
-    /// A directory's entries.
-    Directory(Entries),
-    /// A symbolic link's target.
-    Symlink(Vec<u8>),
-}
-
-/// Times as stat shows them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Times {
-    /// Last change of the contents.
-    pub mtime: Timestamp,
-    /// Last change of the inode.
-    pub ctime: Timestamp,
-    /// Birth and last access, neither of which these workloads change.
-    pub fixed: (Timestamp, Timestamp),
-}
-
-/// An inode.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Node {
-    /// Its contents.
-    pub body: Body,
-    /// Permissions.
-    pub permissions: u16,
-    /// Link count.
-    pub nlink: u32,
-    /// Extended attributes.
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Compression of data written to it, or inherited by files created in it.
-    pub compression: Option<Algorithm>,
-    /// Its own durability class, which files created in it inherit.
-    pub class: Option<Durability>,
-    /// Times, filled in by the runner.
-    pub times: Times,
-}
-
-/// All inodes.
+/// All inodes with their contents, and what the filesystem has beside them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct State {
-    /// Inodes by number.
-    pub nodes: BTreeMap<Ino, Arc<Node>>,
+    /// Names, attributes and contents.
+    pub tree: Tree<Vec<u8>>,
     /// Limits of the trees below these directories. From here on the fields exist only in the
     /// model.
     pub quotas: BTreeMap<Ino, QuotaLimits>,
@@ -91,14 +40,7 @@ pub fn contents(tag: u64, offset: u64, len: usize) -> Vec<u8> {
     (first..last).flat_map(|index| block(tag, index)).skip(skip).take(len).collect()
 }
 
-impl Node {
-    /// A new inode.
-    pub fn new(body: Body, permissions: u16) -> Self {
-        let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
-        let xattrs = BTreeMap::new();
-        Self { body, permissions, nlink, xattrs, compression: None, class: None, times: Times::default() }
-    }
-
+impl Node<Vec<u8>> {
     /// A file's contents.
     pub fn data(&self) -> Option<&[u8]> {
         match &self.body {
@@ -106,72 +48,34 @@ impl Node {
             _ => None,
         }
     }
-
-    fn is_directory(&self) -> bool {
-        matches!(self.body, Body::Directory(_))
-    }
-}
-
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.body {
-            Body::File(data) => write!(f, "file of {} bytes", data.len())?,
-            Body::Symlink(to) => write!(f, "symlink of {} bytes", to.len())?,
-            Body::Directory(entries) => {
-                let entries: Vec<String> = entries
-                    .iter()
-                    .map(|(name, ino)| format!("{} {ino}", String::from_utf8_lossy(name)))
-                    .collect();
-                write!(f, "directory {entries:?}")?;
-            }
-        }
-        write!(f, " mode {:o} links {}", self.permissions, self.nlink)?;
-        for (name, value) in &self.xattrs {
-            write!(f, " {}:{}", String::from_utf8_lossy(name), value.len())?;
-        }
-        if let Some(compression) = self.compression {
-            write!(f, " {compression:?}")?;
-        }
-        if let Some(class) = self.class {
-            write!(f, " {class}")?;
-        }
-        write!(f, " mtime {:?} ctime {:?}", self.times.mtime, self.times.ctime)
-    }
 }
 
 impl State {
     /// An empty root directory.
     pub fn empty() -> Self {
-        let root = Node::new(Body::Directory(Entries::new()), 0o755);
-        Self { nodes: [(ROOT, Arc::new(root))].into(), ..Self::default() }
+        Self::of(Tree::empty())
+    }
+
+    /// A tree without quotas and snapshots.
+    pub(super) fn of(tree: Tree<Vec<u8>>) -> Self {
+        Self { tree, quotas: BTreeMap::new(), members: BTreeMap::new(), snapshots: BTreeMap::new() }
     }
 
     /// The inode that a path leads to.
     pub fn find(&self, path: &Path) -> Result<Ino, i32> {
-        path.names().try_fold(ROOT, |dir, name| self.entry(dir, name.as_bytes())?.ok_or(ENOENT))
+        path.names().try_fold(ROOT, |parent, name| {
+            self.tree.look_up(&Place { parent, name: name.into() })?.ok_or(ENOENT)
+        })
     }
 
-    fn entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, i32> {
-        Ok(self.entries(dir)?.get(name).copied())
-    }
-
-    fn entries(&self, dir: Ino) -> Result<&Entries, i32> {
-        match &self.nodes.get(&dir).ok_or(ENOENT)?.body {
-            Body::Directory(entries) => Ok(entries),
-            _ => Err(ENOTDIR),
-        }
+    /// The directory and the name that a path ends with.
+    fn place(&self, path: &Path) -> Result<Place, i32> {
+        Ok(Place { parent: self.find(&path.parent())?, name: path.name().into() })
     }
 
     /// The inode, for changing it. The number must exist.
-    pub fn node_mut(&mut self, ino: Ino) -> &mut Node {
-        Arc::make_mut(self.nodes.get_mut(&ino).expect("a number that was found"))
-    }
-
-    fn entries_mut(&mut self, dir: Ino) -> &mut Entries {
-        match &mut self.node_mut(dir).body {
-            Body::Directory(entries) => entries,
-            _ => unreachable!("looked up as a directory before"),
-        }
+    pub fn node_mut(&mut self, ino: Ino) -> &mut Node<Vec<u8>> {
+        self.tree.node_mut(ino).expect("a number that was found")
     }
 
     /// Applies the call to the model, or fails with the same errno. `ino` is the number for a new
@@ -179,7 +83,7 @@ impl State {
     pub fn apply(&mut self, step: &Step, ino: Ino, tag: u64) -> Result<(), i32> {
         match step {
             Step::Create(at) => self.create(at, ino, Node::new(Body::File(Vec::new()), 0o644)),
-            Step::Mkdir(at) => self.create(at, ino, Node::new(Body::Directory(Entries::new()), 0o755)),
+            Step::Mkdir(at) => self.create(at, ino, Node::new(Body::Directory(BTreeMap::new()), 0o755)),
             Step::Symlink(at, len) => self.create(at, ino, Node::new(Body::Symlink(vec![b't'; *len]), 0o777)),
             Step::Publish(at, len) => {
                 self.require_inode(self.find(&at.parent())?)?;
@@ -203,7 +107,7 @@ impl State {
             }
             Step::RemoveXattr(at, name) => {
                 let ino = self.find(at)?;
-                self.node_mut(ino).xattrs.remove(name.name().as_bytes()).map(drop).ok_or(ENODATA)
+                self.node_mut(ino).remove_xattr(name.name().as_bytes())
             }
             Step::Chmod(at, mode) => {
                 let ino = self.find(at)?;
@@ -236,143 +140,57 @@ impl State {
     /// True if the file's data may be compressed, by its own writes or because it shares extents
     /// with other files.
     pub(super) fn may_be_compressed(&self, ino: Ino) -> bool {
-        self.nodes[&ino].compression.is_some() || self.nodes.values().any(|node| node.compression.is_some())
+        self.tree.nodes[&ino].compression.is_some()
+            || self.tree.nodes.values().any(|node| node.compression.is_some())
     }
 
-    fn create(&mut self, at: &Path, ino: Ino, mut node: Node) -> Result<(), i32> {
-        let parent = self.find(&at.parent())?;
-        if self.entry(parent, at.name().as_bytes())?.is_some() {
+    fn create(&mut self, at: &Path, ino: Ino, mut node: Node<Vec<u8>>) -> Result<(), i32> {
+        let at = self.place(at)?;
+        if self.tree.look_up(&at)?.is_some() {
             return Err(EEXIST);
         }
-        self.require_inode(parent)?;
-        let directory = node.is_directory();
-        if !matches!(node.body, Body::Symlink(_)) {
-            (node.compression, node.class) = (self.nodes[&parent].compression, self.nodes[&parent].class);
-        }
-        if let Some(tree) = self.members.get(&parent).copied() {
+        self.require_inode(at.parent)?;
+        self.tree.inherit(at.parent, &mut node);
+        self.tree.create(&at, ino, node)?;
+        if let Some(tree) = self.members.get(&at.parent).copied() {
             self.members.insert(ino, tree);
         }
-        self.nodes.insert(ino, Arc::new(node));
-        self.put(parent, at, ino, directory);
         Ok(())
-    }
-
-    fn put(&mut self, parent: Ino, at: &Path, ino: Ino, directory: bool) {
-        self.entries_mut(parent).insert(at.name().into(), ino);
-        if directory {
-            // Its ".." counts as a link of the parent.
-            self.node_mut(parent).nlink += 1;
-        }
-    }
-
-    fn take(&mut self, parent: Ino, at: &Path, directory: bool) {
-        self.entries_mut(parent).remove(at.name().as_bytes());
-        if directory {
-            self.node_mut(parent).nlink -= 1;
-        }
-    }
-
-    /// Drops a name of `ino`; the inode goes with its last name.
-    fn drop_link(&mut self, ino: Ino) {
-        let node = self.node_mut(ino);
-        node.nlink -= if node.is_directory() { 2 } else { 1 };
-        if node.nlink == 0 {
-            self.nodes.remove(&ino);
-            self.members.remove(&ino);
-            self.quotas.remove(&ino);
-        }
     }
 
     fn link(&mut self, from: &Path, to: &Path) -> Result<(), i32> {
-        let ino = self.find(from)?;
-        if self.nodes[&ino].is_directory() {
-            return Err(EPERM);
-        }
-        let parent = self.find(&to.parent())?;
-        if self.entry(parent, to.name().as_bytes())?.is_some() {
-            return Err(EEXIST);
-        }
-        if self.members.get(&ino) != self.members.get(&parent) {
+        let (ino, to) = (self.find(from)?, self.place(to)?);
+        self.tree.may_link(ino, &to)?;
+        if self.members.get(&ino) != self.members.get(&to.parent) {
             return Err(EXDEV);
         }
-        self.put(parent, to, ino, false);
-        self.node_mut(ino).nlink += 1;
-        Ok(())
+        self.tree.link(ino, &to)
     }
 
     fn remove(&mut self, at: &Path, directory: bool) -> Result<(), i32> {
-        let parent = self.find(&at.parent())?;
-        let ino = self.entry(parent, at.name().as_bytes())?.ok_or(ENOENT)?;
-        match (&self.nodes[&ino].body, directory) {
-            (Body::Directory(_), false) => return Err(EISDIR),
-            (Body::Directory(entries), true) if !entries.is_empty() => return Err(ENOTEMPTY),
-            (Body::Directory(_), true) => {}
-            (_, true) => return Err(ENOTDIR),
-            (_, false) => {}
-        }
-        self.take(parent, at, directory);
-        self.drop_link(ino);
+        let at = self.place(at)?;
+        self.tree.remove(&at, directory)?;
+        self.forget_what_is_gone();
         Ok(())
     }
 
     fn rename(&mut self, from: &Path, to: &Path, kind: RenameKind) -> Result<(), i32> {
-        let (from_dir, to_dir) = (self.find(&from.parent())?, self.find(&to.parent())?);
-        let source = self.entry(from_dir, from.name().as_bytes())?.ok_or(ENOENT)?;
-        let target = self.entry(to_dir, to.name().as_bytes())?;
-        match (target, kind) {
-            (Some(_), RenameKind::NoReplace) => return Err(EEXIST),
-            (None, RenameKind::Exchange) => return Err(ENOENT),
-            // Both names are of one inode: nothing happens.
-            (Some(target), _) if target == source => return Ok(()),
-            _ => {}
-        }
-        self.require_same_tree(source, from_dir, to_dir)?;
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        let Some((source, target)) = self.tree.renamed(&from, &to, kind)? else { return Ok(()) };
+        self.require_same_tree(source, from.parent, to.parent)?;
         if let Some(target) = target.filter(|_| kind == RenameKind::Exchange) {
-            self.require_same_tree(target, to_dir, from_dir)?;
+            self.require_same_tree(target, to.parent, from.parent)?;
         }
-        let moves_below = |ino: Ino, dir: &Path| {
-            self.nodes[&ino].is_directory() && self.ancestors(dir).is_ok_and(|above| above.contains(&ino))
-        };
-        let below = moves_below(source, &to.parent())
-            || target
-                .is_some_and(|target| kind == RenameKind::Exchange && moves_below(target, &from.parent()));
-        if below {
-            return Err(EINVAL);
-        }
-        let source_directory = self.nodes[&source].is_directory();
-        let target_directory = target.is_some_and(|target| self.nodes[&target].is_directory());
-        if let Some(target) = target
-            && kind != RenameKind::Exchange
-        {
-            match (source_directory, &self.nodes[&target].body) {
-                (true, Body::Directory(entries)) if !entries.is_empty() => return Err(ENOTEMPTY),
-                (true, Body::Directory(_)) => {}
-                (true, _) => return Err(ENOTDIR),
-                (false, Body::Directory(_)) => return Err(EISDIR),
-                (false, _) => {}
-            }
-        }
-        self.take(from_dir, from, source_directory);
-        if let Some(target) = target {
-            self.take(to_dir, to, target_directory);
-            if kind == RenameKind::Exchange {
-                self.put(from_dir, from, target, target_directory);
-            } else {
-                self.drop_link(target);
-            }
-        }
-        self.put(to_dir, to, source, source_directory);
+        self.tree.rename(&from, &to, kind)?;
+        self.forget_what_is_gone();
         Ok(())
     }
 
-    /// A directory and all its ancestors.
-    fn ancestors(&self, dir: &Path) -> Result<Vec<Ino>, i32> {
-        let mut above = vec![ROOT];
-        for name in dir.names() {
-            let last = *above.last().expect("the root is there");
-            above.push(self.entry(last, name.as_bytes())?.ok_or(ENOENT)?);
-        }
-        Ok(above)
+    /// An inode that lost its last name has no quota and counts in none.
+    fn forget_what_is_gone(&mut self) {
+        let nodes = &self.tree.nodes;
+        self.members.retain(|ino, _| nodes.contains_key(ino));
+        self.quotas.retain(|ino, _| nodes.contains_key(ino));
     }
 
     pub(super) fn file(&mut self, at: &Path) -> Result<(Ino, &mut Vec<u8>), i32> {
@@ -429,6 +247,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::errno::{ENOTDIR, ENOTEMPTY, EPERM};
+
+    const ENODATA: i32 = 61;
 
     fn done(state: &mut State, step: &str, ino: Ino) -> Result<(), i32> {
         let workload: super::super::step::Workload = format!("{step}; -").parse().unwrap();
@@ -479,9 +300,9 @@ mod tests {
         done(&mut state, "append long 9000", 1).unwrap();
         done(&mut state, "copy short long", 0).unwrap();
         let copied = [contents(0, 0, 5000), contents(1, 5000, 4000)].concat();
-        assert_eq!(state.nodes[&3].data(), Some(&copied[..]));
+        assert_eq!(state.tree.nodes[&3].data(), Some(&copied[..]));
         done(&mut state, "copy-range long short", 0).unwrap();
-        assert_eq!(state.nodes[&2].data(), Some(&copied[..]));
+        assert_eq!(state.tree.nodes[&2].data(), Some(&copied[..]));
         assert_eq!(done(&mut state, "copy-range long long", 0), Err(EINVAL));
     }
 
@@ -492,13 +313,13 @@ mod tests {
             done(&mut state, step, ino).unwrap();
         }
         done(&mut state, "rename C A/D", 0).unwrap();
-        assert_eq!((state.nodes[&ROOT].nlink, state.nodes[&2].nlink), (3, 3));
+        assert_eq!((state.tree.nodes[&ROOT].nlink, state.tree.nodes[&2].nlink), (3, 3));
         done(&mut state, "exchange foo A/D", 0).unwrap();
-        assert_eq!((state.nodes[&ROOT].nlink, state.nodes[&2].nlink), (4, 2));
+        assert_eq!((state.tree.nodes[&ROOT].nlink, state.tree.nodes[&2].nlink), (4, 2));
         done(&mut state, "link A/D A/again", 0).unwrap();
-        assert_eq!(state.nodes[&4].nlink, 2);
+        assert_eq!(state.tree.nodes[&4].nlink, 2);
         done(&mut state, "unlink A/again", 0).unwrap();
         done(&mut state, "unlink A/D", 0).unwrap();
-        assert!(!state.nodes.contains_key(&4));
+        assert!(!state.tree.nodes.contains_key(&4));
     }
 }

@@ -2,6 +2,7 @@
 //! printed and parsed.
 
 use super::feature::{self, Feature};
+use crate::model::RenameKind;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -60,17 +61,6 @@ impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// How a rename treats an existing target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RenameKind {
-    /// It replaces the target.
-    Replace,
-    /// It fails (RENAME_NOREPLACE).
-    NoReplace,
-    /// Source and target change places (RENAME_EXCHANGE).
-    Exchange,
 }
 
 /// One call that changes something.

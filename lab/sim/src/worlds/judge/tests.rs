@@ -27,7 +27,7 @@ impl World {
         let mut found = self.after(calls);
         let ino = found.state.find(&Path::new(path)).unwrap();
         found.state.node_mut(ino).body = Body::File(data.to_vec());
-        if let Some(old) = self.run.states[0].nodes.get(&ino) {
+        if let Some(old) = self.run.states[0].tree.nodes.get(&ino) {
             found.state.node_mut(ino).times = old.times;
         }
         found
@@ -35,7 +35,7 @@ impl World {
 
     fn data(&self, calls: usize, path: &str) -> Vec<u8> {
         let state = &self.run.states[calls];
-        state.nodes[&state.find(&Path::new(path)).unwrap()].data().unwrap().to_vec()
+        state.tree.nodes[&state.find(&Path::new(path)).unwrap()].data().unwrap().to_vec()
     }
 
     /// Judges a state recovered at the end of the run.
@@ -65,7 +65,7 @@ fn a_tree_that_never_was_is_rejected() {
     // The later change without the earlier one, with any transaction number.
     let mut torn = world.after(0);
     let dir = torn.state.find(&Path::new("A")).unwrap();
-    torn.state.nodes.insert(dir, world.run.states[2].nodes[&dir].clone());
+    torn.state.tree.nodes.insert(dir, world.run.states[2].tree.nodes[&dir].clone());
     for op in [world.after(0).op, world.after(1).op, world.after(2).op] {
         assert!(world.judged_early(&Found { op, ..torn.clone() }).is_err());
     }
@@ -76,7 +76,7 @@ fn a_tree_that_never_was_is_rejected() {
 #[test]
 fn every_attribute_counts() {
     let world = World::of("chmod A 700; syncfs");
-    let changes: [fn(&mut Node); 6] = [
+    let changes: [fn(&mut Node<Vec<u8>>); 6] = [
         |node| node.permissions ^= 1,
         |node| node.nlink += 1,
         |node| node.xattrs.clear(),
@@ -92,7 +92,7 @@ fn every_attribute_counts() {
     }
     let mut found = world.after(1);
     let ino = found.state.find(&Path::new("A/foo")).unwrap();
-    found.state.nodes.remove(&ino);
+    found.state.tree.nodes.remove(&ino);
     assert!(world.judged(&found).is_err());
 }
 
@@ -205,7 +205,7 @@ fn the_times_of_a_copy_in_parts_lie_between_its_ends() {
     let mut found = world.with_data(1, "A/bar", &[&world.data(1, "A/bar")[..4096], &old[4096..]].concat());
     assert_eq!(world.judged(&found), Ok(()));
     let ino = found.state.find(&Path::new("A/bar")).unwrap();
-    let end = world.run.states[1].nodes[&ino].times.mtime;
+    let end = world.run.states[1].tree.nodes[&ino].times.mtime;
     let at = |nanoseconds| syncline_fs::types::Timestamp { nanoseconds, ..end };
     found.state.node_mut(ino).times.mtime = at(end.nanoseconds - 1);
     assert_eq!(world.judged(&found), Ok(()));
