@@ -297,7 +297,8 @@ fn every_file_of_tests_is_part_of_a_program() {
     assert!(orphans.is_empty(), "no `mod` names {orphans:#?}");
 }
 
-/// What `cargo test` is told not to build would not run, and nobody would notice.
+/// With `test = false` or `doctest = false` in the manifest, cargo would skip the crate's tests or examples
+/// without a word.
 #[test]
 fn crates_without_test_programs_have_no_tests() {
     let mut wrong = Vec::new();

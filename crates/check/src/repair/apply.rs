@@ -16,9 +16,8 @@ const ITEMS_EACH: usize = 8192;
 
 type Edits = BTreeMap<Key, Option<Bytes>>;
 
-/// Writes the space map and the changed parts of the tree; with `anew` the whole tree.
-/// Avoids the blocks in `used` and those that the image itself needs; returns these blocks, none of
-/// which was written to.
+/// Writes the space map, and the tree: all of it if `anew`, else its changed parts. Writes neither to the
+/// blocks in `used` nor to blocks that the image needs, and returns both.
 pub(crate) async fn build(
     store: &Arc<Store>,
     salvaged: &Salvaged,

@@ -45,7 +45,7 @@ impl<'a> Policy<'a> {
                 None => Ok(()),
             }
         };
-        // What others have in the cache is old, even if the sync fails.
+        // The pages that other programs have cached are stale, even if the sync fails.
         let (synced, ()) = zip(synced, self.pages.carried_out()).await;
         synced
     }

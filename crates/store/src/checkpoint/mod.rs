@@ -102,7 +102,8 @@ impl Checkpoints {
         self.state.try_lock()
     }
 
-    /// What `look` finds in the newest superblock. Its lock is the last in the order: `look` takes no other.
+    /// Calls `look` with the newest superblock, under its lock. `look` must take no lock: this one is the last
+    /// in the lock order.
     pub(crate) fn superblock<T>(&self, look: impl FnOnce(&Superblock) -> T) -> T {
         look(&self.superblock.read())
     }

@@ -64,8 +64,8 @@ impl Frozen {
     }
 }
 
-/// A checkpoint that is cut and has not ended. If whoever takes it gives up or panics, another one must not
-/// follow: it would not have the changes of this one, and would end the log that has them.
+/// Guards a checkpoint from its cut to its end. If the caller gives up or panics in between, the store turns
+/// read-only: the next checkpoint would lack the changes that were cut, and would end the log that has them.
 struct Unended<'a>(&'a Store);
 
 impl Unended<'_> {

@@ -3,8 +3,8 @@
 //! `api` has the functions of the filesystem; most of them only lead to the files here. `write` and
 //! `read` are the plainest, `sync` has fsync and its kin (`why` notes its reasons for the receipt).
 //! `truncate`, `allocate` and `reflink` change extents, each in one transaction or several bounded
-//! ones. `overwrite` finds room on a full filesystem. `rewrite`,
-//! `defragment` and `relocate` give contents that stay the same other places.
+//! ones. `overwrite` finds room on a full filesystem. `rewrite`, `defragment` and `relocate`
+//! move contents to other blocks.
 
 pub(in crate::data) mod allocate;
 pub(in crate::data) mod api;

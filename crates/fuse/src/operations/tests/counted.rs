@@ -3,38 +3,10 @@
 
 use super::*;
 use crate::options::Synchronous;
-use bytes::Bytes;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use syncline_device::{AlignedBuf, Completion, Device, DeviceError, MemoryDevice, Operation};
+use syncline_device::{MemoryDevice, Operation};
 use syncline_fs::Durability;
-
-/// A device whose flushes can be made to fail.
-struct Flaky {
-    below: Arc<MemoryDevice>,
-    fails: AtomicBool,
-}
-
-impl Device for Flaky {
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
-        self.below.read(offset, buf, done);
-    }
-    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
-        self.below.write(offset, bufs, done);
-    }
-    fn flush(&self, done: Completion<()>) {
-        if self.fails.load(Ordering::SeqCst) {
-            return done(Err(DeviceError::Abandoned { operation: Operation::Flush }));
-        }
-        self.below.flush(done);
-    }
-    fn discard(&self, offset: u64, len_bytes: u64, done: Completion<()>) {
-        self.below.discard(offset, len_bytes, done);
-    }
-}
+use syncline_sim::{Fault, FaultDevice};
 
 /// The durability that a mount option or a class demands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,12 +18,12 @@ enum Demand {
 
 struct Lab {
     bench: Bench,
-    device: Arc<Flaky>,
+    device: Arc<FaultDevice>,
 }
 
 impl Lab {
     fn of(demand: Demand) -> Self {
-        let device = Arc::new(Flaky { below: MemoryDevice::new(64 << 20), fails: AtomicBool::new(false) });
+        let device = FaultDevice::new(MemoryDevice::new(64 << 20));
         let synchronous = match demand {
             Demand::Sync => Synchronous::Everything,
             Demand::DirSync => Synchronous::Directories,
@@ -82,9 +54,9 @@ impl Lab {
     /// The request is refused because the device does not flush, and has counted nothing of the
     /// inode that now has this name: it goes with that.
     fn is_refused(&self, opcode: Opcode, node: u64, arguments: &[&[u8]], name: &str) {
-        self.device.fails.store(true, Ordering::SeqCst);
+        self.device.add(Fault::next(Operation::Flush, u64::MAX));
         let refused = self.bench.errno(opcode, node, arguments);
-        self.device.fails.store(false, Ordering::SeqCst);
+        self.device.mend();
         assert_eq!(refused, libc::EIO, "{opcode:?}");
         let (fs, path) = (self.bench.session.fs(), [name.as_bytes(), b"\0"].concat());
         let ino = self.bench.ask::<EntryOut>(Opcode::Lookup, ROOT_NODE, &[&path]).0.node;

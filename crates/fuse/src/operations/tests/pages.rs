@@ -3,15 +3,12 @@
 
 use super::*;
 use crate::abi::flags::{read as read_flags, setattr, write as write_flags};
-use bytes::Bytes;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
-use syncline_device::{
-    AlignedBuf, Completion, Device, DeviceError, MemoryDevice, Operation, Worker, WorkerOptions,
-};
+use syncline_device::{MemoryDevice, Operation, Worker, WorkerOptions};
+use syncline_sim::{Fault, FaultDevice};
 
 /// Far longer than any request here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -184,37 +181,10 @@ fn a_size_that_a_truncation_makes_waits_for_the_kernel_too() {
     assert!(!(1..1000).all(may_be_told_early), "another thread is told it at once");
 }
 
-/// A device whose flushes fail while that is wanted.
-struct Unsound {
-    below: Arc<MemoryDevice>,
-    fails: AtomicBool,
-}
-
-impl Device for Unsound {
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: AlignedBuf, done: Completion<AlignedBuf>) {
-        self.below.read(offset, buf, done);
-    }
-    fn write(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {
-        self.below.write(offset, bufs, done);
-    }
-    fn flush(&self, done: Completion<()>) {
-        match self.fails.load(Ordering::Relaxed) {
-            true => done(Err(DeviceError::Abandoned { operation: Operation::Flush })),
-            false => self.below.flush(done),
-        }
-    }
-    fn discard(&self, offset: u64, len: u64, done: Completion<()>) {
-        self.below.discard(offset, len, done);
-    }
-}
-
 /// The write is carried out, whatever became of its sync.
 #[test]
 fn pages_of_a_write_whose_sync_fails_are_dropped() {
-    let device = Arc::new(Unsound { below: MemoryDevice::new(64 << 20), fails: AtomicBool::new(false) });
+    let device = FaultDevice::new(MemoryDevice::new(64 << 20));
     let bench = Bench::over(TestFilesystem::on(device.clone(), true), MountOptions::new("test"));
     let ino = bench.create(ROOT_NODE, b"file", libc::O_RDWR).entry.node;
     assert_eq!(bench.write(ino, 0, &[1; 5000]).errno(), 0);
@@ -222,10 +192,10 @@ fn pages_of_a_write_whose_sync_fails_are_dropped() {
     assert_eq!(bench.errno(Opcode::Write, ino, &[direct.as_bytes(), b"x"]), 0);
     let mut kernel = quick_kernel(&bench);
     assert_eq!(bench.read(ino, 0, 4096).len(), 4096);
-    device.fails.store(true, Ordering::Relaxed);
+    device.add(Fault::next(Operation::Flush, u64::MAX));
     direct.flags |= libc::O_DSYNC as u32;
     assert_eq!(bench.errno(Opcode::Write, ino, &[direct.as_bytes(), b"y"]), libc::EIO);
-    device.fails.store(false, Ordering::Relaxed);
+    device.mend();
     bench.session.page_cache().end();
     let mut message = [0; OUT_HEADER_BYTES + size_of::<InvalidateInodeOut>()];
     kernel.read_exact(&mut message).expect("nothing is dropped");
