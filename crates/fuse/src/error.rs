@@ -98,8 +98,8 @@ pub enum MountError {
         /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// The image's block device can't be opened any more, just when the kernel was to have it.
-    #[error("{device} can no longer be opened: {source}; connect the device again (`lsblk` lists those that are there), and mount again", device = .device.display())]
+    /// The image's block device could not be opened again after the kernel had refused to mount it.
+    #[error("{device} could not be opened again: {source}; see whether `lsblk {device}` still shows it, and mount again", device = .device.display())]
     DeviceGone {
         /// The block device.
         device: PathBuf,

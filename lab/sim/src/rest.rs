@@ -58,7 +58,7 @@ pub trait Watched: Send + Sync {
     /// Checks that named data is on the device, unless it is in memory. To be called only at a
     /// moment of rest.
     fn contents(&self) -> Result<(), String>;
-    /// Checks that nothing waits for the background, after more time than dirty data may wait.
+    /// Checks that the background has no work left, after a rest longer than dirty data may wait.
     fn written_back(&self) -> Result<(), String>;
     /// The state that an hour of rest must not change.
     fn held(&self) -> Result<String, String>;

@@ -16,8 +16,8 @@ const ITEMS_EACH: usize = 8192;
 
 type Edits = BTreeMap<Key, Option<Bytes>>;
 
-/// Writes the space map, and the tree: all of it if `anew`, else its changed parts. Writes neither to the
-/// blocks in `used` nor to blocks that the image needs, and returns both.
+/// Writes the space map, and the tree: all of it if `anew`, else its changed parts. Avoids the blocks in
+/// `used` and those that the image needs, and returns the two sets together.
 pub(crate) async fn build(
     store: &Arc<Store>,
     salvaged: &Salvaged,

@@ -63,7 +63,7 @@ fn background() -> Arc<dyn Spawn> {
     Arc::new(Background::start(WorkerOptions::default()).unwrap())
 }
 
-/// Sleeps for ever.
+/// A spawner whose sleeps never end.
 struct Timeless(Arc<dyn Spawn>);
 
 impl Spawn for Timeless {
@@ -98,7 +98,7 @@ impl Mount {
         Self::made_with(background(), size_bytes, format_options, options)
     }
 
-    /// One in which nothing happens because time passes, such as the marker of an idle log.
+    /// A mount without timers: for example, an idle log gets no marker.
     fn timeless(options: Options) -> Self {
         Self::made_with(Arc::new(Timeless(background())), 64 << 20, FormatOptions::default(), options)
     }

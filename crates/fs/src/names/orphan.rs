@@ -49,10 +49,9 @@ struct Waiting {
 }
 
 impl OrphanQueue {
-    /// The number of orphans that wait for their removal, or for another try.
+    /// The number of orphans that wait for the removing task.
     pub(crate) fn len(&self) -> usize {
-        let waiting = self.waiting.lock();
-        waiting.inos.len() + waiting.refused.len() + waiting.failed.len()
+        self.waiting.lock().inos.len()
     }
 }
 

@@ -21,8 +21,8 @@ impl Filesystem {
         if held == counted { Ok(held) } else { Err(format!("{held} bytes are dirty, {counted} are counted")) }
     }
 
-    /// The numbers of removals and of access times that wait for the background although there is room for
-    /// them.
+    /// How many removals and access times the background has left undone, although there is room. Zeros if
+    /// there is none.
     #[doc(hidden)]
     pub fn postponed(&self) -> (usize, usize) {
         match self.store.writable().is_ok() && self.store.has_room_to_spare() {

@@ -54,7 +54,7 @@ impl Bench {
     fn request(&self, opcode: Opcode, node: u64, arguments: &[&[u8]]) -> Request {
         let arguments = arguments.concat();
         let len = (IN_HEADER_BYTES + arguments.len()) as u32;
-        // Of a thread that does not run any more.
+        // No thread has this number.
         let pid = i32::MAX as u32;
         let header = InHeader { len, opcode: opcode as u32, unique: 2, node, pid, ..InHeader::default() };
         Request::parse(&[header.as_bytes(), &arguments].concat()).unwrap()

@@ -27,13 +27,13 @@ use syncline_fs::types::Ino;
 const TAKING: Duration = Duration::from_millis(1);
 /// How long the kernel may need to run a thread on a busy machine.
 pub const TAKING_MAX: Duration = Duration::from_secs(1);
-/// The interval at which a wait looks whether the answer is known to be taken.
+/// How often a wait checks whether the answer is already known to be taken.
 const STEP: Duration = Duration::from_micros(100);
-/// How long an answer may be on its way to a thread that sleeps until an answer comes. That thread may also
-/// have taken this answer, and sleep until the answer to its next request comes.
+/// How long an answer may take to reach a thread that sleeps. (The thread may instead have taken it, and sleep
+/// in its next request.)
 const SLEEPING_MAX: Duration = Duration::from_millis(100);
-/// How long a thread must have run so that it has surely taken its answer. That takes a few microseconds, but
-/// another thread may preempt it in between.
+/// The CPU time after which a thread has certainly taken its answer. Taking it needs a few microseconds, but the
+/// thread may be preempted meanwhile.
 const RUN: Duration = Duration::from_micros(50);
 /// Where the kernel has a thread sleep that waits for an answer from FUSE.
 const WAITS_FOR_AN_ANSWER: &str = "request_wait_answer";
@@ -48,7 +48,8 @@ const THREADS: usize = 1024;
 #[derive(Default)]
 pub struct Growing {
     shards: [Mutex<HashMap<Ino, File>>; SHARDS],
-    /// The file that each thread made larger last. The thread has taken the answers about its files before.
+    /// The file that each thread enlarged last. It has taken the answers for all files that it enlarged
+    /// earlier.
     newest: [Mutex<HashMap<u32, Ino>>; SHARDS],
 }
 
@@ -96,7 +97,7 @@ pub struct Answered {
     pub before: u64,
     /// When it was answered; `None` if it is not, and may be a part of a call whose other part was.
     pub at: Option<Instant>,
-    /// It may be a part of the call that the request before it was a part of.
+    /// It may continue the call of the request before it.
     pub is_part: bool,
     /// The thread that sent it.
     pub thread: u32,
@@ -107,7 +108,7 @@ pub struct Answered {
 impl Answered {
     /// Waits until the kernel has run the thread since, or the thread is gone or sleeps elsewhere than
     /// where it waits for an answer: on a busy machine ours may still be on its way. Gives up after the
-    /// `longest` time, or once `is_open` says that nobody needs to know any more. `over` ends after a time.
+    /// `longest` time, or once `is_open` returns false. `over` ends after a time.
     pub async fn taken<F: Future<Output = ()>>(
         &self,
         longest: Duration,
@@ -187,7 +188,8 @@ impl File {
             && (last.thread, last.range.end) == (next.thread, next.range.start)
     }
 
-    /// True if nobody has to wait for it any more, or nothing would tell when to end a wait.
+    /// True if nobody has to wait for it any more, or its thread can't be seen, so that nothing could end a
+    /// wait early.
     fn is_over(&self, now: Instant) -> bool {
         let is_old = now.saturating_duration_since(self.answered) >= TAKING_MAX;
         self.open == 0 && (is_old || !self.last.is_cached || self.last.thread == 0)
@@ -396,7 +398,7 @@ mod tests {
         sleeping.join().unwrap();
         futures_lite::future::block_on(of(0).taken(TAKING_MAX, &processes, || true, over));
         assert_eq!(looks.get(), 0, "nobody sees it");
-        let long = Answered { wait: TAKING_MAX, ..of(own) };
+        let long = Answered { wait: Duration::MAX, ..of(own) };
         let is_open = || looks.get() < 3;
         futures_lite::future::block_on(long.taken(TAKING_MAX, &processes, is_open, over));
         assert_eq!(looks.get(), 3, "it is known to be taken");

@@ -54,10 +54,11 @@ impl Look<'_> {
             let attributes = fs.getattr(ino).await?;
             let size = match cache.growing.told(ino, thread) {
                 Told::Later(last) if last.at.is_some() && last.at == taken => attributes.size,
-                // A call that began after the question. Its thread had taken the answers to all earlier calls.
+                // This call began after the question, under the inode's lock, so the kernel has taken the
+                // answers to all earlier calls.
                 Told::Later(last) if taken.is_some() && !last.is_part => last.before.min(attributes.size),
                 Told::Later(last) if looks < 2 => {
-                    // A later answer to that thread, or its sync, says that it has taken this answer.
+                    // A later request or fsync of that thread proves that it has taken this answer.
                     let is_open =
                         || matches!(cache.growing.told(ino, thread), Told::Later(now) if now.at == last.at);
                     Box::pin(last.taken(TAKING_MAX, processes, is_open, over)).await;

@@ -72,8 +72,15 @@ fn write_by_uring(file: &File, blocks: &[(u64, AlignedBuf)], flags: i32) {
         // SAFETY: the caller keeps file and buffers until all writes have completed.
         unsafe { ring.submission().push(&write).unwrap() };
     }
-    ring.submit_and_wait(blocks.len()).unwrap();
-    let results: Vec<i32> = ring.completion().map(|completion| completion.result()).collect();
+    let mut results = Vec::new();
+    while results.len() < blocks.len() {
+        // A thread that is stopped for a moment gets EINTR.
+        match ring.submit_and_wait(1) {
+            Err(error) if error.raw_os_error() != Some(libc::EINTR) => panic!("{error}"),
+            _ => {}
+        }
+        results.extend(ring.completion().map(|completion| completion.result()));
+    }
     assert_eq!(results, vec![BLOCK as i32; blocks.len()]);
 }
 

@@ -419,8 +419,8 @@ impl Task {
         let data_only = self.rng.random_range(0..3) == 0;
         let (started, everything) = (self.history.now(), self.fs.store().last_change().0);
         let before = self.is_ordered(ino).await?;
-        let time = self.fs.getattr(ino).await?.atime;
-        let (seen, is_roomy) = (self.history.tick(), self.is_roomy());
+        let accessed = self.look_at_access(ino).await?;
+        let is_roomy = self.is_roomy();
         finds_room(self.fs.fsync(ino, data_only).await)?;
         // Another task may have changed the class meanwhile.
         if before || self.is_ordered(ino).await? {
@@ -430,17 +430,26 @@ impl Task {
         let position = self.world.log.position();
         self.history.promise(position, everything, data_only.then_some(ino));
         self.history.with_file(ino, |file| file.synced(position, started));
-        if !data_only && is_roomy && self.is_roomy() {
-            self.history.promise_access(Accessed { position, ino, seen, time });
+        if let Some(accessed) = accessed.filter(|_| !data_only && is_roomy && self.is_roomy()) {
+            self.history.note_access(Accessed { durable_at: Some(position), ..accessed });
         }
         Ok(())
     }
 
-    /// True if there is so much room that access times are logged: they take none from changes that free
-    /// some.
+    /// The access time of a file, in a life that has them.
+    async fn look_at_access(&self, ino: Ino) -> Result<Option<Accessed>, Failure> {
+        if !has_access_times(&self.world) {
+            return Ok(None);
+        }
+        let time = self.fs.getattr(ino).await?.atime;
+        Ok(Some(Accessed { durable_at: None, ino, seen: self.history.tick(), time }))
+    }
+
+    /// True if there is enough room for access times to be logged. Otherwise they wait, so that changes that
+    /// free room find some.
     fn is_roomy(&self) -> bool {
-        let statfs = self.fs.statfs();
-        statfs.available > statfs.blocks / 3
+        let store = self.fs.store();
+        store.available_blocks() > store.geometry().total_blocks / 3
     }
 
     /// True if a sync of all of them waits for no flush.
@@ -483,9 +492,8 @@ impl Task {
         let before = self.are_ordered(&inos).await?;
         let (answer, did) = tracked(&self.fs, async move { fs.sync_many(&many, 0).await }).await;
         answer?;
-        // The access times come first, each in a transaction of its own.
-        let apart = if has_access_times(&self.world) { inos.len() } else { 0 };
-        let op = did.committed.last().copied().filter(|_| did.committed.len() > apart);
+        // With access times, the last transaction may be that of one.
+        let op = did.committed.last().copied().filter(|_| !has_access_times(&self.world));
         let ordered = before || self.are_ordered(&inos).await?;
         let position = self.world.log.position();
         if !ordered {
@@ -522,7 +530,10 @@ impl Task {
         let size = self.history.with_file(ino, |file| file.size());
         let (offset, len) = self.random_range_of(size);
         let expected = self.history.with_file(ino, |file| file.read(offset, len));
+        let before = self.look_at_access(ino).await?;
         let found = self.fs.read(ino, offset, len).await?.concat();
+        let after = self.look_at_access(ino).await?;
+        [before, after].into_iter().flatten().for_each(|accessed| self.history.note_access(accessed));
         if found == expected {
             return Ok(());
         }

@@ -29,12 +29,12 @@ struct Promise {
     only: Option<Ino>,
 }
 
-/// An access time that an fsync made durable.
+/// An access time that an inode had.
 pub(super) struct Accessed {
-    /// It is durable from this position of the device log on.
-    pub position: usize,
+    /// The position of the device log from which on it is durable, if that was promised.
+    pub durable_at: Option<usize>,
     pub ino: Ino,
-    /// When the inode had it.
+    /// The history's time at which the inode had it.
     pub seen: u64,
     pub time: Timestamp,
 }
@@ -48,7 +48,7 @@ struct Grown {
     begun: BTreeMap<u64, u64>,
     files: BTreeMap<Ino, FileHistory>,
     promises: Vec<Promise>,
-    /// Access times that were acknowledged as durable.
+    /// Access times that were seen.
     accessed: Vec<Accessed>,
     /// Transactions of the store that come back all or none.
     together: Vec<RangeInclusive<u64>>,
@@ -261,18 +261,26 @@ impl FsHistory {
         self.grown.lock().promises.push(Promise { position, op, only });
     }
 
-    /// Records that an access time was acknowledged as durable.
-    pub(super) fn promise_access(&self, accessed: Accessed) {
+    /// Records an access time.
+    pub(super) fn note_access(&self, accessed: Accessed) {
         self.grown.lock().accessed.push(accessed);
     }
 
-    /// The access times of each file that were promised when the device log was at `position`, oldest first.
-    pub(super) fn accessed_at(&self, position: usize) -> BTreeMap<Ino, BTreeMap<u64, Timestamp>> {
-        let mut promised: BTreeMap<Ino, BTreeMap<u64, Timestamp>> = BTreeMap::new();
-        for it in self.grown.lock().accessed.iter().filter(|it| it.position <= position) {
-            promised.entry(it.ino).or_default().insert(it.seen, it.time);
+    /// The files whose access times were promised up to `position` of the device log, with the newest
+    /// promise and all older times that were seen.
+    pub(super) fn accessed_at(&self, position: usize) -> Vec<(Ino, Timestamp, Vec<Timestamp>)> {
+        let grown = self.grown.lock();
+        let mut newest: BTreeMap<Ino, &Accessed> = BTreeMap::new();
+        let is_promised = |it: &&Accessed| it.durable_at.is_some_and(|durable_at| durable_at <= position);
+        for it in grown.accessed.iter().filter(is_promised) {
+            let known = newest.entry(it.ino).or_insert(it);
+            *known = if it.seen > known.seen { it } else { *known };
         }
-        promised
+        let older = |than: &Accessed| {
+            let are_older = grown.accessed.iter().filter(|it| it.ino == than.ino && it.seen < than.seen);
+            are_older.map(|it| it.time).collect()
+        };
+        newest.into_values().map(|it| (it.ino, it.time, older(it))).collect()
     }
 
     /// Records that these transactions of the store are one of the library.

@@ -93,7 +93,8 @@ impl<D> fmt::Debug for Node<D> {
         let xattrs: Vec<_> =
             self.xattrs.iter().map(|(name, value)| format!("{} {:#x}", text(name), crc(value))).collect();
         write!(f, " {:o} links {} {xattrs:?} {:?}", self.permissions, self.nlink, self.compression)?;
-        write!(f, " {:?} mtime {:?} ctime {:?}", self.class, self.times.mtime, self.times.ctime)
+        write!(f, " {:?}", self.class)?;
+        if self.times == Times::default() { Ok(()) } else { write!(f, " {:?}", self.times) }
     }
 }
 
@@ -146,7 +147,7 @@ impl<D: Clone> Tree<D> {
         self.look_up(at).ok().flatten()
     }
 
-    /// The inode that a name leads to, or none; an error if there can be no such name.
+    /// The inode that a name leads to, or none; an error if `parent` is no directory.
     pub fn look_up(&self, at: &Place) -> Result<Option<Ino>, i32> {
         Ok(self.entries(at.parent)?.get(&at.name).copied())
     }
@@ -159,7 +160,7 @@ impl<D: Clone> Tree<D> {
         }
     }
 
-    /// Gives a new file or directory the properties that it has from its directory.
+    /// Gives a new file or directory what it inherits from its directory.
     pub fn inherit(&self, parent: Ino, node: &mut Node<D>) {
         if let Some(parent) = self.nodes.get(&parent)
             && !matches!(node.body, Body::Symlink(_))
@@ -176,7 +177,7 @@ impl<D: Clone> Tree<D> {
         Ok(())
     }
 
-    /// Fails if an inode can't get this name beside its others.
+    /// Fails if an inode can't get this additional name.
     pub fn may_link(&self, ino: Ino, at: &Place) -> Result<(), i32> {
         if self.nodes.get(&ino).ok_or(ENOENT)?.is_directory() {
             return Err(EPERM);

@@ -212,7 +212,10 @@ pub(super) fn difference(found: &State, expected: &State, all: bool) -> Option<S
         _ => true,
     };
     let ino = inos.filter(differs).min()?;
-    Some(format!("inode {ino} is {:?}, not {:?}", found.tree.nodes.get(ino), expected.tree.nodes.get(ino)))
+    let (found, expected) = (found.tree.nodes.get(ino), expected.tree.nodes.get(ino));
+    let bytes = |node: Option<&std::sync::Arc<Node<Vec<u8>>>>| Some(node?.data()?.len());
+    let what = format!("inode {ino} is {found:?}, not {expected:?}");
+    Some(format!("{what} (files of {:?} and {:?} bytes)", bytes(found), bytes(expected)))
 }
 
 fn same_but_for_data(one: &Node<Vec<u8>>, other: &Node<Vec<u8>>) -> bool {
