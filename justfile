@@ -11,6 +11,10 @@ ci:
 test:
     cargo test --workspace
 
+# All tests, while their processes are stopped again and again
+stalls:
+    cargo test --workspace --no-fail-fast --config 'target."cfg(unix)".runner="{{justfile_directory()}}/.ci/stalls"'
+
 # Formatting and lints
 lint:
     cargo fmt --all -- --check

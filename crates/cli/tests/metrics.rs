@@ -6,7 +6,7 @@ use crate::support::{LIMIT, Mount, Place, eventually, no_fuse, program, run, wai
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -344,7 +344,9 @@ fn a_client_takes_neither_memory_nor_threads_nor_time_from_the_others() {
         match last.read(&mut [0; 1024]) {
             Ok(1..) => {}
             Ok(0) => break,
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            // This process was stopped for a moment.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("{error}"),
         }
     }
