@@ -17,6 +17,7 @@ mod found;
 mod fs;
 pub mod lab;
 pub mod model;
+mod observe;
 mod paths;
 mod reduce;
 pub mod rest;

@@ -1,12 +1,12 @@
 //! Reads a recovered filesystem and compares it with its history.
 
 use super::history::FsHistory;
-use crate::model::{Body, Node, Tree};
-use crate::paths::compare_paths;
+use crate::model::{Node, Times, Tree};
+use crate::observe::observe;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
-use syncline_fs::{Filesystem, FsError};
+use syncline_fs::Filesystem;
+use syncline_fs::types::Ino;
 
 pub(super) type Contents = BTreeMap<Ino, Vec<u8>>;
 
@@ -54,75 +54,13 @@ pub(super) fn difference(found: &Tree, expected: &Tree) -> Option<String> {
     Some(format!("inode {wrong} is {:?}, not {:?}", found.nodes.get(wrong), expected.nodes.get(wrong)))
 }
 
-/// Reads everything reachable from the root.
+/// Reads everything reachable from the root: the tree, without times, and the contents of files.
 pub(super) async fn read_all(fs: &Arc<Filesystem>) -> Result<(Tree, Contents), String> {
-    let (mut tree, mut contents) = (Tree::empty(), Contents::new());
-    let mut waiting = vec![ROOT];
-    while let Some(ino) = waiting.pop() {
-        let node =
-            read_node(fs, ino, &mut contents).await.map_err(|error| format!("inode {ino}: {error}"))?;
-        if let Body::Directory(entries) = &node.body {
-            waiting.extend(entries.values().filter(|ino| !tree.nodes.contains_key(ino)));
-        }
-        tree.nodes.insert(ino, Arc::new(node));
+    let (mut tree, mut contents) = (Tree::default(), Contents::new());
+    for (ino, node) in observe(fs).await?.nodes {
+        let (node, data) = Arc::unwrap_or_clone(node).apart();
+        contents.extend(data.map(|data| (ino, data)));
+        tree.nodes.insert(ino, Arc::new(Node { times: Times::default(), ..node }));
     }
-    let directories = tree.nodes.iter().filter_map(|(ino, node)| match &node.body {
-        Body::Directory(entries) => Some((*ino, entries)),
-        _ => None,
-    });
-    compare_paths(fs, directories).await?;
     Ok((tree, contents))
-}
-
-async fn read_node(fs: &Arc<Filesystem>, ino: Ino, contents: &mut Contents) -> Result<Node, FsError> {
-    let attributes = fs.getattr(ino).await?;
-    let body = match attributes.file_type {
-        FileType::Directory => Body::Directory(read_directory(fs, ino).await?),
-        FileType::Symlink => Body::Symlink(fs.readlink(ino).await?.to_vec()),
-        _ => {
-            contents.insert(ino, read_file(fs, &attributes).await?);
-            // Otherwise only a file that grows would reveal it, and few do.
-            if !fs.ends_in_zeros(ino).await? {
-                return Err(FsError::Invalid("the last block of a file is not zeros behind the end"));
-            }
-            Body::File(())
-        }
-    };
-    let mut node = Node::new(body, attributes.permissions);
-    node.nlink = attributes.nlink;
-    node.compression = fs.file_flags(ino).await?.compression;
-    node.class = fs.durability(ino).await?.0;
-    let names = fs.listxattr(ino).await?;
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        node.xattrs.insert(name.to_vec(), fs.getxattr(ino, name).await?.to_vec());
-    }
-    Ok(node)
-}
-
-async fn read_directory(fs: &Arc<Filesystem>, ino: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, FsError> {
-    let mut entries = BTreeMap::new();
-    let mut cookie = 0;
-    loop {
-        let some = fs.readdir(ino, cookie, 7).await?;
-        let Some(last) = some.last() else { return Ok(entries) };
-        cookie = last.cookie;
-        entries.extend(
-            some.into_iter()
-                .filter(|entry| entry.name != b"." && entry.name != b"..")
-                .map(|entry| (entry.name, entry.ino)),
-        );
-    }
-}
-
-async fn read_file(fs: &Arc<Filesystem>, attributes: &Attributes) -> Result<Vec<u8>, FsError> {
-    let mut contents = Vec::new();
-    while (contents.len() as u64) < attributes.size {
-        let pieces = fs.read(attributes.ino, contents.len() as u64, 64 << 10).await?;
-        let before = contents.len();
-        pieces.iter().for_each(|piece| contents.extend_from_slice(piece));
-        if contents.len() == before {
-            return Err(FsError::Invalid("a read inside the file returned nothing"));
-        }
-    }
-    Ok(contents)
 }

@@ -72,6 +72,17 @@ impl<D> Node<D> {
         matches!(self.body, Body::File(_))
     }
 
+    /// The inode without the data of a file, and that data.
+    pub fn apart(self) -> (Node, Option<D>) {
+        let Self { permissions, xattrs, nlink, compression, class, times, .. } = self;
+        let (body, data) = match self.body {
+            Body::File(data) => (Body::File(()), Some(data)),
+            Body::Directory(entries) => (Body::Directory(entries), None),
+            Body::Symlink(target) => (Body::Symlink(target), None),
+        };
+        (Node { body, permissions, xattrs, nlink, compression, class, times }, data)
+    }
+
     /// Removes an extended attribute.
     pub fn remove_xattr(&mut self, name: &[u8]) -> Result<(), i32> {
         self.xattrs.remove(name).map(drop).ok_or(NO_ATTRIBUTE)

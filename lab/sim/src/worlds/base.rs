@@ -62,7 +62,7 @@ impl Base {
             let opened = Filesystem::open(store.clone(), spawn.clone(), options).await;
             let fs = opened.map_err(|error| error.to_string())?;
             let mut empty = State::empty();
-            super::observe::stamp(&fs, &mut empty).await?;
+            super::run::stamp(&fs, &mut empty).await?;
             let mut runner = Runner::new(fs.clone(), log, spawn, empty, TAGS);
             runner.all(&tree).await?;
             runner.compare_live().await?;

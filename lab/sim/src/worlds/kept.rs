@@ -3,10 +3,10 @@
 
 use super::accounts::Accounts;
 use super::judge::{Found, difference};
-use super::observe::observe;
 use super::run::Run;
 use super::state::State;
 use super::step::Path;
+use crate::observe::observe;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::{Device, Spawn};
@@ -45,7 +45,8 @@ pub(super) async fn read_all(
         let opened = Filesystem::open(store, spawn.clone(), options).await;
         let view =
             opened.map_err(|error| format!("the filesystem of snapshot {name} does not open: {error}"))?;
-        let state = observe(&view).await.map_err(|what| format!("snapshot {name}: {what}"))?;
+        let tree = observe(&view).await.map_err(|what| format!("snapshot {name}: {what}"))?;
+        let state = State::of(tree);
         let accounts = Accounts::read(&view, &state).await?;
         found.insert(Path::new(name), (state, accounts));
     }

@@ -18,7 +18,6 @@ mod feature;
 mod judge;
 mod kept;
 mod many;
-mod observe;
 mod recover;
 mod run;
 mod state;

@@ -4,8 +4,9 @@ use super::accounts::Accounts;
 use super::disk::Image;
 use super::judge::Found;
 use super::kept;
-use super::observe::observe;
 use super::run::options;
+use super::state::State;
+use crate::observe::observe;
 use crate::{Event, RecordingDevice, Simulation, unexplained};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ pub(super) fn recover(image: &Image, checked: bool, canary: Option<Canary>) -> R
         let fs = Filesystem::open(store, spawn.clone(), options)
             .await
             .map_err(|error| format!("the filesystem does not open: {error}"))?;
-        let state = observe(&fs).await?;
+        let state = State::of(observe(&fs).await?);
         if !fs.quotas().is_empty() {
             // An inode without a name counts until it is removed.
             spawn.sleep(REMOVALS).await;

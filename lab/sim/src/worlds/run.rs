@@ -8,11 +8,11 @@ use super::disk::Image;
 use super::feature::Feature;
 use super::judge::difference;
 use super::kept::Turn;
-use super::observe::{observe, stamp};
 use super::state::State;
 use super::step::{Path, Persist, Step, Workload};
 use crate::content::page;
 use crate::model::RenameKind;
+use crate::observe::{observe, times};
 use crate::{Event, Latency, RecordingDevice, SimDevice, Simulation, ThroughDevice};
 use futures_lite::future::yield_now;
 use std::ops::Range;
@@ -167,6 +167,19 @@ pub(super) fn run(
     let events = log.events();
     let Runner { states, ran, syncs, began, syncs_before, idles, turns, .. } = runner;
     Ok(Run { base: base.clone(), events, states, ran, syncs, began, syncs_before, idles, turns })
+}
+
+/// Copies the filesystem's current times into the model's inodes.
+pub(super) async fn stamp(fs: &Arc<Filesystem>, state: &mut State) -> Result<(), String> {
+    let inos: Vec<Ino> = state.tree.nodes.keys().copied().collect();
+    for ino in inos {
+        let attributes = fs.getattr(ino).await.map_err(|error| format!("inode {ino}: {error}"))?;
+        let times = times(&attributes);
+        if state.tree.nodes[&ino].times != times {
+            state.node_mut(ino).times = times;
+        }
+    }
+    Ok(())
 }
 
 pub(super) struct Runner {
@@ -439,7 +452,7 @@ impl Runner {
 
     /// Checks that before any crash the filesystem shows exactly the model's state.
     pub(super) async fn compare_live(&self) -> Result<(), String> {
-        let found = observe(&self.fs).await?;
+        let found = State::of(observe(&self.fs).await?);
         let differs = difference(&found, self.now(), true).map_or(Ok(()), Err);
         let accounts = Accounts::read(&self.fs, &found).await?;
         let right = differs.and_then(|()| accounts.check(self.now(), None, false));

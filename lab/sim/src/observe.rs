@@ -1,16 +1,20 @@
 //! Reads everything that a filesystem shows.
 
-use super::state::State;
-use crate::model::{Body, Node, Times, Tree};
+use crate::model::{Body, Entries, Node, Times, Tree};
 use crate::paths::compare_paths;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_fs::types::{Attributes, FileType, Ino, ROOT};
 use syncline_fs::{Filesystem, FsError};
 
+/// Bytes of a file and entries of a directory that one call reads: few, so that several calls are needed.
+const READ_BYTES: usize = 64 << 10;
+const READ_ENTRIES: usize = 7;
+/// No workload writes a larger file.
+const SIZE_MAX: u64 = 1 << 30;
+
 /// Reads everything reachable from the root. An error is a violation: after a legal crash
 /// everything is readable.
-pub(super) async fn observe(fs: &Arc<Filesystem>) -> Result<State, String> {
+pub(crate) async fn observe(fs: &Arc<Filesystem>) -> Result<Tree<Vec<u8>>, String> {
     let mut tree = Tree::default();
     let mut waiting = vec![ROOT];
     while let Some(ino) = waiting.pop() {
@@ -28,23 +32,11 @@ pub(super) async fn observe(fs: &Arc<Filesystem>) -> Result<State, String> {
         _ => None,
     });
     compare_paths(fs, directories).await?;
-    Ok(State::of(tree))
+    Ok(tree)
 }
 
-/// Copies the filesystem's current times into the model's inodes.
-pub(super) async fn stamp(fs: &Arc<Filesystem>, state: &mut State) -> Result<(), String> {
-    let inos: Vec<Ino> = state.tree.nodes.keys().copied().collect();
-    for ino in inos {
-        let attributes = fs.getattr(ino).await.map_err(|error| format!("inode {ino}: {error}"))?;
-        let times = times(&attributes);
-        if state.tree.nodes[&ino].times != times {
-            state.node_mut(ino).times = times;
-        }
-    }
-    Ok(())
-}
-
-fn times(attributes: &Attributes) -> Times {
+/// The times of an inode.
+pub(crate) fn times(attributes: &Attributes) -> Times {
     Times { mtime: attributes.mtime, ctime: attributes.ctime, fixed: (attributes.btime, attributes.atime) }
 }
 
@@ -67,25 +59,34 @@ async fn read_node(fs: &Arc<Filesystem>, ino: Ino) -> Result<Node<Vec<u8>>, FsEr
     Ok(node)
 }
 
-async fn read_directory(fs: &Arc<Filesystem>, ino: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, FsError> {
-    let mut entries = BTreeMap::new();
+async fn read_directory(fs: &Arc<Filesystem>, ino: Ino) -> Result<Entries, FsError> {
+    let mut entries = Entries::new();
     let mut cookie = 0;
     loop {
-        let some = fs.readdir(ino, cookie, 16).await?;
+        let some = fs.readdir(ino, cookie, READ_ENTRIES).await?;
         let Some(last) = some.last() else { return Ok(entries) };
         cookie = last.cookie;
-        for entry in some.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
-            entries.insert(entry.name, entry.ino);
-        }
+        let named = some.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..");
+        entries.extend(named.map(|entry| (entry.name, entry.ino)));
     }
 }
 
 async fn read_file(fs: &Arc<Filesystem>, attributes: &Attributes) -> Result<Vec<u8>, FsError> {
-    let len = usize::try_from(attributes.size).ok().filter(|len| *len <= 1 << 20);
-    let len = len.ok_or(FsError::Invalid("no file here is so large"))?;
+    if attributes.size > SIZE_MAX {
+        return Err(FsError::Invalid("no file here is so large"));
+    }
+    // Otherwise only a file that grows would reveal it, and few do.
     if !fs.ends_in_zeros(attributes.ino).await? {
         return Err(FsError::Invalid("the last block of a file is not zeros behind the end"));
     }
-    let contents = fs.read(attributes.ino, 0, len).await?.concat();
-    if contents.len() == len { Ok(contents) } else { Err(FsError::Invalid("a read ended before the file")) }
+    let mut contents = Vec::new();
+    while (contents.len() as u64) < attributes.size {
+        let pieces = fs.read(attributes.ino, contents.len() as u64, READ_BYTES).await?;
+        let before = contents.len();
+        pieces.iter().for_each(|piece| contents.extend_from_slice(piece));
+        if contents.len() == before {
+            return Err(FsError::Invalid("a read inside the file returned nothing"));
+        }
+    }
+    Ok(contents)
 }
