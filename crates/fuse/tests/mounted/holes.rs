@@ -112,7 +112,9 @@ fn fill(mount: &Path, origin: Origin, was_read: bool) {
     assert!(fs::read(mount.join("out/file")).unwrap() == whole, "{what}: an archive");
     assert_eq!((whole[MIB + 6], whole[MIB + PAGE + 10]), (b'z', b'z'));
     drop(mapping);
-    assert_eq!(blocks(mount), before + 16, "{what}: unmapped");
+    // Both blocks are dirty again. If they are on the device by now, they count twice until they are placed.
+    let units = blocks(mount);
+    assert!([before + 16, before + 32].contains(&units), "{what}: {units} after {before}");
     told("rm -r file copy archive out", mount);
 }
 
