@@ -455,7 +455,7 @@ impl From<MountError> for Failure {
             MountError::AlreadyMounted { .. } | MountError::Busy { .. } | MountError::DeviceTaken { .. } => {
                 Cause::InUse
             }
-            MountError::DeviceGone { .. } => Cause::Device,
+            MountError::DeviceLost { .. } => Cause::Device,
             MountError::NoFuseDevice
             | MountError::FuseDevice { .. }
             | MountError::FusermountMissing

@@ -100,7 +100,7 @@ pub enum MountError {
     },
     /// The image's block device could not be opened again after the kernel had refused to mount it.
     #[error("{device} could not be opened again: {source}; see whether `lsblk {device}` still shows it, and mount again", device = .device.display())]
-    DeviceGone {
+    DeviceLost {
         /// The block device.
         device: PathBuf,
         /// The operating system's error.
@@ -178,7 +178,7 @@ impl MountError {
     pub(crate) fn device(device: &Path, source: io::Error) -> Self {
         let (device, is_busy) = (device.to_owned(), source.raw_os_error() == Some(libc::EBUSY));
         let source = Arc::new(source);
-        if is_busy { Self::DeviceTaken { device, source } } else { Self::DeviceGone { device, source } }
+        if is_busy { Self::DeviceTaken { device, source } } else { Self::DeviceLost { device, source } }
     }
 
     pub(crate) fn mount_point(path: &Path, source: io::Error) -> Self {

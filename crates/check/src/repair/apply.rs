@@ -16,8 +16,8 @@ const ITEMS_EACH: usize = 8192;
 
 type Edits = BTreeMap<Key, Option<Bytes>>;
 
-/// Writes the space map, and the tree: all of it if `anew`, else its changed parts. Avoids the blocks in
-/// `used` and those that the image needs, and returns the two sets together.
+/// Writes the space map and the tree. `anew` asks for the whole tree, not just its changed parts. Writes to no
+/// block in `used`, and to no block that the image needs. Returns both sets of blocks as one.
 pub(crate) async fn build(
     store: &Arc<Store>,
     salvaged: &Salvaged,

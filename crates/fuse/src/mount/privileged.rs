@@ -210,6 +210,15 @@ mod tests {
     }
 
     #[test]
+    fn only_a_busy_device_is_blamed_on_another_program() {
+        let told = |errno| {
+            MountError::device(Path::new("/dev/sdz"), io::Error::from_raw_os_error(errno)).to_string()
+        };
+        assert!(told(libc::EBUSY).starts_with("another program took /dev/sdz"));
+        assert!(told(libc::ENXIO).starts_with("/dev/sdz could not be opened again"));
+    }
+
+    #[test]
     fn sessions_of_users_are_told_from_services() {
         assert!(is_in_session("0::/user.slice/user-0.slice/session-3.scope\n"));
         assert!(is_in_session(

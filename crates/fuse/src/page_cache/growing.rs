@@ -11,6 +11,8 @@
 //! - a write(2) through the cache may be several WRITEs, and the kernel takes the size after the last
 //!   one. While the next one may be a part of the same call, others wait too.
 //!
+//! A thread of a pid namespace that cannot be seen from here is not waited for.
+//!
 //! Nobody is told less than the size after a call that had returned when they asked.
 
 use super::PAGE_BYTES;
@@ -231,7 +233,7 @@ impl Growing {
         let before = newest.insert(thread, ino);
         drop(newest);
         if let Some(before) = before.filter(|before| *before != ino) {
-            self.is_taken(before, thread);
+            self.take(before, thread);
         }
     }
 
@@ -240,11 +242,12 @@ impl Growing {
     pub fn syncs(&self, thread: u32) {
         let newest = self.newest[thread as usize % SHARDS].lock().remove(&thread);
         if let Some(newest) = newest {
-            self.is_taken(newest, thread);
+            self.take(newest, thread);
         }
     }
 
-    fn is_taken(&self, ino: Ino, thread: u32) {
+    /// The kernel has taken the answer to this thread about this file, if that was the last one.
+    fn take(&self, ino: Ino, thread: u32) {
         let mut files = self.shard(ino).lock();
         if files.get(&ino).is_some_and(|file| file.open == 0 && file.last.thread == thread) {
             files.remove(&ino);

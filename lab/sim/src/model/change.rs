@@ -1,6 +1,6 @@
 //! The changes of names and attributes that the filesystem reported, applied to the model.
 
-use super::tree::{Body, Node, Place, RenameKind, Tree};
+use super::tree::{Node, Place, RenameKind, Tree};
 use syncline_fs::Durability;
 use syncline_fs::types::{Algorithm, Ino};
 
@@ -129,26 +129,5 @@ impl Tree {
     /// visible.
     fn alter(&mut self, ino: Ino, with: impl FnOnce(&mut Node) -> Result<(), i32>) -> Result<(), i32> {
         self.node_mut(ino).map_or(Ok(()), with)
-    }
-
-    /// All directories.
-    pub fn directories(&self) -> Vec<Ino> {
-        self.nodes.iter().filter(|(_, node)| node.is_directory()).map(|(ino, _)| *ino).collect()
-    }
-
-    /// All regular files.
-    pub fn files(&self) -> Vec<Ino> {
-        self.nodes.iter().filter(|(_, node)| node.is_file()).map(|(ino, _)| *ino).collect()
-    }
-
-    /// All names.
-    pub fn places(&self) -> Vec<Place> {
-        let mut places = Vec::new();
-        for (&parent, node) in &self.nodes {
-            if let Body::Directory(entries) = &node.body {
-                places.extend(entries.keys().map(|name| Place { parent, name: name.clone() }));
-            }
-        }
-        places
     }
 }

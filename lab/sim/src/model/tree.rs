@@ -1,14 +1,12 @@
 //! A filesystem tree in memory: names and attributes. Its calls fail as in POSIX, with the errno.
 
-use super::errno::{EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
+use libc::{EEXIST, EINVAL, EISDIR, ENODATA, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use syncline_format::crc;
 use syncline_fs::Durability;
 use syncline_fs::types::{Algorithm, Ino, ROOT, Timestamp};
-
-const NO_ATTRIBUTE: i32 = 61;
 
 /// The entries of a directory.
 pub type Entries = BTreeMap<Vec<u8>, Ino>;
@@ -85,7 +83,7 @@ impl<D> Node<D> {
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&mut self, name: &[u8]) -> Result<(), i32> {
-        self.xattrs.remove(name).map(drop).ok_or(NO_ATTRIBUTE)
+        self.xattrs.remove(name).map(drop).ok_or(ENODATA)
     }
 }
 
@@ -169,6 +167,27 @@ impl<D: Clone> Tree<D> {
             Body::Directory(entries) => Ok(entries),
             _ => Err(ENOTDIR),
         }
+    }
+
+    /// All directories.
+    pub fn directories(&self) -> Vec<Ino> {
+        self.nodes.iter().filter(|(_, node)| node.is_directory()).map(|(ino, _)| *ino).collect()
+    }
+
+    /// All regular files.
+    pub fn files(&self) -> Vec<Ino> {
+        self.nodes.iter().filter(|(_, node)| node.is_file()).map(|(ino, _)| *ino).collect()
+    }
+
+    /// All names.
+    pub fn places(&self) -> Vec<Place> {
+        let mut places = Vec::new();
+        for (&parent, node) in &self.nodes {
+            if let Body::Directory(entries) = &node.body {
+                places.extend(entries.keys().map(|name| Place { parent, name: name.clone() }));
+            }
+        }
+        places
     }
 
     /// Gives a new file or directory what it inherits from its directory.
@@ -265,7 +284,8 @@ impl<D: Clone> Tree<D> {
         Ok(())
     }
 
-    fn require_absent(&self, at: &Place) -> Result<(), i32> {
+    /// Fails if a name exists, or can't exist.
+    pub fn require_absent(&self, at: &Place) -> Result<(), i32> {
         if self.look_up(at)?.is_some() { Err(EEXIST) } else { Ok(()) }
     }
 

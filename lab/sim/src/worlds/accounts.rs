@@ -1,8 +1,9 @@
 //! The quotas of a filesystem, compared with a recount, and whether a tree has room for a call.
 
 use super::feature::Feature;
-use super::state::{EDQUOT, State};
+use super::state::State;
 use super::step::{Path, Step};
+use libc::EDQUOT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use syncline_device::BLOCK_BYTES;

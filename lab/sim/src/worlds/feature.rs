@@ -5,14 +5,11 @@
 use super::state::State;
 use super::step::{Path, number, path};
 use crate::model::Body;
-use crate::model::errno::{EEXIST, ENOENT, ENOTDIR};
+use libc::{EBUSY, EEXIST, ENOENT, ENOTDIR, EOPNOTSUPP};
 use std::fmt;
 use std::sync::Arc;
 use syncline_fs::types::{Algorithm, Ino, XattrMode};
 use syncline_fs::{Durability, Filesystem, FsError, QuotaLimits};
-
-const EBUSY: i32 = 16;
-const EOPNOTSUPP: i32 = 95;
 
 /// Name of the xattr with the access control list.
 pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";

@@ -5,16 +5,13 @@ use super::feature::follow_mode;
 use super::step::{Path, Step};
 use crate::block_of;
 use crate::content::shrinking_block_of;
-use crate::model::errno::{EEXIST, EINVAL, EISDIR, ENOENT};
 use crate::model::{Body, Node, Place, RenameKind, Tree};
+use libc::{EDQUOT, EINVAL, EISDIR, ENOENT, EXDEV};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::BLOCK_BYTES;
 use syncline_fs::types::{Ino, ROOT};
 use syncline_fs::{Allocation, QuotaLimits};
-
-const EXDEV: i32 = 18;
-pub(super) const EDQUOT: i32 = 122;
 
 /// All inodes with their contents, and what the filesystem has beside them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -58,7 +55,7 @@ impl State {
 
     /// A tree without quotas and snapshots.
     pub(super) fn of(tree: Tree<Vec<u8>>) -> Self {
-        Self { tree, quotas: BTreeMap::new(), members: BTreeMap::new(), snapshots: BTreeMap::new() }
+        Self { tree, ..Self::default() }
     }
 
     /// The inode that a path leads to.
@@ -146,9 +143,7 @@ impl State {
 
     fn create(&mut self, at: &Path, ino: Ino, mut node: Node<Vec<u8>>) -> Result<(), i32> {
         let at = self.place(at)?;
-        if self.tree.look_up(&at)?.is_some() {
-            return Err(EEXIST);
-        }
+        self.tree.require_absent(&at)?;
         self.require_inode(at.parent)?;
         self.tree.inherit(at.parent, &mut node);
         self.tree.create(&at, ino, node)?;
@@ -247,9 +242,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::errno::{ENOTDIR, ENOTEMPTY, EPERM};
-
-    const ENODATA: i32 = 61;
+    use libc::{EEXIST, ENODATA, ENOTDIR, ENOTEMPTY, EPERM};
 
     fn done(state: &mut State, step: &str, ino: Ino) -> Result<(), i32> {
         let workload: super::super::step::Workload = format!("{step}; -").parse().unwrap();
