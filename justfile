@@ -15,9 +15,10 @@ test:
 stalls:
     cargo test --workspace --no-fail-fast --config 'target."cfg(unix)".runner="{{justfile_directory()}}/.ci/stalls"'
 
-# Formatting and lints
+# Formatting, lints and lock files
 lint:
     cargo fmt --all -- --check
+    for each in . lab/schedules lab/fuzz-targets python; do cargo metadata --locked --format-version 1 --manifest-path $each/Cargo.toml >/dev/null || exit 1; done
     cargo clippy --workspace --all-targets -- -D warnings
 
 # Writes crates/syncline/api.txt anew, which CI compares with the crate's public interface (`.ci/api install` gets the tools)

@@ -56,8 +56,8 @@ impl Change<'_> {
             ("rename", More::Path(to)) => _ = transaction.rename(path, to.of(image)?),
             ("symlink", More::Path(target)) => _ = transaction.symlink(target.of_any(), path),
             ("removexattr", More::Path(name)) => _ = transaction.remove_xattr(path, name.of_any()),
-            ("remove", More::Nothing(_)) => _ = transaction.remove_file(path),
-            ("rmdir", More::Nothing(_)) => _ = transaction.remove_dir(path),
+            ("remove", More::Nothing(None)) => _ = transaction.remove_file(path),
+            ("rmdir", More::Nothing(None)) => _ = transaction.remove_dir(path),
             (what, _) => return Err(PyValueError::new_err(format!("no change of a transaction: {what:?}"))),
         }
         Ok(())
