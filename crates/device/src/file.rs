@@ -15,7 +15,7 @@ mod ways;
 
 use crate::device::{check_range, check_write};
 use crate::request::{OpenFile, Request};
-use crate::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation, reactor};
+use crate::{AlignedBuf, Claim, Completion, Device, DeviceError, Operation, reactor, ring};
 use bytes::Bytes;
 pub use holder::Holder;
 pub(crate) use loops::is_for_a_mount;
@@ -254,7 +254,8 @@ impl Device for FileDevice {
     }
 
     fn writes_through(&self) -> bool {
-        self.file.flushes_with_write
+        // Outside a ring the kernel flushes a second time after such a write.
+        self.file.flushes_with_write && self.options.io_uring == Use::Auto && ring::is_available()
     }
 
     fn write_through(&self, offset: u64, bufs: Vec<Bytes>, done: Completion<()>) {

@@ -6,9 +6,9 @@ use crate::aside::Aside;
 use crate::descriptors::Descriptors;
 use crate::mailbox::Mailbox;
 use crate::request::{Finished, Request, shielded};
-use crate::ring::{self, Event, RawDone, Ring};
+use crate::ring::{self, Event, Issuer, RawDone, Ring};
 use crate::worker::{Current, Worker, WorkerOptions};
-use crate::{oneshot, pool};
+use crate::{caller, oneshot, pool};
 use io_uring::squeue;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
@@ -52,7 +52,7 @@ enum Answers {
 impl Reactor {
     pub(crate) fn new(use_ring: bool) -> io::Result<Self> {
         let mailbox = Mailbox::new()?;
-        let ring = if use_ring && ring::is_available() { Ring::new(true).map(Some) } else { Ok(None) };
+        let ring = if use_ring && ring::is_available() { Ring::new(Issuer::One).map(Some) } else { Ok(None) };
         let backend = match ring {
             Ok(Some(mut ring)) => {
                 ring.watch_event(mailbox.event_fd());
@@ -270,8 +270,8 @@ impl Reactor {
     }
 }
 
-/// Starts a device operation: on this thread's worker if it has one, otherwise on the shared ring
-/// or the pool.
+/// Starts a device operation: on this thread's worker, if it has one, or by the thread itself, if it
+/// drives a future; otherwise elsewhere.
 pub(crate) fn start(request: Request, ring_allowed: bool) {
     if request.is_empty() {
         return request.finish(Ok(())).deliver();
@@ -285,6 +285,15 @@ pub(crate) fn start(request: Request, ring_allowed: bool) {
     }) else {
         return;
     };
+    let queued =
+        if request.needs_blocking_thread() { Some(request) } else { caller::queue(request, ring_allowed) };
+    if let Some(request) = queued {
+        start_elsewhere(request, ring_allowed);
+    }
+}
+
+/// Starts a device operation on the shared ring or the pool.
+pub(crate) fn start_elsewhere(request: Request, ring_allowed: bool) {
     let request = match shared().filter(|_| ring_allowed && !request.needs_blocking_thread()) {
         Some(mailbox) => match mailbox.post_request(request) {
             Ok(()) => return,
@@ -305,12 +314,11 @@ pub(crate) fn thread_ahead() {
     });
 }
 
-/// Submits what this thread's worker has queued, if it has a ring.
+/// Submits what this thread has queued.
 pub(crate) fn submit() {
-    Current::with(|current| {
-        if let Some(current) = current {
-            current.reactor.submit();
-        }
+    Current::with(|current| match current {
+        Some(current) => current.reactor.submit(),
+        None => caller::submit(),
     });
 }
 

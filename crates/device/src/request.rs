@@ -144,7 +144,7 @@ impl Request {
     }
 
     fn write_flags(&self) -> libc::c_int {
-        if matches!(self.work, Work::Write { through: true, .. }) { libc::RWF_DSYNC } else { 0 }
+        if self.is_through() { libc::RWF_DSYNC } else { 0 }
     }
 
     pub(crate) fn flush(file: Arc<OpenFile>, done: Completion<()>) -> Self {
@@ -158,6 +158,21 @@ impl Request {
     /// True if there is nothing for the kernel to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.len_bytes == 0 && !matches!(self.work, Work::Flush { .. })
+    }
+
+    /// True if it is a flush.
+    pub(crate) fn is_flush(&self) -> bool {
+        matches!(self.work, Work::Flush { .. })
+    }
+
+    /// True if it is a write that no flush follows.
+    pub(crate) fn is_plain_write(&self) -> bool {
+        matches!(self.work, Work::Write { through: false, .. })
+    }
+
+    /// True if it is a write that a flush follows.
+    pub(crate) fn is_through(&self) -> bool {
+        matches!(self.work, Work::Write { through: true, .. })
     }
 
     /// Discards have no ring opcode (not on every kernel we support) and may take long.

@@ -36,6 +36,15 @@ struct Place {
     waiting: Option<Waiting>,
 }
 
+/// The threads that submit to a ring.
+#[derive(Clone, Copy)]
+pub(crate) enum Issuer {
+    /// The one that created it.
+    One,
+    /// One after the other.
+    Several,
+}
+
 /// The action that a completed entry requires of the reactor.
 pub(crate) enum Event {
     /// A device operation ended.
@@ -68,7 +77,7 @@ pub(crate) struct Ring {
 /// True if this kernel and sandbox let us have a ring with the features we need.
 pub(crate) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| match Ring::new(false) {
+    *AVAILABLE.get_or_init(|| match Ring::new(Issuer::Several) {
         Ok(_) => true,
         Err(error) => {
             tracing::debug!(%error, "no io_uring: device I/O goes through threads");
@@ -78,13 +87,12 @@ pub(crate) fn is_available() -> bool {
 }
 
 impl Ring {
-    /// A ring for this thread alone. `single_issuer` promises the kernel that no other thread will
-    /// submit.
-    pub(crate) fn new(single_issuer: bool) -> io::Result<Self> {
-        let mut ring = if single_issuer { Self::build(true) } else { Self::build(false) };
-        if single_issuer && ring.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)) {
-            // A kernel before 6.1 does not know this promise.
-            ring = Self::build(false);
+    /// A ring for one thread at a time.
+    pub(crate) fn new(issuer: Issuer) -> io::Result<Self> {
+        let mut ring = Self::build(Some(issuer));
+        if ring.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)) {
+            // A kernel before 6.1 (5.19 for several) does not know these promises.
+            ring = Self::build(None);
         }
         let ring = ring?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
@@ -97,13 +105,15 @@ impl Ring {
         Ok(Self { ring, places, free, backlog, requests: 0, others: 0 })
     }
 
-    fn build(single_issuer: bool) -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
+    fn build(issuer: Option<Issuer>) -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(COMPLETIONS).setup_clamp().dontfork();
-        if single_issuer {
-            // Completions are processed when we ask for them, rather than by interrupting the
-            // running code.
-            builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        // Completions are processed when we ask for them, rather than by interrupting the running
+        // code.
+        match issuer {
+            Some(Issuer::One) => _ = builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag(),
+            Some(Issuer::Several) => _ = builder.setup_coop_taskrun().setup_taskrun_flag(),
+            None => {}
         }
         builder.build(ENTRIES)
     }
@@ -202,20 +212,21 @@ impl Ring {
         self.refill();
         // Do not wait if there are completions already.
         let wait = wait.filter(|_| self.ring.completion().is_empty() && self.backlog.is_empty());
-        let result = match wait {
+        look_again(match wait {
             None => self.ring.submit(),
             Some(None) => self.ring.submit_and_wait(1),
             Some(Some(time)) => {
                 let time = types::Timespec::from(time);
                 self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
             }
-        };
-        match result.map_err(|error| (error.raw_os_error(), error)) {
-            // Timed out, interrupted, or too many completions pending: all of them mean "look
-            // again".
-            Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => Ok(()),
-            Err((_, error)) => Err(error),
-        }
+        })
+    }
+
+    /// Submits what is queued, and waits for so many completions, or fewer if the submission queue had
+    /// no room for all.
+    pub(crate) fn wait_for(&mut self, completions: usize) -> io::Result<()> {
+        self.refill();
+        look_again(self.ring.submit_and_wait(if self.backlog.is_empty() { completions } else { 1 }))
     }
 
     /// Collects the completed entries.
@@ -261,6 +272,22 @@ impl Ring {
     /// Leaks the memory that the kernel may still use: for entries that could not be cancelled.
     pub(crate) fn abandon(&mut self) {
         self.places.drain(..).for_each(std::mem::forget);
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.requests > 0 {
+            self.abandon();
+        }
+    }
+}
+
+/// Takes what means "look again" for success: timed out, interrupted, or too many completions pending.
+fn look_again(entered: io::Result<usize>) -> io::Result<()> {
+    match entered.map_err(|error| (error.raw_os_error(), error)) {
+        Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => Ok(()),
+        Err((_, error)) => Err(error),
     }
 }
 

@@ -1,15 +1,6 @@
-//! Threads: on which CPUs they run, and how threads that are not workers wait.
+//! On which CPUs threads run.
 
-use crate::worker::Worker;
-use std::future::Future;
 use std::io;
-
-/// Waits for `future` on this thread, which must not be a worker's: there it would wait for
-/// completions that only the worker can see.
-pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    assert!(Worker::try_current().is_none(), "a task of a worker must await, not block");
-    syncline_sync::block_on(future)
-}
 
 /// Binds this thread to one CPU.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {

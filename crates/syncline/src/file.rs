@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, block_on};
+use syncline_device::{AlignedBuf, drive};
 use syncline_fs::Receipt;
 use syncline_fs::types::Ino;
 
@@ -92,12 +92,12 @@ impl File {
     /// Returns once the file's contents and attributes, and every earlier change of names or
     /// attributes by any caller, would survive a crash.
     pub fn sync_all(&self) -> Result<()> {
-        Ok(block_on(self.shared.engine.fsync(self.ino(), false))?)
+        Ok(drive(self.shared.engine.fsync(self.ino(), false))?)
     }
 
     /// Returns once the file's contents would survive a crash.
     pub fn sync_data(&self) -> Result<()> {
-        Ok(block_on(self.shared.engine.fsync(self.ino(), true))?)
+        Ok(drive(self.shared.engine.fsync(self.ino(), true))?)
     }
 
     /// The receipt of the newest sync of this file, while it is kept.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
+use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on, drive};
 use syncline_fs::types::{Caller, Ino, Statfs, Timestamp};
 use syncline_fs::{Clock, FsCounters, FsError, Receipt, SystemClock};
 use syncline_image::{How, Image};
@@ -195,7 +195,7 @@ impl Filesystem {
     /// ```
     pub fn sync_many(&self, files: &[&File]) -> Result<()> {
         let inodes = self.inodes(files)?;
-        Ok(block_on(self.shared.engine.sync_many(&inodes, self.shared.caller.uid))?)
+        Ok(drive(self.shared.engine.sync_many(&inodes, self.shared.caller.uid))?)
     }
 
     /// Orders writes without making them durable. If anything that was written, created or changed
@@ -203,7 +203,7 @@ impl Filesystem {
     /// everything that was written to these files before the call. Waits for no flush.
     pub fn barrier(&self, files: &[&File]) -> Result<()> {
         let inodes = self.inodes(files)?;
-        Ok(block_on(self.shared.engine.barrier(&inodes))?)
+        Ok(drive(self.shared.engine.barrier(&inodes))?)
     }
 
     /// The files' inodes; EXDEV if a file belongs to another filesystem.
@@ -298,7 +298,7 @@ impl Shared {
     /// Runs a call: it comes wholly before or wholly after each transaction that is committed. One
     /// call makes no other one.
     pub(crate) fn call<T>(&self, work: impl Future<Output = T>) -> T {
-        block_on(async {
+        drive(async {
             let _beside = self.engine.beside_transactions().await;
             work.await
         })

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::file::File;
-use syncline_device::block_on;
+use syncline_device::drive;
 use syncline_fs::Usage;
 
 impl File {
@@ -30,7 +30,7 @@ impl File {
                 bytes => copied += bytes,
             }
         }
-        block_on(to.shared().settle(destination))?;
+        drive(to.shared().settle(destination))?;
         Ok(copied)
     }
 

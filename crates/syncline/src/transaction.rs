@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use syncline_device::block_on;
+use syncline_device::drive;
 use syncline_fs::types::XattrMode;
 use syncline_fs::{Action, FsError, NotCommitted, STEPS_MAX, Step, TRANSACTION_BYTES_MAX};
 
@@ -243,7 +243,7 @@ impl Transaction {
         if self.bytes > TRANSACTION_BYTES_MAX {
             return Err(FsError::TransactionTooLarge.into());
         }
-        let committed = block_on(self.shared.engine.transact(self.shared.caller, &self.steps));
+        let committed = drive(self.shared.engine.transact(self.shared.caller, &self.steps));
         committed.map_err(|error| match error {
             NotCommitted::Refused { step, error } => self.named(step, error),
             NotCommitted::Unchanged(error) => error.into(),

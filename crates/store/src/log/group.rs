@@ -11,6 +11,7 @@
 use super::inflight::Write;
 use super::seal::Sealed;
 use super::tickets::Tickets;
+use super::turns::{Turn, Turns};
 use crate::trace::{BatchesTrace, Cover, Drive, DurableMark, SyncTrace};
 use crate::{Ablation, Canary, OpSeq, Store, StoreError};
 use futures_lite::future::{or, poll_once};
@@ -38,7 +39,7 @@ struct Group {
     members: AtomicU64,
     /// Notified when a caller joins.
     joined: Event,
-    ended: Event,
+    waiting: Turns,
     /// `None` if its driver gave up before it had ended.
     result: OnceLock<Option<Ended>>,
 }
@@ -91,7 +92,7 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut stage = self.0.stage.lock();
         stage.busy = false;
-        stage.gathering.ended.notify(1);
+        stage.gathering.waiting.call_one();
     }
 }
 
@@ -185,8 +186,8 @@ impl Store {
     /// Waits for the group to end; returns whether the caller drove it, and how it ended. `None` if its
     /// driver gave up: another group takes what it has begun to the device.
     async fn wait_for(&self, group: &Arc<Group>) -> Option<(bool, Ended)> {
-        // Most who come find nobody at work, and drive at once: they have nothing to listen for.
-        let mut listener = None;
+        // Most who come find nobody at work, and drive at once: they have nothing to wait for.
+        let mut turn: Option<Turn<'_>> = None;
         loop {
             if let Some(ended) = group.result.get() {
                 return ended.clone().map(|ended| (false, ended));
@@ -194,9 +195,9 @@ impl Store {
             if let Some(lead) = self.log.group.try_lead(group) {
                 return Some((true, self.drive(group, lead).await));
             }
-            match listener.take() {
-                Some(ended) => ended.await,
-                None => listener = Some(group.ended.listen()),
+            match turn.take() {
+                Some(turn) => turn.await,
+                None => turn = Some(group.waiting.wait()),
             }
         }
     }
@@ -274,16 +275,19 @@ impl Store {
         }
     }
 
-    /// Lets a moment pass, on the caller's own worker if it has one, since a timer of another
-    /// thread would wake it late. Elsewhere (a simulation has no real time to measure) the moment
-    /// has a fixed length.
+    /// Lets a moment pass, by a timer of this thread: one of another thread would wake it late. (A
+    /// simulation has only the other kind, and no real time to measure.) Callers of a worker come back
+    /// through the kernel, after a part of the time that a batch takes. Threads of this process are
+    /// sooner back.
     async fn pause(&self) {
-        let batch = Duration::from_nanos(self.log.group.batch_ns.load(Ordering::Relaxed));
-        let (part, least) = if self.syncs_about() < MANY { (4, GATHER_MIN) } else { (2, GATHER_MANY_MIN) };
-        let moment = (batch / part).clamp(least, GATHER_MAX);
-        let own = Worker::try_current().map(|worker| worker.sleep(moment));
-        match own {
-            Some(sleep) => sleep.await,
+        if let Some(worker) = Worker::try_current() {
+            let batch = Duration::from_nanos(self.log.group.batch_ns.load(Ordering::Relaxed));
+            let (part, least) =
+                if self.syncs_about() < MANY { (4, GATHER_MIN) } else { (2, GATHER_MANY_MIN) };
+            return worker.sleep((batch / part).clamp(least, GATHER_MAX)).await;
+        }
+        match syncline_device::moment(GATHER_MIN) {
+            Some(passed) => passed.await,
             None => self.spawn.sleep(GATHER_MIN).await,
         }
     }
@@ -454,6 +458,6 @@ impl Drop for EndOnDrop<'_> {
             self.commit.close(self.group);
             let _ = self.group.result.set(None);
         }
-        self.group.ended.notify(usize::MAX);
+        self.group.waiting.call_all();
     }
 }

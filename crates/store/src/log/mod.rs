@@ -13,6 +13,7 @@ mod seal;
 mod shown;
 mod tickets;
 mod transaction;
+mod turns;
 
 pub use inflight::DataWrite;
 pub use transaction::{OpSeq, Transaction};

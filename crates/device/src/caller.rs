@@ -1,0 +1,334 @@
+//! Threads that are not workers, and wait for a future.
+//!
+//! In [`block_on`] the I/O that the future starts goes to a thread with a ring. A hand-over to another
+//! thread and back costs more than many a write, so in [`drive`] the thread carries it out by itself:
+//! what the future starts is queued until the future has to wait. A single operation is one system
+//! call then. Several go to the kernel together, in a ring that the thread borrows. What nobody here
+//! waits for, because the future has ended or goes on without it, goes to the thread with the ring.
+//!
+//! While the thread is in the kernel, its future is not polled. To the future that is a slow device.
+
+#[cfg(test)]
+mod tests;
+
+use crate::reactor;
+use crate::request::Request;
+use crate::ring::{Event, Issuer, Ring};
+use crate::worker::Worker;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// Of so few operations in flight, all are waited for: one sleep instead of one for each.
+const FEW: usize = 8;
+/// With so many threads that drive futures, one thread submits the writes of all of them: that
+/// costs fewer context switches than a system call of each.
+const MANY_CALLERS: usize = 24;
+/// The most rings; a thread that gets none hands its operations over.
+const RINGS_MAX: usize = 16;
+
+thread_local! {
+    /// The innermost future that this thread waits for.
+    static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
+    /// Kept to reuse its memory.
+    static ALARM: Arc<Alarm> = Alarm::new();
+}
+
+/// Threads that drive futures.
+static CALLERS: AtomicUsize = AtomicUsize::new(0);
+
+/// The work of a thread for the future that it waits for.
+#[derive(Default)]
+struct Caller {
+    queued: SmallVec<[Queued; 2]>,
+    /// Borrowed when several operations are queued at once.
+    ring: Option<Ring>,
+    /// When to wake the future, by the number of the [`Moment`] that asked.
+    moments: Vec<(u64, Instant, Waker)>,
+}
+
+/// An operation that has yet to be carried out.
+struct Queued {
+    request: Request,
+    ring_allowed: bool,
+}
+
+/// Waits for `future` on this thread, which must not be a worker's: there it would wait for
+/// completions that only the worker can see.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    wait(future, None)
+}
+
+/// Waits for `future` like [`block_on`], and carries out its I/O on this thread. The future must not
+/// block the thread in another way after it has started I/O.
+pub fn drive<T>(future: impl Future<Output = T>) -> T {
+    wait(future, Some(Caller::default()))
+}
+
+fn wait<T>(future: impl Future<Output = T>, caller: Option<Caller>) -> T {
+    assert!(Worker::try_current().is_none(), "a task of a worker must await, not block");
+    let entered = Entered::new(caller);
+    let rang = &entered.alarm.rang;
+    let waker = Waker::from(entered.alarm.clone());
+    let mut future = pin!(future);
+    loop {
+        rang.swap(false, Ordering::AcqRel);
+        if let Poll::Ready(outcome) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return outcome;
+        }
+        if rang.load(Ordering::Acquire) {
+            // The future goes on, perhaps for long.
+            submit();
+        }
+        while !rang.load(Ordering::Acquire) {
+            if !carry_out() {
+                sleep();
+            }
+        }
+    }
+}
+
+/// Registers the caller with its thread until it is dropped.
+struct Entered {
+    alarm: Arc<Alarm>,
+    /// The caller around this one: its future is being polled further up the stack.
+    outer: Option<Caller>,
+}
+
+impl Entered {
+    fn new(caller: Option<Caller>) -> Self {
+        // A thread that ends has none of the two: its operations go to the thread with the ring.
+        let alarm = ALARM.try_with(Arc::clone).unwrap_or_else(|_| Alarm::new());
+        let drives = caller.is_some();
+        let outer = CALLER.try_with(|current| {
+            CALLERS.fetch_add(usize::from(drives), Ordering::Relaxed);
+            current.replace(caller)
+        });
+        let outer = outer.ok().flatten();
+        let mut entered = Self { alarm, outer };
+        if let Some(outer) = &mut entered.outer {
+            // The inner future may wait for them.
+            hand_over(std::mem::take(&mut outer.queued));
+            outer.ring.take().into_iter().for_each(give_back);
+        }
+        entered
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let caller = CALLER.try_with(|caller| caller.replace(self.outer.take())).ok().flatten();
+        if let Some(mut caller) = caller {
+            CALLERS.fetch_sub(1, Ordering::Relaxed);
+            hand_over(std::mem::take(&mut caller.queued));
+            caller.ring.into_iter().for_each(give_back);
+        }
+        // The caller around this one may have been woken meanwhile.
+        self.alarm.rang.store(true, Ordering::Release);
+    }
+}
+
+/// Wakes a thread.
+struct Alarm {
+    thread: Thread,
+    rang: AtomicBool,
+}
+
+impl Alarm {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { thread: thread::current(), rang: AtomicBool::new(false) })
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // A thread that wakes itself is not asleep.
+        if !self.rang.swap(true, Ordering::AcqRel) && self.thread.id() != thread::current().id() {
+            self.thread.unpark();
+        }
+    }
+}
+
+/// Calls `f` with this thread's caller, if it has one.
+fn with<T>(f: impl FnOnce(&mut Caller) -> T) -> Option<T> {
+    CALLER.try_with(|caller| caller.borrow_mut().as_mut().map(f)).ok().flatten()
+}
+
+/// Queues an operation, if this thread waits for a future; gives it back otherwise.
+pub(crate) fn queue(request: Request, ring_allowed: bool) -> Option<Request> {
+    let mut left = Some(request);
+    if left.as_ref().is_some_and(Request::is_plain_write) && CALLERS.load(Ordering::Relaxed) >= MANY_CALLERS {
+        return left;
+    }
+    with(|caller| caller.queued.extend(left.take().map(|request| Queued { request, ring_allowed })));
+    left
+}
+
+/// Begins what this thread has queued: it goes on without it, and may never look for the completions.
+pub(crate) fn submit() {
+    with(|caller| std::mem::take(&mut caller.queued)).into_iter().for_each(hand_over);
+}
+
+/// Carries out what is queued, and some of what is in flight; false if there is nothing.
+fn carry_out() -> bool {
+    let Some((mut queued, mut ring)) =
+        with(|caller| (std::mem::take(&mut caller.queued), caller.ring.take()))
+    else {
+        return false;
+    };
+    let is_busy = |ring: &Option<Ring>| ring.as_ref().is_some_and(|ring| ring.requests() > 0);
+    // In a ring a flush would wake a thread of the kernel's, which has to wait for it.
+    let flush = queued.iter().position(|queued| queued.request.is_flush());
+    let single = || queued.len() == 1 && !is_busy(&ring) && !queued[0].request.is_through();
+    let alone = flush.or_else(|| single().then_some(0)).map(|index| queued.swap_remove(index));
+    start_together(queued, &mut ring);
+    let mut carried = false;
+    if let Some(Queued { request, .. }) = alone {
+        if let Some(ring) = ring.as_mut().filter(|ring| ring.requests() > 0) {
+            let _ = ring.enter(None);
+        }
+        request.run_blocking().deliver();
+        carried = true;
+    }
+    if let Some(ring) = ring.as_mut().filter(|ring| ring.requests() > 0) {
+        reap(ring);
+        carried = true;
+    }
+    with(|caller| caller.ring = ring);
+    carried
+}
+
+/// Puts operations into the ring, which is borrowed for them.
+fn start_together(queued: SmallVec<[Queued; 2]>, ring: &mut Option<Ring>) {
+    let (together, others): (SmallVec<[Queued; 2]>, _) =
+        queued.into_iter().partition(|queued| queued.ring_allowed);
+    hand_over(others);
+    if together.is_empty() {
+        return;
+    }
+    if ring.is_none() {
+        *ring = borrow();
+    }
+    match ring {
+        Some(ring) => together.into_iter().for_each(|queued| ring.start(queued.request)),
+        None => hand_over(together),
+    }
+}
+
+/// Waits for operations in flight, and calls their completions.
+fn reap(ring: &mut Ring) {
+    let in_flight = ring.requests();
+    if let Err(error) = ring.wait_for(if in_flight <= FEW { in_flight } else { in_flight / 2 }) {
+        panic!("the kernel waits for our own descriptors: {error}");
+    }
+    let mut completed = Vec::new();
+    ring.completions(&mut completed);
+    for (id, result) in completed {
+        match ring.complete(id, result) {
+            Event::Finished(finished) => finished.deliver(),
+            Event::Elsewhere(request) => request.run_blocking().deliver(),
+            Event::Ready(..) | Event::Raw(..) | Event::Woken | Event::Nothing => {}
+        }
+    }
+}
+
+/// Hands operations to threads that serve everybody.
+fn hand_over(queued: SmallVec<[Queued; 2]>) {
+    queued.into_iter().for_each(|queued| reactor::start_elsewhere(queued.request, queued.ring_allowed));
+}
+
+/// Sleeps until somebody wakes this thread or a moment has come.
+fn sleep() {
+    let moments = with(|caller| std::mem::take(&mut caller.moments)).unwrap_or_default();
+    let now = (!moments.is_empty()).then(Instant::now);
+    let (due, later): (Vec<_>, Vec<_>) = moments.into_iter().partition(|(_, end, _)| Some(*end) <= now);
+    let next = later.iter().map(|(_, end, _)| *end).min();
+    with(|caller| caller.moments = later);
+    match next.zip(now) {
+        _ if !due.is_empty() => due.into_iter().for_each(|(.., waker)| waker.wake()),
+        None => thread::park(),
+        Some((next, now)) => thread::park_timeout(next - now),
+    }
+}
+
+/// A future that ends after `duration`, if this thread waits in [`drive`] and so can wake itself.
+pub fn moment(duration: Duration) -> Option<Moment> {
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    with(|_| ())?;
+    Some(Moment { end: Instant::now() + duration, number: ASKED.fetch_add(1, Ordering::Relaxed) })
+}
+
+/// See [`moment`].
+pub struct Moment {
+    end: Instant,
+    number: u64,
+}
+
+impl Future for Moment {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if Instant::now() >= self.end {
+            return Poll::Ready(());
+        }
+        let waits = with(|caller| {
+            caller.moments.retain(|(number, ..)| *number != self.number);
+            caller.moments.push((self.number, self.end, context.waker().clone()));
+        });
+        // A thread that can't wake itself must not wait for ever.
+        if waits.is_some() { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        with(|caller| caller.moments.retain(|(number, ..)| *number != self.number));
+    }
+}
+
+/// The rings of all callers.
+struct Rings {
+    /// Nothing is in flight in them.
+    idle: Vec<Ring>,
+    /// Their number, with those that are borrowed.
+    all: usize,
+}
+
+// SAFETY: what can't be sent are the completions of entries that are not device operations. A caller
+// submits none.
+unsafe impl Send for Rings {}
+
+static RINGS: Mutex<Rings> = Mutex::new(Rings { idle: Vec::new(), all: 0 });
+
+fn borrow() -> Option<Ring> {
+    let mut rings = RINGS.lock();
+    if let Some(ring) = rings.idle.pop() {
+        return Some(ring);
+    }
+    if rings.all >= RINGS_MAX || !crate::ring::is_available() {
+        return None;
+    }
+    let ring = Ring::new(Issuer::Several).ok()?;
+    rings.all += 1;
+    Some(ring)
+}
+
+/// Gives a ring back when nothing is in flight any more: the kernel cancels what a thread submitted
+/// when the thread ends.
+fn give_back(mut ring: Ring) {
+    while ring.requests() > 0 {
+        reap(&mut ring);
+    }
+    RINGS.lock().idle.push(ring);
+}
