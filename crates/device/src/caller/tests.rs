@@ -7,6 +7,9 @@ use std::panic::AssertUnwindSafe;
 use std::thread::ThreadId;
 use tempfile::TempDir;
 
+/// Held alone by the test with more threads than carry out their own writes.
+static FEW_CALLERS: parking_lot::RwLock<()> = parking_lot::RwLock::new(());
+
 fn image(io_uring: Use) -> (TempDir, Arc<FileDevice>) {
     let place = tempfile::tempdir().unwrap();
     let options = OpenOptions { io_uring, ..Default::default() };
@@ -31,6 +34,7 @@ fn write(device: &FileDevice, at: u64, fill: u8) -> oneshot::Receiver<ThreadId> 
 
 #[test]
 fn a_thread_carries_out_its_own_operations() {
+    let _few = FEW_CALLERS.read();
     let here = Some(thread::current().id());
     for io_uring in [Use::Auto, Use::Never] {
         let (_place, device) = image(io_uring);
@@ -54,6 +58,7 @@ fn a_thread_carries_out_its_own_operations() {
 
 #[test]
 fn several_operations_go_to_the_kernel_together() {
+    let _few = FEW_CALLERS.read();
     let here = Some(thread::current().id());
     for io_uring in [Use::Auto, Use::Never] {
         let (_place, device) = image(io_uring);
@@ -203,6 +208,7 @@ fn a_thread_that_ends_may_still_wait() {
 /// With so many threads one submits for all.
 #[test]
 fn many_threads_share_a_device() {
+    let _many = FEW_CALLERS.write();
     let (_place, device) = image(Use::Auto);
     thread::scope(|scope| {
         for thread in 0..2 * MANY_CALLERS as u64 {
