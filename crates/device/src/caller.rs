@@ -63,18 +63,16 @@ struct Queued {
 /// Waits for `future` on this thread, which must not be a worker's: there it would wait for
 /// completions that only the worker can see.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    wait(future, None)
+    assert!(Worker::try_current().is_none(), "a task of a worker must await, not block");
+    let _entered = Entered::new(None);
+    syncline_sync::block_on(future)
 }
 
 /// Waits for `future` like [`block_on`], and carries out its I/O on this thread. The future must not
 /// block the thread in another way after it has started I/O.
 pub fn drive<T>(future: impl Future<Output = T>) -> T {
-    wait(future, Some(Caller::default()))
-}
-
-fn wait<T>(future: impl Future<Output = T>, caller: Option<Caller>) -> T {
     assert!(Worker::try_current().is_none(), "a task of a worker must await, not block");
-    let entered = Entered::new(caller);
+    let entered = Entered::new(Some(Caller::default()));
     let rang = &entered.alarm.rang;
     let waker = Waker::from(entered.alarm.clone());
     let mut future = pin!(future);

@@ -187,8 +187,7 @@ fn a_thread_that_ends_may_still_wait() {
     struct AtEnd(Arc<FileDevice>);
     impl Drop for AtEnd {
         fn drop(&mut self) {
-            block_on(self.0.write_at(0, block(4))).unwrap();
-            drive(self.0.write_at(4096, block(5))).unwrap();
+            drive(self.0.write_at(0, block(4))).unwrap();
         }
     }
     thread_local! {
@@ -198,11 +197,10 @@ fn a_thread_that_ends_may_still_wait() {
     let last = device.clone();
     let thread = thread::spawn(move || {
         AT_END.set(Some(AtEnd(last.clone())));
-        block_on(last.flush_all()).unwrap();
+        drive(last.flush_all()).unwrap();
     });
     thread.join().unwrap();
     assert_eq!(block_on(device.read_at(0, 4096)).unwrap()[0], 4);
-    assert_eq!(block_on(device.read_at(4096, 4096)).unwrap()[0], 5);
 }
 
 /// With so many threads one submits for all.
