@@ -3,8 +3,9 @@
 //! In [`block_on`] the I/O that the future starts goes to a thread with a ring. A hand-over to another
 //! thread and back costs more than many a write, so in [`drive`] the thread carries it out by itself:
 //! what the future starts is queued until the future has to wait. A single operation is one system
-//! call then. Several go to the kernel together, in a ring that the thread borrows. What nobody here
-//! waits for, because the future has ended or goes on without it, goes to the thread with the ring.
+//! call then. Several operations go to the kernel together, in a ring that the thread borrows. Operations
+//! that are still queued when the future ends, or when it goes on computing, go to the thread with the
+//! ring.
 //!
 //! While the thread is in the kernel, its future is not polled. To the future that is a slow device.
 
@@ -163,7 +164,7 @@ fn with<T>(f: impl FnOnce(&mut Caller) -> T) -> Option<T> {
     CALLER.try_with(|caller| caller.borrow_mut().as_mut().map(f)).ok().flatten()
 }
 
-/// Queues an operation, if this thread waits for a future; gives it back otherwise.
+/// Queues an operation, if this thread drives a future; gives it back otherwise.
 pub(crate) fn queue(request: Request, ring_allowed: bool) -> Option<Request> {
     let mut left = Some(request);
     if left.as_ref().is_some_and(Request::is_plain_write) && CALLERS.load(Ordering::Relaxed) >= MANY_CALLERS {
@@ -173,12 +174,13 @@ pub(crate) fn queue(request: Request, ring_allowed: bool) -> Option<Request> {
     left
 }
 
-/// Begins what this thread has queued: it goes on without it, and may never look for the completions.
+/// Begins the queued operations on other threads: this one may never look for their completions.
 pub(crate) fn submit() {
     with(|caller| std::mem::take(&mut caller.queued)).into_iter().for_each(hand_over);
 }
 
-/// Carries out what is queued, and some of what is in flight; false if there is nothing.
+/// Carries out the queued operations, and waits for some operations in flight. Returns false if none is
+/// queued and none is in flight.
 fn carry_out() -> bool {
     let Some((mut queued, mut ring)) =
         with(|caller| (std::mem::take(&mut caller.queued), caller.ring.take()))

@@ -16,8 +16,8 @@ const ITEMS_EACH: usize = 8192;
 
 type Edits = BTreeMap<Key, Option<Bytes>>;
 
-/// Writes the space map and the tree. `anew` asks for the whole tree, not just its changed parts. Writes to no
-/// block in `used`, and to no block that the image needs. Returns both sets of blocks as one.
+/// Writes the space map and the tree: the whole tree if `anew`, otherwise its changed parts. Leaves alone the
+/// blocks in `used` and the blocks that the image needs. Returns the union of these two sets.
 pub(crate) async fn build(
     store: &Arc<Store>,
     salvaged: &Salvaged,

@@ -132,7 +132,7 @@ fn operations_begin_while_the_future_is_busy() {
     });
 }
 
-/// The inner future waits for what the outer one has started.
+/// The inner future waits for a write that the outer future has started.
 #[test]
 fn a_future_may_wait_for_another() {
     for driven in [false, true] {

@@ -2,7 +2,8 @@
 //! drive it.
 //!
 //! An event of `event-listener` wakes its listeners under a lock that each of them takes next, so
-//! that 64 threads wait for one another once more. Here nobody who was called takes a common lock.
+//! 64 threads that were woken wait for one another again. Here a member that was called takes no lock that
+//! the members share.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,7 +30,8 @@ struct Seat {
 }
 
 impl Turns {
-    /// Waits from now on. The caller looks once more for what it waits for before it awaits this.
+    /// Takes a seat. Before awaiting the turn, the caller checks again whether the group has ended or
+    /// needs a driver: earlier calls do not reach this seat.
     pub(super) fn wait(&self) -> Turn<'_> {
         let seat = Arc::new(Seat { called: AtomicU8::new(WAITING), waker: Mutex::default() });
         self.0.lock().push_back(seat.clone());
