@@ -92,7 +92,10 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut stage = self.0.stage.lock();
         stage.busy = false;
-        stage.gathering.waiting.call_one();
+        let next = stage.gathering.clone();
+        // The member that is called takes this lock first.
+        drop(stage);
+        next.waiting.call_one();
     }
 }
 
