@@ -82,6 +82,8 @@ impl Peer {
 pub const PARENT_POINTERS: &str = "parent-pointers";
 /// The prefix of the one option that is for mkfs rather than for the mount.
 const NODE_SIZE: &str = "node-size=";
+/// As an option, names the library.
+const LIBRARY: &str = "library";
 /// The prefix of the path of another Syncline's program, which makes and mounts the image instead
 /// of this one.
 const PROGRAM: &str = "program=";
@@ -139,6 +141,8 @@ pub enum Variant {
     Without(String),
     /// With an option of `mount -o`, `node-size=SIZE`, or `program=PATH`.
     With(String),
+    /// The library, in the process of the load.
+    Library,
 }
 
 impl Contestant {
@@ -146,7 +150,10 @@ impl Contestant {
     /// others.
     pub fn line_up(ablations: &[String], options: &[String], others: &[Self]) -> Vec<Self> {
         let ablated = ablations.iter().cloned().map(Variant::Without);
-        let optional = options.iter().cloned().map(Variant::With);
+        let optional = options.iter().map(|option| match option.as_str() {
+            LIBRARY => Variant::Library,
+            _ => Variant::With(option.clone()),
+        });
         let variants = std::iter::once(Variant::Plain).chain(ablated).chain(optional);
         variants.map(Self::Syncline).chain(others.iter().cloned()).collect()
     }
@@ -164,6 +171,11 @@ impl Contestant {
     /// True if a sync writes and flushes the device, even if nothing is kept.
     pub fn flushes(&self) -> bool {
         !matches!(self, Self::Null(Null { flushes: false, .. }))
+    }
+
+    /// True for the library in the process of the load.
+    pub fn is_library(&self) -> bool {
+        *self == Self::Syncline(Variant::Library)
     }
 
     /// True unless it is Syncline.
@@ -243,6 +255,7 @@ impl fmt::Display for Contestant {
             Self::Syncline(Variant::Plain) => f.pad("syncline"),
             Self::Syncline(Variant::Without(name)) => f.pad(&format!("syncline -{name}")),
             Self::Syncline(Variant::With(option)) => f.pad(&format!("syncline +{option}")),
+            Self::Syncline(Variant::Library) => f.pad(LIBRARY),
             Self::Peer(peer) => f.pad(peer.name()),
             Self::Null(null) => null.fmt(f),
         }
@@ -270,7 +283,8 @@ mod tests {
 
     #[test]
     fn contestants_have_names_and_an_order() {
-        let options = ["direct_io=write", "node-size=64KiB", "program=/old/syncline"].map(str::to_owned);
+        let options =
+            ["direct_io=write", "node-size=64KiB", "program=/old/syncline", "library"].map(str::to_owned);
         let ablations = ["flush-elide".to_owned(), PARENT_POINTERS.to_owned()];
         let others = ["xfs", "ext4-fc", "null", "null-flush/uring"].map(|name| name.parse().unwrap());
         let line_up = Contestant::line_up(&ablations, &options, &others);
@@ -284,6 +298,7 @@ mod tests {
                 "syncline +direct_io=write",
                 "syncline +node-size=64KiB",
                 "syncline +program=/old/syncline",
+                "library",
                 "xfs",
                 "ext4-fc",
                 "null",
@@ -297,14 +312,16 @@ mod tests {
                 _ => None,
             })
             .collect();
-        let expected: [(&[&str], &[&str]); 6] = [
+        let expected: [(&[&str], &[&str]); 7] = [
             (&[], &[]),
             (&[], &["-o", "ablate=flush-elide"]),
             (&["--parent-pointers", "off"], &[]),
             (&[], &["-o", "direct_io=write"]),
             (&["--node-size", "64KiB"], &[]),
             (&[], &[]),
+            (&[], &[]),
         ];
+        assert!(line_up[6].is_library() && !line_up[6].is_other());
         for ((mkfs, mount), (expected_mkfs, expected_mount)) in arguments.iter().zip(expected) {
             assert_eq!((&mkfs[..], &mount[..]), (&os(expected_mkfs)[..], &os(expected_mount)[..]));
         }

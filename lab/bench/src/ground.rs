@@ -8,9 +8,11 @@ use crate::mount::{Mounted, run_program};
 use crate::{BenchError, Interrupt, command};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The image is written in pieces of this size.
@@ -22,10 +24,10 @@ const SPARE_BYTES: u64 = 256 << 20;
 struct LoopDevice(PathBuf);
 
 impl LoopDevice {
-    fn over(image: &Path) -> Result<Self, BenchError> {
+    fn over(file: &Path) -> Result<Self, BenchError> {
         let losetup = command::require("losetup", "mount")?;
         let mut command = Command::new(losetup);
-        command.args(["--find", "--show", "--direct-io=on"]).arg(image);
+        command.args(["--find", "--show", "--direct-io=on"]).arg(file);
         Ok(Self(command::succeed(&mut command, None)?.trim().into()))
     }
 }
@@ -34,6 +36,40 @@ impl Drop for LoopDevice {
     fn drop(&mut self) {
         // If the device is still in use, the kernel detaches it later.
         let _ = command::run(Command::new("losetup").arg("--detach").arg(&self.0), None);
+    }
+}
+
+/// A process that serves a disk with slow flushes; it ends when this is dropped.
+struct SlowDisk {
+    server: Child,
+    path: PathBuf,
+}
+
+impl SlowDisk {
+    /// This program with the command `disk`.
+    fn over(image: &Path, directory: &Path, flush: Duration) -> Result<Self, BenchError> {
+        let mut server = Command::new(std::env::current_exe()?);
+        server.arg("disk").arg(image).arg(directory);
+        server.arg("--flush").arg(format!("{}us", flush.as_micros()));
+        let mut said = tempfile::tempfile()?;
+        server.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said.try_clone()?);
+        let mut server = server.spawn().during(|| "cannot serve a disk".into())?;
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().expect("it was asked for")).read_line(&mut line)?;
+        if line.is_empty() {
+            server.wait()?;
+            let said = command::text(&mut said)?;
+            return Err(BenchError::Engine { what: "the disk", said: said.trim().to_owned() });
+        }
+        Ok(Self { server, path: line.trim().into() })
+    }
+}
+
+impl Drop for SlowDisk {
+    fn drop(&mut self) {
+        // The end of its input ends it, and it unmounts.
+        drop(self.server.stdin.take());
+        let _ = self.server.wait();
     }
 }
 
@@ -48,6 +84,7 @@ pub struct Ground {
     mount_options: Vec<OsString>,
     // In this order: the device is dropped before its backing file.
     loop_device: Option<LoopDevice>,
+    slow_disk: Option<SlowDisk>,
     /// Why there is no loop device.
     why_no_loop_device: Option<String>,
     _folder: TempDir,
@@ -73,6 +110,9 @@ impl Ground {
         let folder = tempfile::Builder::new().prefix("syncline-bench-").tempdir_in(&parent).at(&parent)?;
         let (image, mount_point) = (folder.path().join("image"), folder.path().join("mount"));
         std::fs::create_dir(&mount_point).at(&mount_point)?;
+        // PostgreSQL refuses root, and its user must reach the mount.
+        let passable = std::fs::Permissions::from_mode(0o711);
+        std::fs::set_permissions(folder.path(), passable).at(folder.path())?;
         write_image(&image, bytes, interrupt, written)?;
         let (loop_device, why_no_loop_device) = match root.then(|| LoopDevice::over(&image)) {
             Some(Ok(device)) => (Some(device), None),
@@ -87,6 +127,7 @@ impl Ground {
             mount_point,
             mount_options: Vec::new(),
             loop_device,
+            slow_disk: None,
             why_no_loop_device,
             _folder: folder,
         })
@@ -106,6 +147,7 @@ impl Ground {
             mount_point,
             mount_options: Vec::new(),
             loop_device: None,
+            slow_disk: None,
             why_no_loop_device: Some("it is measured on the image that was named".to_owned()),
             _folder: folder,
         })
@@ -114,6 +156,21 @@ impl Ground {
     /// Sets options for every mount behind FUSE, Syncline's and that of the null filesystem.
     pub fn with_mount_options(self, mount_options: Vec<OsString>) -> Self {
         Self { mount_options, ..self }
+    }
+
+    /// Makes the disk one whose flushes take this long, or the plain loop device.
+    pub fn set_flush(&mut self, flush: Option<Duration>) -> Result<(), BenchError> {
+        (self.loop_device, self.slow_disk) = (None, None);
+        if let Some(flush) = flush {
+            let directory = self.mount_point.with_file_name("disk");
+            if !directory.exists() {
+                std::fs::create_dir(&directory).at(&directory)?;
+            }
+            self.slow_disk = Some(SlowDisk::over(&self.image, &directory, flush)?);
+        }
+        let file = self.slow_disk.as_ref().map_or(&self.image, |disk| &disk.path);
+        self.loop_device = Some(LoopDevice::over(file)?);
+        Ok(())
     }
 
     /// Why there is no loop device, so that counts come from the daemon.
@@ -130,7 +187,7 @@ impl Ground {
     pub fn counts(&self, contestant: &Contestant) -> Source {
         match &self.loop_device {
             Some(device) => Source::of_device(&device.0),
-            None if !contestant.keeps() => Source::Nowhere,
+            None if !contestant.keeps() || contestant.is_library() => Source::Nowhere,
             None => Source::Daemon,
         }
     }
@@ -139,8 +196,8 @@ impl Ground {
         self.loop_device.as_ref().map_or(&self.image, |device| &device.0)
     }
 
-    /// Makes a contestant's filesystem again, with room for this many files, and mounts it.
-    pub fn start(&self, contestant: &Contestant, files: u64) -> Result<Mounted, BenchError> {
+    /// Makes a contestant's filesystem again, with room for this many files. Returns its device.
+    pub fn make(&self, contestant: &Contestant, files: u64) -> Result<&Path, BenchError> {
         match contestant {
             Contestant::Syncline(variant) => {
                 let mut mkfs = Command::new(variant.program().unwrap_or(&self.program));
@@ -152,6 +209,12 @@ impl Ground {
             }
             Contestant::Null(_) => {}
         }
+        Ok(self.device())
+    }
+
+    /// Makes a contestant's filesystem again, and mounts it.
+    pub fn start(&self, contestant: &Contestant, files: u64) -> Result<Mounted, BenchError> {
+        self.make(contestant, files)?;
         self.mount(contestant)
     }
 

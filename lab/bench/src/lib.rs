@@ -11,6 +11,7 @@ pub mod command;
 pub mod contestant;
 pub mod counts;
 mod error;
+pub mod files;
 pub mod fio;
 pub mod ground;
 mod interrupt;

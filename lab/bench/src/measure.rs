@@ -5,6 +5,7 @@
 use crate::contestant::Contestant;
 use crate::counts::{Counts, Source, cpu_seconds};
 use crate::error::During;
+use crate::files::Embedded;
 use crate::ground::Ground;
 use crate::mount::Mounted;
 use crate::outcome::{Column, Report, Row};
@@ -57,6 +58,8 @@ pub struct Plan<'a> {
     pub interrupt: &'a Interrupt,
     /// Shows the progress.
     pub bar: &'a ProgressBar,
+    /// The disk, if several are measured.
+    pub disk: String,
 }
 
 /// The progress, in estimated seconds.
@@ -135,11 +138,14 @@ impl Plan<'_> {
         order
     }
 
-    /// All contestants, without the contestants that keep nothing if the workload reads its stored
-    /// data back.
+    /// The contestants that can take part: without those that keep nothing if the workload reads its
+    /// stored data back, and without the library if the load can't be made in one process with it.
     fn contestants_of(&self, workload: &dyn Workload) -> impl Iterator<Item = &Contestant> {
-        let to_be_kept = workload.reads_back();
-        self.contestants.iter().filter(move |contestant| !to_be_kept || contestant.keeps())
+        let (to_be_kept, embedded) = (workload.reads_back(), workload.embedded().is_some());
+        let can = move |contestant: &Contestant| {
+            (!to_be_kept || contestant.keeps()) && (embedded || !contestant.is_library())
+        };
+        self.contestants.iter().filter(move |contestant| can(contestant))
     }
 
     fn empty_rows(&self, workload: &dyn Workload) -> Vec<Row> {
@@ -155,6 +161,7 @@ impl Plan<'_> {
             title: workload.title(),
             variant: workload.variant(),
             phase: phase.name,
+            disk: self.disk.clone(),
             engine: workload.engine(),
             unit: phase.unit,
             latency_of: phase.latency_of,
@@ -166,8 +173,9 @@ impl Plan<'_> {
     fn show(&self, clock: &Clock, workload: &dyn Workload, turn: usize, contestant: &Contestant) {
         let variant = workload.variant();
         self.bar.set_message(format!(
-            "{} left: {} {variant}, round {} of {}, {contestant}",
+            "{} left{}: {} {variant}, round {} of {}, {contestant}",
             HumanDuration(clock.left()),
+            if self.disk.is_empty() { String::new() } else { format!(" on {}", self.disk) },
             workload.suite(),
             turn + 1,
             self.settings.runs
@@ -177,6 +185,9 @@ impl Plan<'_> {
     /// Runs one workload on one contestant, once.
     fn once(&self, contestant: &Contestant, workload: &dyn Workload) -> Result<Vec<Run>, BenchError> {
         let source = self.ground.counts(contestant);
+        if let Some(embedded) = workload.embedded().filter(|_| contestant.is_library()) {
+            return Ok(vec![self.run_embedded(contestant, embedded, &source)?]);
+        }
         let mut mounted = self.ground.start(contestant, workload.files())?;
         let mut runs = Vec::new();
         for (index, phase) in workload.phases().into_iter().enumerate() {
@@ -222,6 +233,21 @@ impl Plan<'_> {
             daemon_counts,
             cpu_seconds: cpu_seconds(mounted.daemon()) - cpu_before,
         })
+    }
+
+    /// Runs a load in one process with the library.
+    fn run_embedded(
+        &self,
+        contestant: &Contestant,
+        embedded: &dyn Embedded,
+        source: &Source,
+    ) -> Result<Run, BenchError> {
+        let nowhere = Path::new("");
+        let opened = embedded.open(self.ground.make(contestant, 0)?, self.interrupt)?;
+        let (cpu_before, before) = (cpu_seconds(None), source.read(nowhere)?);
+        let sample = opened.run(Pace::new(self.settings.duration, self.interrupt))?;
+        let counts = source.read(nowhere)? - before;
+        Ok(Run { place: 0, sample, counts, daemon_counts: None, cpu_seconds: cpu_seconds(None) - cpu_before })
     }
 }
 

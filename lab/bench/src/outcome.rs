@@ -58,6 +58,8 @@ pub struct Row {
     pub variant: String,
     /// The phase, if there are several.
     pub phase: &'static str,
+    /// The disk, if several are measured, such as `flush 2ms`.
+    pub disk: String,
     /// The program that made the load.
     pub engine: String,
     /// The unit of the values.
@@ -97,11 +99,24 @@ pub struct Figures {
     pub cpu_us_per_operation: f64,
 }
 
+fn joined(words: &[&str]) -> String {
+    words.iter().copied().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
 impl Row {
     /// Its full name.
     pub fn name(&self) -> String {
-        let words = [self.title.as_str(), self.variant.as_str(), self.phase];
-        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+        joined(&[&self.title, &self.variant, self.phase, &self.disk])
+    }
+
+    /// What distinguishes it from the other rows of its title.
+    pub fn label(&self) -> String {
+        joined(&[&self.variant, self.phase, &self.disk])
+    }
+
+    /// Its name without the disk.
+    pub fn load(&self) -> String {
+        joined(&[&self.title, &self.variant, self.phase])
     }
 
     /// The contestant to compare with: the best peer, or Syncline itself if there are no peers. One
@@ -219,6 +234,25 @@ pub struct Report {
     pub failures: Vec<String>,
 }
 
+impl Report {
+    /// One report of the measurements of several disks, with the rows of a load together.
+    pub fn of_disks(reports: Vec<Self>) -> Self {
+        let mut all = Self::default();
+        for report in reports {
+            all.rows.extend(report.rows);
+            all.failures.extend(report.failures);
+        }
+        let mut loads: Vec<String> = Vec::new();
+        all.rows.iter().map(Row::load).for_each(|load| {
+            if !loads.contains(&load) {
+                loads.push(load);
+            }
+        });
+        all.rows.sort_by_key(|row| loads.iter().position(|load| *load == row.load()));
+        all
+    }
+}
+
 /// Where and how the measurement was made.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Conditions {
@@ -306,6 +340,7 @@ pub(crate) mod tests {
             title: "writing <fast>".into(),
             variant: "8 jobs".into(),
             phase: "",
+            disk: String::new(),
             engine: "built in".into(),
             unit,
             latency_of: "fsync",
@@ -324,6 +359,26 @@ pub(crate) mod tests {
         assert_eq!(spread(&[7.0]), Some(Spread { median: 7.0, min: 7.0, max: 7.0 }));
         assert_eq!(spread(&[9.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 9.0 }));
         assert_eq!(spread(&[4.0, 1.0, 2.0, 9.0]).unwrap().median, 3.0);
+    }
+
+    #[test]
+    fn the_rows_of_a_load_stand_together() {
+        let report = |disk: &str| {
+            let row = |variant: &str| Row {
+                variant: variant.into(),
+                disk: disk.into(),
+                ..row(Unit::PerSecond("fsyncs"))
+            };
+            Report {
+                rows: vec![row("1 job"), row("8 jobs")],
+                failures: vec![disk.into()],
+                ..Report::default()
+            }
+        };
+        let all = Report::of_disks(vec![report("plain"), report("slow")]);
+        let labels: Vec<String> = all.rows.iter().map(Row::label).collect();
+        assert_eq!(labels, ["1 job, plain", "1 job, slow", "8 jobs, plain", "8 jobs, slow"]);
+        assert_eq!(all.failures, ["plain", "slow"]);
     }
 
     #[test]

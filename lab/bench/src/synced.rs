@@ -1,12 +1,12 @@
 //! Writes that are each followed by an fsync: the load of most measurements.
 
 use crate::BenchError;
+use crate::files::OpenFile;
 use crate::jobs::{Job, drive};
 use crate::workload::{Pace, Sample};
 use rand::{Rng, RngCore};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 /// The attribute that is set.
 const XATTR: &str = "user.bench";
@@ -42,11 +42,11 @@ pub struct SyncedWrites {
 
 impl SyncedWrites {
     /// Runs on all files at once, one thread each. The latency is that of the fsync.
-    pub fn run(&self, files: Vec<File>, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        drive(files, pace, |file, job| self.write(&file, job))
+    pub fn run(&self, files: Vec<Box<dyn OpenFile>>, pace: Pace<'_>) -> Result<Sample, BenchError> {
+        drive(files, pace, |file, job| self.write(&*file, job))
     }
 
-    fn write(&self, file: &File, job: &mut Job<'_>) -> io::Result<()> {
+    fn write(&self, file: &dyn OpenFile, job: &mut Job<'_>) -> io::Result<()> {
         let mut rng = rand::rng();
         let mut data = vec![0; self.write_bytes as usize];
         rng.fill_bytes(&mut data);
@@ -77,7 +77,7 @@ mod tests {
         let interrupt = Interrupt::default();
         let load = SyncedWrites { pattern, write_bytes: 4096, file_bytes: 8192, data_only: true };
         let pace = Pace::new(Duration::from_millis(50), &interrupt);
-        let sample = load.run(vec![file.try_clone().unwrap()], pace).unwrap();
+        let sample = load.run(vec![Box::new(file.try_clone().unwrap())], pace).unwrap();
         assert_eq!(sample.data_bytes, sample.operations * 4096);
         assert!(sample.operations > 0 && sample.p99_ns >= sample.p50_ns);
         file.metadata().unwrap().len()

@@ -1,5 +1,6 @@
 //! The definition of a workload, and the result of one run.
 
+use crate::files::Embedded;
 use crate::{BenchError, Interrupt};
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -165,6 +166,11 @@ pub trait Workload {
 
     /// Runs the load of a phase.
     fn run(&self, phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError>;
+
+    /// The same load within the process of the library, if it can be made there.
+    fn embedded(&self) -> Option<&dyn Embedded> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ Examples:
   syncline-lab bench all --peers ext4,xfs,btrfs --report bench.html
   syncline-lab bench k4 --peers null                 the cost of FUSE itself
   syncline-lab bench overwrite --ablate flush-elide  the gain by a mechanism
+  syncline-lab bench k5 --flush none,300us,2ms --peers ext4,xfs --also library    three kinds of disk
 
 Workloads:
   k1         8 jobs, random 64 KiB write + fsync, files with one extended attribute and without
@@ -44,7 +45,12 @@ Workloads:
   k4         creating and removing empty files
   k5         sequential 64 KiB write + fsync, 1 to 1024 jobs
   overwrite  random 4 KiB overwrite of one file + fdatasync, 1 and 16 jobs
-  sqlite     synchronous=FULL, one INSERT a transaction, rollback journal and write-ahead log
+  append     2300 bytes appended to an allocated log + fdatasync, as etcd does
+  mail       delivery into a Maildir, 1 and 16 jobs
+  replace    replacing a file: write, fsync, rename
+  sqlite     synchronous=FULL: INSERT with a rollback journal and with a write-ahead log, UPDATE with the latter
+  postgresql pgbench, 8 clients
+  git        commits with core.fsync=all
   read       in order and at random, with empty and full caches; streaming write
   micro      parts of the engine on a device in memory
   all        all of these
@@ -53,13 +59,17 @@ fio, fs_mark and sqlite3 make the load where they are installed (sqlite3 has to 
 the same fully written image, in rounds whose order is drawn. The table has medians, the spread between runs, the ratio to
 the best peer (above 1 is better than it), and for each operation flushes, writes, bytes written for a byte of data and CPU
 time, as counted by the block layer or, without a loop device, by the daemon. The kernel's filesystems, and counts of the
-block layer, need root. null and null-flush take no part in workloads that read their data back: sqlite, cold reads, and
-k1 with an attribute.";
+block layer, need root. null and null-flush take no part in workloads that read their data back: sqlite, postgresql, git,
+cold reads, and k1 with an attribute. The library takes part in k5, overwrite, append, mail and replace.
+
+With --flush the disk is a loop device over a FUSE file whose fsync takes that long; the kernel passes reads and writes
+through. Writes of the same disk wait while a flush is under way.";
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Workloads to measure: k1, k2, k3, k4, k5, overwrite, sqlite, read, micro, all
+    /// Workloads to measure: k1, k2, k3, k4, k5, overwrite, append, mail, replace, sqlite,
+    /// postgresql, git, read, micro, all
     #[arg(required = true, value_name = "WORKLOAD")]
     workloads: Vec<Choice>,
     /// Filesystems to compare with: ext4, ext4-fc, xfs, btrfs; null, which stores nothing and has
@@ -72,13 +82,17 @@ pub struct Args {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     ablate: Vec<String>,
     /// Measure Syncline also with each of these: an option of 'mount -o' (transport=uring,
-    /// direct_io=write), node-size=SIZE, or program=PATH (the program of another Syncline, all but
-    /// micro)
+    /// direct_io=write), node-size=SIZE, program=PATH (the program of another Syncline, all but
+    /// micro), or library (in the process of the load, which is then built in for everybody)
     #[arg(long, value_name = "OPTION,...", value_delimiter = ',')]
     also: Vec<String>,
     /// How requests come from the kernel to Syncline and null. Default auto
     #[arg(long, value_name = "WAY", value_parser = ["auto", "uring", "classic"])]
     transport: Option<String>,
+    /// Measure on disks whose flushes take this long, such as 300us,2ms, one after the other; none is
+    /// the plain loop device. Needs root and Linux 6.9
+    #[arg(long, value_name = "TIME,...", value_delimiter = ',', value_parser = flush)]
+    flush: Vec<Flush>,
     /// Measure less: smaller image, shorter loads, one run
     #[arg(long)]
     quick: bool,
@@ -105,7 +119,7 @@ pub struct Args {
     dir: Option<PathBuf>,
     /// Measure on this image instead, which may lie on a network: block device, NBD export, RBD image
     /// or image file, of its own size. It must hold nothing
-    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["dir", "size", "peers"])]
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["dir", "size", "peers", "flush"])]
     image: Option<PathBuf>,
     /// Allow that the contents of --image are lost
     #[arg(long, short, requires = "image")]
@@ -138,6 +152,32 @@ fn size(text: &str) -> Result<u64, String> {
     config.parse_size(text).map_err(|_| "give a size such as 10MiB or 8GiB".to_owned())
 }
 
+/// How long the flushes of a disk take; `None` for those of the plain loop device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Flush(Option<Duration>);
+
+/// The longest flush.
+const FLUSH_MOST: Duration = Duration::from_secs(10);
+
+fn flush(text: &str) -> Result<Flush, String> {
+    if text == "none" {
+        return Ok(Flush(None));
+    }
+    match humantime::parse_duration(text) {
+        Ok(time) if (Duration::from_micros(1)..=FLUSH_MOST).contains(&time) => Ok(Flush(Some(time))),
+        _ => Err("give a time from 1us to 10s, such as 300us or 2ms, or none".to_owned()),
+    }
+}
+
+impl std::fmt::Display for Flush {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(time) => write!(f, "{} a flush", humantime::format_duration(time)),
+            None => f.write_str("plain loop device"),
+        }
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
     if (0.05..=3600.0).contains(&seconds) {
@@ -168,6 +208,11 @@ impl Args {
     /// Mount options for the filesystems behind FUSE.
     fn mount_options(&self) -> Vec<OsString> {
         self.transport.iter().flat_map(|way| ["--transport".into(), way.into()]).collect()
+    }
+
+    /// True if the load is made by code that is built in.
+    fn built_in(&self) -> bool {
+        self.built_in || self.also.iter().any(|option| option == "library")
     }
 
     fn size_bytes(&self) -> Result<u64, BenchError> {
@@ -278,21 +323,40 @@ fn measure(
     let mut notes = Vec::new();
     let workloads = workloads(args, suites, size_bytes, &mut notes)?;
     let contestants = Contestant::line_up(&args.ablate, &args.also, &args.peers);
-    let ground = ground(&program, args, size_bytes, interrupt, bar)?.with_mount_options(args.mount_options());
+    let mut ground =
+        ground(&program, args, size_bytes, interrupt, bar)?.with_mount_options(args.mount_options());
     if let Some(why) = ground.why_no_loop_device().filter(|_| args.image.is_none()) {
         let note = format!("Measured on an image file, without a loop device: {why}.");
         bar.suspend(|| self::note(format_args!("{note}")));
         notes.push(note);
     }
-    let settings = Settings { runs: args.runs(), duration: args.duration() };
-    let plan =
-        Plan { ground: &ground, contestants: &contestants, workloads: &workloads, settings, interrupt, bar };
-    plan.rehearse()?;
-    // At this point the user can still make the machine quiet and start again.
-    for warning in warnings(load_average, args.runs()) {
-        bar.suspend(|| note(format_args!("{warning}")));
+    // Without --flush there is one disk, which needs no name.
+    let disks: Vec<Option<Flush>> =
+        if args.flush.is_empty() { vec![None] } else { args.flush.iter().copied().map(Some).collect() };
+    let mut reports = Vec::new();
+    for flush in disks {
+        if let Some(Flush(flush)) = flush {
+            ground.set_flush(flush)?;
+        }
+        let plan = Plan {
+            ground: &ground,
+            contestants: &contestants,
+            workloads: &workloads,
+            settings: Settings { runs: args.runs(), duration: args.duration() },
+            interrupt,
+            bar,
+            disk: flush.map_or_else(String::new, |flush| flush.to_string()),
+        };
+        if reports.is_empty() {
+            plan.rehearse()?;
+            // At this point the user can still make the machine quiet and start again.
+            for warning in warnings(load_average, args.runs()) {
+                bar.suspend(|| note(format_args!("{warning}")));
+            }
+        }
+        reports.push(plan.measure()?);
     }
-    let mut report = plan.measure()?;
+    let mut report = Report::of_disks(reports);
     report.conditions.device_bytes = ground.bytes();
     report.conditions.counted_by_daemon = ground.why_no_loop_device().is_some();
     report.conditions.notes = notes;
@@ -313,9 +377,9 @@ fn ground(
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     bar.set_message("writing the image");
     bar.set_length(size_bytes);
-    let peers = args.peers.iter().any(Contestant::is_peer);
+    let loop_device = args.peers.iter().any(Contestant::is_peer) || !args.flush.is_empty();
     let mut written = |bytes| bar.set_position(bytes);
-    Ground::new(program, &parent, size_bytes, peers, interrupt, &mut written)
+    Ground::new(program, &parent, size_bytes, loop_device, interrupt, &mut written)
 }
 
 /// Makes a filesystem on the image that was named, if that loses nothing or is allowed, and returns
@@ -335,8 +399,8 @@ fn workloads(
     device_bytes: u64,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Box<dyn Workload>>, BenchError> {
-    let fio = if args.built_in { None } else { Fio::find() };
-    let fs_mark = if args.built_in { None } else { command::find("fs_mark") };
+    let fio = if args.built_in() { None } else { Fio::find() };
+    let fs_mark = if args.built_in() { None } else { command::find("fs_mark") };
     let scale = Scale { device_bytes, quick: args.quick, cpus: machine::cpus(), fio, fs_mark };
     let mut all = Vec::new();
     for &suite in suites {
@@ -424,10 +488,24 @@ mod tests {
     }
 
     #[test]
+    fn disks_are_named_by_their_flushes() {
+        let args = parse(&["k5", "--flush", "none,300us,2ms", "--also", "library"]).unwrap();
+        let names: Vec<String> = args.flush.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["plain loop device", "300us a flush", "2ms a flush"]);
+        assert!(args.built_in(), "fio can't use the library");
+    }
+
+    #[test]
     fn nonsense_is_refused() {
-        for words in
-            [&[][..], &["k6"], &["k5", "--peers", "ext3"], &["k5", "--seconds", "0"], &["k5", "--runs", "0"]]
-        {
+        for words in [
+            &[][..],
+            &["k6"],
+            &["k5", "--peers", "ext3"],
+            &["k5", "--seconds", "0"],
+            &["k5", "--runs", "0"],
+            &["k5", "--flush", "0s"],
+            &["k5", "--flush", "2ms", "--image", "disk"],
+        ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
         assert!(parse(&["k5", "--size", "1MiB"]).unwrap().size_bytes().is_err());

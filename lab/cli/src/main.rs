@@ -29,7 +29,7 @@ struct Cli {
 enum Command {
     /// Measure Syncline beside ext4, xfs and btrfs
     #[command(after_help = bench::HELP)]
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Serve a disk whose flushes take a chosen time
     Disk(disk::Args),
     /// Serve the filesystem that keeps nothing, which `bench` compares with
@@ -39,7 +39,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(*args),
         Command::Disk(args) => disk::run(&args),
         Command::BenchNull(args) => null::run(&args),
     };

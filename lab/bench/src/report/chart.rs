@@ -32,10 +32,9 @@ pub fn bars(rows: &[&Row]) -> String {
 
 /// Adds the bars of one row.
 fn group(chart: &mut String, row: &Row, greatest: f64) {
-    let label: Vec<_> =
-        [row.variant.as_str(), row.phase].into_iter().filter(|word| !word.is_empty()).collect();
+    let label = row.label();
     if !label.is_empty() {
-        let _ = write!(chart, "<p>{}</p>", escape(&label.join(", ")));
+        let _ = write!(chart, "<p>{}</p>", escape(&label));
     }
     let percent = |value: f64| value / greatest * 100.0;
     let (mut ours, mut theirs) = (OURS.iter().cycle(), THEIRS.iter().cycle());

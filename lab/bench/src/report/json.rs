@@ -40,6 +40,7 @@ fn row(row: &Row) -> Value {
         "title": row.title,
         "variant": row.variant,
         "phase": row.phase,
+        "disk": row.disk,
         "engine": row.engine,
         "unit": row.unit.text(),
         "more_is_better": row.unit.more_is_better(),

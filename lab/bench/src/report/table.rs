@@ -16,6 +16,7 @@ pub fn table(report: &Report) -> String {
     for row in &report.rows {
         workload(&mut text, row);
     }
+    by_disk(&mut text, &report.rows);
     if !report.rows.is_empty() {
         let counted = if report.conditions.counted_by_daemon { DAEMON_NOTE } else { WRITES_NOTE };
         fold(&mut text, counted);
@@ -76,6 +77,51 @@ fn workload(text: &mut String, row: &Row) {
         beside_floor(text, &floor.name, &measured);
     }
     text.push('\n');
+}
+
+/// A line for each load and contestant, a column for each disk, in Markdown. A cell is the ratio to the best
+/// peer with its interval, both rates, and the flushes of both.
+fn by_disk(text: &mut String, rows: &[Row]) {
+    let mut disks: Vec<&str> = rows.iter().map(|row| row.disk.as_str()).collect();
+    disks.sort_unstable();
+    disks.dedup();
+    if disks.len() < 2 {
+        return;
+    }
+    // In the order of measurement.
+    disks.sort_by_key(|disk| rows.iter().position(|row| row.disk == *disk));
+    let _ = writeln!(text, "| | {} |\n|---|{}", disks.join(" | "), "---|".repeat(disks.len()));
+    let mut loads: Vec<String> = Vec::new();
+    for row in rows {
+        let load = row.load();
+        if loads.contains(&load) {
+            continue;
+        }
+        for name in row.columns.iter().filter(|column| !column.peer).map(|column| &column.name) {
+            let of_load = |disk: &&str| rows.iter().find(|row| row.disk == *disk && row.load() == load);
+            let cells =
+                disks.iter().map(|disk| of_load(disk).map_or_else(|| "–".into(), |row| cell(row, name)));
+            let _ = writeln!(text, "| {load}: {name} | {} |", cells.collect::<Vec<_>>().join(" | "));
+        }
+        loads.push(load);
+    }
+    text.push('\n');
+}
+
+fn cell(row: &Row, name: &str) -> String {
+    let of = |column| row.figures(column).map(|figures| (column, figures));
+    let own = row.columns.iter().find(|column| column.name == *name).and_then(of);
+    let Some(((_, own), (peer, best))) = own.zip(row.yardstick().and_then(of)) else { return "–".into() };
+    format!(
+        "{} ({}) {}, {} {}; flushes {}, {}",
+        ratio(own.ratio),
+        interval(own.ratio_interval),
+        number(own.value.median),
+        peer.name,
+        number(best.value.median),
+        count(own.flushes_per_operation),
+        count(best.flushes_per_operation)
+    )
 }
 
 /// Ratios to the contestant that keeps nothing.
@@ -171,5 +217,19 @@ mod tests {
         assert_eq!(words(), ["xfs", "0.25", "–"]);
         assert!(words().is_empty(), "it has no ratio to itself: {text}");
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+    }
+
+    #[test]
+    fn disks_have_a_column_each() {
+        let on = |disk: &str| Row { disk: disk.into(), ..row(Unit::PerSecond("fsyncs")) };
+        let rows = vec![on("plain"), on("2ms a flush")];
+        let text = table(&Report { rows, ..Report::default() });
+        assert!(text.contains("| | plain | 2ms a flush |"), "{text}");
+        let line =
+            text.lines().find(|line| line.starts_with("| writing <fast>, 8 jobs: syncline |")).unwrap();
+        let cell = "2.00 (–) 200, xfs 100; flushes 1.00, 1.00";
+        assert_eq!(line.matches(cell).count(), 2, "{line}");
+        let one = table(&Report { rows: vec![on("plain")], ..Report::default() });
+        assert!(!one.contains("| | plain"), "{one}");
     }
 }

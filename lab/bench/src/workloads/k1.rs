@@ -3,6 +3,7 @@
 
 use super::{Scale, WRITE_BYTES};
 use crate::error::During;
+use crate::files::{Directory, Files};
 use crate::fio::{Fio, Load, file_name};
 use crate::synced::{Pattern, SyncedWrites, set_xattr};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
@@ -70,11 +71,8 @@ impl Workload for K1 {
             let load = Load { pattern: "randwrite", jobs: JOBS, file_bytes: self.file_bytes };
             return fio.run(load, directory, pace);
         }
-        let mut files: Vec<File> = Vec::with_capacity(JOBS);
-        for job in 0..JOBS {
-            let path = directory.join(file_name(job));
-            files.push(File::options().write(true).open(&path).at(&path)?);
-        }
+        let open = (0..JOBS).map(|job| Directory(directory).open(&file_name(job)));
+        let files = open.collect::<Result<Vec<_>, _>>().during(|| "opening the files".into())?;
         let (pattern, file_bytes) = (Pattern::Random, self.file_bytes);
         SyncedWrites { pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: false }.run(files, pace)
     }

@@ -2,11 +2,11 @@
 
 use super::{Scale, WRITE_BYTES};
 use crate::error::During;
+use crate::files::{Directory, Embedded, FileLoad, Files};
 use crate::fio::{Fio, Load, file_name};
 use crate::synced::{Pattern, SyncedWrites};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt};
-use std::fs::File;
 use std::path::Path;
 
 /// The workload.
@@ -53,12 +53,23 @@ impl Workload for K5 {
             let load = Load { pattern: "write", jobs: self.jobs, file_bytes: self.file_bytes };
             return fio.run(load, directory, pace);
         }
-        let mut files: Vec<File> = Vec::with_capacity(self.jobs);
-        for job in 0..self.jobs {
-            let path = directory.join(file_name(job));
-            files.push(File::create(&path).at(&path)?);
-        }
+        self.load(&Directory(directory), pace)
+    }
+
+    fn embedded(&self) -> Option<&dyn Embedded> {
+        Some(self)
+    }
+}
+
+impl FileLoad for K5 {
+    fn make(&self, _files: &dyn Files, _interrupt: &Interrupt) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn load(&self, files: &dyn Files, pace: Pace<'_>) -> Result<Sample, BenchError> {
+        let open = (0..self.jobs).map(|job| files.create(&file_name(job)));
+        let open = open.collect::<Result<Vec<_>, _>>().during(|| "creating the files".into())?;
         let (pattern, file_bytes) = (Pattern::Sequential, self.file_bytes);
-        SyncedWrites { pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: false }.run(files, pace)
+        SyncedWrites { pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: false }.run(open, pace)
     }
 }

@@ -1,24 +1,25 @@
 //! The workloads, one file each.
 
+mod append;
+mod git;
 mod k1;
 mod k2;
 mod k3;
 mod k4;
 mod k5;
+mod mail;
 mod names;
 mod overwrite;
+mod postgresql;
 mod profile;
 mod read;
+mod replace;
 mod sqlite;
 
 use crate::BenchError;
-use crate::error::During;
 use crate::fio::Fio;
 use crate::workload::Workload;
-use rand::RngCore;
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
+use sqlite::{Change, Journal};
 use std::str::FromStr;
 
 /// Groups of workloads, by their names on the command line.
@@ -36,16 +37,39 @@ pub enum Suite {
     K5,
     /// 4 KiB random overwrite and fdatasync.
     Overwrite,
+    /// Small appends to an allocated log.
+    Append,
+    /// Maildir deliveries.
+    Mail,
+    /// Replacing a file by rename.
+    Replace,
     /// SQLite transactions.
     Sqlite,
+    /// PostgreSQL under pgbench.
+    Postgresql,
+    /// git commits.
+    Git,
     /// Reading, and streaming writes.
     Read,
 }
 
 impl Suite {
     /// All suites, in the order in which they run.
-    pub const ALL: [Self; 8] =
-        [Self::K5, Self::K1, Self::K2, Self::K3, Self::K4, Self::Overwrite, Self::Sqlite, Self::Read];
+    pub const ALL: [Self; 13] = [
+        Self::K5,
+        Self::K1,
+        Self::K2,
+        Self::K3,
+        Self::K4,
+        Self::Overwrite,
+        Self::Append,
+        Self::Mail,
+        Self::Replace,
+        Self::Sqlite,
+        Self::Postgresql,
+        Self::Git,
+        Self::Read,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -56,7 +80,12 @@ impl Suite {
             Self::K4 => "k4",
             Self::K5 => "k5",
             Self::Overwrite => "overwrite",
+            Self::Append => "append",
+            Self::Mail => "mail",
+            Self::Replace => "replace",
             Self::Sqlite => "sqlite",
+            Self::Postgresql => "postgresql",
+            Self::Git => "git",
             Self::Read => "read",
         }
     }
@@ -75,10 +104,20 @@ impl Suite {
             Self::Overwrite => [(1, 1), (16, 16), (16, 1)]
                 .map(|(jobs, files)| boxed(overwrite::Overwrite::new(scale, jobs, files)))
                 .into(),
+            Self::Append => vec![boxed(append::Append::new(scale))],
+            Self::Mail => [1, 16].map(|jobs| boxed(mail::Mail::new(jobs))).into(),
+            Self::Replace => vec![boxed(replace::Replace)],
             Self::Sqlite => {
-                let rollback = boxed(sqlite::Sqlite::new(sqlite::Journal::Rollback)?);
-                vec![rollback, boxed(sqlite::Sqlite::new(sqlite::Journal::Wal)?)]
+                let all = [
+                    (Journal::Rollback, Change::Insert),
+                    (Journal::Wal, Change::Insert),
+                    (Journal::Wal, Change::Update),
+                ];
+                let each = all.map(|(journal, change)| sqlite::Sqlite::new(journal, change).map(boxed));
+                each.into_iter().collect::<Result<_, _>>()?
             }
+            Self::Postgresql => vec![boxed(postgresql::Postgresql::new()?)],
+            Self::Git => vec![boxed(git::Git::new()?)],
             Self::Read => vec![boxed(read::Read::new(scale)), boxed(read::Stream::new(scale))],
         })
     }
@@ -126,21 +165,6 @@ impl Scale {
 
 /// Bytes of a write of K1 and K5.
 const WRITE_BYTES: u64 = 64 << 10;
-
-/// Writes a whole file with incompressible data, and syncs it.
-fn write_file(path: &Path, bytes: u64, interrupt: &crate::Interrupt) -> Result<(), BenchError> {
-    let mut file = File::create(path).at(path)?;
-    let mut piece = vec![0; 1 << 20];
-    rand::rng().fill_bytes(&mut piece);
-    let mut left = bytes;
-    while left > 0 {
-        interrupt.check()?;
-        let len = left.min(piece.len() as u64);
-        file.write_all(&piece[..len as usize]).at(path)?;
-        left -= len;
-    }
-    file.sync_all().at(path)
-}
 
 #[cfg(test)]
 mod tests {

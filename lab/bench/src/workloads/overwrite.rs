@@ -1,13 +1,13 @@
 //! 4 KiB random overwrites of written files, each followed by an fdatasync: a database's page
 //! writes.
 
-use super::{Scale, write_file};
+use super::Scale;
 use crate::error::During;
+use crate::files::{Directory, Embedded, FileLoad, Files, write_whole};
 use crate::synced::{Pattern, SyncedWrites};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes of a write.
 const WRITE_BYTES: u64 = 4 << 10;
@@ -32,8 +32,8 @@ impl Overwrite {
         Self { jobs, files, file_bytes: each - each % WRITE_BYTES }
     }
 
-    fn path(&self, directory: &Path, job: usize) -> PathBuf {
-        directory.join(format!("pages-{}", job % self.files))
+    fn name(&self, job: usize) -> String {
+        format!("pages-{}", job % self.files)
     }
 }
 
@@ -59,17 +59,27 @@ impl Workload for Overwrite {
     }
 
     fn prepare(&self, _phase: usize, directory: &Path, interrupt: &Interrupt) -> Result<(), BenchError> {
-        (0..self.files)
-            .try_for_each(|file| write_file(&self.path(directory, file), self.file_bytes, interrupt))
+        self.make(&Directory(directory), interrupt)
     }
 
     fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        let mut files: Vec<File> = Vec::with_capacity(self.jobs);
-        for job in 0..self.jobs {
-            let path = self.path(directory, job);
-            files.push(File::options().write(true).open(&path).at(&path)?);
-        }
+        self.load(&Directory(directory), pace)
+    }
+
+    fn embedded(&self) -> Option<&dyn Embedded> {
+        Some(self)
+    }
+}
+
+impl FileLoad for Overwrite {
+    fn make(&self, files: &dyn Files, interrupt: &Interrupt) -> Result<(), BenchError> {
+        (0..self.files).try_for_each(|file| write_whole(files, &self.name(file), self.file_bytes, interrupt))
+    }
+
+    fn load(&self, files: &dyn Files, pace: Pace<'_>) -> Result<Sample, BenchError> {
+        let open = (0..self.jobs).map(|job| files.open(&self.name(job)));
+        let open = open.collect::<Result<Vec<_>, _>>().during(|| "opening the files".into())?;
         let (pattern, file_bytes) = (Pattern::Random, self.file_bytes);
-        SyncedWrites { pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: true }.run(files, pace)
+        SyncedWrites { pattern, write_bytes: WRITE_BYTES, file_bytes, data_only: true }.run(open, pace)
     }
 }

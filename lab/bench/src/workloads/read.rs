@@ -2,8 +2,9 @@
 //! without syncing in between. Nobody looks at what is read, so filesystems that keep nothing take
 //! part: null answers zeros, null-flush what lies on the device.
 
-use super::{Scale, write_file};
+use super::Scale;
 use crate::error::During;
+use crate::files::{Directory, write_whole};
 use crate::jobs::drive;
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt};
@@ -98,7 +99,7 @@ impl Workload for Read {
     fn prepare(&self, phase: usize, directory: &Path, interrupt: &Interrupt) -> Result<(), BenchError> {
         let path = directory.join(NAME);
         match phase {
-            SEQUENTIAL_COLD => write_file(&path, self.file_bytes, interrupt),
+            SEQUENTIAL_COLD => write_whole(&Directory(directory), NAME, self.file_bytes, interrupt),
             SEQUENTIAL_WARM | RANDOM_WARM => {
                 let mut file = File::open(&path).at(&path)?;
                 io::copy(&mut file, &mut io::sink()).at(&path).map(|_| ())

@@ -1,5 +1,5 @@
 //! SQLite with `synchronous=FULL`: one INSERT in each transaction, with a rollback journal and with
-//! a write-ahead log.
+//! a write-ahead log, and an UPDATE of four rows with the latter.
 //!
 //! The load is the `sqlite3` shell: a statement goes in, and a line comes back when the transaction
 //! is durable. The latency includes the way through two pipes, the same for all contestants.
@@ -8,13 +8,18 @@ use crate::error::During;
 use crate::jobs::{Job, drive};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt, command};
+use rand::Rng;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 const NAME: &str = "database";
-/// Bytes of a row.
+/// Bytes of an inserted row.
 const ROW_BYTES: u64 = 100;
+/// Rows of the table that is updated, their bytes, and how many of them one transaction changes.
+const ROWS: u64 = 20_000;
+const UPDATED_BYTES: u64 = 200;
+const UPDATED: usize = 4;
 /// Printed once the previous statement is done.
 const DONE: &str = "done";
 
@@ -27,11 +32,21 @@ pub enum Journal {
     Wal,
 }
 
+/// What a transaction does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// One INSERT.
+    Insert,
+    /// One UPDATE of rows on pages far apart.
+    Update,
+}
+
 /// The workload.
 pub struct Sqlite {
     program: PathBuf,
     version: String,
     journal: Journal,
+    change: Change,
 }
 
 /// The shell with a database open; killed when dropped.
@@ -89,19 +104,29 @@ impl Drop for Shell {
 }
 
 impl Sqlite {
-    /// With this journal.
-    pub fn new(journal: Journal) -> Result<Self, BenchError> {
+    /// With this journal and this transaction.
+    pub fn new(journal: Journal, change: Change) -> Result<Self, BenchError> {
         let program = command::require("sqlite3", "sqlite3")?;
         let version = command::succeed(Command::new(&program).arg("--version"), None)?;
         let version = version.split_whitespace().next().unwrap_or_default().to_owned();
-        Ok(Self { program, version, journal })
+        Ok(Self { program, version, journal, change })
     }
 
-    fn insert(&self, mut shell: Shell, job: &mut Job<'_>) -> io::Result<()> {
-        let statement = format!("INSERT INTO t(data) VALUES(randomblob({ROW_BYTES}));");
+    fn transactions(&self, mut shell: Shell, job: &mut Job<'_>) -> io::Result<()> {
+        let mut rng = rand::rng();
         while job.goes_on() {
+            let statement = match self.change {
+                Change::Insert => format!("INSERT INTO t(data) VALUES(randomblob({ROW_BYTES}));"),
+                Change::Update => {
+                    let rows = [(); UPDATED].map(|()| rng.random_range(1..=ROWS).to_string()).join(",");
+                    format!("UPDATE t SET data = randomblob({UPDATED_BYTES}) WHERE id IN ({rows});")
+                }
+            };
             job.time(|| shell.execute(&statement))?;
-            job.done(ROW_BYTES);
+            job.done(match self.change {
+                Change::Insert => ROW_BYTES,
+                Change::Update => UPDATED_BYTES * UPDATED as u64,
+            });
         }
         Ok(())
     }
@@ -122,7 +147,10 @@ impl Workload for Sqlite {
     }
 
     fn title(&self) -> String {
-        "SQLite, synchronous=FULL, one INSERT a transaction".into()
+        match self.change {
+            Change::Insert => "SQLite, synchronous=FULL, one INSERT a transaction".into(),
+            Change::Update => format!("SQLite, synchronous=FULL, UPDATE of {UPDATED} rows a transaction"),
+        }
     }
 
     fn variant(&self) -> String {
@@ -147,13 +175,20 @@ impl Workload for Sqlite {
     fn prepare(&self, _phase: usize, directory: &Path, _interrupt: &Interrupt) -> Result<(), BenchError> {
         let prepare = || {
             let mut shell = self.open(directory)?;
-            shell.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, data BLOB);")
+            shell.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, data BLOB);")?;
+            match self.change {
+                Change::Insert => Ok(()),
+                Change::Update => shell.execute(&format!(
+                    "WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT i+1 FROM n WHERE i<{ROWS}) \
+                     INSERT INTO t SELECT i, randomblob({UPDATED_BYTES}) FROM n;"
+                )),
+            }
         };
         prepare().during(|| "making a database".into())
     }
 
     fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
         let shell = self.open(directory).during(|| "opening the database".into())?;
-        drive(vec![shell], pace, |shell, job| self.insert(shell, job))
+        drive(vec![shell], pace, |shell, job| self.transactions(shell, job))
     }
 }
