@@ -37,11 +37,23 @@ const GATHER_MANY_MIN: Duration = Duration::from_micros(400);
 #[derive(Default)]
 struct Group {
     members: AtomicU64,
-    /// Notified when a caller joins.
-    joined: Event,
+    /// Notified when all expected callers have joined.
+    complete: Event,
     waiting: Turns,
     /// `None` if its driver gave up before it had ended.
     result: OnceLock<Option<Ended>>,
+}
+
+impl Group {
+    /// Waits until the group has so many members.
+    async fn has(&self, expected: u64) {
+        while self.members.load(Ordering::Acquire) < expected {
+            let complete = self.complete.listen();
+            if self.members.load(Ordering::Acquire) < expected {
+                complete.await;
+            }
+        }
+    }
 }
 
 /// The result of a group.
@@ -102,8 +114,11 @@ impl Drop for Lead<'_> {
 impl GroupCommit {
     fn join(&self) -> Arc<Group> {
         let group = self.stage.lock().gathering.clone();
-        group.members.fetch_add(1, Ordering::AcqRel);
-        group.joined.notify(1);
+        let members = group.members.fetch_add(1, Ordering::AcqRel) + 1;
+        // The driver would be woken for nothing by those before.
+        if members >= self.expected.load(Ordering::Acquire) {
+            group.complete.notify(1);
+        }
         group
     }
 
@@ -263,36 +278,33 @@ impl Store {
 
     /// Gives expected callers a moment to join.
     async fn gather(&self, group: &Group) {
+        // Nobody changes it before this driver answers its group.
         let expected = self.log.group.expected.load(Ordering::Acquire);
-        let all_joined = async {
-            while group.members.load(Ordering::Acquire) < expected {
-                let joined = group.joined.listen();
-                if group.members.load(Ordering::Acquire) < expected {
-                    joined.await;
-                }
-            }
-        };
-        let mut all_joined = pin!(all_joined);
+        let mut all_joined = pin!(group.has(expected));
         if poll_once(all_joined.as_mut()).await.is_none() {
             or(all_joined, self.pause()).await;
         }
     }
 
-    /// Lets a moment pass, by a timer of this thread: one of another thread would wake it late. (A
-    /// simulation has only the other kind, and no real time to measure.) Callers of a worker come back
-    /// through the kernel, after a part of the time that a batch takes. Threads of this process are
-    /// sooner back.
+    /// Lets a part of the time pass that a batch takes, by a timer of this thread: one of another
+    /// thread would wake it late. (A simulation has only the other kind, and no real time to
+    /// measure.)
     async fn pause(&self) {
         if let Some(worker) = Worker::try_current() {
-            let batch = Duration::from_nanos(self.log.group.batch_ns.load(Ordering::Relaxed));
-            let (part, least) =
-                if self.syncs_about() < MANY { (4, GATHER_MIN) } else { (2, GATHER_MANY_MIN) };
-            return worker.sleep((batch / part).clamp(least, GATHER_MAX)).await;
+            return worker.sleep(self.part_of_batch(GATHER_MANY_MIN)).await;
         }
-        match syncline_device::moment(GATHER_MIN) {
+        // Threads of this process are sooner back than callers who come through the kernel.
+        match syncline_device::moment(self.part_of_batch(GATHER_MIN)) {
             Some(passed) => passed.await,
             None => self.spawn.sleep(GATHER_MIN).await,
         }
+    }
+
+    /// The time that a gather may take; at least `many_min` with many callers.
+    fn part_of_batch(&self, many_min: Duration) -> Duration {
+        let batch = Duration::from_nanos(self.log.group.batch_ns.load(Ordering::Relaxed));
+        let (part, least) = if self.syncs_about() < MANY { (4, GATHER_MIN) } else { (2, many_min) };
+        (batch / part).clamp(least, GATHER_MAX)
     }
 
     async fn drive_batch(&self, drive: &mut Drive) -> Result<(), StoreError> {
@@ -462,5 +474,38 @@ impl Drop for EndOnDrop<'_> {
             let _ = self.group.result.set(None);
         }
         self.group.waiting.call_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Wake, Waker};
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_driver_is_woken_once_for_all_who_join() {
+        let commit = GroupCommit::default();
+        commit.expected.store(4, Ordering::Relaxed);
+        let group = commit.join();
+        let mut all_joined = pin!(group.has(4));
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let mut context = Context::from_waker(&waker);
+        assert!(all_joined.as_mut().poll(&mut context).is_pending());
+        for (joined, woken) in [(2, 0), (3, 0), (4, 1)] {
+            commit.join();
+            assert_eq!(wakes.0.load(Ordering::Relaxed), woken, "{joined} members");
+        }
+        assert!(all_joined.as_mut().poll(&mut context).is_ready());
     }
 }
