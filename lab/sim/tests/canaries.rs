@@ -33,14 +33,16 @@ fn seeds(canary: Canary) -> (u64, bool) {
 fn first_seed(canary: Canary) -> u64 {
     1_000_000
         + match canary {
-            Canary::UnchainedBatch => 11,
-            Canary::NoReserve => 65,
-            Canary::ReleaseAfterFailure => 65,
-            Canary::OverlookWriteback => 15,
-            Canary::DropSnapshotEarly => 12,
-            Canary::GrowEarly => 36,
-            Canary::OrderedWithoutOrder => 18,
-            Canary::TransactionTorn => 8,
+            Canary::UnchainedBatch => 66,
+            Canary::NoReserve => 122,
+            Canary::ReleaseAfterFailure => 72,
+            Canary::OverlookWriteback => 19,
+            Canary::DropSnapshotEarly => 15,
+            Canary::ReuseEarly => 19,
+            Canary::SnapshotOfTwoMoments => 13,
+            Canary::GrowEarly => 58,
+            Canary::OrderedWithoutOrder => 35,
+            Canary::TransactionTorn => 9,
             _ => 0,
         }
 }
