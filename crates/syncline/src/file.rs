@@ -126,9 +126,9 @@ impl File {
         self.require_write()?;
         let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
         let engine = &self.shared.engine;
-        let write = engine.write_what_fits(self.ino(), offset, owned(data), self.shared.kill_privileges());
+        let (data, kill_privileges) = (owned(data), self.shared.kill_privileges());
         self.shared.call(async {
-            let written = write.await?;
+            let written = engine.write_what_fits(self.ino(), offset, data, kill_privileges).await?;
             self.shared.settle(self.ino()).await?;
             Ok(written)
         })
@@ -196,9 +196,9 @@ impl File {
 
     fn append(&self, data: &[u8], position: &mut u64) -> Result<usize> {
         let data = &data[..data.len().min(OPERATION_BYTES_MAX)];
-        let append = self.shared.engine.append(self.ino(), owned(data), self.shared.kill_privileges());
+        let (owned, kill_privileges) = (owned(data), self.shared.kill_privileges());
         let offset = self.shared.call(async {
-            let offset = append.await?;
+            let offset = self.shared.engine.append(self.ino(), owned, kill_privileges).await?;
             self.shared.settle(self.ino()).await.map(|()| offset)
         })?;
         *position = offset + data.len() as u64;

@@ -4,6 +4,7 @@ use crate::error::{Error, Result, about};
 use crate::file::File;
 use crate::options::{FormatOptions, ImageOptions, process_owner};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -298,6 +299,7 @@ impl Shared {
     /// Runs a call: it comes wholly before or wholly after each transaction that is committed. One
     /// call makes no other one.
     pub(crate) fn call<T>(&self, work: impl Future<Output = T>) -> T {
+        let work = pin!(work);
         drive(async {
             let _beside = self.engine.beside_transactions().await;
             work.await

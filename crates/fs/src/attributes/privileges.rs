@@ -42,6 +42,10 @@ impl Filesystem {
         if !clear_mode && !clear_capability {
             return Ok(());
         }
+        Box::pin(self.clear_privileges(inode, clear_mode)).await
+    }
+
+    async fn clear_privileges(&self, inode: &Arc<Inode>, clear_mode: bool) -> Result<(), FsError> {
         let capability = self.find_capability(inode).await?;
         let mut changes = InodeChanges::new();
         let mut transaction = Transaction::new();

@@ -107,7 +107,8 @@ pub(super) async fn read_leased(
                 len
             }
             Segment::Disk { first, end, skip, len } => {
-                let blocks = read_blocks(fs, inode, first..end, room.take(), &mut found.holes).await?;
+                let read = read_blocks(fs, inode, first..end, room.take(), &mut found.holes);
+                let blocks = Box::pin(read).await?;
                 cut(blocks, skip, len, &mut found.pieces);
                 len
             }

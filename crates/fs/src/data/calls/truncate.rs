@@ -317,7 +317,7 @@ pub(crate) async fn forget_stale_extents(fs: &Filesystem, inode: &Arc<Inode>) ->
         }
         state.attr.size.div_ceil(BLOCK)
     };
-    delete_from(fs, inode, first, true).await
+    Box::pin(delete_from(fs, inode, first, true)).await
 }
 
 /// Deletes all extents from block `first` on, in bounded transactions, and preallocated blocks too

@@ -60,12 +60,12 @@ pub(crate) async fn write(
         if !overwrite::is_full(&written) {
             return written;
         }
-        if !restored && overwrite::restore(fs, inode, offset..end).await? {
+        if !restored && Box::pin(overwrite::restore(fs, inode, offset..end)).await? {
             restored = true;
             continue;
         }
         drop(room);
-        if synced || !fs.give_back_by_sync().await {
+        if synced || !Box::pin(fs.give_back_by_sync()).await {
             return written;
         }
         synced = true;
@@ -153,10 +153,10 @@ pub(crate) async fn append(
     writer: Writer,
 ) -> Result<u64, FsError> {
     let appended = append_now(fs, inode, &data, writer).await;
-    if !overwrite::is_full(&appended) || !fs.give_back_by_sync().await {
+    if !overwrite::is_full(&appended) || !Box::pin(fs.give_back_by_sync()).await {
         return appended;
     }
-    append_now(fs, inode, &data, writer).await
+    Box::pin(append_now(fs, inode, &data, writer)).await
 }
 
 async fn append_now(
@@ -206,7 +206,7 @@ async fn prepare(
     if !loses_privileges && !may_have_stale {
         return Ok(None);
     }
-    Ok(Some(fs.store.admit(Admission::Shrink).await?))
+    Ok(Some(Box::pin(fs.store.admit(Admission::Shrink)).await?))
 }
 
 async fn write_leased(
@@ -233,7 +233,9 @@ async fn write_leased(
     let named = inode.state.lock().data.has_room_for_names();
     let names = (!named).then(|| Reservation::of_names(&fs.store));
     let mut reservation = match reserve(fs, blocks).await {
-        full if overwrite::is_full(&full) => overwrite::reserve(fs, inode, &plan.ranges(), blocks).await?,
+        full if overwrite::is_full(&full) => {
+            Box::pin(overwrite::reserve(fs, inode, &plan.ranges(), blocks)).await?
+        }
         reserved => reserved?,
     };
     names.into_iter().for_each(|names| reservation.get_or_insert_default().merge(names));
@@ -306,7 +308,7 @@ impl WritePlan {
     async fn read_bases(&self, fs: &Filesystem, inode: &Arc<Inode>) -> Result<Bases, FsError> {
         let mut bases = Vec::with_capacity(self.to_read.len());
         for &block in &self.to_read {
-            bases.push((block, read::read_block(fs, inode, block).await?));
+            bases.push((block, Box::pin(read::read_block(fs, inode, block)).await?));
             fs.counters.blocks_read_for_write.add(1);
         }
         Ok(bases)

@@ -27,6 +27,16 @@ pub(crate) async fn accept<'a>(
     if inode.state.lock().data.charge.is_none() {
         return Ok(Accepted { held: None, holes: Vec::new() });
     }
+    Box::pin(accept_charged(fs, inode, ranges, size)).await
+}
+
+/// The same for a file with a quota.
+async fn accept_charged<'a>(
+    fs: &'a Filesystem,
+    inode: &Inode,
+    ranges: &[Range<u64>],
+    size: u64,
+) -> Result<Accepted<'a>, FsError> {
     let holes = holes(fs, inode, ranges).await?;
     let (number, units) = {
         let state = inode.state.lock();

@@ -16,12 +16,16 @@ pub(crate) async fn reserve(fs: &Filesystem, blocks: u64) -> Result<Option<Reser
     if let Some(reservation) = fs.store.try_reserve(blocks) {
         return Ok(Some(reservation));
     }
+    Box::pin(wait_for_blocks(fs, blocks)).await.map(Some)
+}
+
+async fn wait_for_blocks(fs: &Filesystem, blocks: u64) -> Result<Reservation, FsError> {
     let mut patience = Patience::default();
     let mut reserved = fs.store.reserve(blocks).await;
     while matches!(reserved, Err(StoreError::NoSpace)) && patience.wait(fs, |_| true).await {
         reserved = fs.store.reserve_now(blocks).await;
     }
-    Ok(Some(reserved?))
+    Ok(reserved?)
 }
 
 /// Reserves blocks for dirty data that lost its reservation to a failed write.

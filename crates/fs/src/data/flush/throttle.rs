@@ -19,6 +19,12 @@ pub(crate) async fn wait_for_room(fs: &Filesystem, len: u64) -> Result<(), FsErr
         return Ok(());
     }
     fs.counters.writes_throttled.add(1);
+    // In a box, like the other long ways of a write that it seldom goes: a future is moved several times
+    // before it is polled.
+    Box::pin(make_room(fs, len)).await
+}
+
+async fn make_room(fs: &Filesystem, len: u64) -> Result<(), FsError> {
     loop {
         // Listens before looking, so that no wake-up is missed.
         let progress = fs.data.queue.progress();
@@ -47,7 +53,7 @@ pub(crate) async fn require_unstuck(fs: &Filesystem, inode: &Inode, len: u64) ->
     if fs.data.queue.stuck_bytes() + len > stuck_max(fs)
         && let Some(inode) = fs.data.queue.take_resting(Some(inode.ino))
     {
-        background::write_back_taken(fs, &inode).await?;
+        Box::pin(background::write_back_taken(fs, &inode)).await?;
     }
     Ok(())
 }
