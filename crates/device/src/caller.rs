@@ -13,13 +13,14 @@
 mod tests;
 
 use crate::reactor;
-use crate::request::Request;
+use crate::request::{Finished, Request};
 use crate::ring::{Event, Issuer, Ring};
 use crate::worker::Worker;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -32,6 +33,10 @@ const FEW: usize = 8;
 /// With so many threads that drive futures, one thread submits the writes of all of them: that
 /// costs fewer context switches than a system call of each.
 const MANY_CALLERS: usize = 24;
+/// How often to look for completions in a ring that this thread may not enter.
+const POLL: Duration = Duration::from_millis(1);
+/// The longest [`Moment`].
+const LONGEST: Duration = Duration::from_secs(60 * 60);
 /// The most rings; a thread that gets none hands its operations over.
 const RINGS_MAX: usize = 16;
 
@@ -40,6 +45,10 @@ thread_local! {
     static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
     /// Kept to reuse its memory.
     static ALARM: Arc<Alarm> = Alarm::new();
+    /// This thread calls a completion.
+    static DELIVERS: Cell<bool> = const { Cell::new(false) };
+    /// The kernel has refused this thread a ring.
+    static REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Threads that drive futures.
@@ -70,7 +79,8 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Waits for `future` like [`block_on`], and carries out its I/O on this thread. The future must not
-/// block the thread in another way after it has started I/O.
+/// block the thread in another way after it has started I/O. If it waits in another `drive` while it is
+/// polled, its own I/O ends first.
 pub fn drive<T>(future: impl Future<Output = T>) -> T {
     assert!(Worker::try_current().is_none(), "a task of a worker must await, not block");
     let entered = Entered::new(Some(Caller::default()));
@@ -85,6 +95,7 @@ pub fn drive<T>(future: impl Future<Output = T>) -> T {
         if rang.load(Ordering::Acquire) {
             // The future goes on, perhaps for long.
             submit();
+            look();
         }
         while !rang.load(Ordering::Acquire) {
             if !carry_out() {
@@ -103,6 +114,7 @@ struct Entered {
 
 impl Entered {
     fn new(caller: Option<Caller>) -> Self {
+        assert!(!DELIVERS.get(), "a completion must not wait: other completions wait behind it");
         // A thread that ends has none of the two: its operations go to the thread with the ring.
         let alarm = ALARM.try_with(Arc::clone).unwrap_or_else(|_| Alarm::new());
         let drives = caller.is_some();
@@ -195,14 +207,14 @@ fn carry_out() -> bool {
     start_together(queued, &mut ring);
     let mut carried = false;
     if let Some(Queued { request, .. }) = alone {
-        if let Some(ring) = ring.as_mut().filter(|ring| ring.requests() > 0) {
-            let _ = ring.enter(None);
+        if is_busy(&ring) {
+            enter(&mut ring, |ring| ring.enter(None));
         }
-        request.run_blocking().deliver();
+        deliver(request.run_blocking());
         carried = true;
     }
-    if let Some(ring) = ring.as_mut().filter(|ring| ring.requests() > 0) {
-        reap(ring);
+    if is_busy(&ring) {
+        reap(&mut ring);
         carried = true;
     }
     with(|caller| caller.ring = ring);
@@ -227,20 +239,58 @@ fn start_together(queued: SmallVec<[Queued; 2]>, ring: &mut Option<Ring>) {
 }
 
 /// Waits for operations in flight, and calls their completions.
-fn reap(ring: &mut Ring) {
-    let in_flight = ring.requests();
-    if let Err(error) = ring.wait_for(if in_flight <= FEW { in_flight } else { in_flight / 2 }) {
-        panic!("the kernel waits for our own descriptors: {error}");
+fn reap(ring: &mut Option<Ring>) {
+    enter(ring, |ring| {
+        let in_flight = ring.requests();
+        ring.wait_for(if in_flight <= FEW { in_flight } else { in_flight / 2 })
+    });
+    if let Some(ring) = ring {
+        call_completions(ring);
     }
+}
+
+/// Calls the completions of operations that have ended.
+fn look() {
+    let mut ring = with(|caller| caller.ring.take()).flatten();
+    if ring.as_ref().is_some_and(|ring| ring.requests() > 0) {
+        enter(&mut ring, |ring| ring.enter(None));
+        ring.iter_mut().for_each(call_completions);
+    }
+    with(|caller| caller.ring = ring);
+}
+
+/// Enters the ring. If the kernel refuses that to this thread, as in a sandbox, the ring is given up
+/// once its operations have ended.
+fn enter(ring: &mut Option<Ring>, how: impl FnOnce(&mut Ring) -> io::Result<()>) {
+    let Some(Err(error)) = ring.as_mut().map(how) else { return };
+    let Some(mut refused) = ring.take() else { return };
+    REFUSED.set(true);
+    tracing::debug!(%error, "a ring is refused to a thread: others do its device I/O");
+    refused.take_back().into_iter().for_each(|request| reactor::start_elsewhere(request, true));
+    while refused.requests() > 0 {
+        // The kernel ends them without being asked.
+        thread::sleep(POLL);
+        call_completions(&mut refused);
+    }
+    RINGS.lock().all -= 1;
+}
+
+fn call_completions(ring: &mut Ring) {
     let mut completed = Vec::new();
     ring.completions(&mut completed);
     for (id, result) in completed {
         match ring.complete(id, result) {
-            Event::Finished(finished) => finished.deliver(),
-            Event::Elsewhere(request) => request.run_blocking().deliver(),
+            Event::Finished(finished) => deliver(finished),
+            Event::Elsewhere(request) => deliver(request.run_blocking()),
             Event::Ready(..) | Event::Raw(..) | Event::Woken | Event::Nothing => {}
         }
     }
+}
+
+fn deliver(finished: Finished) {
+    let before = DELIVERS.replace(true);
+    finished.deliver();
+    DELIVERS.set(before);
 }
 
 /// Hands operations to threads that serve everybody.
@@ -262,11 +312,14 @@ fn sleep() {
     }
 }
 
-/// A future that ends after `duration`, if this thread waits in [`drive`] and so can wake itself.
+/// A future that ends after `duration`, an hour at most, if this thread waits in [`drive`] and so can wake itself.
 pub fn moment(duration: Duration) -> Option<Moment> {
     static ASKED: AtomicU64 = AtomicU64::new(0);
     with(|_| ())?;
-    Some(Moment { end: Instant::now() + duration, number: ASKED.fetch_add(1, Ordering::Relaxed) })
+    Some(Moment {
+        end: Instant::now() + duration.min(LONGEST),
+        number: ASKED.fetch_add(1, Ordering::Relaxed),
+    })
 }
 
 /// See [`moment`].
@@ -312,6 +365,9 @@ unsafe impl Send for Rings {}
 static RINGS: Mutex<Rings> = Mutex::new(Rings { idle: Vec::new(), all: 0 });
 
 fn borrow() -> Option<Ring> {
+    if REFUSED.get() {
+        return None;
+    }
     let mut rings = RINGS.lock();
     if let Some(ring) = rings.idle.pop() {
         return Some(ring);
@@ -326,9 +382,10 @@ fn borrow() -> Option<Ring> {
 
 /// Gives a ring back when nothing is in flight any more: the kernel cancels what a thread submitted
 /// when the thread ends.
-fn give_back(mut ring: Ring) {
-    while ring.requests() > 0 {
+fn give_back(ring: Ring) {
+    let mut ring = Some(ring);
+    while ring.as_ref().is_some_and(|ring| ring.requests() > 0) {
         reap(&mut ring);
     }
-    RINGS.lock().idle.push(ring);
+    RINGS.lock().idle.extend(ring);
 }

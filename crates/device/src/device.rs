@@ -12,7 +12,9 @@ pub type Completion<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 /// A block store that takes operations and answers through completions.
 ///
 /// An operation starts when the method is called, not when its answer is awaited, and runs to its
-/// end even if the caller goes away. Offsets and lengths must be multiples of 4096 bytes and lie
+/// end even if the caller goes away. A [`FileDevice`](crate::FileDevice) on a thread in
+/// [`drive`](crate::drive), as all calls of the library are, starts it when the future waits or at
+/// [`submit`](Self::submit): a device that blocks the thread until another device has answered calls that first. Offsets and lengths must be multiples of 4096 bytes and lie
 /// inside the device; anything else is answered with an error.
 pub trait Device: Send + Sync + 'static {
     /// Size in bytes, a multiple of 4096. It never shrinks.
@@ -49,7 +51,7 @@ pub trait Device: Send + Sync + 'static {
 
     /// Hands the operations that this thread has started to the device now, rather than at the end
     /// of the thread's turn. It costs a system call, and is worth it if the thread keeps computing
-    /// while a write could be in flight. It affects only timing; nothing depends on it.
+    /// while a write could be in flight. It affects only timing, unless the thread blocks by itself.
     fn submit(&self) {}
 
     /// Checks how large the device has become, and extends an image file that is smaller than

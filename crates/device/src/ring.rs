@@ -30,9 +30,20 @@ enum Waiting {
     Raw(RawDone),
 }
 
+impl Waiting {
+    fn into_request(self) -> Option<Request> {
+        match self {
+            Self::Request(request) => Some(request),
+            _ => None,
+        }
+    }
+}
+
 /// A place for a waiter. The generation lets a late cancel see that the place has a new owner.
 struct Place {
     generation: u32,
+    /// Counts the entries of the ring up to this one.
+    order: u64,
     waiting: Option<Waiting>,
 }
 
@@ -72,6 +83,10 @@ pub(crate) struct Ring {
     requests: usize,
     /// Other entries in flight.
     others: usize,
+    /// Entries made so far.
+    made: u64,
+    /// The kernel refuses to be entered: nothing more can be submitted.
+    refused: bool,
 }
 
 /// True if this kernel and sandbox let us have a ring with the features we need.
@@ -102,7 +117,7 @@ impl Ring {
             ));
         }
         let (places, free, backlog) = (Vec::new(), Vec::new(), VecDeque::new());
-        Ok(Self { ring, places, free, backlog, requests: 0, others: 0 })
+        Ok(Self { ring, places, free, backlog, requests: 0, others: 0, made: 0, refused: false })
     }
 
     fn build(issuer: Option<Issuer>) -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
@@ -172,13 +187,15 @@ impl Ring {
 
     fn push(&mut self, entry: squeue::Entry128, waiting: Waiting) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, waiting: None });
+            self.places.push(Place { generation: 0, order: 0, waiting: None });
             (self.places.len() - 1) as u32
         });
         let place = &mut self.places[index as usize];
         // The highest generation is left out, so that no id equals NOBODY.
         place.generation = (place.generation + 1) & (u32::MAX >> 1);
         place.waiting = Some(waiting);
+        self.made += 1;
+        place.order = self.made;
         let id = id_of(index, place.generation);
         self.enqueue(entry.user_data(id));
         id
@@ -257,6 +274,7 @@ impl Ring {
                 }
                 match request.advance(outcome().map(|moved| moved as usize)) {
                     Step::Finished(finished) => Event::Finished(finished),
+                    Step::Again(request) if self.refused => Event::Elsewhere(request),
                     Step::Again(request) => {
                         self.start(request);
                         Event::Nothing
@@ -267,6 +285,19 @@ impl Ring {
             Waiting::Event => Event::Woken,
             Waiting::Raw(done) => Event::Raw(done, result),
         }
+    }
+
+    /// Gives up a ring with nothing but device operations in it, which the kernel refused to enter.
+    /// Returns the operations that the kernel has not taken: the last ones. The ring must never be entered
+    /// again, since their entries are still in its queue.
+    pub(crate) fn take_back(&mut self) -> Vec<Request> {
+        self.refused = true;
+        let untaken = (self.ring.submission().len() + self.backlog.len()) as u64;
+        let taken = self.made - untaken;
+        let left = self.places.iter_mut().filter(|place| place.order > taken);
+        let waiting: Vec<Waiting> = left.filter_map(|place| place.waiting.take()).collect();
+        self.requests -= waiting.len();
+        waiting.into_iter().filter_map(Waiting::into_request).collect()
     }
 
     /// Leaks the memory that the kernel may still use: for entries that could not be cancelled.

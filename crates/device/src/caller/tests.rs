@@ -1,6 +1,7 @@
 //! Operations by the thread that waits for them, together and alone, and what is left behind.
 
 use super::*;
+use crate::request::OpenFile;
 use crate::{AlignedBuf, Device, DeviceExt, FileDevice, OpenOptions, Use, oneshot};
 use bytes::Bytes;
 use std::panic::AssertUnwindSafe;
@@ -224,4 +225,104 @@ fn many_threads_share_a_device() {
     for at in 0..40 * MANY_CALLERS as u64 {
         assert_eq!(block_on(device.read_at(at * 4096, 4096)).unwrap()[0], (at % 20) as u8);
     }
+}
+
+/// The kernel refuses io_uring to this thread from now on, as in a sandbox that it has entered.
+fn enter_sandbox() {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let (first, last) = (libc::SYS_io_uring_setup as u32, libc::SYS_io_uring_register as u32);
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 2, first),
+        step(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 1, 0, last),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program lives until the calls have returned, and restricts only this thread.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn operations_of_a_thread_in_a_sandbox_end_elsewhere() {
+    let _few = FEW_CALLERS.read();
+    let (_place, device) = image(Use::Auto);
+    // Two at once need a ring, and leave an idle one.
+    let both = |fill| {
+        drive(async {
+            let (one, two) = (write(&device, 0, fill), write(&device, 4096, fill));
+            (one.await, two.await)
+        })
+    };
+    both(1);
+    let (here, (one, other)) = thread::scope(|scope| {
+        let sandboxed = scope.spawn(|| {
+            enter_sandbox();
+            (thread::current().id(), both(2))
+        });
+        sandboxed.join().unwrap()
+    });
+    assert!(one.is_some_and(|one| one != here) && other.is_some_and(|other| other != here));
+    assert_eq!(drive(device.read_at(4096, 4096)).unwrap()[0], 2);
+    both(3);
+}
+
+#[test]
+fn operations_end_while_their_future_keeps_waking_itself() {
+    let _few = FEW_CALLERS.read();
+    if !crate::ring::is_available() {
+        return;
+    }
+    let (_place, device) = image(Use::Auto);
+    // A read that lasts until this thread writes into the pipe.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let file = OpenFile {
+        file: std::os::fd::OwnedFd::from(reader).into(),
+        others: Default::default(),
+        direct: false,
+        block_device: false,
+        flushes_with_write: false,
+        made: false,
+    };
+    let (sender, mut answer) = oneshot::channel();
+    let done = Box::new(move |result: Result<AlignedBuf, _>| sender.send(result.unwrap()[0]));
+    let slow = Request::read(Arc::new(file), 0, AlignedBuf::for_read(4096), done);
+    drive(async {
+        assert!(queue(slow, true).is_none());
+        // More than are waited for all together.
+        let fast: Vec<_> = (0..2 * FEW as u64).map(|at| write(&device, at * 4096, 1)).collect();
+        for fast in fast {
+            fast.await;
+        }
+        std::io::Write::write_all(&mut writer, &[7; 4096]).unwrap();
+        let start = Instant::now();
+        let read = loop {
+            if let Some(read) = futures_lite::future::poll_once(&mut answer).await {
+                break read;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "its end was not seen");
+            futures_lite::future::yield_now().await;
+        };
+        assert_eq!(read, Some(7));
+    });
+}
+
+#[test]
+fn a_completion_may_not_wait() {
+    let _few = FEW_CALLERS.read();
+    let (_place, device) = image(Use::Auto);
+    let (sender, answer) = oneshot::channel();
+    let other = device.clone();
+    let waits = move |_| {
+        let waited = AssertUnwindSafe(|| drive(other.read_at(0, 4096)).map(drop));
+        sender.send(std::panic::catch_unwind(waited).is_err());
+    };
+    drive(async {
+        device.write(0, block(1), Box::new(waits));
+        assert_eq!(answer.await, Some(true), "it is told");
+        assert!(write(&device, 4096, 2).await.is_some(), "the thread goes on");
+    });
 }
