@@ -288,7 +288,11 @@ impl<'a> Plan<'a> {
         known.size = known.size.max(end);
         known.drop_capability();
         let quota = known.quota;
-        self.probe(file, [offset, end - 1]).await?;
+        // A block that is replaced as a whole need not be readable.
+        let block = BLOCK_BYTES as u64;
+        let first = (!offset.is_multiple_of(block)).then_some(offset);
+        let last = (!end.is_multiple_of(block)).then_some(end - 1);
+        self.probe(file, [first, last]).await?;
         self.note_file(file);
         self.spend(quota, (blocks_of(offset, data.len()) + 1) * BLOCK_UNITS, 0)?;
         Ok(Some(Deed::Write { file, offset, data: data.clone() }))
@@ -296,11 +300,11 @@ impl<'a> Plan<'a> {
 
     /// Reads the blocks of an existing file in which these bytes lie: what can't be read, or
     /// changed in part, is found out now.
-    async fn probe(&self, file: Node, bytes: [u64; 2]) -> Result<(), FsError> {
+    async fn probe(&self, file: Node, bytes: [Option<u64>; 2]) -> Result<(), FsError> {
         let Some(inode) = self.world.nodes.get(&file).and_then(|known| known.inode.as_ref()) else {
             return Ok(());
         };
-        for at in bytes {
+        for at in bytes.into_iter().flatten() {
             data::probe(self.fs, inode, at).await?;
         }
         Ok(())
@@ -317,7 +321,7 @@ impl<'a> Plan<'a> {
         known.size = size;
         known.drop_capability();
         let quota = known.quota;
-        self.probe(file, [size, 0]).await?;
+        self.probe(file, [Some(size), Some(0)]).await?;
         self.note_file(file);
         self.spend(quota, 2 * BLOCK_UNITS, 0)?;
         Ok(Deed::SetLen { file, size })

@@ -191,3 +191,20 @@ fn a_receipt_tells_what_the_transaction_wrote() {
     refused(mount.transact(&[create("/small")]));
     assert_eq!(mount.fs.last_receipt().unwrap().serial, receipt.serial);
 }
+
+/// Only a block of which a part stays has to be readable.
+#[test]
+fn blocks_that_are_replaced_are_not_read() {
+    let mount = Mount::new();
+    let file = mount.create(ROOT, "file");
+    block_on(mount.fs.write(file, 0, Bytes::from(vec![1; 64 << 10]), false)).unwrap();
+    block_on(mount.fs.syncfs()).unwrap();
+    let read = || mount.fs.store().counters().data_bytes_read;
+    let before = read();
+    mount.transact(&[write("/file", 8192, &[2; 8192])]).unwrap();
+    assert_eq!(read(), before);
+    mount.transact(&[write("/file", 32768, &[3; 100])]).unwrap();
+    assert!(read() > before);
+    let after = mount.crash().contents(&["file"]);
+    assert!(after[8192..16384].iter().all(|&byte| byte == 2) && after[32768 + 100] == 1);
+}
