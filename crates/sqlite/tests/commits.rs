@@ -1,0 +1,149 @@
+//! What a commit costs, and what it leaves: the device's requests are recorded.
+
+use crate::sqlite::{Connection, new_name, sqlite};
+use std::sync::Arc;
+use syncline::device::MemoryDevice;
+use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
+use syncline_powercut::{Event, RecordingDevice};
+use syncline_sqlite::serve;
+
+/// Flushes and writes that a device got while `work` ran.
+fn requests(device: &RecordingDevice, work: impl FnOnce()) -> (usize, usize) {
+    let before = device.position();
+    work();
+    let events = device.events();
+    let count = |wanted: fn(&Event) -> bool| events[before..].iter().filter(|event| wanted(event)).count();
+    (count(|event| matches!(event, Event::Flush)), count(|event| matches!(event, Event::Write { .. })))
+}
+
+fn recorded() -> (Arc<RecordingDevice>, Filesystem) {
+    let memory = MemoryDevice::new(64 << 20);
+    format_device(memory.clone(), &FormatOptions::default()).unwrap();
+    let device = RecordingDevice::new(memory);
+    // No checkpoint by time comes between.
+    let options = ImageOptions::new().checkpoint_interval(std::time::Duration::from_secs(3600));
+    let fs = Filesystem::open_device(device.clone(), options).unwrap();
+    (device, fs)
+}
+
+fn filled(connection: &Connection) {
+    connection.run(
+        "create table t(id integer primary key, b blob); create table small(b);
+         with recursive n(i) as (select 1 union all select i + 1 from n where i < 2000)
+         insert into t select i, zeroblob(1000) from n;",
+    );
+}
+
+#[test]
+fn a_commit_takes_one_flush_and_one_write() {
+    let Some(sqlite) = sqlite() else { return };
+    let (device, fs) = recorded();
+    let name = new_name("counts");
+    let _served = serve(&name, &fs);
+    let connection = sqlite.open_in(&name, "a.db", "");
+    filled(&connection);
+    const COMMITS: usize = 100;
+    let inserts = requests(&device, || {
+        for _ in 0..COMMITS {
+            connection.run("insert into small values(zeroblob(100))");
+        }
+    });
+    let updates = requests(&device, || {
+        for number in 0..COMMITS {
+            let at = number * 7;
+            connection.run(&format!(
+                "update t set b = randomblob(1000) where id in ({at}, {at} + 500, {at} + 1000, {at} + 1200)"
+            ));
+        }
+    });
+    // A marker batch may follow a pause, without a flush.
+    assert_eq!(inserts.0, COMMITS, "flushes of single inserts");
+    assert!((COMMITS..=COMMITS + 2).contains(&inserts.1), "{} writes of single inserts", inserts.1);
+    assert_eq!(updates.0, COMMITS, "flushes of updates of four pages");
+    // The log has the pages. Some sixteen at a time get their place later, in one write, for no flush.
+    let written = COMMITS..=COMMITS * 5 / 4;
+    assert!(written.contains(&updates.1), "{} writes of updates of four pages", updates.1);
+}
+
+#[test]
+fn nothing_reaches_the_device_before_the_commit() {
+    let Some(sqlite) = sqlite() else { return };
+    let (device, fs) = recorded();
+    let name = new_name("spill");
+    let _served = serve(&name, &fs);
+    let connection = sqlite.open_in(&name, "a.db", "");
+    // SQLite writes changed pages long before the commit.
+    connection.run("pragma cache_size = 10");
+    filled(&connection);
+    let spilled = requests(&device, || {
+        connection.run("begin; update t set b = randomblob(1000); savepoint s; delete from t where id % 2");
+        connection.run("rollback to s; rollback");
+    });
+    // The rollback writes the old pages, and syncs them.
+    assert!(spilled.0 <= 1, "{} flushes", spilled.0);
+    connection.require_sound();
+    assert_eq!(connection.number("select count(*) from t where b = zeroblob(1000)"), 2000);
+}
+
+#[test]
+fn a_write_ahead_log_takes_one_flush_a_commit() {
+    let Some(sqlite) = sqlite() else { return };
+    let (device, fs) = recorded();
+    let name = new_name("wal");
+    let _served = serve(&name, &fs);
+    let connection = sqlite.open_in(&name, "a.db", "");
+    filled(&connection);
+    assert_eq!(connection.one("pragma journal_mode = wal"), "wal");
+    connection.run("pragma synchronous = full; insert into small values(1)");
+    let (flushes, _) = requests(&device, || {
+        for _ in 0..50 {
+            connection.run("insert into small values(zeroblob(100))");
+        }
+    });
+    assert_eq!(flushes, 50);
+}
+
+#[test]
+fn class_ordered_waits_for_no_flush() {
+    let Some(sqlite) = sqlite() else { return };
+    let (device, fs) = recorded();
+    let name = new_name("ordered");
+    let _served = serve(&name, &fs);
+    let connection = sqlite.open_in(&name, "a.db", "");
+    connection.run("create table t(a)");
+    assert_eq!(connection.one("pragma syncline_durability"), "fsync");
+    assert_eq!(connection.one("pragma syncline_durability = ordered"), "ordered");
+    let (flushes, _) = requests(&device, || {
+        for number in 0..200 {
+            connection.run(&format!("insert into t values({number})"));
+        }
+    });
+    // One begins within the class's five seconds.
+    assert!(flushes < 20, "{flushes} flushes for 200 commits");
+    let failed = connection.try_run("pragma syncline_durability = never").unwrap_err();
+    assert!(failed.text.contains("fsync, ordered or strict"), "{failed:?}");
+}
+
+#[test]
+fn without_syncs_commits_wait_for_nothing_and_come_whole() {
+    let Some(sqlite) = sqlite() else { return };
+    let (device, fs) = recorded();
+    let name = new_name("off");
+    let served = serve(&name, &fs);
+    let connection = sqlite.open_in(&name, "a.db", "");
+    connection.run("create table t(a); pragma synchronous = off");
+    let (flushes, _) = requests(&device, || {
+        for number in 0..200 {
+            connection.run(&format!("insert into t values({number})"));
+        }
+    });
+    assert!(flushes < 20, "{flushes} flushes for 200 commits");
+    let other = sqlite.open_in(&name, "a.db", "");
+    assert_eq!(other.number("select count(*) from t"), 200, "others in the process see them");
+    assert_eq!(connection.one("select syncline_snapshot('now')"), "now");
+    drop((connection, other, served));
+    fs.close().unwrap();
+    let again = Filesystem::open_device(device, ImageOptions::new()).unwrap();
+    let _served = serve(&name, &again);
+    assert_eq!(sqlite.open_in(&name, "a.db", "").number("select count(*) from t"), 200);
+}

@@ -1,0 +1,116 @@
+//! Images: snapshots, and what is refused.
+
+use crate::sqlite::{BUSY, CANTOPEN, image, name, sqlite};
+use syncline::{Filesystem, FormatOptions};
+
+#[test]
+fn a_snapshot_is_read_while_the_database_goes_on() {
+    let Some(sqlite) = sqlite() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("app.img").display().to_string();
+    for mode in ["delete", "wal"] {
+        let file = format!("{mode}.db");
+        let connection = sqlite.open_in(&image, &file, "&create=64MiB");
+        connection.run(&format!("pragma journal_mode = {mode}; create table t(a); insert into t values(1)"));
+        connection.run(&format!("begin; insert into t values(2); select syncline_snapshot('{mode}')"));
+        connection.run("commit");
+        let snapshot = sqlite.open_in(&image, &file, &format!("&snapshot={mode}"));
+        assert_eq!(snapshot.number("select count(*) from t"), 1, "what was committed, and no more");
+        snapshot.require_sound();
+        let failed = snapshot.try_run("insert into t values(3)").unwrap_err();
+        assert_eq!(failed.text, "attempt to write a readonly database");
+        drop(snapshot);
+        assert_eq!(connection.number("select count(*) from t"), 2);
+        let listed = connection.one("select syncline_snapshots()");
+        assert!(listed.contains(&format!("\"name\":\"{mode}\"")), "{listed}");
+        connection.run(&format!("select syncline_delete_snapshot('{mode}')"));
+        assert_eq!(connection.one("select syncline_snapshots()"), "[]");
+        let failed = connection.try_run("select syncline_delete_snapshot('none')").unwrap_err();
+        assert!(failed.text.contains("none"), "{failed:?}");
+    }
+    let plain = sqlite.open(":memory:").unwrap();
+    let failed = plain.try_run("select syncline_snapshot('x')").unwrap_err();
+    assert!(failed.text.contains("vfs=syncline"), "{failed:?}");
+}
+
+#[test]
+fn an_image_in_use_is_refused_and_the_text_names_the_mount() {
+    let Some(sqlite) = sqlite() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("app.img").display().to_string();
+    let fs = Filesystem::create(&image, 64 << 20, &FormatOptions::default()).unwrap();
+    let failed = sqlite.open(&name(&image, "a.db", "")).err().unwrap();
+    assert_eq!(failed.code & 255, BUSY);
+    let text = sqlite.last_error();
+    assert!(text.contains("in use") && text.contains("syncline mount"), "{text}");
+    fs.close().unwrap();
+    sqlite.open_in(&image, "a.db", "").run("create table t(a)");
+}
+
+#[test]
+fn what_can_not_be_opened_says_why() {
+    let Some(sqlite) = sqlite() else { return };
+    let (fs, _served, image) = image(64 << 20);
+    let refused = |file: &str, options: &str| {
+        let failed = sqlite.open(&name(&image, file, options)).err().unwrap();
+        assert_eq!(failed.code & 255, CANTOPEN, "{failed:?}");
+        sqlite.last_error()
+    };
+    fs.write("/real.db", "").unwrap();
+    fs.symlink("real.db", "/link.db").unwrap();
+    assert!(refused("link.db", "").contains("/real.db instead"));
+    fs.hard_link("/real.db", "/second.db").unwrap();
+    assert!(refused("second.db", "").contains("more than one name"));
+    fs.create_dir("/folder").unwrap();
+    assert!(refused("folder", "").contains("directory"));
+    assert!(refused("none/a.db", "").contains("no such file"));
+    assert!(refused("a.db", "&journal=none").contains("'memory' or in a 'file'"));
+    let missing = sqlite.open(&name("/no/such.img", "a.db", "")).err().unwrap();
+    assert_eq!(missing.code & 255, CANTOPEN);
+    assert!(sqlite.last_error().contains("syncline mkfs"), "{}", sqlite.last_error());
+}
+
+#[test]
+fn an_image_that_may_not_be_written_is_read() {
+    let Some(sqlite) = sqlite() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.img");
+    let image = path.display().to_string();
+    let connection = sqlite.open_in(&image, "a.db", "&create=64MiB");
+    connection.run("create table t(a); insert into t values(1)");
+    drop(connection);
+    let mut permissions = std::fs::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(&path, permissions).unwrap();
+    if std::fs::OpenOptions::new().write(true).open(&path).is_ok() {
+        eprintln!("SKIPPED: root may write to every file");
+        return;
+    }
+    let connection = sqlite.open_in(&image, "a.db", "");
+    assert_eq!(connection.number("select a from t"), 1);
+    let failed = connection.try_run("insert into t values(2)").unwrap_err();
+    assert_eq!(failed.text, "attempt to write a readonly database");
+}
+
+#[test]
+fn compression_is_a_pragma() {
+    let Some(sqlite) = sqlite() else { return };
+    let (fs, _served, image) = image(64 << 20);
+    let connection = sqlite.open_in(&image, "a.db", "&memory=4MiB");
+    connection.run("create table t(b)");
+    assert_eq!(connection.one("pragma syncline_compression"), "none");
+    assert_eq!(connection.one("pragma syncline_compression = zstd"), "zstd");
+    connection.run(
+        "with recursive n(i) as (select 1 union all select i + 1 from n where i < 10000)
+         insert into t select zeroblob(1000) from n;",
+    );
+    connection.run("select syncline_sync()");
+    let metadata = fs.metadata("/a.db").unwrap();
+    assert!(
+        metadata.blocks() * 512 < metadata.len() / 4,
+        "{} blocks of {} bytes",
+        metadata.blocks(),
+        metadata.len()
+    );
+    connection.require_sound();
+}
