@@ -156,6 +156,11 @@ screenshots:
     target/screenshot/bin/python docs/images/render target/dist/syncline docs/images/top.svg
     docs/images/report target/dist/syncline-lab docs/images/bench.png
 
+# SQLite in an image, from the shell, Python, Rust and Node (fetches from crates.io and npm), and so many power cuts
+sqlite cuts="10000":
+    examples/sqlite/run
+    SYNCLINE_SQLITE_CUTS={{cuts}} cargo test --profile dist -p syncline-sqlite --test sqlite -- --nocapture cuts::
+
 # The Python package: builds it and runs its tests in an environment below target/ (needs Python 3.11 with venv; installs from PyPI)
 python *options:
     python/test {{options}}
@@ -174,6 +179,7 @@ install prefix="/usr/local" helpers="/sbin":
     install -D -m 755 target/dist/libsyncline_c.so {{prefix}}/lib/libsyncline.so.0
     ln -sfn libsyncline.so.0 {{prefix}}/lib/libsyncline.so
     install -D -m 644 target/dist/libsyncline_c.a {{prefix}}/lib/libsyncline.a
+    install -D -m 644 target/dist/libsyncline_sqlite.so {{prefix}}/lib/libsyncline_sqlite.so
     install -d {{prefix}}/lib/pkgconfig
     crates/capi/pkg-config {{prefix}} > {{prefix}}/lib/pkgconfig/libsyncline.pc
     test "$(id -u)" != 0 || ! command -v ldconfig >/dev/null || ldconfig
@@ -193,7 +199,9 @@ deb:
     install -m 644 target/dist/libsyncline_c.a target/development/libsyncline.a
     strip --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd target/development/libsyncline.a
     crates/capi/pkg-config /usr > target/development/libsyncline.pc
-    .ci/notices Cargo.toml syncline-cli syncline-c > target/THIRD-PARTY.txt
+    install -m 644 target/dist/libsyncline_sqlite.so target/development/
+    strip --strip-unneeded target/development/libsyncline_sqlite.so
+    .ci/notices Cargo.toml syncline-cli syncline-c syncline-sqlite > target/THIRD-PARTY.txt
     mkdir -p target/helpers/bin target/helpers/sbin
     ln -f target/dist/syncline target/helpers/bin/syncline
     for name in mount.syncline mount.fuse.syncline mount.fuseblk.syncline umount.fuse.syncline umount.fuseblk.syncline fsck.syncline fsck.fuse.syncline mkfs.syncline; do ln -sfn ../bin/syncline target/helpers/sbin/$name; done
