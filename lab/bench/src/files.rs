@@ -148,7 +148,7 @@ pub trait Embedded {
 /// An image that is open in this process; dropping it closes the image.
 pub trait Opened {
     /// Runs the load.
-    fn run(&self, pace: Pace<'_>) -> Result<Sample, BenchError>;
+    fn run(&mut self, pace: Pace<'_>) -> Result<Sample, BenchError>;
 }
 
 impl<L: FileLoad> Embedded for L {
@@ -167,7 +167,7 @@ struct OpenImage<'a, L> {
 }
 
 impl<L: FileLoad> Opened for OpenImage<'_, L> {
-    fn run(&self, pace: Pace<'_>) -> Result<Sample, BenchError> {
+    fn run(&mut self, pace: Pace<'_>) -> Result<Sample, BenchError> {
         self.load.load(&self.files, pace)
     }
 }

@@ -243,7 +243,7 @@ impl Plan<'_> {
         source: &Source,
     ) -> Result<Run, BenchError> {
         let nowhere = Path::new("");
-        let opened = embedded.open(self.ground.make(contestant, 0)?, self.interrupt)?;
+        let mut opened = embedded.open(self.ground.make(contestant, 0)?, self.interrupt)?;
         let (cpu_before, before) = (cpu_seconds(None), source.read(nowhere)?);
         let sample = opened.run(Pace::new(self.settings.duration, self.interrupt))?;
         let counts = source.read(nowhere)? - before;

@@ -60,7 +60,8 @@ the same fully written image, in rounds whose order is drawn. The table has medi
 the best peer (above 1 is better than it), and for each operation flushes, writes, bytes written for a byte of data and CPU
 time, as counted by the block layer or, without a loop device, by the daemon. The kernel's filesystems, and counts of the
 block layer, need root. null and null-flush take no part in workloads that read their data back: sqlite, postgresql, git,
-cold reads, and k1 with an attribute. The library takes part in k5, overwrite, append, mail and replace.
+cold reads, and k1 with an attribute. The library takes part in k5, overwrite, append, mail and replace, and in sqlite
+if libsyncline_sqlite.so lies beside this program.
 
 With --flush the disk is a loop device over a FUSE file whose fsync takes that long; the kernel passes reads and writes
 through. Writes of the same disk wait while a flush is under way.";

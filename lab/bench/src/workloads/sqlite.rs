@@ -5,10 +5,12 @@
 //! is durable. The latency includes the way through two pipes, the same for all contestants.
 
 use crate::error::During;
+use crate::files::{Embedded, Opened};
 use crate::jobs::{Job, drive};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt, command};
 use rand::Rng;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -20,6 +22,8 @@ const ROW_BYTES: u64 = 100;
 const ROWS: u64 = 20_000;
 const UPDATED_BYTES: u64 = 200;
 const UPDATED: usize = 4;
+/// The extension that keeps databases in an image.
+const EXTENSION: &str = "libsyncline_sqlite.so";
 /// Printed once the previous statement is done.
 const DONE: &str = "done";
 
@@ -57,9 +61,10 @@ struct Shell {
 }
 
 impl Shell {
-    fn open(program: &Path, database: &Path) -> io::Result<Self> {
+    /// With these options, on this database.
+    fn open(program: &Path, options: &[OsString], database: &OsStr) -> io::Result<Self> {
         let mut command = Command::new(program);
-        command.args(["-batch", "-bail"]).arg(database);
+        command.args(["-batch", "-bail"]).args(options).arg(database);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let input = child.stdin.take().expect("it was asked for");
@@ -132,12 +137,58 @@ impl Sqlite {
     }
 
     fn open(&self, directory: &Path) -> io::Result<Shell> {
-        let mut shell = Shell::open(&self.program, &directory.join(NAME))?;
+        let mut shell = Shell::open(&self.program, &[], directory.join(NAME).as_os_str())?;
         shell.execute(match self.journal {
             Journal::Rollback => "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;",
             Journal::Wal => "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
         })?;
         Ok(shell)
+    }
+
+    fn make_table(&self, shell: &mut Shell) -> io::Result<()> {
+        shell.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, data BLOB);")?;
+        match self.change {
+            Change::Insert => Ok(()),
+            Change::Update => shell.execute(&format!(
+                "WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT i+1 FROM n WHERE i<{ROWS}) \
+                 INSERT INTO t SELECT i, randomblob({UPDATED_BYTES}) FROM n;"
+            )),
+        }
+    }
+}
+
+/// The extension for SQLite, if it lies beside this program.
+fn extension() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok()?.with_file_name(EXTENSION);
+    beside.is_file().then_some(beside)
+}
+
+/// The database lies in the image, which the shell opens with the extension. It has the extension's own
+/// journal, whatever the workload says.
+impl Embedded for Sqlite {
+    fn open<'a>(&'a self, image: &Path, _interrupt: &Interrupt) -> Result<Box<dyn Opened + 'a>, BenchError> {
+        let extension = extension().ok_or(BenchError::Missing { program: EXTENSION, package: "syncline" })?;
+        let load = format!(".load {}", extension.display());
+        let database = format!("file:/{NAME}?vfs=syncline&image={}", image.display());
+        let open = || {
+            let mut shell = Shell::open(&self.program, &["-cmd".into(), load.into()], database.as_ref())?;
+            shell.execute("PRAGMA synchronous=FULL;")?;
+            self.make_table(&mut shell)?;
+            Ok::<_, io::Error>(shell)
+        };
+        let shell = open().during(|| "making a database in the image".into())?;
+        Ok(Box::new(InImage { load: self, shell: Some(shell) }))
+    }
+}
+
+struct InImage<'a> {
+    load: &'a Sqlite,
+    shell: Option<Shell>,
+}
+
+impl Opened for InImage<'_> {
+    fn run(&mut self, pace: Pace<'_>) -> Result<Sample, BenchError> {
+        drive(self.shell.take().into_iter().collect(), pace, |shell, job| self.load.transactions(shell, job))
     }
 }
 
@@ -173,22 +224,16 @@ impl Workload for Sqlite {
     }
 
     fn prepare(&self, _phase: usize, directory: &Path, _interrupt: &Interrupt) -> Result<(), BenchError> {
-        let prepare = || {
-            let mut shell = self.open(directory)?;
-            shell.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, data BLOB);")?;
-            match self.change {
-                Change::Insert => Ok(()),
-                Change::Update => shell.execute(&format!(
-                    "WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT i+1 FROM n WHERE i<{ROWS}) \
-                     INSERT INTO t SELECT i, randomblob({UPDATED_BYTES}) FROM n;"
-                )),
-            }
-        };
+        let prepare = || self.make_table(&mut self.open(directory)?);
         prepare().during(|| "making a database".into())
     }
 
     fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
         let shell = self.open(directory).during(|| "opening the database".into())?;
         drive(vec![shell], pace, |shell, job| self.transactions(shell, job))
+    }
+
+    fn embedded(&self) -> Option<&dyn Embedded> {
+        extension().map(|_| self as &dyn Embedded)
     }
 }
