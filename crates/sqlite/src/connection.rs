@@ -1,8 +1,9 @@
 //! What SQLite has open: a database, its write-ahead log, or a journal.
 
 use crate::failure::{Failure, Result, code};
+use crate::ffi::fork;
 use crate::file::{Kind, SharedFile};
-use crate::image;
+use crate::image::{self, WAL};
 use crate::locks::Level;
 use crate::names;
 use crate::options::Options;
@@ -11,8 +12,6 @@ use crate::shared_memory::{Held, LOCKS, Region};
 use crate::volatile::Volatile;
 use std::sync::Arc;
 use syncline::File;
-
-const WAL: &str = "-wal";
 
 /// What kind of file SQLite asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +62,7 @@ pub(crate) fn place(
     parameter: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<(Use, String)>> {
     if let Some(image) = parameter("image") {
+        fork::require_parent()?;
         let key = registry::key_of(&image, options.snapshot.as_deref());
         let path = names::within(name, &key).map(str::to_owned);
         let path = path.ok_or_else(|| Failure::cannot_open(format!("{name} is no file of {key}")))?;
@@ -73,6 +73,10 @@ pub(crate) fn place(
 
 /// Finds the image of a file by its full name.
 pub(crate) fn place_of(name: &str) -> Result<Option<(Use, String)>> {
+    if fork::is_child() {
+        // A thread of the parent may have held a lock of the registry.
+        return names::through_a_file(name).map_or(Ok(None), |_| fork::require_parent().map(|()| None));
+    }
     if let Some(found) = registry::find(name) {
         return Ok(Some(found));
     }
@@ -88,6 +92,9 @@ pub(crate) fn place_of(name: &str) -> Result<Option<(Use, String)>> {
 
 /// The full name of a database; None for one of the host.
 pub(crate) fn full_name(name: &str, parameter: impl Fn(&str) -> Option<String>) -> Option<String> {
+    if fork::is_child() {
+        return parameter("image").map(|image| names::full(&image, name));
+    }
     if let Some(image) = parameter("image") {
         let key = registry::key_of(&image, parameter("snapshot").as_deref());
         // SQLite may have made it whole before.
@@ -114,7 +121,9 @@ impl Connection {
             Role::SuperJournal => true,
             // One that a crash or another program left in the image is a journal to be rolled back.
             Role::Journal => how.create && image.keeps_journal_in_memory(path),
-            Role::Database | Role::Log => false,
+            // No frames are the log that a read-only image lacks.
+            Role::Log => image.is_read_only() && !image.exists(path)?,
+            Role::Database => false,
         };
         let volatile = match keeps_in_memory {
             true => Some(image.open_volatile(path)),
@@ -138,7 +147,7 @@ impl Connection {
         {
             let handed = image::hand_down(image.fs(), &database, &file.file());
             if handed.is_err() {
-                image.close(&file)?;
+                image.close(&file);
             }
             handed?;
         }
@@ -149,18 +158,12 @@ impl Connection {
     /// Ends the use of the file.
     pub(crate) fn close(self) -> Result<()> {
         let Self { image, opened, delete_on_close, .. } = self;
-        let closed = match opened {
-            Opened::File(mut locked) => {
-                locked.unlock(Level::None);
-                locked.leave();
-                image.close(&locked.file)
-            }
-            Opened::Journal(_) | Opened::SuperJournal(_) => Ok(()),
-        };
-        match delete_on_close {
-            Some(path) => closed.and(image.remove(&path, false)),
-            None => closed,
+        if let Opened::File(mut locked) = opened {
+            locked.unlock(Level::None);
+            locked.leave();
+            image.close(&locked.file);
         }
+        delete_on_close.map_or(Ok(()), |path| image.remove(&path, false))
     }
 
     /// Reads, and returns the number of bytes: less than asked for at the end of the file.
@@ -173,7 +176,16 @@ impl Connection {
 
     pub(crate) fn write(&self, data: &[u8], offset: u64) -> Result<()> {
         match &self.opened {
-            Opened::File(locked) => locked.file.write(data, offset, locked.is_exclusive()),
+            Opened::File(locked) => {
+                let begins_log = locked.file.is_log() && offset == 0;
+                if begins_log {
+                    self.image.before_log_ends(locked.file.path())?;
+                }
+                locked.file.write(data, offset, locked.is_exclusive())?;
+                // The zeros that end a journal are the commit. A journal that came back would undo others.
+                let ends_journal = begins_log && data.iter().all(|byte| *byte == 0);
+                if ends_journal { locked.file.sync() } else { Ok(()) }
+            }
             Opened::Journal(volatile) => volatile.write(data, offset),
             Opened::SuperJournal(volatile) => {
                 // The names of the journals, each with a NUL behind it.
@@ -188,6 +200,11 @@ impl Connection {
 
     pub(crate) fn set_size(&self, size: u64) -> Result<()> {
         match &self.opened {
+            Opened::File(locked) if locked.file.is_log() => {
+                self.image.before_log_ends(locked.file.path())?;
+                locked.file.set_size(size, false)?;
+                locked.file.sync()
+            }
             Opened::File(locked) => locked.file.set_size(size, locked.is_exclusive()),
             Opened::Journal(volatile) | Opened::SuperJournal(volatile) => volatile.set_size(size),
         }
@@ -219,13 +236,14 @@ impl Connection {
     }
 
     /// All changes of a transaction are written.
-    pub(crate) fn is_whole(&self, super_journal: Option<&str>) -> Result<()> {
+    pub(crate) fn complete(&self, super_journal: Option<&str>) -> Result<()> {
         let Opened::File(locked) = &self.opened else { return Ok(()) };
         let path = super_journal.map(|name| self.require_one_image(name)).transpose();
         // SQLite asks the other VFS for the super-journal, and may find no reason to undo the changes.
         let path = path.inspect_err(|_| locked.file.refuse())?;
-        locked.file.is_whole(path);
-        Ok(())
+        let journaled = self.image.before_commit(locked.file.path());
+        journaled.inspect_err(|_| locked.file.refuse())?;
+        locked.file.complete(path)
     }
 
     /// Raises the lock; false if others are in the way.
@@ -310,7 +328,6 @@ impl Connection {
 
     /// Makes a snapshot of the image: what is committed, of all its files, at one moment.
     pub(crate) fn make_snapshot(&self, name: &str) -> Result<()> {
-        self.image.settle()?;
         self.image.fs().create_snapshot(name).map_err(Failure::of(code::ERROR))
     }
 
@@ -338,9 +355,8 @@ impl Connection {
         Ok(serde_json::Value::from(list).to_string())
     }
 
-    /// Makes everything in the image durable, with what SQLite did not sync.
+    /// Makes everything in the image durable.
     pub(crate) fn sync_image(&self) -> Result<()> {
-        self.image.settle()?;
         self.image.fs().sync().map_err(Failure::of(code::ERROR))
     }
 }

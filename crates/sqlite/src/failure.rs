@@ -50,6 +50,13 @@ impl Failure {
         Self::new(code::CANTOPEN, text)
     }
 
+    /// The same in the midst of a transaction whose changes are forgotten: SQLite goes on after NOMEM as if
+    /// they were there.
+    pub(crate) fn in_transaction(self) -> Self {
+        let code = if self.code == code::NOMEM { code::IOERR_WRITE } else { self.code };
+        Self { code, ..self }
+    }
+
     /// The library's error in an operation that fails with `code` for reasons that SQLite does not know.
     pub(crate) fn of(code: i32) -> impl FnOnce(syncline::Error) -> Self {
         move |error| {

@@ -21,14 +21,9 @@ use crate::shared_memory::SharedMemory;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 use syncline::{Error, File, Filesystem, Transaction};
 
 const BYTES: u64 = BLOCK_BYTES as u64;
-/// With `synchronous=OFF`, a commit waits for nothing. So many bytes of commits, or those of so long a time,
-/// are then made durable together.
-const UNSYNCED_BYTES_MAX: u64 = 8 << 20;
-const UNSYNCED_TIME_MAX: Duration = Duration::from_secs(1);
 /// Neighbours are passed to the library in pieces of this size.
 const RUN_BYTES_MAX: usize = 64 << 10;
 /// Blocks read at once, where blocks are read one after the other.
@@ -67,11 +62,6 @@ struct Contents {
     changes: Changes,
     /// The committed size.
     committed_bytes: u64,
-    /// The changes are those of whole transactions, which SQLite does not sync (`synchronous=OFF`).
-    whole: bool,
-    /// Beneath the changes of a transaction lie those of others, which SQLite did not sync.
-    beneath: bool,
-    since: Instant,
     /// The super-journal whose removal commits the changes.
     held: Option<String>,
     /// A commit was refused, and its changes are forgotten.
@@ -107,9 +97,6 @@ impl SharedFile {
             base: Base { file: Arc::new(file), id: next_id(), copy: None },
             changes: Changes::none(size),
             committed_bytes: size,
-            whole: false,
-            beneath: false,
-            since: Instant::now(),
             held: None,
             refused: false,
             unsynced: false,
@@ -128,6 +115,10 @@ impl SharedFile {
 
     pub(crate) fn path(&self) -> &str {
         &self.path
+    }
+
+    pub(crate) fn is_log(&self) -> bool {
+        self.kind == Kind::Log
     }
 
     /// The open file of the library.
@@ -205,17 +196,17 @@ impl SharedFile {
         if self.is_direct(&contents, exclusive) {
             return self.write_through(&mut contents, data, offset);
         }
-        self.commit_if_due(&mut contents)?;
         if contents.refused && self.has_already(&contents, data, offset)? {
             return Ok(());
         }
-        contents.begin_change();
+        contents.held = None;
         let Contents { base, changes, .. } = &mut *contents;
         changes.write(data, offset, |changes, block| self.block(base, changes, block))?;
         if contents.changes.bytes() >= self.changes_bytes_max {
-            let spilled = self.spill(&mut contents);
-            contents.refuse_if_failed(&spilled);
-            spilled?;
+            self.spill(&mut contents).map_err(|failure| {
+                contents.refuse();
+                failure.in_transaction()
+            })?;
         }
         Ok(())
     }
@@ -228,8 +219,7 @@ impl SharedFile {
         if self.is_direct(&contents, exclusive) {
             return self.set_size_through(&mut contents, size);
         }
-        self.commit_if_due(&mut contents)?;
-        contents.begin_change();
+        contents.held = None;
         let Contents { base, changes, .. } = &mut *contents;
         changes.set_size(size, |changes, block| self.block(base, changes, block))
     }
@@ -307,31 +297,20 @@ impl SharedFile {
         })
     }
 
-    /// A transaction has written all it has; a sync follows, unless `synchronous` is OFF.
-    pub(crate) fn is_whole(&self, super_journal: Option<&str>) {
+    /// A transaction has written all it has. It is committed now, since with `synchronous=OFF` no sync
+    /// follows; with a super-journal, its removal does that.
+    pub(crate) fn complete(&self, super_journal: Option<&str>) -> Result<()> {
         let mut contents = self.contents.write();
-        if !contents.is_clean() {
-            contents.held = super_journal.map(str::to_owned);
-            contents.whole = super_journal.is_none();
+        if contents.is_clean() {
+            return Ok(());
         }
+        contents.held = super_journal.map(str::to_owned);
+        if contents.held.is_some() { Ok(()) } else { self.commit(&mut contents) }
     }
 
     /// Forgets the changes of a transaction that can't be committed.
     pub(crate) fn refuse(&self) {
         self.contents.write().refuse();
-    }
-
-    /// Commits the transactions that SQLite did not sync.
-    pub(crate) fn settle(&self) -> Result<()> {
-        let mut contents = self.contents.write();
-        if contents.whole { self.commit(&mut contents) } else { Ok(()) }
-    }
-
-    fn commit_if_due(&self, contents: &mut Contents) -> Result<()> {
-        let is_due = contents.base.copy.is_some()
-            || contents.changes.bytes() >= UNSYNCED_BYTES_MAX
-            || contents.since.elapsed() >= UNSYNCED_TIME_MAX;
-        if contents.whole && is_due { self.commit(contents) } else { Ok(()) }
     }
 
     fn commit(&self, contents: &mut Contents) -> Result<()> {
@@ -394,7 +373,7 @@ impl SharedFile {
         }
         contents.committed_bytes = size;
         contents.unsynced = committed.is_err();
-        contents.forget_transaction();
+        contents.held = None;
         contents.refused = false;
     }
 
@@ -434,13 +413,6 @@ impl SharedFile {
         let copy = copy().map_err(Failure::of(code::IOERR_WRITE))?;
         crate::image::hand_down(&self.core.fs, file, &copy)?;
         Ok(copy)
-    }
-
-    /// Ends the use of the file: writes what SQLite did not sync, and forgets what was not committed.
-    pub(crate) fn close(&self) -> Result<()> {
-        let settled = self.settle();
-        self.refuse();
-        settled
     }
 }
 
@@ -500,40 +472,17 @@ impl Contents {
         self.base.copy.is_none() && self.changes.are_none()
     }
 
-    fn begin_change(&mut self) {
-        if self.is_clean() {
-            self.since = Instant::now();
-        }
-        self.beneath |= std::mem::take(&mut self.whole);
-        self.held = None;
-    }
-
     /// The library has a file of this size now.
     fn grow(&mut self, size: u64) {
         self.changes = Changes::none(size);
         self.committed_bytes = size;
     }
 
-    /// Forgets the changes of a transaction that can't be committed. If others lie beneath that SQLite did not
-    /// sync, it has to undo the changes by itself.
+    /// Forgets the changes of a transaction that can't be committed.
     fn refuse(&mut self) {
-        if !self.beneath {
-            self.refused = !self.is_clean();
-            self.base.copy = None;
-            self.changes = Changes::none(self.committed_bytes);
-            self.forget_transaction();
-        }
-    }
-
-    fn refuse_if_failed(&mut self, result: &Result<()>) {
-        if result.is_err() {
-            self.refuse();
-        }
-    }
-
-    fn forget_transaction(&mut self) {
-        self.whole = false;
-        self.beneath = false;
+        self.refused = !self.is_clean();
+        self.base.copy = None;
+        self.changes = Changes::none(self.committed_bytes);
         self.held = None;
     }
 }

@@ -13,6 +13,8 @@ use syncline_format::items::extent::Algorithm;
 
 /// What SQLite appends to the name of a database for that of its rollback journal.
 const JOURNAL: &str = "-journal";
+/// The same for its write-ahead log.
+pub(crate) const WAL: &str = "-wal";
 
 pub(crate) struct Image {
     key: String,
@@ -112,18 +114,18 @@ impl Image {
         Ok(())
     }
 
-    /// Ends a use of a file.
-    pub(crate) fn close(&self, file: &Arc<SharedFile>) -> Result<()> {
+    /// Ends a use of a file, and forgets what was not committed.
+    pub(crate) fn close(&self, file: &Arc<SharedFile>) {
         let mut files = self.files.lock();
         let path = file.path();
-        let Some(used) = files.get_mut(path) else { return Ok(()) };
+        let Some(used) = files.get_mut(path) else { return };
         used.users -= 1;
         if used.users > 0 {
-            return Ok(());
+            return;
         }
         files.remove(path);
         self.volatile.lock().remove(&format!("{path}{JOURNAL}"));
-        file.close()
+        file.refuse();
     }
 
     /// True if SQLite's journal of this name is to lie in memory.
@@ -158,7 +160,10 @@ impl Image {
         match self.core.fs.metadata(path) {
             Ok(metadata) => Ok(!metadata.is_file() || !metadata.is_empty()),
             Err(error) if error.is_not_found() => {
-                absent.insert(path.to_owned());
+                // Super-journals have a new name each.
+                if path.ends_with(JOURNAL) || path.ends_with(WAL) {
+                    absent.insert(path.to_owned());
+                }
                 Ok(false)
             }
             Err(error) => Err(Failure::of(code::IOERR_ACCESS)(error)),
@@ -173,6 +178,7 @@ impl Image {
             self.volatile.lock().remove(path);
             return Ok(());
         }
+        self.before_log_ends(path)?;
         self.core.fs.remove_file(path).map_err(|error| match error.is_not_found() {
             true => Failure::new(code::IOERR_DELETE_NOENT, error.to_string()),
             false => Failure::of(code::IOERR_DELETE)(error),
@@ -197,9 +203,21 @@ impl Image {
         self.files.lock().values().map(|used| used.file.clone()).collect()
     }
 
-    /// Commits the transactions that SQLite did not sync.
-    pub(crate) fn settle(&self) -> Result<()> {
-        self.files().iter().try_for_each(|file| file.settle())
+    /// Makes the rollback journal of a database durable, if it lies in the image. With `synchronous=OFF`
+    /// SQLite does not, and a crash must not leave half of it beside a commit.
+    pub(crate) fn before_commit(&self, database: &str) -> Result<()> {
+        self.sync_file(&format!("{database}{JOURNAL}"))
+    }
+
+    /// Makes a database durable, with what a checkpoint has brought, before its write-ahead log begins
+    /// anew or goes. With `synchronous=OFF` SQLite does not, and its later commits may be durable.
+    pub(crate) fn before_log_ends(&self, log: &str) -> Result<()> {
+        log.strip_suffix(WAL).map_or(Ok(()), |database| self.sync_file(database))
+    }
+
+    fn sync_file(&self, path: &str) -> Result<()> {
+        let file = self.files.lock().get(path).map(|used| used.file.clone());
+        file.map_or(Ok(()), |file| file.sync())
     }
 }
 

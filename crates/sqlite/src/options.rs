@@ -42,6 +42,9 @@ impl Options {
         (self.memory_bytes / 4).clamp(CHANGES_BYTES_MIN, CHANGES_BYTES_MAX)
     }
 
+    /// The parameters of a URI that are this extension's.
+    pub(crate) const PARAMETERS: [&str; 5] = ["image", "snapshot", "create", "memory", "journal"];
+
     /// Reads the options; `parameter` returns the value of a parameter of the URI.
     pub(crate) fn of(parameter: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let size = |name: &str| match parameter(name) {

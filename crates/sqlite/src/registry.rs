@@ -2,12 +2,14 @@
 
 use crate::cache::Cache;
 use crate::failure::{Failure, Result, code};
+use crate::ffi::fork;
 use crate::file::Core;
 use crate::image::Image;
 use crate::names;
 use crate::options::Options;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, LazyLock};
 use syncline::{Filesystem, FormatOptions, ImageOptions};
 
@@ -23,6 +25,8 @@ static OPEN: LazyLock<Mutex<HashMap<String, Entry>>> = LazyLock::new(Mutex::defa
 
 struct Entry {
     image: Arc<Image>,
+    /// Device and inode of its file; None on a network.
+    file: Option<(u64, u64)>,
     uses: usize,
     /// A program in Rust has opened it, and closes it.
     served: bool,
@@ -73,7 +77,8 @@ impl Entry {
 /// If the name is in use.
 pub fn serve(name: &str, fs: &Filesystem) -> Served {
     let core = Core { fs: fs.clone(), cache: Cache::new(Options::default().memory_bytes) };
-    let entry = Entry { image: Arc::new(Image::new(name, core, false)), uses: 0, served: true };
+    let image = Arc::new(Image::new(name, core, false));
+    let entry = Entry { image, file: None, uses: 0, served: true };
     let before = OPEN.lock().insert(name.to_owned(), entry);
     assert!(before.is_none(), "an image {name} is open already");
     Served { name: name.to_owned() }
@@ -112,8 +117,16 @@ pub(crate) fn find(name: &str) -> Option<(Use, String)> {
 pub(crate) fn open(key: &str, path: &str, options: &Options) -> Result<Use> {
     let mut open = OPEN.lock();
     if let Some(entry) = open.get_mut(key) {
+        if entry.file.is_some_and(|file| Some(file) != file_at(path)) {
+            let text = format!(
+                "{path} is not the file that this process has open as an image: it was moved or replaced. Close all \
+                 connections first"
+            );
+            return Err(Failure::cannot_open(text));
+        }
         return Ok(entry.another());
     }
+    fork::watch();
     let (fs, read_only) = match &options.snapshot {
         Some(snapshot) => {
             let opened = Filesystem::open_snapshot(path, snapshot, ImageOptions::read_only());
@@ -122,10 +135,16 @@ pub(crate) fn open(key: &str, path: &str, options: &Options) -> Result<Use> {
         None => open_filesystem(path, options)?,
     };
     let core = Core { fs, cache: Cache::new(options.memory_bytes) };
-    let mut entry = Entry { image: Arc::new(Image::new(key, core, read_only)), uses: 0, served: false };
+    let image = Arc::new(Image::new(key, core, read_only));
+    let mut entry = Entry { image, file: file_at(path), uses: 0, served: false };
     let image = entry.another();
     open.insert(key.to_owned(), entry);
     Ok(image)
+}
+
+/// Device and inode of the file at a path.
+fn file_at(path: &str) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 /// Opens an image, read-only if this process may not write to it.

@@ -34,6 +34,37 @@ fn a_snapshot_is_read_while_the_database_goes_on() {
 }
 
 #[test]
+fn a_snapshot_without_a_write_ahead_log_is_read() {
+    let Some(sqlite) = sqlite() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.img").display().to_string();
+    let connection = sqlite.open_in(&path, "a.db", "&create=64MiB");
+    connection.run("pragma journal_mode = wal; create table t(a); insert into t values(1)");
+    // The last connection removes the log.
+    drop(connection);
+    let connection = sqlite.open_in(&path, "b.db", "");
+    connection.run("create table other(a); select syncline_snapshot('closed')");
+    let snapshot = sqlite.open_in(&path, "a.db", "&snapshot=closed");
+    assert_eq!(snapshot.number("select a from t"), 1);
+}
+
+#[test]
+fn an_image_that_was_replaced_is_not_taken_for_the_open_one() {
+    let Some(sqlite) = sqlite() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["one.img", "two.img"].map(|name| folder.path().join(name).display().to_string());
+    for path in [&first, &second] {
+        sqlite.open_in(path, "a.db", "&create=64MiB").run("create table t(a)");
+    }
+    let connection = sqlite.open_in(&first, "a.db", "");
+    std::fs::rename(&second, &first).unwrap();
+    sqlite.open(&name(&first, "a.db", "")).err().expect("it is another image");
+    assert!(sqlite.last_error().contains("replaced"), "{}", sqlite.last_error());
+    drop(connection);
+    sqlite.open_in(&first, "a.db", "").run("insert into t values(1)");
+}
+
+#[test]
 fn an_image_in_use_is_refused_and_the_text_names_the_mount() {
     let Some(sqlite) = sqlite() else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -64,6 +95,7 @@ fn what_can_not_be_opened_says_why() {
     fs.create_dir("/folder").unwrap();
     assert!(refused("folder", "").contains("directory"));
     assert!(refused("none/a.db", "").contains("no such file"));
+    assert!(refused("a.db", "&snapshot=%FF").contains("not UTF-8"));
     assert!(refused("a.db", "&journal=none").contains("'memory' or in a 'file'"));
     let missing = sqlite.open(&name("/no/such.img", "a.db", "")).err().unwrap();
     assert_eq!(missing.code & 255, CANTOPEN);

@@ -210,3 +210,39 @@ print('all is well')
     let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
     assert_eq!(said, "all is well\n");
 }
+
+/// A child of fork(2) that goes on with the parent's connections would write into the parent's log.
+#[test]
+fn a_forked_child_is_refused() {
+    let (Some(python), Some(_)) = (python(), sqlite()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("app.img").display().to_string();
+    let program = format!(
+        r#"
+import os, sqlite3
+first = sqlite3.connect(":memory:")
+first.enable_load_extension(True)
+first.load_extension("{extension}")
+uri = "file:a.db?vfs=syncline&image={image}&create=64MiB"
+parent = sqlite3.connect(uri, uri=True, isolation_level=None)
+parent.execute("create table t(a)")
+child = os.fork()
+if child == 0:
+    failed = 0
+    for attempt in (lambda: parent.execute("insert into t values(1)"), lambda: sqlite3.connect(uri, uri=True).execute("select * from t")):
+        try:
+            attempt()
+        except sqlite3.Error:
+            failed += 1
+    parent.close()
+    os._exit(failed)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+parent.execute("insert into t values(2)")
+parent.close()
+print(sqlite3.connect(uri, uri=True).execute("select a from t").fetchall())
+"#,
+        extension = extension().display(),
+    );
+    let output = Command::new(python).args(["-c", &program]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "[(2,)]", "{output:?}");
+}

@@ -1,6 +1,7 @@
 //! The methods of an open file.
 
 use super::abi::{File, Methods, buffer, control, promise, shm};
+use super::fork;
 use super::sqlite::{Sqlite, guarded, string, text};
 use crate::connection::Connection;
 use crate::failure::{Failure, code};
@@ -71,13 +72,18 @@ unsafe fn answer(file: *mut File, call: impl FnOnce(&mut Connection) -> Result<c
     // SAFETY: `put` has made the file, and one thread at a time uses it.
     unsafe {
         let connection = (*file.cast::<Handle>()).connection.as_mut();
-        Sqlite::this().answer(|| call(connection))
+        Sqlite::this().answer(|| fork::require_parent().and_then(|()| call(connection)))
     }
 }
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
     // SAFETY: `put` has made the file; SQLite does not use it any more.
     let connection = unsafe { Box::from_raw((*file.cast::<Handle>()).connection.as_ptr()) };
+    if fork::is_child() {
+        // It is the parent's.
+        std::mem::forget(connection);
+        return code::OK;
+    }
     Sqlite::this().answer(|| connection.close().map(|()| code::OK))
 }
 
@@ -135,9 +141,11 @@ fn locked(outcome: Result<bool, Failure>) -> c_int {
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
     // SAFETY: SQLite passes an open file.
     let connection = unsafe { connection(file) };
-    locked(guarded(|| match (connection, Level::from_number(level)) {
-        (Some(connection), Some(level)) => Ok(connection.lock(level)),
-        _ => Err(Failure::new(code::ERROR, "no such lock")),
+    locked(fork::require_parent().and_then(|()| {
+        guarded(|| match (connection, Level::from_number(level)) {
+            (Some(connection), Some(level)) => Ok(connection.lock(level)),
+            _ => Err(Failure::new(code::ERROR, "no such lock")),
+        })
     }))
 }
 
@@ -183,7 +191,7 @@ unsafe extern "C" fn file_control(file: *mut File, operation: c_int, argument: *
                     let super_journal = argument.cast::<c_char>();
                     let super_journal =
                         if super_journal.is_null() { None } else { Some(text(super_journal)?) };
-                    connection.is_whole(super_journal)?;
+                    connection.complete(super_journal)?;
                 }
                 control::PRAGMA => return pragma(connection, argument.cast()),
                 _ => return Ok(code::NOTFOUND),
@@ -243,8 +251,10 @@ unsafe extern "C" fn shm_lock(file: *mut File, first: c_int, count: c_int, flags
     // SAFETY: SQLite passes an open file.
     let connection = unsafe { connection(file) };
     let (lock, exclusive) = (flags & shm::LOCK != 0, flags & shm::EXCLUSIVE != 0);
-    locked(guarded(|| {
-        Ok(connection.is_some_and(|held| held.lock_log(first as usize, count as usize, lock, exclusive)))
+    locked(fork::require_parent().and_then(|()| {
+        guarded(|| {
+            Ok(connection.is_some_and(|held| held.lock_log(first as usize, count as usize, lock, exclusive)))
+        })
     }))
 }
 

@@ -28,7 +28,8 @@ pub(super) unsafe fn register(sqlite: &Sqlite, db: *mut Db) -> c_int {
             // SAFETY: names end with a NUL; the caller's promise.
             let registered =
                 unsafe { create(db, name, count, FUNCTION, none, Some(function), None, None, None) };
-            if registered != code::OK {
+            // A statement is running, so the connection has them: `load_extension` in a second connection.
+            if registered != code::OK && registered != code::BUSY {
                 return registered;
             }
         }

@@ -7,6 +7,7 @@
 mod abi;
 mod entry;
 mod file;
+pub(crate) mod fork;
 mod functions;
 mod sqlite;
 mod vfs;

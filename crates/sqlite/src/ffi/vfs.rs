@@ -42,20 +42,41 @@ pub(super) fn register(sqlite: &Sqlite) -> c_int {
     unsafe { (sqlite.api.vfs_register)(Box::leak(Box::new(vfs)), 0) }
 }
 
-/// The value of a parameter of the URI that a name came in.
+/// The value of a parameter of the URI that a name came in. One that is no UTF-8 is a failure of
+/// [`require_text`] before.
 ///
 /// # Safety
 ///
 /// SQLite has passed the name as that of a database.
 unsafe fn parameter(sqlite: &Sqlite, name: *const c_char, key: &str) -> Option<String> {
+    // SAFETY: passed on.
+    unsafe { value(sqlite, name, key) }?.ok().map(str::to_owned)
+}
+
+/// Refuses a URI of which a parameter is no text, which would otherwise count as absent.
+///
+/// # Safety
+///
+/// SQLite has passed the name as that of a database.
+unsafe fn require_text(sqlite: &Sqlite, name: *const c_char) -> Result<(), Failure> {
+    for key in Options::PARAMETERS {
+        // SAFETY: passed on.
+        if let Some(Err(_)) = unsafe { value(sqlite, name, key) } {
+            return Err(Failure::cannot_open(format!("the value of '{key}' is not UTF-8")));
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// SQLite has passed the name as that of a database.
+unsafe fn value<'a>(sqlite: &Sqlite, name: *const c_char, key: &str) -> Option<Result<&'a str, Failure>> {
     let key = CString::new(key).ok()?;
     // SAFETY: the caller's promise, and a key that ends with a NUL.
     let value = unsafe { (sqlite.api.uri_parameter)(name, key.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
     // SAFETY: a string that lives as long as the name.
-    unsafe { text(value) }.ok().map(str::to_owned)
+    (!value.is_null()).then(|| unsafe { text(value) })
 }
 
 unsafe extern "C" fn open_file(
@@ -91,6 +112,10 @@ unsafe extern "C" fn open_file(
         }
         // SAFETY: SQLite passes a name, which is of a database where parameters are asked for.
         let (full, parameters) = unsafe { (text(name)?, |key: &str| parameter(sqlite, name, key)) };
+        if role == Role::Database {
+            // SAFETY: as above.
+            unsafe { require_text(sqlite, name)? };
+        }
         let options = match role {
             Role::Database => Options::of(parameters)?,
             _ => Options::default(),
@@ -185,7 +210,10 @@ unsafe extern "C" fn full_pathname(
     let mut host = false;
     let answer = sqlite.answer(|| {
         // SAFETY: SQLite passes the name of a database.
-        let (name, parameters) = unsafe { (text(name)?, |key: &str| parameter(sqlite, name, key)) };
+        let (name, parameters) = unsafe {
+            require_text(sqlite, name)?;
+            (text(name)?, |key: &str| parameter(sqlite, name, key))
+        };
         let Some(full) = connection::full_name(name, parameters) else {
             host = true;
             return Ok(code::OK);
