@@ -436,11 +436,10 @@ fn the_contents_of_a_file_that_no_memory_holds_are_refused() {
 /// Each call moves its future a few times before the first poll. Steps that few calls need are boxed where
 /// they begin.
 #[test]
-fn futures_of_reads_and_writes_are_small() {
+fn futures_of_writes_are_small() {
     let fs = Filesystem::in_memory(32 << 20).unwrap();
     let (engine, ino, data) = (fs.engine(), 1, Default::default);
     let bytes = [
-        size_of_val(&engine.read(ino, 0, 1)),
         size_of_val(&engine.write_what_fits(ino, 0, data(), false)),
         size_of_val(&engine.append(ino, data(), false)),
     ];

@@ -107,8 +107,7 @@ pub(super) async fn read_leased(
                 len
             }
             Segment::Disk { first, end, skip, len } => {
-                let read = read_blocks(fs, inode, first..end, room.take(), &mut found.holes);
-                let blocks = Box::pin(read).await?;
+                let blocks = read_blocks(fs, inode, first..end, room.take(), &mut found.holes).await?;
                 cut(blocks, skip, len, &mut found.pieces);
                 len
             }
