@@ -11,7 +11,7 @@ const BYTES: u64 = BLOCK_BYTES as u64;
 pub(crate) struct Changes {
     blocks: BTreeMap<u64, Block>,
     base_size: u64,
-    /// The part of the base that no truncation has cut off. What lies behind is zeros.
+    /// The bytes of the base that no truncation has cut off. The bytes behind them read as zeros.
     kept: u64,
     size: u64,
 }
@@ -80,7 +80,7 @@ impl Changes {
     ) -> Result<(), E> {
         if size < self.size {
             let (last, within) = (size / BYTES, (size % BYTES) as usize);
-            // What is behind the end reads as zeros if the file grows again.
+            // If the file grows again, the bytes behind the old end read as zeros.
             let edge = match within {
                 0 => None,
                 _ => {

@@ -13,7 +13,7 @@ use crate::volatile::Volatile;
 use std::sync::Arc;
 use syncline::File;
 
-/// What kind of file SQLite asks for.
+/// The kinds of files that SQLite opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Database,

@@ -29,7 +29,7 @@ const RUN_BYTES_MAX: usize = 64 << 10;
 /// Blocks read at once, where blocks are read one after the other.
 const AHEAD_BLOCKS_MAX: u64 = 64;
 
-/// What the files of an image have in common.
+/// The filesystem and the cache, which all files of an image share.
 pub(crate) struct Core {
     pub(crate) fs: Filesystem,
     pub(crate) cache: Cache,
@@ -488,7 +488,7 @@ impl Contents {
 }
 
 /// Reads until `buffer` is full or the file ends; returns the number of bytes.
-fn fill(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
+pub(crate) fn fill(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
         match file.read_at(&mut buffer[read..], offset + read as u64) {

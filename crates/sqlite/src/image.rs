@@ -11,9 +11,9 @@ use syncline::device::block_on;
 use syncline::{Durability, File, Filesystem, OpenOptions};
 use syncline_format::items::extent::Algorithm;
 
-/// What SQLite appends to the name of a database for that of its rollback journal.
+/// SQLite names the rollback journal of `a.db` `a.db-journal`.
 const JOURNAL: &str = "-journal";
-/// The same for its write-ahead log.
+/// SQLite names the write-ahead log of `a.db` `a.db-wal`.
 pub(crate) const WAL: &str = "-wal";
 
 pub(crate) struct Image {
@@ -76,7 +76,7 @@ impl Image {
         if kind == Kind::Database && !new {
             self.require_one_name(path)?;
         }
-        // Whoever asks whether the file is there asks before it is made, or after.
+        // `exists` takes this lock too, so it answers before the file is made or after, not in between.
         let mut absent = self.absent.lock();
         let mut how = OpenOptions::new();
         how.read(true).write(!self.read_only);

@@ -3,7 +3,7 @@
 //! A writer first takes RESERVED, beside the readers. For EXCLUSIVE it keeps new readers out
 //! (PENDING) and comes back until the last reader has gone.
 
-/// What a connection holds, in SQLite's order and with its numbers.
+/// The lock levels of a connection, in SQLite's order and with SQLite's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Level {
     #[default]

@@ -3,6 +3,7 @@
 //! Commits are atomic without them, so a crash needs none. A rollback does.
 
 use crate::failure::{Failure, Result, code};
+use crate::file::fill;
 use parking_lot::Mutex;
 use syncline::{File, Filesystem};
 
@@ -34,17 +35,7 @@ impl Volatile {
                 buffer[..len].copy_from_slice(&bytes[start..start + len]);
                 Ok(len)
             }
-            Contents::Image(file) => {
-                let mut read = 0;
-                while read < buffer.len() {
-                    match file.read_at(&mut buffer[read..], offset + read as u64) {
-                        Ok(0) => break,
-                        Ok(bytes) => read += bytes,
-                        Err(error) => return Err(Failure::of(code::IOERR_READ)(error)),
-                    }
-                }
-                Ok(read)
-            }
+            Contents::Image(file) => fill(file, buffer, offset),
         }
     }
 

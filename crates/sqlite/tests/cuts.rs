@@ -252,7 +252,7 @@ fn cut(sqlite: &'static Sqlite, seed: u64, way: &Way, life: Life) -> Vec<String>
     for (index, position) in positions.into_iter().enumerate() {
         let image = images.at(position, seed * 1000 + index as u64);
         let answered = answered(&life, position);
-        // What SQLite refuses where nothing may fail is a finding as well.
+        // An error of SQLite is a finding as well: nothing may fail here.
         let looked = catch_unwind(AssertUnwindSafe(|| look(sqlite, image, way, answered)));
         let looked = looked.unwrap_or_else(|_| Err(format!("refused: {}", sqlite.last_error())));
         if let Err(text) = looked {

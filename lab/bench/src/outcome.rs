@@ -109,7 +109,7 @@ impl Row {
         joined(&[&self.title, &self.variant, self.phase, &self.disk])
     }
 
-    /// What distinguishes it from the other rows of its title.
+    /// Variant, phase and disk: two rows with the same title differ in these.
     pub fn label(&self) -> String {
         joined(&[&self.variant, self.phase, &self.disk])
     }

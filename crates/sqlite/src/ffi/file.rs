@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-/// What lies in the place that SQLite gives to a file.
+/// Our `sqlite3_file`, in the memory that SQLite provides for it.
 #[repr(C)]
 pub(super) struct Handle {
     file: File,

@@ -36,7 +36,7 @@ pub enum Journal {
     Wal,
 }
 
-/// What a transaction does.
+/// The statement of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// One INSERT.
