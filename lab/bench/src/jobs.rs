@@ -15,25 +15,45 @@ const POLL: Duration = Duration::from_millis(5);
 /// Stack of a thread: there may be a thousand.
 const STACK_BYTES: usize = 512 << 10;
 
+/// Why the threads stop.
+#[derive(Default)]
+struct Stop {
+    time_is_up: AtomicBool,
+    /// An error or an interrupt.
+    at_once: AtomicBool,
+}
+
+impl Stop {
+    fn stop_at_once(&self) {
+        self.at_once.store(true, Ordering::Relaxed);
+    }
+
+    fn stops_at_once(&self) -> bool {
+        self.at_once.load(Ordering::Relaxed)
+    }
+}
+
 /// One thread's view: when to stop, and what it has done.
 pub struct Job<'a> {
-    stop: &'a AtomicBool,
+    stop: &'a Stop,
     operations: u64,
     data_bytes: u64,
     latencies: Histogram<u64>,
 }
 
 impl<'a> Job<'a> {
-    fn new(stop: &'a AtomicBool) -> Self {
+    fn new(stop: &'a Stop) -> Self {
         // One percent is finer than any spread between runs, and small enough for a thousand
         // threads to have one each.
         let latencies = Histogram::new(2).expect("two significant digits are allowed");
         Self { stop, operations: 0, data_bytes: 0, latencies }
     }
 
-    /// False once the time is up.
+    /// False once the time is up. A thread that a busy machine starts late still does one operation: a
+    /// sample is never empty.
     pub fn goes_on(&self) -> bool {
-        !self.stop.load(Ordering::Relaxed)
+        let time_is_up = self.stop.time_is_up.load(Ordering::Relaxed);
+        !self.stop.stops_at_once() && (!time_is_up || self.operations == 0)
     }
 
     /// Counts an operation with this much data.
@@ -60,7 +80,7 @@ pub fn drive<S: Send>(
     pace: Pace<'_>,
     work: impl Fn(S, &mut Job<'_>) -> io::Result<()> + Sync,
 ) -> Result<Sample, BenchError> {
-    let stop = AtomicBool::new(false);
+    let stop = Stop::default();
     // No thread starts before all are ready.
     let gate = RwLock::new(());
     let (elapsed, outcomes) = std::thread::scope(|scope| {
@@ -73,27 +93,31 @@ pub fn drive<S: Send>(
                 let mut job = Job::new(stop);
                 let result = work(state, &mut job);
                 if result.is_err() {
-                    stop.store(true, Ordering::Relaxed);
+                    stop.stop_at_once();
                 }
                 result.map(|()| job)
             };
             match Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    stop.store(true, Ordering::Relaxed);
+                    stop.stop_at_once();
                     return Err(error);
                 }
             }
         }
         drop(closed);
         let started = Instant::now();
-        while !stop.load(Ordering::Relaxed) && !threads.iter().all(|thread| thread.is_finished()) {
+        while !stop.stops_at_once() && !threads.iter().all(|thread| thread.is_finished()) {
             let lasted = started.elapsed();
-            if lasted >= pace.duration || pace.interrupt.raised() {
-                stop.store(true, Ordering::Relaxed);
+            if pace.interrupt.raised() {
+                stop.stop_at_once();
+            }
+            if lasted >= pace.duration {
+                stop.time_is_up.store(true, Ordering::Relaxed);
+                break;
             }
             (pace.tick)(lasted);
-            std::thread::sleep(POLL.min(pace.duration.saturating_sub(lasted)));
+            std::thread::sleep(POLL.min(pace.duration - lasted));
         }
         let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         Ok((started.elapsed(), outcomes))
@@ -119,8 +143,7 @@ mod tests {
     #[test]
     fn all_jobs_count_until_the_time_is_up() {
         let interrupt = Interrupt::default();
-        let pace = Pace::new(Duration::from_millis(50), &interrupt);
-        let sample = drive(vec![1, 2, 3], pace, |bytes, job| {
+        let work = |bytes, job: &mut Job<'_>| {
             while job.goes_on() {
                 job.time(|| {
                     std::thread::sleep(Duration::from_millis(1));
@@ -129,10 +152,14 @@ mod tests {
                 job.done(bytes);
             }
             Ok(())
-        })
-        .unwrap();
-        assert!(sample.operations >= 3 && sample.data_bytes >= 6);
-        assert!(sample.seconds >= 0.05 && sample.p50_ns.unwrap() >= 900_000, "{sample:?}");
+        };
+        for milliseconds in [50, 0] {
+            let pace = Pace::new(Duration::from_millis(milliseconds), &interrupt);
+            let sample = drive(vec![1, 2, 3], pace, work).unwrap();
+            assert!(sample.operations >= 3 && sample.data_bytes >= 6, "one operation each at least");
+            assert!(sample.seconds >= milliseconds as f64 / 1000.0, "{sample:?}");
+            assert!(sample.p50_ns.unwrap() >= 900_000, "{sample:?}");
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let interrupt = Interrupt::default();
         let load = SyncedWrites { pattern, write_bytes: 4096, file_bytes: 8192, data_only: true };
-        let pace = Pace::new(Duration::from_millis(50), &interrupt);
+        let pace = Pace::new(Duration::from_millis(5), &interrupt);
         let sample = load.run(vec![Box::new(file.try_clone().unwrap())], pace).unwrap();
         assert_eq!(sample.data_bytes, sample.operations * 4096);
         assert!(sample.operations > 0 && sample.p99_ns >= sample.p50_ns);

@@ -167,14 +167,21 @@ impl Scale {
 const WRITE_BYTES: u64 = 64 << 10;
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::Interrupt;
-    use crate::workload::Pace;
+    use crate::workload::{Pace, Sample};
     use std::time::Duration;
 
     fn small() -> Scale {
         Scale { device_bytes: 24 << 20, quick: true, cpus: 2, fio: None, fs_mark: None }
+    }
+
+    /// Runs a load by a foreign program longer and longer: on a busy machine it may do nothing in a short
+    /// time.
+    pub fn until_something_is_done(interrupt: &Interrupt, run: impl Fn(Pace<'_>) -> Sample) -> Sample {
+        let times = (0..10).map(|doubled| run(Pace::new(Duration::from_millis(60 << doubled), interrupt)));
+        { times }.find(|sample| sample.operations > 0).expect("something in half a minute")
     }
 
     /// Runs every workload on an ordinary directory, so that none stops working unnoticed.
@@ -195,13 +202,9 @@ mod tests {
                 for (index, phase) in workload.phases().iter().enumerate() {
                     let name = format!("{} {} {}", workload.title(), workload.variant(), phase.name);
                     workload.prepare(index, folder.path(), &interrupt).expect(&name);
-                    let run = |milliseconds| {
-                        let pace = Pace::new(Duration::from_millis(milliseconds), &interrupt);
+                    let sample = until_something_is_done(&interrupt, |pace| {
                         workload.run(index, folder.path(), pace).expect(&name)
-                    };
-                    // A busy machine may do nothing in a short time.
-                    let times = (0..10).map(|doubled| run(60 << doubled));
-                    let sample = { times }.find(|sample| sample.operations > 0).expect(&name);
+                    });
                     assert!(sample.seconds > 0.0, "{name}: {sample:?}");
                     assert!(phase.unit.value(&sample) > 0.0, "{name}: {sample:?}");
                 }
