@@ -17,11 +17,20 @@ const LEAST: Duration = Duration::from_millis(20);
 pub(super) fn unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let socket =
         net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
-    net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
-    net::connect(&socket, &net::SocketAddrUnix::new(path)?).map_err(|error| match error {
-        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "the server does not accept connections"),
-        error => error.into(),
-    })?;
+    let (address, until) = (net::SocketAddrUnix::new(path)?, Instant::now() + limit);
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).max(LEAST);
+        net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+        match net::connect(&socket, &address) {
+            // A call with a time limit ends when the process is stopped and goes on.
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let why = "the server does not accept connections";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            done => break done?,
+        }
+    }
     net::sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
     Ok(socket.into())
 }
@@ -93,6 +102,20 @@ mod tests {
         let queued: Vec<_> = std::iter::from_fn(|| connect().ok()).take(16).collect();
         assert!(queued.len() < 16, "the queue has no end");
         (address, socket, queued)
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_connects_when_it_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = net::socket(net::AddressFamily::UNIX, net::SocketType::STREAM, None).unwrap();
+        net::bind(&listener, &net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+        net::listen(&listener, 0).unwrap();
+        let _queued = UnixStream::connect(&path).unwrap();
+        let script = format!("sleep .1; kill -STOP {0}; kill -CONT {0}", std::process::id());
+        let mut stops = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        assert_eq!(unix(&path, LIMIT).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(stops.wait().unwrap().success());
     }
 
     #[test]

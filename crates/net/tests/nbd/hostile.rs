@@ -72,7 +72,9 @@ fn one_that_does_it_for_ever_is_given_up() {
         });
         let pace = Pace::start();
         let error = read(&device, 0, 4096).wait().map(drop).unwrap_err().to_string();
-        assert!(error.contains("away for 1 s (the server broke the protocol"), "{error}");
+        // A machine so busy that the last reconnect takes too long blames the server for silence.
+        let whys = ["the server broke the protocol", "the server does not answer"];
+        assert!(whys.iter().any(|why| error.contains(&format!("away for 1 s ({why}"))), "{error}");
         pace.assert_within(Duration::from_secs(5));
     }
 }
