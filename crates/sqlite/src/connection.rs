@@ -138,6 +138,9 @@ impl Connection {
             };
             return Ok(Self { image, opened, read_only, delete_on_close });
         }
+        if how.role == Role::Database {
+            names::require_room_for_journals(path)?;
+        }
         let kind = if how.role == Role::Database { Kind::Database } else { Kind::Log };
         let file = image.open(path, kind, how.create, how.new, options)?;
         if how.role == Role::Log
@@ -307,7 +310,7 @@ impl Connection {
         let fs = self.image.fs();
         let change = |set: fn(&File, &syncline::Filesystem, &str) -> Result<()>| match value {
             Some(value) => {
-                set(&locked.file.file(), fs, value)?;
+                locked.file.set(|file| set(file, fs, value))?;
                 match fs.open_file(format!("{}{WAL}", locked.file.path())) {
                     Ok(log) => set(&log, fs, value),
                     Err(_) => Ok(()),

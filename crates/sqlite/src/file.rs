@@ -126,6 +126,13 @@ impl SharedFile {
         self.contents.read().base.file.clone()
     }
 
+    /// Calls `set` for the file, and for the copy that takes its name at the next commit.
+    pub(crate) fn set(&self, set: impl Fn(&File) -> Result<()>) -> Result<()> {
+        let contents = self.contents.read();
+        set(&contents.base.file)?;
+        contents.base.copy.as_ref().map_or(Ok(()), set)
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.contents.read().changes.size()
     }

@@ -2,22 +2,42 @@
 //! passes them without the URI's parameters. So the full name of a file has that of its image in
 //! front: `/var/lib/app.img/app.db`. No file of the host can have such a name.
 
+use crate::failure::{Failure, Result};
 use std::path::{Path, PathBuf};
 
-/// The name of an image, from its path: the same for every path that leads to it.
+/// Longest name of a database: a name of 255 bytes, without SQLite's `-journal`.
+const DATABASE_NAME_BYTES_MAX: usize = 247;
+
+/// The name of an image, from its path: the same for every path that leads to it. That of a snapshot has
+/// two slashes, as no other name has.
 pub(crate) fn key(image: &str, snapshot: Option<&str>) -> String {
     let path = Path::new(image);
-    let canonical = path.canonicalize().or_else(|_| {
+    let canonical = path.canonicalize().or_else(|_| -> std::io::Result<PathBuf> {
         // It may be made yet.
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = folder.canonicalize()?;
         path.file_name().map(|name| folder.join(name)).ok_or(std::io::ErrorKind::InvalidInput.into())
     });
-    let path = canonical.map_or_else(|_: std::io::Error| image.to_owned(), |path| path.display().to_string());
+    // A path that is no UTF-8 could not be told from others like it.
+    let canonical = canonical.ok().and_then(|path| path.into_os_string().into_string().ok());
+    let path = canonical.unwrap_or_else(|| image.to_owned());
     match snapshot {
-        Some(snapshot) => format!("{path}@{snapshot}"),
+        Some(snapshot) => format!("{path}//{snapshot}"),
         None => path,
     }
+}
+
+/// Refuses a database whose journals would have too long a name.
+pub(crate) fn require_room_for_journals(path: &str) -> Result<()> {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    if name.len() > DATABASE_NAME_BYTES_MAX {
+        return Err(Failure::cannot_open(format!(
+            "the name of the database has {} bytes: at most {DATABASE_NAME_BYTES_MAX}, so that its journal can be \
+             named after it",
+            name.len()
+        )));
+    }
+    Ok(())
 }
 
 /// The full name of a file in an image.
@@ -35,7 +55,7 @@ pub(crate) fn full(key: &str, name: &str) -> String {
 
 /// Splits a full name of a file in the image of this name; the file's path begins with a slash.
 pub(crate) fn within<'a>(name: &'a str, key: &str) -> Option<&'a str> {
-    name.strip_prefix(key).filter(|path| path.starts_with('/'))
+    name.strip_prefix(key).filter(|path| path.starts_with('/') && !path.starts_with("//"))
 }
 
 /// Splits a path that leads through a file or a block device as if it were a directory: the image,
@@ -74,6 +94,7 @@ mod tests {
         }
         assert_eq!(within("/i.img/a/b.db", "/i.img"), Some("/a/b.db"));
         assert_eq!(within("/i.img2/b.db", "/i.img"), None);
+        assert_eq!(within("/i.img//monday/b.db", "/i.img"), None, "a file of a snapshot");
     }
 
     #[test]
@@ -86,7 +107,8 @@ mod tests {
         let real = folder.join("real.img").display().to_string();
         assert_eq!((of("real.img"), of("link.img"), of("./real.img")), (real.clone(), real.clone(), real));
         assert_eq!(of("new.img"), folder.join("new.img").display().to_string());
-        assert!(key(folder.join("real.img").to_str().unwrap(), Some("monday")).ends_with("real.img@monday"));
+        let snapshot = key(folder.join("real.img").to_str().unwrap(), Some("monday"));
+        assert!(snapshot.ends_with("/real.img//monday"), "{snapshot}");
     }
 
     #[test]

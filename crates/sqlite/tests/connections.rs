@@ -99,6 +99,21 @@ fn a_statement_that_is_interrupted_leaves_nothing() {
 }
 
 #[test]
+fn a_class_that_is_set_beside_a_large_transaction_stays() {
+    let Some(sqlite) = sqlite() else { return };
+    let (_fs, _served, image) = image(64 << 20);
+    let connection = sqlite.open_in(&image, "a.db", "&memory=1MiB");
+    connection
+        .run("pragma cache_size = 10; create table t(b); begin; insert into t values(zeroblob(2000000))");
+    let other = sqlite.open_in(&image, "a.db", "");
+    assert_eq!(other.one("pragma syncline_durability = ordered"), "ordered");
+    assert_eq!(other.one("pragma syncline_compression = zstd"), "zstd");
+    connection.run("commit");
+    assert_eq!(connection.one("pragma syncline_durability"), "ordered");
+    assert_eq!(connection.one("pragma syncline_compression"), "zstd");
+}
+
+#[test]
 fn a_vacuum_and_a_large_transaction_come_whole() {
     let Some(sqlite) = sqlite() else { return };
     let (fs, _served, image) = image(256 << 20);

@@ -49,6 +49,33 @@ fn a_snapshot_without_a_write_ahead_log_is_read() {
 }
 
 #[test]
+fn a_snapshot_is_not_taken_for_an_image_of_that_name() {
+    let Some(sqlite) = sqlite() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let first = sqlite.open_in(&path("app.img"), "a.db", "&create=64MiB");
+    first.run("create table t(a); insert into t values(1); select syncline_snapshot('monday')");
+    let second = sqlite.open_in(&path("app.img@monday"), "a.db", "&create=64MiB");
+    second.run("create table t(a); insert into t values(2)");
+    let snapshot = sqlite.open_in(&path("app.img"), "a.db", "&snapshot=monday");
+    assert_eq!((snapshot.number("select a from t"), second.number("select a from t")), (1, 2));
+}
+
+#[test]
+fn a_name_without_room_for_a_journal_is_refused() {
+    let Some(sqlite) = sqlite() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("app.img").display().to_string();
+    for mode in ["delete", "wal"] {
+        let connection = sqlite.open_in(&image, &"n".repeat(247), "&create=64MiB");
+        connection.run(&format!("pragma journal_mode = {mode}; create table if not exists t(a)"));
+        connection.run("insert into t values(1)");
+    }
+    sqlite.open(&name(&image, &"n".repeat(248), "")).err().expect("its journal's name is too long");
+    assert!(sqlite.last_error().contains("at most 247"), "{}", sqlite.last_error());
+}
+
+#[test]
 fn an_image_that_was_replaced_is_not_taken_for_the_open_one() {
     let Some(sqlite) = sqlite() else { return };
     let folder = tempfile::tempdir().unwrap();
