@@ -2,7 +2,7 @@
 //! the library.
 
 use crate::error::During;
-use crate::workload::{Pace, Sample};
+use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt};
 use rand::RngCore;
 use std::fs::File;
@@ -137,6 +137,54 @@ pub trait FileLoad {
 
     /// Runs the load.
     fn load(&self, files: &dyn Files, pace: Pace<'_>) -> Result<Sample, BenchError>;
+}
+
+/// A load on files that only built-in code makes: it is the same [`Workload`] on a directory and in an image.
+pub trait BuiltIn: FileLoad {
+    /// See [`Workload::suite`].
+    fn suite(&self) -> &'static str;
+
+    /// See [`Workload::title`].
+    fn title(&self) -> String;
+
+    /// See [`Workload::variant`].
+    fn variant(&self) -> String {
+        String::new()
+    }
+
+    /// What the load is measured in, and the operation whose time is taken.
+    fn measure(&self) -> (Unit, &'static str);
+}
+
+impl<L: BuiltIn> Workload for L {
+    fn suite(&self) -> &'static str {
+        BuiltIn::suite(self)
+    }
+
+    fn title(&self) -> String {
+        BuiltIn::title(self)
+    }
+
+    fn variant(&self) -> String {
+        BuiltIn::variant(self)
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        let (unit, timed) = self.measure();
+        vec![Phase::warm("", unit, timed)]
+    }
+
+    fn prepare(&self, _phase: usize, directory: &Path, interrupt: &Interrupt) -> Result<(), BenchError> {
+        self.make(&Directory(directory), interrupt)
+    }
+
+    fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
+        self.load(&Directory(directory), pace)
+    }
+
+    fn embedded(&self) -> Option<&dyn Embedded> {
+        Some(self)
+    }
 }
 
 /// A load within the process of the library, on an image.

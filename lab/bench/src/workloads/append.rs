@@ -3,11 +3,10 @@
 
 use super::Scale;
 use crate::error::During;
-use crate::files::{Directory, Embedded, FileLoad, Files};
+use crate::files::{BuiltIn, FileLoad, Files};
 use crate::synced::{Pattern, SyncedWrites};
-use crate::workload::{Pace, Phase, Sample, Unit, Workload};
+use crate::workload::{Pace, Sample, Unit};
 use crate::{BenchError, Interrupt};
-use std::path::Path;
 
 /// Bytes of a record: the size that etcd's documents measure disks with.
 const RECORD_BYTES: u64 = 2300;
@@ -28,7 +27,7 @@ impl Append {
     }
 }
 
-impl Workload for Append {
+impl BuiltIn for Append {
     fn suite(&self) -> &'static str {
         "append"
     }
@@ -37,20 +36,8 @@ impl Workload for Append {
         format!("{RECORD_BYTES} bytes appended to an allocated log + fdatasync")
     }
 
-    fn phases(&self) -> Vec<Phase> {
-        vec![Phase::warm("", Unit::PerSecond("fdatasyncs"), "fdatasync")]
-    }
-
-    fn prepare(&self, _phase: usize, directory: &Path, interrupt: &Interrupt) -> Result<(), BenchError> {
-        self.make(&Directory(directory), interrupt)
-    }
-
-    fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        self.load(&Directory(directory), pace)
-    }
-
-    fn embedded(&self) -> Option<&dyn Embedded> {
-        Some(self)
+    fn measure(&self) -> (Unit, &'static str) {
+        (Unit::PerSecond("fdatasyncs"), "fdatasync")
     }
 }
 

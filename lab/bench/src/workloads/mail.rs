@@ -2,12 +2,11 @@
 //! `new` is synced.
 
 use crate::error::During;
-use crate::files::{Directory, Embedded, FileLoad, Files};
+use crate::files::{BuiltIn, FileLoad, Files};
 use crate::jobs::{Job, drive};
-use crate::workload::{Pace, Phase, Sample, Unit, Workload};
+use crate::workload::{Pace, Sample, Unit};
 use crate::{BenchError, Interrupt};
 use std::io;
-use std::path::Path;
 
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 4 << 10;
@@ -44,7 +43,7 @@ fn deliver(files: &dyn Files, mailbox: usize, job: &mut Job<'_>) -> io::Result<(
     Ok(())
 }
 
-impl Workload for Mail {
+impl BuiltIn for Mail {
     fn suite(&self) -> &'static str {
         "mail"
     }
@@ -57,20 +56,8 @@ impl Workload for Mail {
         if self.jobs == 1 { "1 job".into() } else { format!("{} jobs", self.jobs) }
     }
 
-    fn phases(&self) -> Vec<Phase> {
-        vec![Phase::warm("", Unit::PerSecond("deliveries"), "delivery")]
-    }
-
-    fn prepare(&self, _phase: usize, directory: &Path, interrupt: &Interrupt) -> Result<(), BenchError> {
-        self.make(&Directory(directory), interrupt)
-    }
-
-    fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        self.load(&Directory(directory), pace)
-    }
-
-    fn embedded(&self) -> Option<&dyn Embedded> {
-        Some(self)
+    fn measure(&self) -> (Unit, &'static str) {
+        (Unit::PerSecond("deliveries"), "delivery")
     }
 }
 

@@ -167,7 +167,7 @@ impl Scale {
 const WRITE_BYTES: u64 = 64 << 10;
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::Interrupt;
     use crate::workload::{Pace, Sample};
@@ -179,7 +179,7 @@ pub mod tests {
 
     /// Runs a load by a foreign program longer and longer: on a busy machine it may do nothing in a short
     /// time.
-    pub fn until_something_is_done(interrupt: &Interrupt, run: impl Fn(Pace<'_>) -> Sample) -> Sample {
+    pub(crate) fn until_something_is_done(interrupt: &Interrupt, run: impl Fn(Pace<'_>) -> Sample) -> Sample {
         let times = (0..10).map(|doubled| run(Pace::new(Duration::from_millis(60 << doubled), interrupt)));
         { times }.find(|sample| sample.operations > 0).expect("something in half a minute")
     }

@@ -3,11 +3,10 @@
 
 use super::Scale;
 use crate::error::During;
-use crate::files::{Directory, Embedded, FileLoad, Files, write_whole};
+use crate::files::{BuiltIn, FileLoad, Files, write_whole};
 use crate::synced::{Pattern, SyncedWrites};
-use crate::workload::{Pace, Phase, Sample, Unit, Workload};
+use crate::workload::{Pace, Sample, Unit};
 use crate::{BenchError, Interrupt};
-use std::path::Path;
 
 /// Bytes of a write.
 const WRITE_BYTES: u64 = 4 << 10;
@@ -37,7 +36,7 @@ impl Overwrite {
     }
 }
 
-impl Workload for Overwrite {
+impl BuiltIn for Overwrite {
     fn suite(&self) -> &'static str {
         "overwrite"
     }
@@ -54,20 +53,8 @@ impl Workload for Overwrite {
         }
     }
 
-    fn phases(&self) -> Vec<Phase> {
-        vec![Phase::warm("", Unit::PerSecond("fdatasyncs"), "fdatasync")]
-    }
-
-    fn prepare(&self, _phase: usize, directory: &Path, interrupt: &Interrupt) -> Result<(), BenchError> {
-        self.make(&Directory(directory), interrupt)
-    }
-
-    fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        self.load(&Directory(directory), pace)
-    }
-
-    fn embedded(&self) -> Option<&dyn Embedded> {
-        Some(self)
+    fn measure(&self) -> (Unit, &'static str) {
+        (Unit::PerSecond("fdatasyncs"), "fdatasync")
     }
 }
 

@@ -1,11 +1,10 @@
 //! Replacing a file: the new contents are written beside it and synced, then renamed over it.
 
-use crate::files::{Directory, Embedded, FileLoad, Files};
+use crate::files::{BuiltIn, FileLoad, Files};
 use crate::jobs::{Job, drive};
-use crate::workload::{Pace, Phase, Sample, Unit, Workload};
+use crate::workload::{Pace, Sample, Unit};
 use crate::{BenchError, Interrupt};
 use std::io;
-use std::path::Path;
 
 /// Bytes of the file.
 const FILE_BYTES: usize = 16 << 10;
@@ -27,7 +26,7 @@ fn replace(files: &dyn Files, job: &mut Job<'_>) -> io::Result<()> {
     Ok(())
 }
 
-impl Workload for Replace {
+impl BuiltIn for Replace {
     fn suite(&self) -> &'static str {
         "replace"
     }
@@ -36,20 +35,8 @@ impl Workload for Replace {
         "replacing a file of 16 KiB: write, fsync, rename".into()
     }
 
-    fn phases(&self) -> Vec<Phase> {
-        vec![Phase::warm("", Unit::PerSecond("replacements"), "replacement")]
-    }
-
-    fn prepare(&self, _phase: usize, _directory: &Path, _interrupt: &Interrupt) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    fn run(&self, _phase: usize, directory: &Path, pace: Pace<'_>) -> Result<Sample, BenchError> {
-        self.load(&Directory(directory), pace)
-    }
-
-    fn embedded(&self) -> Option<&dyn Embedded> {
-        Some(self)
+    fn measure(&self) -> (Unit, &'static str) {
+        (Unit::PerSecond("replacements"), "replacement")
     }
 }
 
