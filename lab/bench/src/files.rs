@@ -152,6 +152,11 @@ pub trait BuiltIn: FileLoad {
         String::new()
     }
 
+    /// See [`Workload::reads_back`].
+    fn reads_back(&self) -> bool {
+        false
+    }
+
     /// What the load is measured in, and the operation whose time is taken.
     fn measure(&self) -> (Unit, &'static str);
 }
@@ -167,6 +172,10 @@ impl<L: BuiltIn> Workload for L {
 
     fn variant(&self) -> String {
         BuiltIn::variant(self)
+    }
+
+    fn reads_back(&self) -> bool {
+        BuiltIn::reads_back(self)
     }
 
     fn phases(&self) -> Vec<Phase> {

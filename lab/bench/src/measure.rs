@@ -15,6 +15,7 @@ use indicatif::{HumanDuration, ProgressBar};
 use rand::seq::SliceRandom;
 use rustix::fs::Advice;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -104,31 +105,51 @@ impl Plan<'_> {
         self.bar.set_length(clock.all.ceil() as u64);
         let mut report = Report::default();
         for workload in self.workloads {
-            match self.workload(&**workload, &mut clock) {
-                Ok(rows) => report.rows.extend(rows),
-                Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
-                // The results so far are not thrown away because another workload fails.
-                Err(error) => report.failures.push(format!("{}: {error}", workload.suite())),
-            }
+            self.workload(&**workload, &mut clock, &mut report)?;
         }
         Ok(report)
     }
 
-    /// Measures all contestants in turns with one workload.
-    fn workload(&self, workload: &dyn Workload, clock: &mut Clock) -> Result<Vec<Row>, BenchError> {
+    /// Measures all contestants in turns with one workload. A contestant that fails takes no further part in
+    /// it, and the others go on.
+    fn workload(
+        &self,
+        workload: &dyn Workload,
+        clock: &mut Clock,
+        report: &mut Report,
+    ) -> Result<(), BenchError> {
         let mut rows = self.empty_rows(workload);
+        let mut failed = BTreeSet::new();
         for turn in 0..self.settings.runs {
             for (place, (index, contestant)) in self.drawn(workload).into_iter().enumerate() {
+                if failed.contains(&index) {
+                    continue;
+                }
                 self.show(clock, workload, turn, contestant);
-                let runs = self.once(contestant, workload).map_err(|error| about(error, contestant))?;
-                for (row, run) in rows.iter_mut().zip(runs) {
-                    row.columns[index].runs.push(Run { place, ..run });
+                match self.once(contestant, workload) {
+                    Ok(runs) => {
+                        for (row, run) in rows.iter_mut().zip(runs) {
+                            row.columns[index].runs.push(Run { place, ..run });
+                        }
+                    }
+                    Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+                    Err(error) => {
+                        report.failures.push(format!("{}: {contestant}: {error}", workload.suite()));
+                        failed.insert(index);
+                    }
                 }
                 clock.done += workload.expected_seconds(self.settings.duration) + MAKE_SECONDS;
                 self.bar.set_position(clock.done as u64);
             }
         }
-        Ok(rows)
+        for row in &mut rows {
+            let columns = std::mem::take(&mut row.columns).into_iter().enumerate();
+            row.columns =
+                columns.filter(|(index, _)| !failed.contains(index)).map(|(_, column)| column).collect();
+        }
+        // A table compares with Syncline.
+        report.rows.extend(rows.into_iter().filter(|row| row.columns.iter().any(|column| !column.peer)));
+        Ok(())
     }
 
     /// A random order for one round, with the contestants' columns.
@@ -259,12 +280,4 @@ fn forget_pages(directory: &Path) -> Result<(), BenchError> {
         rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).at(&path)?;
     }
     Ok(())
-}
-
-/// Adds the contestant to an error.
-fn about(error: BenchError, contestant: &Contestant) -> BenchError {
-    match error {
-        BenchError::Io { what, source } => BenchError::Io { what: format!("{contestant}: {what}"), source },
-        error => error,
-    }
 }

@@ -144,7 +144,7 @@ pub trait Workload {
         0
     }
 
-    /// True if it needs the data or the extended attributes that it stored: then
+    /// True if it needs the data, the room or the extended attributes that it stored: then
     /// [`null`](crate::null) can't take part.
     fn reads_back(&self) -> bool {
         false

@@ -36,6 +36,10 @@ impl BuiltIn for Append {
         format!("{RECORD_BYTES} bytes appended to an allocated log + fdatasync")
     }
 
+    fn reads_back(&self) -> bool {
+        true
+    }
+
     fn measure(&self) -> (Unit, &'static str) {
         (Unit::PerSecond("fdatasyncs"), "fdatasync")
     }

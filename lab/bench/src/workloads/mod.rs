@@ -212,6 +212,32 @@ pub(crate) mod tests {
         }
     }
 
+    /// Runs every load that has one in a process with the library.
+    #[test]
+    fn loads_run_inside_the_program() {
+        let interrupt = Interrupt::default();
+        let mut run = Vec::new();
+        for suite in Suite::ALL {
+            let Ok(workloads) = suite.workloads(&small()) else { continue };
+            for workload in workloads {
+                let Some(embedded) = workload.embedded() else { continue };
+                let folder = tempfile::tempdir().unwrap();
+                let image = folder.path().join("image");
+                let format = syncline::FormatOptions::default();
+                syncline::Filesystem::create(&image, 64 << 20, &format).unwrap().close().unwrap();
+                let name = format!("{} {}", workload.title(), workload.variant());
+                let mut opened = embedded.open(&image, &interrupt).expect(&name);
+                let pace = Pace::new(Duration::from_millis(60), &interrupt);
+                assert!(opened.run(pace).expect(&name).operations > 0, "{name}");
+                run.push(suite.name());
+            }
+        }
+        assert!(run.contains(&"k5") && run.contains(&"mail"), "{run:?}");
+        if !run.contains(&"sqlite") {
+            eprintln!("skipped SQLite: sqlite3 or the extension is missing");
+        }
+    }
+
     #[test]
     fn files_fill_two_fifths_of_the_device() {
         let scale = Scale { device_bytes: 4 << 30, ..small() };

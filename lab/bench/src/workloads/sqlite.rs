@@ -10,7 +10,7 @@ use crate::jobs::{Job, drive};
 use crate::workload::{Pace, Phase, Sample, Unit, Workload};
 use crate::{BenchError, Interrupt, command};
 use rand::Rng;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -61,10 +61,10 @@ struct Shell {
 }
 
 impl Shell {
-    /// With these options, on this database.
-    fn open(program: &Path, options: &[OsString], database: &OsStr) -> io::Result<Self> {
+    /// On this database.
+    fn open(program: &Path, database: &OsStr) -> io::Result<Self> {
         let mut command = Command::new(program);
-        command.args(["-batch", "-bail"]).args(options).arg(database);
+        command.args(["-batch", "-bail"]).arg(database);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let input = child.stdin.take().expect("it was asked for");
@@ -137,7 +137,7 @@ impl Sqlite {
     }
 
     fn open(&self, directory: &Path) -> io::Result<Shell> {
-        let mut shell = Shell::open(&self.program, &[], directory.join(NAME).as_os_str())?;
+        let mut shell = Shell::open(&self.program, directory.join(NAME).as_os_str())?;
         shell.execute(match self.journal {
             Journal::Rollback => "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;",
             Journal::Wal => "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
@@ -168,11 +168,12 @@ fn extension() -> Option<PathBuf> {
 impl Embedded for Sqlite {
     fn open<'a>(&'a self, image: &Path, _interrupt: &Interrupt) -> Result<Box<dyn Opened + 'a>, BenchError> {
         let extension = extension().ok_or(BenchError::Missing { program: EXTENSION, package: "syncline" })?;
-        let load = format!(".load {}", extension.display());
-        let database = format!("file:/{NAME}?vfs=syncline&image={}", image.display());
         let open = || {
-            let mut shell = Shell::open(&self.program, &["-cmd".into(), load.into()], database.as_ref())?;
-            shell.execute("PRAGMA synchronous=FULL;")?;
+            let mut shell = Shell::open(&self.program, ":memory:".as_ref())?;
+            shell.execute(&format!(".load '{}'", extension.display()))?;
+            shell.execute(&format!(".open 'file:/{NAME}?vfs=syncline&image={}'", image.display()))?;
+            // A shell that could not open the database goes on without one.
+            shell.execute("SELECT syncline_sync(); PRAGMA synchronous=FULL;")?;
             self.make_table(&mut shell)?;
             Ok::<_, io::Error>(shell)
         };
