@@ -211,6 +211,53 @@ fn fdatasync_carries_size_data_and_name() {
     assert_eq!(after.size(after.find("later")), 0);
 }
 
+/// The old contents are durable already, so only the replacement is a reason to write a batch.
+#[test]
+fn fdatasync_carries_blocks_that_were_replaced() {
+    // More than goes into the log: a copy places logged blocks first, and the batch would take it along.
+    const LEN: usize = 64 * 4096;
+    let zeros = || vec![0; LEN];
+    type Replace = fn(&Mount, Ino, Ino);
+    let cases: [(&str, Replace, Vec<u8>); 4] = [
+        (
+            "punch",
+            |mount, ino, _| mount.allocate(ino, Allocation::PunchHole, 0, LEN as u64).unwrap(),
+            zeros(),
+        ),
+        (
+            "zero",
+            |mount, ino, _| {
+                let zero = Allocation::ZeroRange { keep_size: false };
+                mount.allocate(ino, zero, 0, LEN as u64).unwrap();
+            },
+            zeros(),
+        ),
+        (
+            "grow",
+            |mount, ino, _| {
+                let grow = Allocation::Preallocate { keep_size: false };
+                mount.allocate(ino, grow, 0, 2 * LEN as u64).unwrap();
+            },
+            [pattern(10, LEN), zeros()].concat(),
+        ),
+        ("copy", |mount, ino, other| _ = mount.copy(other, ino, LEN as u64), pattern(11, LEN)),
+    ];
+    let found = cases.each_ref().map(|(name, replace, _)| {
+        let mount = Mount::new();
+        let (ino, other) = (mount.create("file"), mount.create("other"));
+        mount.write(ino, 0, &pattern(10, LEN));
+        mount.write(other, 0, &pattern(11, LEN));
+        block_on(mount.fs.sync_many(&[ino, other], 0)).unwrap();
+        replace(&mount, ino, other);
+        block_on(mount.fs.fsync(ino, true)).unwrap();
+        let after = mount.crash();
+        (*name, after.read(after.find("file"), 0, 3 * LEN))
+    });
+    let lost: Vec<_> =
+        cases.iter().zip(&found).filter(|(case, found)| case.2 != found.1).map(|(case, _)| case.0).collect();
+    assert!(lost.is_empty(), "lost after fdatasync: {lost:?}");
+}
+
 /// The file's name, and all that came before the append, is durable already: only the append itself is
 /// a reason to write a batch.
 #[test]
