@@ -52,6 +52,8 @@ struct Locked {
     level: Level,
     /// Of the memory of a write-ahead log, if the connection uses it.
     shared: Option<Held>,
+    /// The database, if this is its write-ahead log.
+    database: Option<Arc<SharedFile>>,
 }
 
 /// Finds the image of a file and the file's path in it; None for a file of the host. `parameter` returns
@@ -63,6 +65,9 @@ pub(crate) fn place(
 ) -> Result<Option<(Use, String)>> {
     if let Some(image) = parameter("image") {
         fork::require_parent()?;
+        if image.is_empty() {
+            return Err(Failure::cannot_open("'image=' is empty: say where the image is"));
+        }
         let key = registry::key_of(&image, options.snapshot.as_deref());
         let path = names::within(name, &key).map(str::to_owned);
         let path = path.ok_or_else(|| Failure::cannot_open(format!("{name} is no file of {key}")))?;
@@ -143,18 +148,19 @@ impl Connection {
         }
         let kind = if how.role == Role::Database { Kind::Database } else { Kind::Log };
         let file = image.open(path, kind, how.create, how.new, options)?;
-        if how.role == Role::Log
-            && let Some(database) = path.strip_suffix(WAL)
-            && !read_only
-            && let Ok(database) = image.fs().open_file(database)
-        {
-            let handed = image::hand_down(image.fs(), &database, &file.file());
-            if handed.is_err() {
-                image.close(&file);
-            }
-            handed?;
+        let database = match how.role {
+            Role::Log => path.strip_suffix(WAL).and_then(|database| image.opened(database)),
+            _ => None,
+        };
+        if let Some(database) = &database {
+            let handed = match read_only {
+                true => Ok(()),
+                false => image::hand_down(image.fs(), &database.file(), &file.file()),
+            };
+            handed.inspect_err(|_| image.close(&file))?;
+            database.log_opened();
         }
-        let locked = Locked { file, level: Level::None, shared: None };
+        let locked = Locked { file, level: Level::None, shared: None, database };
         Ok(Self { image, opened: Opened::File(locked), read_only, delete_on_close })
     }
 
@@ -164,6 +170,7 @@ impl Connection {
         if let Opened::File(mut locked) = opened {
             locked.unlock(Level::None);
             locked.leave();
+            locked.database.inspect(|database| database.log_closed());
             image.close(&locked.file);
         }
         delete_on_close.map_or(Ok(()), |path| image.remove(&path, false))
@@ -184,7 +191,7 @@ impl Connection {
                 if begins_log {
                     self.image.before_log_ends(locked.file.path())?;
                 }
-                locked.file.write(data, offset, locked.is_exclusive())?;
+                locked.file.write(data, offset)?;
                 // The zeros that end a journal are the commit. A journal that came back would undo others.
                 let ends_journal = begins_log && data.iter().all(|byte| *byte == 0);
                 if ends_journal { locked.file.sync() } else { Ok(()) }
@@ -205,10 +212,10 @@ impl Connection {
         match &self.opened {
             Opened::File(locked) if locked.file.is_log() => {
                 self.image.before_log_ends(locked.file.path())?;
-                locked.file.set_size(size, false)?;
+                locked.file.set_size(size)?;
                 locked.file.sync()
             }
-            Opened::File(locked) => locked.file.set_size(size, locked.is_exclusive()),
+            Opened::File(locked) => locked.file.set_size(size),
             Opened::Journal(volatile) | Opened::SuperJournal(volatile) => volatile.set_size(size),
         }
     }
@@ -365,11 +372,6 @@ impl Connection {
 }
 
 impl Locked {
-    /// True unless the connection brings a write-ahead log into the database, beside readers.
-    fn is_exclusive(&self) -> bool {
-        self.shared.is_none() || self.level == Level::Exclusive
-    }
-
     fn unlock(&mut self, to: Level) {
         self.level = self.file.locks.lock().lower(self.level, to);
     }

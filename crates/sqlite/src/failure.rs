@@ -1,6 +1,6 @@
 //! Why a call failed, and the result code that SQLite gets for it.
 
-use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::fmt;
 
 /// SQLite's result codes (sqlite3.h).
@@ -77,16 +77,23 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The text of the newest failure of this process: SQLite passes only the code on, and the open call that
-/// failed leaves no connection to ask.
-static NEWEST: Mutex<String> = Mutex::new(String::new());
+thread_local! {
+    /// The text of this thread's newest failure: SQLite passes only the code on, and the open call that failed
+    /// leaves no connection to ask.
+    static NEWEST: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 /// Keeps the text for `syncline_last_error()`.
 pub(crate) fn keep(failure: &Failure) {
-    NEWEST.lock().clone_from(&failure.text);
+    NEWEST.with_borrow_mut(|newest| newest.clone_from(&failure.text));
 }
 
-/// The text of the newest failure; empty if there was none.
+/// Forgets the text.
+pub(crate) fn forget() {
+    NEWEST.with_borrow_mut(String::clear);
+}
+
+/// The text of this thread's newest failure; empty if there was none since it opened a database.
 pub(crate) fn newest() -> String {
-    NEWEST.lock().clone()
+    NEWEST.with_borrow(String::clone)
 }

@@ -20,7 +20,7 @@ use crate::options::CHANGES_BYTES_MAX;
 use crate::shared_memory::SharedMemory;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use syncline::{Error, File, Filesystem, Transaction};
 
 const BYTES: u64 = BLOCK_BYTES as u64;
@@ -50,6 +50,8 @@ pub(crate) struct SharedFile {
     kind: Kind,
     /// Memory for the changes of a transaction.
     changes_bytes_max: u64,
+    /// Connections that have the write-ahead log of this database open.
+    log_users: AtomicUsize,
     pub(crate) locks: Mutex<Locks>,
     pub(crate) shared_memory: Mutex<SharedMemory>,
     contents: RwLock<Contents>,
@@ -66,8 +68,6 @@ struct Contents {
     held: Option<String>,
     /// A commit was refused, and its changes are forgotten.
     refused: bool,
-    /// The library has something that no sync has made durable.
-    unsynced: bool,
 }
 
 /// What lies under the changes.
@@ -99,13 +99,13 @@ impl SharedFile {
             committed_bytes: size,
             held: None,
             refused: false,
-            unsynced: false,
         };
         Ok(Self {
             core: core.clone(),
             path: path.to_owned(),
             kind,
             changes_bytes_max,
+            log_users: AtomicUsize::new(0),
             locks: Mutex::default(),
             shared_memory: Mutex::default(),
             contents: RwLock::new(contents),
@@ -196,11 +196,11 @@ impl SharedFile {
         first.ok_or_else(|| Failure::new(code::IOERR_READ, "nothing to read"))
     }
 
-    /// Writes. `exclusive`: the caller keeps all others out, and so writes a transaction. Otherwise it
-    /// brings a write-ahead log into the database.
-    pub(crate) fn write(&self, data: &[u8], offset: u64, exclusive: bool) -> Result<()> {
+    /// Writes a part of a transaction; or a part of a write-ahead log, which a checkpoint brings into the
+    /// database.
+    pub(crate) fn write(&self, data: &[u8], offset: u64) -> Result<()> {
         let mut contents = self.contents.write();
-        if self.is_direct(&contents, exclusive) {
+        if self.is_direct(&contents) {
             return self.write_through(&mut contents, data, offset);
         }
         if contents.refused && self.has_already(&contents, data, offset)? {
@@ -218,12 +218,12 @@ impl SharedFile {
         Ok(())
     }
 
-    pub(crate) fn set_size(&self, size: u64, exclusive: bool) -> Result<()> {
+    pub(crate) fn set_size(&self, size: u64) -> Result<()> {
         let mut contents = self.contents.write();
         if size == contents.changes.size() {
             return Ok(());
         }
-        if self.is_direct(&contents, exclusive) {
+        if self.is_direct(&contents) {
             return self.set_size_through(&mut contents, size);
         }
         contents.held = None;
@@ -231,13 +231,22 @@ impl SharedFile {
         changes.set_size(size, |changes, block| self.block(base, changes, block))
     }
 
-    fn is_direct(&self, contents: &Contents, exclusive: bool) -> bool {
-        self.kind == Kind::Log || (!exclusive && contents.is_clean())
+    /// True for what needs no transaction: SQLite still has it in the log if it is lost.
+    fn is_direct(&self, contents: &Contents) -> bool {
+        self.kind == Kind::Log || (self.log_users.load(Ordering::Acquire) > 0 && contents.is_clean())
+    }
+
+    /// Counts a connection that opens the write-ahead log of this database.
+    pub(crate) fn log_opened(&self) {
+        self.log_users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn log_closed(&self) {
+        self.log_users.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn write_through(&self, contents: &mut Contents, data: &[u8], offset: u64) -> Result<()> {
         let (cache, base) = (&self.core.cache, &contents.base);
-        contents.unsynced = true;
         if let Err(error) = base.file.write_all_at(data, offset) {
             pieces(data, offset).for_each(|(block, ..)| cache.remove(base.id, block));
             return Err(Failure::of(code::IOERR_WRITE)(error));
@@ -262,7 +271,6 @@ impl SharedFile {
     }
 
     fn set_size_through(&self, contents: &mut Contents, size: u64) -> Result<()> {
-        contents.unsynced = true;
         contents.base.file.set_len(size).map_err(Failure::of(code::IOERR_TRUNCATE))?;
         self.uncache(contents, size);
         contents.grow(size);
@@ -292,16 +300,10 @@ impl SharedFile {
             return self.commit(&mut contents);
         }
         contents.refused = false;
-        if !std::mem::take(&mut contents.unsynced) {
-            return Ok(());
-        }
-        // Readers go on meanwhile.
+        // Readers go on meanwhile. The library knows whether a flush is needed, or already under way.
         let file = contents.base.file.clone();
         drop(contents);
-        file.sync_data().map_err(|error| {
-            self.contents.write().unsynced = true;
-            Failure::of(code::IOERR_FSYNC)(error)
-        })
+        file.sync_data().map_err(Failure::of(code::IOERR_FSYNC))
     }
 
     /// A transaction has written all it has. It is committed now, since with `synchronous=OFF` no sync
@@ -379,7 +381,6 @@ impl SharedFile {
             }
         }
         contents.committed_bytes = size;
-        contents.unsynced = committed.is_err();
         contents.held = None;
         contents.refused = false;
     }

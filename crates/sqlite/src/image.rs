@@ -170,7 +170,7 @@ impl Image {
         }
     }
 
-    /// Removes a file. Removing a super-journal commits what waits for that.
+    /// Removes a file; a write-ahead log stays, empty. Removing a super-journal commits what waits for that.
     pub(crate) fn remove(&self, path: &str, durably: bool) -> Result<()> {
         let is_volatile = self.volatile.lock().contains_key(path);
         if is_volatile {
@@ -179,7 +179,12 @@ impl Image {
             return Ok(());
         }
         self.before_log_ends(path)?;
-        self.core.fs.remove_file(path).map_err(|error| match error.is_not_found() {
+        let removed = match path.ends_with(WAL) {
+            // Its name stays: to make it again, the image would need room.
+            true => OpenOptions::new().write(true).open(&self.core.fs, path).and_then(|log| log.set_len(0)),
+            false => self.core.fs.remove_file(path),
+        };
+        removed.map_err(|error| match error.is_not_found() {
             true => Failure::new(code::IOERR_DELETE_NOENT, error.to_string()),
             false => Failure::of(code::IOERR_DELETE)(error),
         })?;
@@ -216,23 +221,28 @@ impl Image {
     }
 
     fn sync_file(&self, path: &str) -> Result<()> {
-        let file = self.files.lock().get(path).map(|used| used.file.clone());
-        file.map_or(Ok(()), |file| file.sync())
+        self.opened(path).map_or(Ok(()), |file| file.sync())
+    }
+
+    /// A file that connections have open.
+    pub(crate) fn opened(&self, path: &str) -> Option<Arc<SharedFile>> {
+        self.files.lock().get(path).map(|used| used.file.clone())
     }
 }
 
-/// Gives a copy the durability class and the compression of its original.
+/// Gives a copy the durability class and the compression of its original, if it has others.
 pub(crate) fn hand_down(fs: &Filesystem, original: &File, copy: &File) -> Result<()> {
     let number = |file: &File| file.metadata().map(|metadata| metadata.ino());
     let failed = |error| Failure::of(code::IOERR_WRITE)(error);
     let (from, to) = (number(original).map_err(failed)?, number(copy).map_err(failed)?);
     let engine = fs.engine();
     let handed = block_on(async {
-        if let Some(class) = engine.durability(from).await?.0 {
-            engine.set_durability(to, Some(class)).await?;
+        let class = engine.durability(from).await?.0;
+        if class.is_some() && class != engine.durability(to).await?.0 {
+            engine.set_durability(to, class).await?;
         }
         let compression = engine.file_flags(from).await?.compression;
-        if compression.is_some() {
+        if compression.is_some() && compression != engine.file_flags(to).await?.compression {
             engine.set_compression(to, compression).await?;
         }
         Ok(())

@@ -70,18 +70,9 @@ impl Options {
     }
 }
 
-/// A number of bytes, such as `64MiB`, `64M` or `67108864`.
+/// A number of bytes, such as `64MiB`, `64M` or `67108864`: sizes are binary, as those of the program.
 fn bytes(text: &str) -> Option<u64> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let unit = match text[digits..].trim_end_matches("iB") {
-        "" | "B" => 1,
-        "K" => 1 << 10,
-        "M" => 1 << 20,
-        "G" => 1 << 30,
-        "T" => 1_u64 << 40,
-        _ => return None,
-    };
-    text[..digits].parse::<u64>().ok()?.checked_mul(unit)
+    parse_size::Config::new().with_binary().parse_size(text).ok()
 }
 
 #[cfg(test)]
@@ -91,11 +82,11 @@ mod tests {
     #[test]
     fn sizes_have_units() {
         let sizes =
-            [("512", 512), ("64M", 64 << 20), ("64MiB", 64 << 20), ("2G", 2 << 30), ("1TiB", 1 << 40)];
+            [("512", 512), ("64m", 64 << 20), ("64MiB", 64 << 20), ("2GB", 2 << 30), ("1TiB", 1 << 40)];
         for (text, size) in sizes {
             assert_eq!(bytes(text), Some(size), "{text}");
         }
-        for text in ["", "M", "-1", "64 M", "64MB", "99999999999T"] {
+        for text in ["", "M", "-1", "big", "99999999999T"] {
             assert_eq!(bytes(text), None, "{text}");
         }
     }

@@ -10,6 +10,7 @@ use crate::options::Options;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use syncline::{Filesystem, FormatOptions, ImageOptions};
 
@@ -20,16 +21,24 @@ const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
 const EROFS: i32 = 30;
 
-/// Images by their names. It stays locked while one is opened or closed, so that a second connection waits for that.
-static OPEN: LazyLock<Mutex<HashMap<String, Entry>>> = LazyLock::new(Mutex::default);
+/// Images by their names. Locked for a moment only: an image that is slow to open or to close keeps nobody from
+/// the others.
+static IMAGES: LazyLock<Mutex<HashMap<String, Arc<Slot>>>> = LazyLock::new(Mutex::default);
+
+/// The place of an image. It stays locked while the image is opened or closed, so that a second connection
+/// waits for that.
+#[derive(Default)]
+struct Slot {
+    entry: Mutex<Option<Entry>>,
+    /// A program in Rust has opened the image, and closes it.
+    served: AtomicBool,
+}
 
 struct Entry {
     image: Arc<Image>,
     /// Device and inode of its file; None on a network.
     file: Option<(u64, u64)>,
     uses: usize,
-    /// A program in Rust has opened it, and closes it.
-    served: bool,
 }
 
 /// A use of an open image.
@@ -47,17 +56,28 @@ impl std::ops::Deref for Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        release(self.image.key(), |entry| entry.uses -= 1);
+        release(self.image.key(), |_, entry| entry.uses -= 1);
     }
 }
 
 /// Ends a use, and closes the image after the last one.
-fn release(key: &str, end: impl FnOnce(&mut Entry)) {
-    let mut open = OPEN.lock();
-    let Some(entry) = open.get_mut(key) else { return };
-    end(entry);
-    if entry.uses == 0 && !entry.served {
-        open.remove(key);
+fn release(key: &str, end: impl FnOnce(&Slot, &mut Entry)) {
+    let Some(slot) = IMAGES.lock().get(key).cloned() else { return };
+    let mut entry = slot.entry.lock();
+    let Some(open) = entry.as_mut() else { return };
+    end(&slot, open);
+    if open.uses == 0 && !slot.served.load(Ordering::Acquire) {
+        *entry = None;
+        forget_empty(key, &slot);
+    }
+}
+
+/// Removes a slot without an image, unless somebody is about to use it. The caller has locked it.
+fn forget_empty(key: &str, slot: &Arc<Slot>) {
+    let mut images = IMAGES.lock();
+    // The caller's and the table's.
+    if Arc::strong_count(slot) == 2 {
+        images.remove(key);
     }
 }
 
@@ -78,8 +98,9 @@ impl Entry {
 pub fn serve(name: &str, fs: &Filesystem) -> Served {
     let core = Core { fs: fs.clone(), cache: Cache::new(Options::default().memory_bytes) };
     let image = Arc::new(Image::new(name, core, false));
-    let entry = Entry { image, file: None, uses: 0, served: true };
-    let before = OPEN.lock().insert(name.to_owned(), entry);
+    let entry = Mutex::new(Some(Entry { image, file: None, uses: 0 }));
+    let slot = Slot { entry, served: AtomicBool::new(true) };
+    let before = IMAGES.lock().insert(name.to_owned(), Arc::new(slot));
     assert!(before.is_none(), "an image {name} is open already");
     Served { name: name.to_owned() }
 }
@@ -92,54 +113,54 @@ pub struct Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        release(&self.name, |entry| entry.served = false);
+        release(&self.name, |slot, _| slot.served.store(false, Ordering::Release));
     }
 }
 
 /// The name of the image that a URI's parameter means.
 pub(crate) fn key_of(image: &str, snapshot: Option<&str>) -> String {
-    match OPEN.lock().get(image) {
-        Some(entry) if entry.served => image.to_owned(),
+    match IMAGES.lock().get(image) {
+        Some(slot) if slot.served.load(Ordering::Acquire) => image.to_owned(),
         _ => names::key(image, snapshot),
     }
 }
 
 /// The image of a file with this full name, if it is open, and the file's path in it.
 pub(crate) fn find(name: &str) -> Option<(Use, String)> {
-    let mut open = OPEN.lock();
-    open.iter_mut().find_map(|(key, entry)| {
+    let (slot, path) = IMAGES.lock().iter().find_map(|(key, slot)| {
         let path = names::within(name, key)?;
-        Some((entry.another(), path.to_owned()))
-    })
+        Some((slot.clone(), path.to_owned()))
+    })?;
+    let image = slot.entry.lock().as_mut()?.another();
+    Some((image, path))
 }
 
 /// An image, opened unless it is open.
 pub(crate) fn open(key: &str, path: &str, options: &Options) -> Result<Use> {
-    let mut open = OPEN.lock();
-    if let Some(entry) = open.get_mut(key) {
-        if entry.file.is_some_and(|file| Some(file) != file_at(path)) {
+    let slot = IMAGES.lock().entry(key.to_owned()).or_default().clone();
+    let mut entry = slot.entry.lock();
+    if let Some(open) = entry.as_mut() {
+        if open.file.is_some_and(|file| Some(file) != file_at(path)) {
             let text = format!(
                 "{path} is not the file that this process has open as an image: it was moved or replaced. Close all \
                  connections first"
             );
             return Err(Failure::cannot_open(text));
         }
-        return Ok(entry.another());
+        return Ok(open.another());
     }
     fork::watch();
-    let (fs, read_only) = match &options.snapshot {
-        Some(snapshot) => {
-            let opened = Filesystem::open_snapshot(path, snapshot, ImageOptions::read_only());
-            (opened.map_err(|error| refusal(path, error))?, true)
-        }
-        None => open_filesystem(path, options)?,
-    };
+    let (fs, read_only) = open_as(path, options).inspect_err(|_| forget_empty(key, &slot))?;
     let core = Core { fs, cache: Cache::new(options.memory_bytes) };
     let image = Arc::new(Image::new(key, core, read_only));
-    let mut entry = Entry { image, file: file_at(path), uses: 0, served: false };
-    let image = entry.another();
-    open.insert(key.to_owned(), entry);
-    Ok(image)
+    Ok(entry.insert(Entry { image, file: file_at(path), uses: 0 }).another())
+}
+
+/// Opens an image or a snapshot of it; true if it is read-only.
+fn open_as(path: &str, options: &Options) -> Result<(Filesystem, bool)> {
+    let Some(snapshot) = &options.snapshot else { return open_filesystem(path, options) };
+    let opened = Filesystem::open_snapshot(path, snapshot, ImageOptions::read_only());
+    opened.map(|fs| (fs, true)).map_err(|error| refusal(path, options, error))
 }
 
 /// Device and inode of the file at a path.
@@ -157,16 +178,23 @@ fn open_filesystem(path: &str, options: &Options) -> Result<(Filesystem, bool)> 
     match opened {
         Ok(fs) => Ok((fs, false)),
         Err(error) if [EPERM, EACCES, EROFS].contains(&error.errno()) => {
-            let opened = Filesystem::open(path, ImageOptions::read_only());
-            opened.map(|fs| (fs, true)).map_err(|error| refusal(path, error))
+            match Filesystem::open(path, ImageOptions::read_only()) {
+                Ok(fs) => Ok((fs, true)),
+                // It could not be made either.
+                Err(missing) if missing.errno() == ENOENT => Err(Failure::of(code::CANTOPEN)(error)),
+                Err(error) => Err(refusal(path, options, error)),
+            }
         }
-        Err(error) => Err(refusal(path, error)),
+        Err(error) => Err(refusal(path, options, error)),
     }
 }
 
 /// Why an image could not be opened, and what to do.
-fn refusal(path: &str, error: syncline::Error) -> Failure {
+fn refusal(path: &str, options: &Options, error: syncline::Error) -> Failure {
     match error.errno() {
+        // A snapshot is missing, not the image.
+        ENOENT if options.snapshot.is_some() && file_at(path).is_some() => Failure::of(code::CANTOPEN)(error),
+        ENOENT if options.create.is_some() => Failure::cannot_open(format!("{error}: make its folder first")),
         ENOENT => Failure::cannot_open(format!(
             "{error}: 'syncline mkfs {path} --size 1GiB' makes an image, or '&create=1GiB' behind the name of the database"
         )),
@@ -193,8 +221,17 @@ mod tests {
         let missing = open(&key, &path, &Options::default()).err().unwrap();
         assert_eq!(missing.code, code::CANTOPEN);
         assert!(missing.text.contains("syncline mkfs"), "{missing}");
+        let monday = Options { snapshot: Some("monday".into()), ..Options::default() };
+        let refused = |path: &str, options: &Options| open("refused", path, options).err().unwrap().text;
+        let nowhere = folder.path().join("none/app.img").display().to_string();
+        let made = Options { create: Some(32 << 20), ..Options::default() };
+        assert!(refused(&nowhere, &made).contains("make its folder first"), "{}", refused(&nowhere, &made));
         let options = Options { create: Some(32 << 20), ..Options::default() };
+        let small = Options { create: Some(1 << 20), ..Options::default() };
+        assert!(refused(&path, &small).contains("at least 16 MiB"), "{}", refused(&path, &small));
         let first = open(&key, &path, &options).unwrap();
+        let wrong = refused(&path, &monday);
+        assert!(wrong.contains("no snapshot") && !wrong.contains("mkfs"), "{wrong}");
         let second = open(&key, &path, &Options::default()).unwrap();
         assert!(Arc::ptr_eq(&first.image, &second.image));
         first.fs().write("/note", "kept").unwrap();

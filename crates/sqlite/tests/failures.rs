@@ -91,6 +91,61 @@ fn a_full_image_refuses_a_commit_and_keeps_the_database() {
 }
 
 #[test]
+fn a_database_with_a_write_ahead_log_is_opened_without_room() {
+    let Some(sqlite) = sqlite() else { return };
+    let fs = Filesystem::in_memory(32 << 20).unwrap();
+    let name = new_name("full-wal");
+    let _served = serve(&name, &fs);
+    let connection = sqlite.open_in(&name, "a.db", "");
+    connection.run("pragma journal_mode = wal; pragma syncline_durability = ordered");
+    connection.run("create table t(a); insert into t values(1)");
+    drop(connection);
+    fill(&fs);
+    let connection = sqlite.open_in(&name, "a.db", "");
+    assert_eq!(connection.number("select a from t"), 1);
+    connection.require_sound();
+    assert_eq!(connection.try_run("insert into t values(zeroblob(100000))").unwrap_err().code, FULL);
+    assert_eq!(connection.number("select count(*) from t"), 1);
+}
+
+#[test]
+fn a_checkpoint_is_not_forgotten_with_a_commit_that_finds_no_room() {
+    let Some(sqlite) = sqlite() else { return };
+    for locking in ["normal", "exclusive"] {
+        let fs = Filesystem::in_memory(64 << 20).unwrap();
+        let name = new_name("full-checkpoint");
+        let _served = serve(&name, &fs);
+        let connection = sqlite.open_in(&name, "a.db", "");
+        connection.run(&format!("pragma locking_mode = {locking}; pragma journal_mode = wal"));
+        connection.run("pragma synchronous = off; create table t(b)");
+        connection.run(
+            "insert into t with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000)
+             select randomblob(3000) from n",
+        );
+        connection.run("pragma wal_checkpoint");
+        fill(&fs);
+        // The log begins anew with the first one.
+        let more = (0..20).map_while(|_| connection.try_run("insert into t values(zeroblob(1000000))").ok());
+        let rows = 1000 + more.count() as i64;
+        assert!(rows < 1020, "there was room");
+        assert_eq!(connection.number("select count(*) from t"), rows, "{locking}");
+        drop(connection);
+        let connection = sqlite.open_in(&name, "a.db", "");
+        assert_eq!(connection.number("select count(*) from t"), rows, "{locking}");
+        connection.require_sound();
+    }
+}
+
+/// Fills an image with files.
+fn fill(fs: &Filesystem) {
+    for bytes in [1 << 20, 64 << 10, 4 << 10, 0] {
+        let full = (0..).find(|number| fs.write(format!("/{bytes}-{number}"), vec![1; bytes]).is_err());
+        assert!(full.is_some());
+    }
+    assert!(fs.create_file("/one-more").is_err(), "the image is full");
+}
+
+#[test]
 fn a_full_image_refuses_a_commit_of_two_databases() {
     let Some(sqlite) = sqlite() else { return };
     let fs = Filesystem::in_memory(40 << 20).unwrap();

@@ -40,8 +40,12 @@ fn a_snapshot_without_a_write_ahead_log_is_read() {
     let path = folder.path().join("app.img").display().to_string();
     let connection = sqlite.open_in(&path, "a.db", "&create=64MiB");
     connection.run("pragma journal_mode = wal; create table t(a); insert into t values(1)");
-    // The last connection removes the log.
     drop(connection);
+    // As if the database had come from a filesystem, where the last connection removes the log.
+    let fs = Filesystem::open(&path, syncline::ImageOptions::default()).unwrap();
+    assert!(fs.metadata("/a.db-wal").unwrap().is_empty());
+    fs.remove_file("/a.db-wal").unwrap();
+    fs.close().unwrap();
     let connection = sqlite.open_in(&path, "b.db", "");
     connection.run("create table other(a); select syncline_snapshot('closed')");
     let snapshot = sqlite.open_in(&path, "a.db", "&snapshot=closed");
@@ -59,6 +63,23 @@ fn a_snapshot_is_not_taken_for_an_image_of_that_name() {
     second.run("create table t(a); insert into t values(2)");
     let snapshot = sqlite.open_in(&path("app.img"), "a.db", "&snapshot=monday");
     assert_eq!((snapshot.number("select a from t"), second.number("select a from t")), (1, 2));
+}
+
+#[test]
+fn an_image_is_made_only_for_a_database_that_is_made() {
+    let Some(sqlite) = sqlite() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("app.img");
+    let open = |options: &str| sqlite.open(&name(&image.display().to_string(), "a.db", options));
+    for options in ["&create=64MiB&mode=ro", "&create=64MiB&mode=rw", "&create=1MiB"] {
+        assert_eq!(open(options).err().unwrap().code & 255, CANTOPEN);
+        assert!(!image.exists(), "{options}");
+    }
+    open("&create=64mb").unwrap().run("create table t(a)");
+    open("&snapshot=tuesday").err().expect("there is none");
+    assert!(!sqlite.last_error().contains("mkfs"), "{}", sqlite.last_error());
+    open("&mode=ro").unwrap();
+    assert_eq!(sqlite.last_error(), "", "a database that was opened has no error");
 }
 
 #[test]

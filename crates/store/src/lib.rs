@@ -54,8 +54,8 @@ pub use log::{DataWrite, OpSeq, Transaction};
 pub use offline::Held;
 pub use offline::{
     FormatOptions, Reachable, Rebuild, Regrown, Salvaged, SavedSnapshots, Unreadable,
-    first_kept_by_snapshots, format, kept_by_snapshots, require_rollback, require_shrinkable, roll_back,
-    table_in_what_is_kept, table_of_snapshots,
+    first_kept_by_snapshots, format, kept_by_snapshots, require_rollback, require_shrinkable, require_size,
+    roll_back, table_in_what_is_kept, table_of_snapshots,
 };
 pub use opening::{Recovered, SEGMENT_IN_USE, kept_besides, read_snapshots, snapshot_usage};
 pub use options::StoreOptions;

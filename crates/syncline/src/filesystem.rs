@@ -96,6 +96,8 @@ impl Filesystem {
         format: &FormatOptions,
         options: ImageOptions,
     ) -> Result<Self> {
+        // Before there is a file.
+        syncline_store::require_size(size_bytes)?;
         let how = How::new(options.device());
         let image = Image::create(path, Some(size_bytes), false, format.shared, &how, &mut |_| {})?;
         format_device(image.device(), &format.clone().shared(image.has_lease()))?;

@@ -117,6 +117,8 @@ unsafe extern "C" fn open_file(
             unsafe { require_text(sqlite, name)? };
         }
         let options = match role {
+            // SQLite makes a database only if the mode says so, and then not its image either.
+            Role::Database if !how.create => Options { create: None, ..Options::of(parameters)? },
             Role::Database => Options::of(parameters)?,
             _ => Options::default(),
         };
@@ -208,6 +210,8 @@ unsafe extern "C" fn full_pathname(
 ) -> c_int {
     let sqlite = Sqlite::this();
     let mut host = false;
+    // A database is about to be opened: what was wrong with another one does not explain its failure.
+    failure::forget();
     let answer = sqlite.answer(|| {
         // SAFETY: SQLite passes the name of a database.
         let (name, parameters) = unsafe {

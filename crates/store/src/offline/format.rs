@@ -66,6 +66,18 @@ impl Default for FormatOptions {
     }
 }
 
+/// Refuses a size that no image can have.
+pub fn require_size(size_bytes: u64) -> Result<(), StoreError> {
+    let total_blocks = size_bytes / BLOCK_BYTES as u64;
+    if total_blocks < Geometry::MIN_BLOCKS {
+        return Err(StoreError::Unusable("an image has at least 16 MiB".into()));
+    }
+    if total_blocks > MAX_BLOCKS {
+        return Err(StoreError::Unusable("an image has at most 256 TiB".into()));
+    }
+    Ok(())
+}
+
 /// Makes a filesystem on `device` with the first contents `initial`. Previous contents are lost.
 ///
 /// Previous contents, other filesystems included, are made unrecognizable first, and the
@@ -77,13 +89,8 @@ pub async fn format(
     initial: Transaction,
     spawn: Arc<dyn Spawn>,
 ) -> Result<(), StoreError> {
+    require_size(device.size_bytes())?;
     let total_blocks = device.size_bytes() / BLOCK_BYTES as u64;
-    if total_blocks < Geometry::MIN_BLOCKS {
-        return Err(StoreError::Unusable("an image has at least 16 MiB".into()));
-    }
-    if total_blocks > MAX_BLOCKS {
-        return Err(StoreError::Unusable("an image has at most 256 TiB".into()));
-    }
     let geometry = Geometry { total_blocks, node_bytes: options.node_bytes };
     let geometry = geometry.check().map_err(|error| StoreError::Unusable(error.to_string().into()))?;
     wipe(&device, geometry).await?;

@@ -12,7 +12,7 @@ mod saved;
 mod shrink;
 
 pub use audit::Held;
-pub use format::{FormatOptions, format};
+pub use format::{FormatOptions, format, require_size};
 pub use inspect::Reachable;
 pub use rebuild::Rebuild;
 pub use regrow::Regrown;
