@@ -191,6 +191,7 @@ impl Connection {
                 if begins_log {
                     self.image.before_log_ends(locked.file.path())?;
                 }
+                self.before_write(locked)?;
                 locked.file.write(data, offset)?;
                 // The zeros that end a journal are the commit. A journal that came back would undo others.
                 let ends_journal = begins_log && data.iter().all(|byte| *byte == 0);
@@ -215,9 +216,24 @@ impl Connection {
                 locked.file.set_size(size)?;
                 locked.file.sync()
             }
-            Opened::File(locked) => locked.file.set_size(size),
+            Opened::File(locked) => {
+                self.before_write(locked)?;
+                locked.file.set_size(size)
+            }
             Opened::Journal(volatile) | Opened::SuperJournal(volatile) => volatile.set_size(size),
         }
+    }
+
+    /// Makes the log durable before a checkpoint writes to the database.
+    fn before_write(&self, locked: &Locked) -> Result<()> {
+        if let Some(database) = &locked.database {
+            database.note_log_written();
+        }
+        if locked.file.has_log() && locked.file.take_log_written() {
+            let synced = self.image.before_checkpoint(locked.file.path());
+            return synced.inspect_err(|_| locked.file.note_log_written());
+        }
+        Ok(())
     }
 
     pub(crate) fn size(&self) -> Result<u64> {

@@ -85,15 +85,16 @@ thread_local! {
 
 /// Keeps the text for `syncline_last_error()`.
 pub(crate) fn keep(failure: &Failure) {
-    NEWEST.with_borrow_mut(|newest| newest.clone_from(&failure.text));
+    // At the end of a thread there is nobody left to ask.
+    let _ = NEWEST.try_with(|newest| newest.borrow_mut().clone_from(&failure.text));
 }
 
 /// Forgets the text.
 pub(crate) fn forget() {
-    NEWEST.with_borrow_mut(String::clear);
+    let _ = NEWEST.try_with(|newest| newest.borrow_mut().clear());
 }
 
 /// The text of this thread's newest failure; empty if there was none since it opened a database.
 pub(crate) fn newest() -> String {
-    NEWEST.with_borrow(String::clone)
+    NEWEST.try_with(|newest| newest.borrow().clone()).unwrap_or_default()
 }

@@ -20,7 +20,7 @@ use crate::options::CHANGES_BYTES_MAX;
 use crate::shared_memory::SharedMemory;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use syncline::{Error, File, Filesystem, Transaction};
 
 const BYTES: u64 = BLOCK_BYTES as u64;
@@ -52,6 +52,8 @@ pub(crate) struct SharedFile {
     changes_bytes_max: u64,
     /// Connections that have the write-ahead log of this database open.
     log_users: AtomicUsize,
+    /// That log was written since a checkpoint last made it durable.
+    log_written: AtomicBool,
     pub(crate) locks: Mutex<Locks>,
     pub(crate) shared_memory: Mutex<SharedMemory>,
     contents: RwLock<Contents>,
@@ -106,6 +108,7 @@ impl SharedFile {
             kind,
             changes_bytes_max,
             log_users: AtomicUsize::new(0),
+            log_written: AtomicBool::new(false),
             locks: Mutex::default(),
             shared_memory: Mutex::default(),
             contents: RwLock::new(contents),
@@ -233,12 +236,27 @@ impl SharedFile {
 
     /// True for what needs no transaction: SQLite still has it in the log if it is lost.
     fn is_direct(&self, contents: &Contents) -> bool {
-        self.kind == Kind::Log || (self.log_users.load(Ordering::Acquire) > 0 && contents.is_clean())
+        self.kind == Kind::Log || (self.has_log() && contents.is_clean())
     }
 
     /// Counts a connection that opens the write-ahead log of this database.
     pub(crate) fn log_opened(&self) {
         self.log_users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// True if a connection has the write-ahead log of this database open: then only checkpoints write to it.
+    pub(crate) fn has_log(&self) -> bool {
+        self.log_users.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes that the log was written.
+    pub(crate) fn note_log_written(&self) {
+        self.log_written.store(true, Ordering::Release);
+    }
+
+    /// Forgets that, and returns it.
+    pub(crate) fn take_log_written(&self) -> bool {
+        self.log_written.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn log_closed(&self) {

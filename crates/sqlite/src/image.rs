@@ -179,10 +179,13 @@ impl Image {
             return Ok(());
         }
         self.before_log_ends(path)?;
-        let removed = match path.ends_with(WAL) {
-            // Its name stays: to make it again, the image would need room.
-            true => OpenOptions::new().write(true).open(&self.core.fs, path).and_then(|log| log.set_len(0)),
-            false => self.core.fs.remove_file(path),
+        // The name of a log stays: to make it again, the image would need room. A link may be to another file.
+        let is_log = |file: &syncline::Metadata| path.ends_with(WAL) && file.is_file() && file.nlink() == 1;
+        let removed = match self.core.fs.symlink_metadata(path) {
+            Ok(metadata) if is_log(&metadata) => {
+                OpenOptions::new().write(true).open(&self.core.fs, path).and_then(|log| log.set_len(0))
+            }
+            _ => self.core.fs.remove_file(path),
         };
         removed.map_err(|error| match error.is_not_found() {
             true => Failure::new(code::IOERR_DELETE_NOENT, error.to_string()),
@@ -220,6 +223,12 @@ impl Image {
         log.strip_suffix(WAL).map_or(Ok(()), |database| self.sync_file(database))
     }
 
+    /// Makes the write-ahead log of a database durable, before a checkpoint's first write to the database. With
+    /// `synchronous=OFF` SQLite does not, and a crash could leave newer pages there than the log has.
+    pub(crate) fn before_checkpoint(&self, database: &str) -> Result<()> {
+        self.sync_file(&format!("{database}{WAL}"))
+    }
+
     fn sync_file(&self, path: &str) -> Result<()> {
         self.opened(path).map_or(Ok(()), |file| file.sync())
     }
@@ -230,7 +239,7 @@ impl Image {
     }
 }
 
-/// Gives a copy the durability class and the compression of its original, if it has others.
+/// Gives a copy the durability class and the compression of its original.
 pub(crate) fn hand_down(fs: &Filesystem, original: &File, copy: &File) -> Result<()> {
     let number = |file: &File| file.metadata().map(|metadata| metadata.ino());
     let failed = |error| Failure::of(code::IOERR_WRITE)(error);
@@ -238,11 +247,11 @@ pub(crate) fn hand_down(fs: &Filesystem, original: &File, copy: &File) -> Result
     let engine = fs.engine();
     let handed = block_on(async {
         let class = engine.durability(from).await?.0;
-        if class.is_some() && class != engine.durability(to).await?.0 {
+        if class != engine.durability(to).await?.0 {
             engine.set_durability(to, class).await?;
         }
         let compression = engine.file_flags(from).await?.compression;
-        if compression.is_some() && compression != engine.file_flags(to).await?.compression {
+        if compression != engine.file_flags(to).await?.compression {
             engine.set_compression(to, compression).await?;
         }
         Ok(())

@@ -43,20 +43,27 @@ struct Entry {
 
 /// A use of an open image.
 pub(crate) struct Use {
-    image: Arc<Image>,
+    /// Always there, up to its end.
+    image: Option<Arc<Image>>,
 }
 
 impl std::ops::Deref for Use {
     type Target = Image;
 
     fn deref(&self) -> &Image {
-        &self.image
+        self.image.as_ref().expect("only its end takes it")
     }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
-        release(self.image.key(), |_, entry| entry.uses -= 1);
+        let Some(image) = self.image.take() else { return };
+        let key = image.key().to_owned();
+        release(&key, |_, entry| {
+            entry.uses -= 1;
+            // The last one closes the image, which whoever opens it next waits for.
+            drop(image);
+        });
     }
 }
 
@@ -84,7 +91,7 @@ fn forget_empty(key: &str, slot: &Arc<Slot>) {
 impl Entry {
     fn another(&mut self) -> Use {
         self.uses += 1;
-        Use { image: self.image.clone() }
+        Use { image: Some(self.image.clone()) }
     }
 }
 
@@ -98,10 +105,11 @@ impl Entry {
 pub fn serve(name: &str, fs: &Filesystem) -> Served {
     let core = Core { fs: fs.clone(), cache: Cache::new(Options::default().memory_bytes) };
     let image = Arc::new(Image::new(name, core, false));
-    let entry = Mutex::new(Some(Entry { image, file: None, uses: 0 }));
-    let slot = Slot { entry, served: AtomicBool::new(true) };
-    let before = IMAGES.lock().insert(name.to_owned(), Arc::new(slot));
-    assert!(before.is_none(), "an image {name} is open already");
+    let slot = IMAGES.lock().entry(name.to_owned()).or_default().clone();
+    let mut entry = slot.entry.lock();
+    assert!(entry.is_none(), "an image {name} is open already");
+    *entry = Some(Entry { image, file: None, uses: 0 });
+    slot.served.store(true, Ordering::Release);
     Served { name: name.to_owned() }
 }
 
@@ -119,20 +127,26 @@ impl Drop for Served {
 
 /// The name of the image that a URI's parameter means.
 pub(crate) fn key_of(image: &str, snapshot: Option<&str>) -> String {
-    match IMAGES.lock().get(image) {
-        Some(slot) if slot.served.load(Ordering::Acquire) => image.to_owned(),
-        _ => names::key(image, snapshot),
-    }
+    let is_served = IMAGES.lock().get(image).is_some_and(|slot| slot.served.load(Ordering::Acquire));
+    // Looking at the path may take long.
+    if is_served { image.to_owned() } else { names::key(image, snapshot) }
 }
 
-/// The image of a file with this full name, if it is open, and the file's path in it.
+/// The image of a file with this full name, if it is open, and the file's path in it. The name of an image on a
+/// network may begin like that of another one: then the longest fits.
 pub(crate) fn find(name: &str) -> Option<(Use, String)> {
-    let (slot, path) = IMAGES.lock().iter().find_map(|(key, slot)| {
-        let path = names::within(name, key)?;
-        Some((slot.clone(), path.to_owned()))
-    })?;
-    let image = slot.entry.lock().as_mut()?.another();
-    Some((image, path))
+    let mut found: Vec<_> = {
+        let images = IMAGES.lock();
+        let within = |(key, slot): (&String, &Arc<Slot>)| {
+            names::within(name, key).map(|path| (path.to_owned(), slot.clone()))
+        };
+        images.iter().filter_map(within).collect()
+    };
+    found.sort_by_key(|(path, _)| path.len());
+    found.into_iter().find_map(|(path, slot)| {
+        let image = slot.entry.lock().as_mut().map(Entry::another)?;
+        Some((image, path))
+    })
 }
 
 /// An image, opened unless it is open.
@@ -233,7 +247,7 @@ mod tests {
         let wrong = refused(&path, &monday);
         assert!(wrong.contains("no snapshot") && !wrong.contains("mkfs"), "{wrong}");
         let second = open(&key, &path, &Options::default()).unwrap();
-        assert!(Arc::ptr_eq(&first.image, &second.image));
+        assert!(std::ptr::eq(&*first, &*second));
         first.fs().write("/note", "kept").unwrap();
         drop(first);
         let (third, inside) = find(&format!("{key}/a/b")).unwrap();

@@ -103,6 +103,39 @@ fn a_write_ahead_log_takes_one_flush_a_commit() {
     assert_eq!(flushes, 50);
 }
 
+/// The log of commits without syncs is durable before a checkpoint brings them into the database.
+#[test]
+fn a_checkpoint_without_syncs_leaves_a_sound_database() {
+    let Some(sqlite) = sqlite() else { return };
+    for locking in ["normal", "exclusive"] {
+        let memory = MemoryDevice::new(64 << 20);
+        format_device(memory.clone(), &FormatOptions::default()).unwrap();
+        let fs = Filesystem::open_device(memory.clone(), ImageOptions::new()).unwrap();
+        let name = new_name("checkpoint");
+        let _served = serve(&name, &fs);
+        let connection = sqlite.open_in(&name, "a.db", "");
+        connection.run(&format!("pragma locking_mode = {locking}; pragma journal_mode = wal"));
+        connection.run("pragma synchronous = full; create table t(a integer primary key, b)");
+        let insert = |from: i64, to: i64| {
+            connection.run(&format!(
+                "with recursive n(i) as (select {from} union all select i + 1 from n where i < {to})
+                 insert into t select i, randomblob(500) from n"
+            ))
+        };
+        connection.run("create index i on t(b)");
+        insert(0, 49);
+        connection.run("pragma wal_checkpoint(truncate); update t set b = 1 where a = 1");
+        connection.run("pragma synchronous = off; delete from t where a % 3 = 0");
+        insert(100, 499);
+        connection.run("pragma wal_checkpoint; insert into t values(1000, 1)");
+        // The program is killed.
+        let fs = Filesystem::open_device(memory.snapshot(), ImageOptions::new()).unwrap();
+        let name = new_name("killed");
+        let _served = serve(&name, &fs);
+        sqlite.open_in(&name, "a.db", "").require_sound();
+    }
+}
+
 #[test]
 fn class_ordered_waits_for_no_flush() {
     let Some(sqlite) = sqlite() else { return };

@@ -37,13 +37,14 @@ struct Way {
     in_pieces: bool,
 }
 
-const WAYS: [Way; 7] = [
+const WAYS: [Way; 8] = [
     // Large transactions outgrow the memory for changes, and go by way of a copy.
     Way { mode: "delete", sync: "full", options: "&memory=1MiB", two: true, in_pieces: false },
     Way { mode: "memory", sync: "full", options: "", two: false, in_pieces: false },
     Way { mode: "wal", sync: "full", options: "", two: false, in_pieces: false },
     Way { mode: "truncate", sync: "full", options: "&journal=file", two: true, in_pieces: false },
     Way { mode: "wal", sync: "mixed", options: "", two: false, in_pieces: false },
+    Way { mode: "wal", sync: "off", options: "", two: false, in_pieces: false },
     Way { mode: "persist", sync: "off", options: "&journal=file", two: false, in_pieces: false },
     // SQLite uses no super-journal then.
     Way { mode: "delete", sync: "off", options: "&memory=1MiB", two: false, in_pieces: false },
@@ -153,6 +154,9 @@ fn live(sqlite: &'static Sqlite, seed: u64, way: &Way) -> Life {
                     }
                     if writer == 0 && number % 5 == 0 {
                         connection.run("vacuum");
+                    }
+                    if way.mode == "wal" && rng.random_range(0..3) == 0 {
+                        connection.run("pragma wal_checkpoint");
                     }
                 }
             });

@@ -1,7 +1,9 @@
 //! Images: snapshots, and what is refused.
 
-use crate::sqlite::{BUSY, CANTOPEN, image, name, sqlite};
+use crate::sqlite::{BUSY, CANTOPEN, image, name, new_name, sqlite};
+use syncline::device::block_on;
 use syncline::{Filesystem, FormatOptions};
+use syncline_sqlite::serve;
 
 #[test]
 fn a_snapshot_is_read_while_the_database_goes_on() {
@@ -80,6 +82,37 @@ fn an_image_is_made_only_for_a_database_that_is_made() {
     assert!(!sqlite.last_error().contains("mkfs"), "{}", sqlite.last_error());
     open("&mode=ro").unwrap();
     assert_eq!(sqlite.last_error(), "", "a database that was opened has no error");
+}
+
+#[test]
+fn an_image_whose_name_begins_like_another_has_its_own_files() {
+    let Some(sqlite) = sqlite() else { return };
+    let outer = new_name("outer");
+    let inner = format!("{outer}/disk");
+    let [outer_fs, inner_fs] = [(); 2].map(|()| Filesystem::in_memory(32 << 20).unwrap());
+    let _served = [serve(&outer, &outer_fs), serve(&inner, &inner_fs)];
+    let connection = sqlite.open_in(&inner, "a.db", "");
+    connection.run("pragma journal_mode = wal; create table t(a); insert into t values(1)");
+    assert!(!inner_fs.metadata("/a.db-wal").unwrap().is_empty());
+    assert_eq!(outer_fs.read_dir("/").unwrap().count(), 0);
+}
+
+#[test]
+fn a_log_that_outlived_its_database_gets_the_class_of_the_next() {
+    let Some(sqlite) = sqlite() else { return };
+    let (fs, _served, image) = image(32 << 20);
+    let connection = sqlite.open_in(&image, "a.db", "");
+    connection.run("pragma journal_mode = wal; create table t(a)");
+    connection.run("pragma syncline_durability = ordered; pragma syncline_compression = lz4");
+    drop(connection);
+    fs.remove_file("/a.db").unwrap();
+    let connection = sqlite.open_in(&image, "a.db", "");
+    connection.run("pragma journal_mode = wal; create table t(a)");
+    let log = fs.metadata("/a.db-wal").unwrap();
+    assert!(!log.is_empty());
+    let engine = fs.engine();
+    assert_eq!(block_on(engine.durability(log.ino())).unwrap().0, None);
+    assert_eq!(block_on(engine.file_flags(log.ino())).unwrap().compression, None);
 }
 
 #[test]
