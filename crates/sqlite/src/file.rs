@@ -199,8 +199,7 @@ impl SharedFile {
         first.ok_or_else(|| Failure::new(code::IOERR_READ, "nothing to read"))
     }
 
-    /// Writes a part of a transaction; or a part of a write-ahead log, which a checkpoint brings into the
-    /// database.
+    /// Writes to the file: a part of a transaction, pages that a checkpoint brings from the log, or a log itself.
     pub(crate) fn write(&self, data: &[u8], offset: u64) -> Result<()> {
         let mut contents = self.contents.write();
         if self.is_direct(&contents) {
@@ -234,7 +233,7 @@ impl SharedFile {
         changes.set_size(size, |changes, block| self.block(base, changes, block))
     }
 
-    /// True for what needs no transaction: SQLite still has it in the log if it is lost.
+    /// True for writes that need no transaction: those to a log, and the pages of a checkpoint, which the log has too.
     fn is_direct(&self, contents: &Contents) -> bool {
         self.kind == Kind::Log || (self.has_log() && contents.is_clean())
     }
@@ -254,7 +253,7 @@ impl SharedFile {
         self.log_written.store(true, Ordering::Release);
     }
 
-    /// Forgets that, and returns it.
+    /// True if the log was written since the last such call.
     pub(crate) fn take_log_written(&self) -> bool {
         self.log_written.swap(false, Ordering::AcqRel)
     }

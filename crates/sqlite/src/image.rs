@@ -224,7 +224,7 @@ impl Image {
     }
 
     /// Makes the write-ahead log of a database durable, before a checkpoint's first write to the database. With
-    /// `synchronous=OFF` SQLite does not, and a crash could leave newer pages there than the log has.
+    /// `synchronous=OFF` SQLite does not, and a crash could leave pages in the database that are newer than the log.
     pub(crate) fn before_checkpoint(&self, database: &str) -> Result<()> {
         self.sync_file(&format!("{database}{WAL}"))
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// Longest name of a database: a name of 255 bytes, without SQLite's `-journal`.
 const DATABASE_NAME_BYTES_MAX: usize = 247;
 
-/// The name of an image, from its path: the same for every path that leads to it. That of a snapshot has
-/// two slashes, as no other name has.
+/// The name of an image, from its path: the same for every path that leads to it. Two slashes separate a
+/// snapshot's name from that of its image, since no path within an image begins with two.
 pub(crate) fn key(image: &str, snapshot: Option<&str>) -> String {
     let path = Path::new(image);
     let canonical = path.canonicalize().or_else(|_| -> std::io::Result<PathBuf> {

@@ -61,7 +61,7 @@ impl Drop for Use {
         let key = image.key().to_owned();
         release(&key, |_, entry| {
             entry.uses -= 1;
-            // The last one closes the image, which whoever opens it next waits for.
+            // The last one closes the image, and the next connection to it waits for that.
             drop(image);
         });
     }
@@ -82,7 +82,7 @@ fn release(key: &str, end: impl FnOnce(&Slot, &mut Entry)) {
 /// Removes a slot without an image, unless somebody is about to use it. The caller has locked it.
 fn forget_empty(key: &str, slot: &Arc<Slot>) {
     let mut images = IMAGES.lock();
-    // The caller's and the table's.
+    // The references of the caller and of the table.
     if Arc::strong_count(slot) == 2 {
         images.remove(key);
     }

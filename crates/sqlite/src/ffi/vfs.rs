@@ -117,7 +117,7 @@ unsafe extern "C" fn open_file(
             unsafe { require_text(sqlite, name)? };
         }
         let options = match role {
-            // SQLite makes a database only if the mode says so, and then not its image either.
+            // Where the mode makes no database, it makes no image either.
             Role::Database if !how.create => Options { create: None, ..Options::of(parameters)? },
             Role::Database => Options::of(parameters)?,
             _ => Options::default(),
@@ -210,7 +210,7 @@ unsafe extern "C" fn full_pathname(
 ) -> c_int {
     let sqlite = Sqlite::this();
     let mut host = false;
-    // A database is about to be opened: what was wrong with another one does not explain its failure.
+    // The text of an earlier failure would not explain that of this database.
     failure::forget();
     let answer = sqlite.answer(|| {
         // SAFETY: SQLite passes the name of a database.
