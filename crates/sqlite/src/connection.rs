@@ -191,8 +191,11 @@ impl Connection {
                 if begins_log {
                     self.image.before_log_ends(locked.file.path())?;
                 }
-                self.before_write(locked)?;
-                locked.file.write(data, offset)?;
+                self.before_checkpoint_writes(locked)?;
+                let written = locked.file.write(data, offset);
+                // Not before: a checkpoint that makes the log durable meanwhile would miss this write.
+                locked.database.iter().for_each(|database| database.note_log_written());
+                written?;
                 // The zeros that end a journal are the commit. A journal that came back would undo others.
                 let ends_journal = begins_log && data.iter().all(|byte| *byte == 0);
                 if ends_journal { locked.file.sync() } else { Ok(()) }
@@ -217,7 +220,7 @@ impl Connection {
                 locked.file.sync()
             }
             Opened::File(locked) => {
-                self.before_write(locked)?;
+                self.before_checkpoint_writes(locked)?;
                 locked.file.set_size(size)
             }
             Opened::Journal(volatile) | Opened::SuperJournal(volatile) => volatile.set_size(size),
@@ -225,10 +228,7 @@ impl Connection {
     }
 
     /// Makes the log durable before a checkpoint writes to the database.
-    fn before_write(&self, locked: &Locked) -> Result<()> {
-        if let Some(database) = &locked.database {
-            database.note_log_written();
-        }
+    fn before_checkpoint_writes(&self, locked: &Locked) -> Result<()> {
         if locked.file.has_log() && locked.file.take_log_written() {
             let synced = self.image.before_checkpoint(locked.file.path());
             return synced.inspect_err(|_| locked.file.note_log_written());

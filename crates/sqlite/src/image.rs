@@ -217,8 +217,8 @@ impl Image {
         self.sync_file(&format!("{database}{JOURNAL}"))
     }
 
-    /// Makes a database durable, with what a checkpoint has brought, before its write-ahead log begins
-    /// anew or goes. With `synchronous=OFF` SQLite does not, and its later commits may be durable.
+    /// Makes the database durable before its write-ahead log is overwritten or cut. With `synchronous=OFF` SQLite
+    /// does not sync the pages that checkpoints brought into it, and the log no longer has them.
     pub(crate) fn before_log_ends(&self, log: &str) -> Result<()> {
         log.strip_suffix(WAL).map_or(Ok(()), |database| self.sync_file(database))
     }

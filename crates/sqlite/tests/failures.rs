@@ -124,7 +124,7 @@ fn a_checkpoint_is_not_forgotten_with_a_commit_that_finds_no_room() {
         );
         connection.run("pragma wal_checkpoint");
         fill(&fs);
-        // The log begins anew with the first one.
+        // The first insert writes over the beginning of the log.
         let more = (0..20).map_while(|_| connection.try_run("insert into t values(zeroblob(1000000))").ok());
         let rows = 1000 + more.count() as i64;
         assert!(rows < 1020, "there was room");

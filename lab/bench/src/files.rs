@@ -157,7 +157,7 @@ pub trait BuiltIn: FileLoad {
         false
     }
 
-    /// What the load is measured in, and the operation whose time is taken.
+    /// The unit of the rate, and the operation whose latency is measured.
     fn measure(&self) -> (Unit, &'static str);
 }
 

@@ -16,8 +16,8 @@ const ITEMS_EACH: usize = 8192;
 
 type Edits = BTreeMap<Key, Option<Bytes>>;
 
-/// Writes the space map and the tree: all of the tree if `anew`, otherwise only its changed parts. Overwrites
-/// neither the blocks in `used` nor the blocks that the image needs. Returns the union of these two sets.
+/// Writes the space map and the tree. With `anew`, writes every node of the tree; otherwise, only the changed
+/// nodes. Overwrites neither the blocks in `used` nor the blocks that the image needs, and returns both sets as one.
 pub(crate) async fn build(
     store: &Arc<Store>,
     salvaged: &Salvaged,
