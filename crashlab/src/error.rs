@@ -1,99 +1,75 @@
-//! Errors of making, reading or exploring a recording.
+//! Why a recording can't be made, read or explored.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use syncline_device::DeviceError;
-use syncline_store::StoreError;
 
-/// An error of making, reading or exploring a recording. Every text names the cause and, if there
-/// is one, the next step.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum CrashlabError {
-    /// The image has more bytes in use than are copied into memory.
-    #[error(
-        "the image has {used_bytes} bytes in use and a recording starts from at most {max_bytes}, which are kept in memory: \
-         record on a smaller image ('syncline mkfs')"
-    )]
-    TooLarge {
-        /// Bytes in use.
-        used_bytes: u64,
-        /// The limit.
-        max_bytes: u64,
-    },
-    /// The image needs recovery.
-    #[error("the image was not unmounted cleanly: mount and unmount it once, then record")]
-    NotClean,
-    /// A recording could not be read or written.
+/// An error of crashlab. Every text names the cause and, if there is one, the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or directory can't be used.
     #[error("{path}: {source}", path = .path.display())]
     File {
-        /// The path as given.
+        /// Its path.
         path: PathBuf,
         /// The operating system's error.
-        source: Arc<io::Error>,
+        source: io::Error,
     },
-    /// The file is not a recording.
-    #[error("{path} is no recording: name a file that 'syncline crashlab record' made", path = .path.display())]
-    NotARecording {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// The recording has another version.
+    /// Nothing can be mounted here.
     #[error(
-        "{path} is a recording of version {found}, and this program reads version {supported}: record again, or use the \
-         program that made it", path = .path.display()
+        "nothing can be mounted here, and the program has to run in a mount: {0}; install fuse3, and in a container pass \
+         /dev/fuse on (--device /dev/fuse --cap-add SYS_ADMIN)"
     )]
+    NoFuse(io::Error),
+    /// The file is no recording.
+    #[error("{path} is no recording: name a file that 'crashlab record' made", path = .0.display())]
+    NotARecording(PathBuf),
+    /// The recording has another version.
+    #[error("{path} is a recording of version {found}, and this program reads version {supported}: record again", path = .path.display())]
     Version {
-        /// The path as given.
+        /// Its path.
         path: PathBuf,
         /// Version in the file.
         found: u32,
         /// Version that this program reads.
         supported: u32,
     },
-    /// The recording is damaged or incomplete.
-    #[error("{path} is damaged: {detail}; record again", path = .path.display())]
+    /// The recording is damaged.
+    #[error("{path} is damaged at byte {at}: {detail}; record again", path = .path.display())]
     Damaged {
-        /// As given.
+        /// Its path.
         path: PathBuf,
+        /// Where.
+        at: u64,
         /// The fault.
         detail: String,
     },
-    /// The name of a state does not fit this recording.
-    #[error("{text} is no state of this recording: {detail}; 'syncline crashlab explore' prints states")]
+    /// There is no such state.
+    #[error("{text} is no state of this recording: {detail}; 'crashlab explore' prints states")]
     State {
         /// The name as given.
         text: String,
         /// The fault.
         detail: String,
     },
-    /// The device failed.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The image can't be opened.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The engine failed.
-    #[error(transparent)]
-    Engine(#[from] syncline::Error),
-    /// No thread could be started.
-    #[error("a thread could not be started: {0}")]
-    Thread(Arc<io::Error>),
-    /// A checker can't be run, or was told to stop.
+    /// The program was called wrongly.
+    #[error("{0}")]
+    Usage(String),
+    /// A program can't be run.
+    #[error("{what} can't be run: {source}")]
+    Run {
+        /// The program.
+        what: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The checker can't be run, or an interrupt came.
     #[error("{0}")]
     Stopped(String),
 }
 
-impl CrashlabError {
-    pub(crate) fn file(path: &Path, source: io::Error) -> Self {
-        Self::File { path: path.to_owned(), source: Arc::new(source) }
-    }
-
-    pub(crate) fn damaged(path: &Path, detail: impl Into<String>) -> Self {
-        Self::Damaged { path: path.to_owned(), detail: detail.into() }
-    }
-
-    pub(crate) fn state(text: &str, detail: impl Into<String>) -> Self {
-        Self::State { text: text.to_owned(), detail: detail.into() }
+impl Error {
+    /// An error about a path.
+    pub fn file(path: &Path, source: io::Error) -> Self {
+        Self::File { path: path.to_owned(), source }
     }
 }

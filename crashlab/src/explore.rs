@@ -1,20 +1,13 @@
-//! Recovers the states of a recording, skips those already seen, and asks a judge about the rest.
+//! Makes the states of a plan, skips trees that were seen before, and asks a judge about the others.
 
-use crate::{CrashlabError, Planned, Recording, State, tree};
+use crate::Error;
+use crate::history::History;
+use crate::state::State;
+use crate::tree::Tree;
 use parking_lot::Mutex;
-use siphasher::sip128::{Hasher128, SipHasher13};
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
-use syncline::{Filesystem, ImageOptions};
-use syncline_device::{BLOCK_BYTES, DeviceExt, MemoryDevice, block_on};
-use syncline_fs::AccessTime;
-use syncline_powercut::{Cut, Fate};
-
-/// States queued for each worker.
-const QUEUE_EACH: usize = 4;
+use std::time::Instant;
 
 /// A judge's verdict on a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,13 +18,13 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// A state to judge, recovered and opened.
+/// A state to judge.
 pub struct Case<'a> {
-    /// The filesystem. Changes to it are discarded.
-    pub fs: &'a Filesystem,
+    /// Its files.
+    pub tree: &'a Tree,
     /// The state.
     pub state: &'a State,
-    /// The output that COMMAND had certainly printed.
+    /// What the program had certainly printed.
     pub printed: &'a [u8],
     /// Number of the worker that asks; no two workers use the same number at once.
     pub worker: usize,
@@ -40,274 +33,143 @@ pub struct Case<'a> {
 /// Decides whether a state is correct.
 pub trait Judge: Sync {
     /// Judges a state. An error ends the exploration.
-    fn judge(&self, case: &Case<'_>) -> Result<Verdict, CrashlabError>;
+    fn judge(&self, case: &Case<'_>) -> Result<Verdict, Error>;
 }
 
 /// A state that failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Failing {
-    /// Its index in the plan.
-    pub index: usize,
+    /// Its place in the plan.
+    pub index: u64,
     /// The state.
     pub state: State,
-    /// First position of the stretch that the state belongs to.
-    pub from: usize,
-    /// The judge's output.
+    /// What the judge said.
     pub output: String,
 }
 
 /// Progress so far.
 #[derive(Default, Debug)]
 pub struct Counts {
-    /// States explored.
+    /// States looked at.
     pub states: AtomicU64,
-    /// Distinct images recovered.
-    pub images: AtomicU64,
-    /// Distinct pairs of a file tree and the output before it, which is the number of times the
-    /// judge was asked.
+    /// Different trees with what was printed before: as often the judge was asked.
     pub cases: AtomicU64,
     /// Cases that failed.
     pub failing: AtomicU64,
 }
 
-/// A file tree, and the number of lines printed before the power cut.
-type CaseKey = (u128, usize);
-
-/// The known facts about a case.
-struct CaseEntry {
-    /// The simplest state that leads to it.
-    first: Failing,
-    /// `None` while a worker is judging it.
-    verdict: Option<Verdict>,
+/// When to end an exploration.
+#[derive(Clone, Copy)]
+pub struct Limits<'a> {
+    /// Ends it when set.
+    pub stop: &'a AtomicBool,
+    /// No state is begun after this moment.
+    pub until: Option<Instant>,
+    /// Go on after the first failure.
+    pub keep_going: bool,
+    /// States at once.
+    pub jobs: usize,
 }
 
-#[derive(Default)]
-struct Seen {
-    /// File trees by the version of the durable contents and a hash of the open writes' changes.
-    images: HashMap<(u64, u128), u128>,
-    cases: HashMap<CaseKey, CaseEntry>,
+impl Limits<'_> {
+    fn are_reached(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.until.is_some_and(|until| Instant::now() >= until)
+    }
 }
 
-/// Explores states.
+/// What an exploration found.
+pub struct Found {
+    /// The failing states, in the order of the plan.
+    pub failing: Vec<Failing>,
+    /// Every state of the plan was looked at.
+    pub is_complete: bool,
+}
+
+/// A tree, and the length of what was printed before.
+type Key = (u128, usize);
+
+/// Explores states of one recording.
 pub struct Explorer<'a> {
-    recording: &'a Recording,
+    history: &'a History,
     judge: &'a dyn Judge,
-    stop: &'a AtomicBool,
-    seen: Mutex<Seen>,
+    verdicts: Mutex<HashMap<Key, Option<Verdict>>>,
     /// Progress so far.
     pub counts: Counts,
 }
 
-struct Job {
-    index: usize,
-    planned: Planned,
-    cut: Arc<Cut>,
-}
-
 impl<'a> Explorer<'a> {
-    /// Explores states of `recording`; setting `stop` ends the exploration early.
-    pub fn new(recording: &'a Recording, judge: &'a dyn Judge, stop: &'a AtomicBool) -> Self {
-        Self { recording, judge, stop, seen: Mutex::default(), counts: Counts::default() }
+    /// Nothing is explored yet.
+    pub fn new(history: &'a History, judge: &'a dyn Judge) -> Self {
+        Self { history, judge, verdicts: Mutex::default(), counts: Counts::default() }
     }
 
-    /// Explores the whole plan with `jobs` workers, up to the first failure unless told to keep
-    /// going. Returns the failing cases, each with its simplest state, in the order of the plan.
-    pub fn run(
-        &self,
-        plan: &[Planned],
-        jobs: usize,
-        keep_going: bool,
-    ) -> Result<Vec<Failing>, CrashlabError> {
-        let (sender, receiver) = mpsc::sync_channel::<Job>(jobs * QUEUE_EACH);
-        let receiver = Mutex::new(receiver);
-        let (failed, error) = (AtomicBool::new(false), Mutex::new(None));
-        let enough = || {
-            let failed = failed.load(Ordering::Relaxed) && !keep_going;
-            failed || self.stop.load(Ordering::Relaxed) || error.lock().is_some()
-        };
+    /// Explores a plan.
+    pub fn run(&self, plan: impl Iterator<Item = State> + Send, limits: Limits<'_>) -> Result<Found, Error> {
+        let plan = Mutex::new(plan.zip(0..));
+        let (failing, error) = (Mutex::new(Vec::<Failing>::new()), Mutex::new(None));
+        let is_complete = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for worker in 0..jobs {
-                let (receiver, failed, error, enough) = (&receiver, &failed, &error, &enough);
+            for worker in 0..limits.jobs {
+                let (plan, failing, error, is_complete) = (&plan, &failing, &error, &is_complete);
                 scope.spawn(move || {
                     loop {
-                        let job = receiver.lock().recv();
-                        let Ok(job) = job else { return };
-                        // States that precede a failing one are still explored: an earlier failure
-                        // is better to report.
-                        if self.stop.load(Ordering::Relaxed) || error.lock().is_some() {
-                            continue;
+                        let enough = !limits.keep_going && !failing.lock().is_empty();
+                        if enough || limits.are_reached() || error.lock().is_some() {
+                            return;
                         }
-                        match self.look(&job, worker) {
-                            Ok(Some(Verdict::Failed(_))) => failed.store(true, Ordering::Relaxed),
+                        let Some((state, index)) = plan.lock().next() else {
+                            return is_complete.store(true, Ordering::Relaxed);
+                        };
+                        match self.look(&state, worker) {
+                            Ok(Some(Verdict::Failed(output))) => {
+                                failing.lock().push(Failing { index, state, output });
+                            }
                             Ok(_) => {}
                             Err(what) => drop(error.lock().get_or_insert(what)),
                         }
-                        let _ = enough();
                     }
                 });
             }
-            self.feed(plan, &sender, &enough);
-            drop(sender);
         });
-        match error.into_inner() {
-            Some(error) => Err(error),
-            None => Ok(self.failing()),
+        if let Some(error) = error.into_inner() {
+            return Err(error);
         }
+        let mut failing = failing.into_inner();
+        failing.sort_by_key(|failing| failing.index);
+        Ok(Found { failing, is_complete: is_complete.into_inner() })
     }
 
-    /// The verdict on one state.
-    pub fn judge_one(&self, state: &State) -> Result<Verdict, CrashlabError> {
-        let cut = self.recording.cut(state.position);
-        let (from, output) = (state.position, String::new());
-        let what = Failing { index: usize::MAX, state: state.clone(), from, output };
-        // No other worker is judging now, so there is a verdict.
-        Ok(self.evaluate(what, &cut, 0)?.unwrap_or(Verdict::Passed))
-    }
-
-    fn feed(&self, plan: &[Planned], sender: &mpsc::SyncSender<Job>, enough: &dyn Fn() -> bool) {
-        let mut images = self.recording.images();
-        let mut latest: Option<(usize, Arc<Cut>)> = None;
-        for (index, planned) in plan.iter().enumerate() {
-            if enough() {
-                return;
-            }
-            let end = planned.stretch.end;
-            let cut = match &latest {
-                Some((at, cut)) if *at == end => cut.clone(),
-                _ => Arc::new(images.cut(end)),
-            };
-            latest = Some((end, cut.clone()));
-            if sender.send(Job { index, planned: planned.clone(), cut }).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn look(&self, job: &Job, worker: usize) -> Result<Option<Verdict>, CrashlabError> {
-        let state = &job.planned.state;
-        let (index, from) = (job.index, job.planned.stretch.begin);
-        let failing = Failing { index, state: state.clone(), from, output: String::new() };
-        let verdict = self.evaluate(failing, &job.cut, worker);
+    /// The verdict on a state of which nothing was known; `None` if there is or will be one already.
+    fn look(&self, state: &State, worker: usize) -> Result<Option<Verdict>, Error> {
+        let tree = self.history.tree(state)?;
         self.counts.states.fetch_add(1, Ordering::Relaxed);
-        verdict
+        let printed = self.history.recording.printed(state.position);
+        let key = (tree.digest(), printed.len());
+        if self.verdicts.lock().contains_key(&key) {
+            return Ok(None);
+        }
+        // Another worker may judge the same case, and comes to the same verdict.
+        self.verdicts.lock().insert(key, None);
+        self.judged(key, &Case { tree: &tree, state, printed: &printed, worker }).map(Some)
     }
 
-    /// The failing cases.
-    fn failing(&self) -> Vec<Failing> {
-        let seen = self.seen.lock();
-        let failed = seen.cases.values().filter_map(|case| match &case.verdict {
-            Some(Verdict::Failed(output)) => Some(Failing { output: output.clone(), ..case.first.clone() }),
-            _ => None,
-        });
-        let mut failed: Vec<Failing> = failed.collect();
-        failed.sort_by_key(|failing| failing.index);
-        failed
-    }
-
-    /// The verdict on a state, new or already known; `None` while another worker is judging the
-    /// same case.
-    pub(crate) fn evaluate(
-        &self,
-        what: Failing,
-        cut: &Cut,
-        worker: usize,
-    ) -> Result<Option<Verdict>, CrashlabError> {
-        let fates = what.state.fates(cut);
-        let image = cut.image(&fates);
-        let id = (cut.version(), changes(cut, &image, &fates));
-        let lines = self.recording.lines_before(what.state.position);
-        let known = self.seen.lock().images.get(&id).copied();
-        if let Some(tree) = known
-            && let Some(verdict) = self.known((tree, lines), &what)
-        {
-            return Ok(verdict);
-        }
-        let recovered = recover(image);
-        if known.is_none() {
-            self.counts.images.fetch_add(1, Ordering::Relaxed);
-        }
-        let (tree, fs) = match &recovered {
-            Ok((fs, tree)) => (*tree, Ok(fs)),
-            Err(text) => (hash_of(text), Err(text)),
-        };
-        self.seen.lock().images.insert(id, tree);
-        if let Some(verdict) = self.claim((tree, lines), &what) {
-            return Ok(verdict);
-        }
-        let verdict = match fs {
-            Ok(fs) => {
-                let printed = self.recording.printed(lines);
-                self.judge.judge(&Case { fs, state: &what.state, printed: &printed, worker })?
-            }
-            Err(text) => Verdict::Failed(format!("Syncline itself fails here: {text}")),
-        };
+    fn judged(&self, key: Key, case: &Case<'_>) -> Result<Verdict, Error> {
+        let verdict = self.judge.judge(case)?;
         self.counts.cases.fetch_add(1, Ordering::Relaxed);
-        if matches!(verdict, Verdict::Failed(_)) {
-            self.counts.failing.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Some(case) = self.seen.lock().cases.get_mut(&(tree, lines)) {
-            case.verdict = Some(verdict.clone());
-        }
-        Ok(Some(verdict))
+        self.counts.failing.fetch_add(u64::from(verdict != Verdict::Passed), Ordering::Relaxed);
+        self.verdicts.lock().insert(key, Some(verdict.clone()));
+        Ok(verdict)
     }
 
-    /// The verdict on a known case; notes this state if it is simpler.
-    fn known(&self, key: CaseKey, what: &Failing) -> Option<Option<Verdict>> {
-        let mut seen = self.seen.lock();
-        let case = seen.cases.get_mut(&key)?;
-        if what.index < case.first.index {
-            case.first = what.clone();
-        }
-        Some(case.verdict.clone())
-    }
-
-    /// Like `known`, but registers a new case, which the caller must judge.
-    fn claim(&self, key: CaseKey, what: &Failing) -> Option<Option<Verdict>> {
-        if let Some(verdict) = self.known(key, what) {
-            return Some(verdict);
-        }
-        let mut seen = self.seen.lock();
-        if let Some(case) = seen.cases.get(&key) {
-            return Some(case.verdict.clone());
-        }
-        seen.cases.insert(key, CaseEntry { first: what.clone(), verdict: None });
-        None
-    }
-}
-
-/// Opens an image and hashes its tree; the error says what failed.
-fn recover(image: Arc<MemoryDevice>) -> Result<(Filesystem, u128), String> {
-    let options = ImageOptions::new().access_time(AccessTime::Never);
-    let fs =
-        Filesystem::open_device(image, options).map_err(|error| format!("it can't be opened: {error}"))?;
-    let tree = tree::digest(fs.engine())?;
-    Ok((fs, tree))
-}
-
-/// A hash of the changes made by the writes that arrived.
-fn changes(cut: &Cut, image: &MemoryDevice, fates: &[Fate]) -> u128 {
-    let durable = cut.image(&[]);
-    let arrived = (0..cut.open().len()).zip(fates).filter(|(_, fate)| **fate != Fate::Lost);
-    let blocks: BTreeSet<u64> = arrived
-        .flat_map(|(index, _)| {
-            let (offset, len) = cut.range(index);
-            (offset..offset + len).step_by(BLOCK_BYTES)
-        })
-        .collect();
-    let mut hasher = SipHasher13::new();
-    for block in blocks {
-        let read = |device: &MemoryDevice| block_on(device.read_at(block, BLOCK_BYTES)).ok();
-        let (Some(new), Some(old)) = (read(image), read(&durable)) else { continue };
-        if new[..] != old[..] {
-            block.hash(&mut hasher);
-            hasher.write(&new);
+    /// The verdict on a state, while nothing else is explored.
+    pub fn verdict(&self, state: &State) -> Result<Verdict, Error> {
+        let tree = self.history.tree(state)?;
+        let printed = self.history.recording.printed(state.position);
+        let key = (tree.digest(), printed.len());
+        let known = self.verdicts.lock().get(&key).cloned().flatten();
+        match known {
+            Some(verdict) => Ok(verdict),
+            None => self.judged(key, &Case { tree: &tree, state, printed: &printed, worker: 0 }),
         }
     }
-    hasher.finish128().as_u128()
-}
-
-fn hash_of(text: &str) -> u128 {
-    let mut hasher = SipHasher13::new();
-    text.hash(&mut hasher);
-    hasher.finish128().as_u128()
 }

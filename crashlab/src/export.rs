@@ -1,70 +1,178 @@
-//! Copies a filesystem's tree into a directory of the host, for checkers on machines where nothing
-//! can be mounted.
+//! Writes a tree into a folder, and reads a folder into a recording.
 
-use crate::{CrashlabError, tree};
+use crate::Error;
+use crate::action::{Action, Ino, ROOT, Stored, What};
+use crate::recording::Recorder;
+use crate::tree::{Kind, Node, Tree};
+use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
-use std::io;
+use std::fs::{self, File, FileTimes, Permissions};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use syncline_device::block_on;
-use syncline_fs::types::{FileType, Ino, ROOT};
-use syncline_fs::{Filesystem, FsError};
+use std::time::{Duration, UNIX_EPOCH};
 
-/// Bytes read at a time.
-const READ_BYTES: usize = 1 << 20;
+/// Bytes of a write that stands for a part of a file in the folder.
+const PIECE_BYTES: usize = 1 << 20;
 
-/// Copies the tree into `directory`, which must be empty: directories, files with their
-/// permissions, and symlinks. Other types are left out, and hard links become separate files.
-pub fn export(fs: &Filesystem, directory: &Path) -> Result<(), CrashlabError> {
-    let mut todo = vec![(ROOT, directory.to_owned())];
-    while let Some((ino, path)) = todo.pop() {
-        for entry in block_on(tree::entries(fs, ino)).map_err(engine)? {
-            let path = path.join(OsStr::from_bytes(&entry.name));
-            let failed = |error| CrashlabError::file(&path, error);
-            match entry.file_type {
-                FileType::Directory => {
-                    fs::create_dir(&path).map_err(failed)?;
-                    todo.push((entry.ino, path));
-                }
-                FileType::Regular => regular(fs, entry.ino, &path)?,
-                FileType::Symlink => {
-                    let target = block_on(fs.readlink(entry.ino)).map_err(engine)?;
-                    let target = PathBuf::from(OsStr::from_bytes(&target));
-                    std::os::unix::fs::symlink(target, &path).map_err(failed)?;
-                }
-                _ => {}
-            }
+/// Writes the tree into `directory`, which must be empty. Extended attributes and owners that this
+/// process may not set are left out, and so are devices.
+pub fn export(tree: &Tree, directory: &Path) -> Result<(), Error> {
+    let mut first_names: HashMap<Ino, PathBuf> = HashMap::new();
+    let mut directories = vec![(directory.to_owned(), ROOT)];
+    for (path, ino) in tree.walk() {
+        let path = directory.join(OsStr::from_bytes(&path));
+        let failed = |error| Error::file(&path, error);
+        let Some(node) = tree.node(ino) else { continue };
+        if let Some(first) = first_names.get(&ino) {
+            fs::hard_link(first, &path).map_err(failed)?;
+            continue;
         }
+        match &node.kind {
+            Kind::File(contents) => {
+                let file = File::create_new(&path).map_err(failed)?;
+                file.set_len(contents.len()).map_err(failed)?;
+                for (offset, bytes) in contents.pieces() {
+                    file.write_all_at(bytes, offset).map_err(failed)?;
+                }
+                finish(&path, node).map_err(failed)?;
+            }
+            Kind::Directory(_) => {
+                fs::create_dir(&path).map_err(failed)?;
+                directories.push((path.clone(), ino));
+                continue;
+            }
+            Kind::Symlink(target) => {
+                std::os::unix::fs::symlink(OsStr::from_bytes(target), &path).map_err(failed)?
+            }
+            Kind::Special(libc::S_IFIFO, _) => {
+                let mode = rustix::fs::Mode::from_raw_mode(node.mode);
+                let made = rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0);
+                made.map_err(|error| failed(error.into()))?;
+            }
+            Kind::Special(..) => {}
+        }
+        first_names.insert(ino, path);
+    }
+    // Their permissions may forbid what had to be done in them.
+    for (path, ino) in directories.into_iter().rev() {
+        let Some(node) = tree.node(ino) else { continue };
+        finish(&path, node).map_err(|error| Error::file(&path, error))?;
     }
     Ok(())
 }
 
-fn engine(error: FsError) -> CrashlabError {
-    CrashlabError::Engine(error.into())
+/// Sets permissions, times, and as far as allowed owner and attributes.
+fn finish(path: &Path, node: &Node) -> io::Result<()> {
+    let _ = std::os::unix::fs::lchown(path, Some(node.uid), Some(node.gid));
+    for (name, value) in &node.xattrs {
+        let _ = rustix::fs::setxattr(path, OsStr::from_bytes(name), value, rustix::fs::XattrFlags::empty());
+    }
+    let time = UNIX_EPOCH + Duration::from_nanos(u64::try_from(node.mtime_ns).unwrap_or(0));
+    File::open(path)?.set_times(FileTimes::new().set_accessed(time).set_modified(time))?;
+    fs::set_permissions(path, Permissions::from_mode(node.mode))
 }
 
-fn regular(fs: &Filesystem, ino: Ino, path: &Path) -> Result<(), CrashlabError> {
-    let failed = |error: io::Error| CrashlabError::file(path, error);
-    let attributes = block_on(fs.getattr(ino)).map_err(engine)?;
-    let file = File::create_new(path).map_err(failed)?;
-    file.set_len(attributes.size).map_err(failed)?;
-    let mut at = 0;
-    while let Some(start) = next_data(fs, ino, at)? {
-        at = start;
-        for piece in block_on(fs.read(ino, start, READ_BYTES)).map_err(engine)? {
-            file.write_all_at(&piece, at).map_err(failed)?;
-            at += piece.len() as u64;
+/// Reads the folder, records each inode in it, and returns the tree and the next free inode. `skip`
+/// names files at its top that stay out.
+pub fn import(
+    folder: &Path,
+    recorder: &Recorder,
+    skip: impl Fn(&OsStr) -> bool,
+) -> Result<(Tree, Ino), Error> {
+    let mut import = Import { recorder, tree: Tree::default(), next_ino: ROOT + 1, known: HashMap::new() };
+    let failed = |error| Error::file(folder, error);
+    let own = fs::metadata(folder).map_err(failed)?;
+    import.attributes(ROOT, &own);
+    let mut todo = vec![(folder.to_owned(), ROOT)];
+    while let Some((path, parent)) = todo.pop() {
+        let entries = fs::read_dir(&path).map_err(|error| Error::file(&path, error))?;
+        let mut entries =
+            entries.collect::<io::Result<Vec<_>>>().map_err(|error| Error::file(&path, error))?;
+        entries.sort_by_key(|entry| entry.file_name());
+        for entry in entries {
+            if parent == ROOT && skip(&entry.file_name()) {
+                continue;
+            }
+            let ino = import.entry(parent, &entry).map_err(|error| Error::file(&entry.path(), error))?;
+            todo.extend(ino.map(|ino| (entry.path(), ino)));
         }
     }
-    file.set_permissions(Permissions::from_mode(u32::from(attributes.permissions))).map_err(failed)
+    Ok((import.tree, import.next_ino))
 }
 
-fn next_data(fs: &Filesystem, ino: Ino, at: u64) -> Result<Option<u64>, CrashlabError> {
-    match block_on(fs.seek_data(ino, at)) {
-        Ok(start) => Ok(Some(start)),
-        Err(FsError::NoSuchAddress) => Ok(None),
-        Err(error) => Err(engine(error)),
+struct Import<'a> {
+    recorder: &'a Recorder,
+    tree: Tree,
+    next_ino: Ino,
+    /// Files with several names, by device and inode.
+    known: HashMap<(u64, u64), Ino>,
+}
+
+impl Import<'_> {
+    fn act(&mut self, action: Action, bytes: &[u8]) {
+        let time_ns = self.recorder.record(0, action.clone(), bytes);
+        self.tree.apply(&action, time_ns.into(), bytes);
+    }
+
+    /// Returns the inode of a directory, which is to be read.
+    fn entry(&mut self, parent: Ino, entry: &fs::DirEntry) -> io::Result<Option<Ino>> {
+        let (path, name) = (entry.path(), entry.file_name().as_bytes().to_vec());
+        let metadata = entry.metadata()?;
+        let kind = metadata.file_type();
+        let id = (metadata.dev(), metadata.ino());
+        if let Some(ino) = self.known.get(&id).copied() {
+            self.act(Action::Link { ino, parent, name }, &[]);
+            return Ok(None);
+        }
+        let what = match kind {
+            _ if kind.is_file() => What::File,
+            _ if kind.is_dir() => What::Directory,
+            _ if kind.is_symlink() => What::Symlink(fs::read_link(&path)?.as_os_str().as_bytes().to_vec()),
+            _ if kind.is_fifo() => What::Special(libc::S_IFIFO, 0),
+            // A socket has no use without the program that listens, and devices belong to the machine.
+            _ => return Ok(None),
+        };
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        let (mode, uid, gid) = (metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
+        self.act(Action::Create { parent, name, ino, what: what.clone(), mode, uid, gid }, &[]);
+        if metadata.nlink() > 1 && what == What::File {
+            self.known.insert(id, ino);
+        }
+        if what == What::File {
+            self.contents(ino, &path, metadata.len())?;
+        }
+        self.attributes(ino, &metadata);
+        Ok((what == What::Directory).then_some(ino))
+    }
+
+    fn contents(&mut self, ino: Ino, path: &Path, len: u64) -> io::Result<()> {
+        let mut file = File::open(path)?;
+        let mut bytes = vec![0; PIECE_BYTES];
+        let mut offset = 0;
+        loop {
+            let count = file.read(&mut bytes)?;
+            if count == 0 {
+                break;
+            }
+            let piece = &bytes[..count];
+            if piece.iter().any(|byte| *byte != 0) {
+                let (len, size, stored) = (count as u32, offset, Stored::default());
+                self.act(Action::Write { ino, offset, len, size, mapped: false, stored }, piece);
+            }
+            offset += count as u64;
+        }
+        if self.tree.contents(ino).is_some_and(|contents| contents.len() < len) {
+            self.act(Action::Truncate { ino, from: 0, to: len }, &[]);
+        }
+        Ok(())
+    }
+
+    fn attributes(&mut self, ino: Ino, metadata: &fs::Metadata) {
+        let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        let (mode, uid, gid) = (Some(metadata.mode() & 0o7777), Some(metadata.uid()), Some(metadata.gid()));
+        self.act(Action::Attributes { ino, mode, uid, gid, mtime_ns: Some(mtime_ns) }, &[]);
     }
 }

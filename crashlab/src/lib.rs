@@ -1,39 +1,46 @@
-//! The crash laboratory for users: records what a program does on a mount, makes from the record
-//! every state that a power cut could have left, recovers each, and shows it to a checker.
+//! Finds the power cut that breaks a program, on any filesystem.
 //!
-//! A [`Recorder`] sits under the engine while the program runs; a [`Recording`] is the result, with
-//! the image that it started from. [`points`] divides it into stretches, at whose borders something
-//! became durable or was acknowledged; [`states`] lists the states of each stretch worth exploring.
-//! An [`Explorer`] recovers them, skips those whose file tree it has seen, and asks a [`Judge`];
-//! [`reduce`] looks for the simplest state that still fails. [`describe`] says what a state has
-//! lost.
+//! [`record`] runs a program in a [filesystem of its own](serve) and writes down what it does, as a
+//! [`Recording`] of [`Action`]s. A [`Model`] says which of these changes a power cut may take away: an
+//! fsync makes some [durable], and others survive only together. A [`Plan`] lists states that the model
+//! allows, an [`Explorer`] makes the [`Tree`] of each and asks a [`Judge`], and [`explain`](fn@explain)
+//! says which sync is missing.
 #![forbid(unsafe_code)]
 
-mod base;
-mod describe;
+#[expect(missing_docs, reason = "the fields of actions say what they are")]
+mod action;
+mod checker;
+pub mod commands;
+mod contents;
+mod durable;
 mod error;
+mod explain;
 mod explore;
 mod export;
-mod file;
-mod names;
-mod points;
-mod recorder;
+mod history;
+mod missing;
+mod model;
+mod output;
+mod plan;
+mod record;
 mod recording;
-mod reduce;
+mod serve;
 mod state;
-mod states;
 mod tree;
 
-pub use base::{BASE_BYTES_MAX, Base, load};
-pub use describe::{Described, describe, describe_next};
-pub use error::CrashlabError;
-pub use explore::{Case, Counts, Explorer, Failing, Judge, Verdict};
+pub use action::{Action, Event, Ino, Name, ROOT, Stored, What};
+pub use checker::Checker;
+pub use contents::{BLOCK_BYTES, Contents};
+pub use durable::Durable;
+pub use error::Error;
+pub use explain::{Explained, explain};
+pub use explore::{Case, Counts, Explorer, Failing, Found, Judge, Limits, Verdict};
 pub use export::export;
-pub use file::{FILE_VERSION, read, write};
-pub use names::Names;
-pub use points::{Cause, Point, Stretch, points, stretches};
-pub use recorder::Recorder;
-pub use recording::{Info, Mark, MarkKind, Recording};
-pub use reduce::reduce;
-pub use state::{Choice, State};
-pub use states::{Planned, StateOptions, plan};
+pub use history::{History, Paths, describe};
+pub use missing::{Addition, Missing};
+pub use model::{DataOrder, Losses, MODELS, Model, NameOrder, Part, Reach, Skips, Unit};
+pub use plan::{Open, Plan, Stretch, stretches};
+pub use record::{Outcome, record};
+pub use recording::{Recorder, Recording, VERSION};
+pub use state::State;
+pub use tree::{Kind, Node, Tree};

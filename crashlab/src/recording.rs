@@ -1,93 +1,288 @@
-//! A recording: the starting image, all operations on the device, and the moments to remember.
+//! Recordings, and their file: a header, and then one frame after the other, each written when its
+//! action happened. So the memory that a recording takes does not grow with it, and one that is cut off
+//! is good up to its last whole frame. FORMAT.md has the layout.
 
-use serde::{Deserialize, Serialize};
+use crate::Error;
+use crate::action::{Action, Event, Stored};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use syncline_device::MemoryDevice;
-use syncline_powercut::Event;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Facts about a recording as a whole.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Info {
-    /// Version of the program that recorded.
-    pub program: String,
-    /// Path of the image that the recording started from.
-    pub image: String,
-    /// UUID of the filesystem in it.
-    pub uuid: [u8; 16],
-    /// Size of the device.
-    pub size_bytes: u64,
-    /// The command and its arguments, as text where possible.
-    pub command: Vec<String>,
-    /// Its exit code; 128 plus the signal's number if a signal ended it.
-    pub exit_code: i32,
-    /// When it began, seconds since 1970.
-    pub started_seconds: u64,
-    /// Position in the log at which the mount was usable and COMMAND began.
-    pub begin: usize,
-    /// Position at which COMMAND had ended.
-    pub end: usize,
-    /// The recording was cut off because it became too large.
-    pub truncated: bool,
-}
-
-/// A moment to remember: everything before `position` had happened.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Mark {
-    /// Position in the log.
-    pub position: usize,
-    /// Nanoseconds since the start.
-    pub time_ns: u64,
-    /// The kind of moment.
-    pub kind: MarkKind,
-}
-
-/// The event that a mark stands for.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum MarkKind {
-    /// A flush ended; kept only for its time.
-    Flush,
-    /// The filesystem answered an fsync of this inode with success.
-    Fsync(u64),
-    /// The filesystem answered an fdatasync of this inode with success.
-    Fdatasync(u64),
-    /// The filesystem answered a sync of the whole filesystem with success.
-    SyncFs,
-    /// COMMAND printed this line (with its line end, if it had one).
-    Line(Vec<u8>),
-    /// COMMAND ended.
-    Ended,
-}
+const MAGIC: [u8; 8] = *b"CRASHLAB";
+/// Version of the format.
+pub const VERSION: u32 = 1;
+const HEADER_BYTES: u64 = 12;
+/// The longest frame.
+const FRAME_BYTES_MAX: u32 = 32 << 20;
+/// The longest write.
+const WRITE_BYTES_MAX: u32 = 1 << 30;
 
 /// A recording.
-#[derive(Clone)]
 pub struct Recording {
-    /// Facts about it as a whole.
-    pub info: Info,
-    /// Contents of the device before the first event. Must not be written.
-    pub base: Arc<MemoryDevice>,
-    /// Its blocks with contents, ascending.
-    pub base_blocks: Vec<u64>,
-    /// The operations on the device.
+    /// Everything that happened, in order.
     pub events: Vec<Event>,
-    /// The marks, in order.
-    pub marks: Vec<Mark>,
+    /// The first event of the program; what came before is durable.
+    pub begin: usize,
+    /// The frames behind the last event are incomplete: the recording was cut off.
+    pub is_cut_off: bool,
+    file: Arc<File>,
+    path: PathBuf,
 }
 
 impl Recording {
-    /// Number of lines that COMMAND had certainly printed before a crash after `position` events.
-    pub fn lines_before(&self, position: usize) -> usize {
-        self.lines().take_while(|(at, _)| *at <= position).count()
+    /// The same bytes with other events.
+    pub fn with_events(&self, events: Vec<Event>) -> Self {
+        let begin = begin_of(&events);
+        Self { events, begin, is_cut_off: self.is_cut_off, file: self.file.clone(), path: self.path.clone() }
     }
 
-    /// The output of COMMAND's first `lines` lines.
-    pub fn printed(&self, lines: usize) -> Vec<u8> {
-        self.lines().take(lines).flat_map(|(_, line)| line.iter().copied()).collect()
+    /// Opens a recording.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let failed = |error| Error::file(path, error);
+        let file = File::open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        let mut reader = BufReader::new(&file);
+        let mut header = [0; HEADER_BYTES as usize];
+        match reader.read_exact(&mut header) {
+            Ok(()) if header.starts_with(&MAGIC) => {}
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(failed(error)),
+            _ => return Err(Error::NotARecording(path.to_owned())),
+        }
+        let found = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        if found != VERSION {
+            return Err(Error::Version { path: path.to_owned(), found, supported: VERSION });
+        }
+        let mut frames = Frames { reader, at: HEADER_BYTES, len, path };
+        let mut events = Vec::new();
+        let is_cut_off = loop {
+            match frames.next_event()? {
+                Next::Event(event) => events.push(event),
+                Next::End => break false,
+                Next::CutOff => break true,
+            }
+        };
+        let begin = begin_of(&events);
+        Ok(Self { events, begin, is_cut_off, file: Arc::new(file), path: path.to_owned() })
     }
 
-    fn lines(&self) -> impl Iterator<Item = (usize, &Vec<u8>)> {
-        self.marks.iter().filter_map(|mark| match &mark.kind {
-            MarkKind::Line(line) => Some((mark.position, line)),
+    /// The bytes of a write.
+    pub fn bytes(&self, action: &Action) -> Result<Vec<u8>, Error> {
+        let Action::Write { len, stored, .. } = action else { return Ok(Vec::new()) };
+        let mut bytes = vec![0; *len as usize];
+        self.file.read_exact_at(&mut bytes, stored.at).map_err(|error| Error::file(&self.path, error))?;
+        Ok(bytes)
+    }
+
+    /// Position of the event at which the program ended.
+    pub fn end(&self) -> usize {
+        let end = self.events.iter().rposition(|event| matches!(event.action, Action::End { .. }));
+        end.unwrap_or(self.events.len())
+    }
+
+    /// What the program had certainly printed before a power cut after `position` events.
+    pub fn printed(&self, position: usize) -> Vec<u8> {
+        let lines = self.events[..position].iter().filter_map(|event| match &event.action {
+            Action::Printed(line) => Some(&line[..]),
             _ => None,
-        })
+        });
+        lines.collect::<Vec<_>>().concat()
+    }
+}
+
+/// The event after [`Action::Begin`].
+fn begin_of(events: &[Event]) -> usize {
+    events.iter().position(|event| event.action == Action::Begin).map_or(events.len(), |at| at + 1)
+}
+
+enum Next {
+    Event(Event),
+    End,
+    CutOff,
+}
+
+/// The frames of a file.
+struct Frames<'a> {
+    reader: BufReader<&'a File>,
+    at: u64,
+    len: u64,
+    path: &'a Path,
+}
+
+impl Frames<'_> {
+    fn next_event(&mut self) -> Result<Next, Error> {
+        if self.at == self.len {
+            return Ok(Next::End);
+        }
+        let mut head = [0; 8];
+        if self.len - self.at < head.len() as u64 {
+            return Ok(Next::CutOff);
+        }
+        self.read(&mut head)?;
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let sum = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if len > FRAME_BYTES_MAX {
+            return Err(self.damaged("a frame is too long"));
+        }
+        if self.len - self.at < u64::from(len) {
+            return Ok(Next::CutOff);
+        }
+        let mut frame = vec![0; len as usize];
+        self.read(&mut frame)?;
+        if crc32c::crc32c(&frame) != sum {
+            return Err(self.damaged("a checksum does not match"));
+        }
+        let mut event: Event = postcard::from_bytes(&frame)
+            .map_err(|error| self.damaged(&format!("a frame is invalid ({error})")))?;
+        if let Action::Write { len, stored, offset, .. } = &mut event.action {
+            let bytes = u64::from(*len);
+            if *len > WRITE_BYTES_MAX || offset.checked_add(bytes).is_none() {
+                return Err(self.damaged("a write is too long"));
+            }
+            if self.len - self.at < bytes {
+                return Ok(Next::CutOff);
+            }
+            *stored = Stored { at: self.at };
+            self.at += bytes;
+            let skipped = self.reader.seek_relative(bytes as i64);
+            skipped.map_err(|error| Error::file(self.path, error))?;
+        }
+        Ok(Next::Event(event))
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+        self.at += bytes.len() as u64;
+        self.reader.read_exact(bytes).map_err(|error| Error::file(self.path, error))
+    }
+
+    fn damaged(&self, detail: &str) -> Error {
+        Error::Damaged { path: self.path.to_owned(), at: self.at, detail: detail.to_owned() }
+    }
+}
+
+/// Writes a recording while it happens.
+pub struct Recorder(Mutex<Inner>);
+
+struct Inner {
+    file: BufWriter<File>,
+    events: u64,
+    /// The first error: the recording ends there.
+    failed: Option<io::Error>,
+}
+
+impl Recorder {
+    /// Begins a recording in an empty file.
+    pub fn new(file: File) -> io::Result<Self> {
+        let mut file = BufWriter::with_capacity(1 << 20, file);
+        file.write_all(&MAGIC)?;
+        file.write_all(&VERSION.to_le_bytes())?;
+        Ok(Self(Mutex::new(Inner { file, events: 0, failed: None })))
+    }
+
+    /// Records an action; of a write, with its bytes. Returns the time.
+    pub fn record(&self, pid: u32, action: Action, bytes: &[u8]) -> u64 {
+        let mut inner = self.0.lock();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let event = Event { time_ns, pid, action };
+        if inner.failed.is_none()
+            && let Err(error) = inner.write(&event, bytes)
+        {
+            inner.failed = Some(error);
+        }
+        time_ns
+    }
+
+    /// Number of events so far.
+    pub fn events(&self) -> u64 {
+        self.0.lock().events
+    }
+
+    /// Writes what is still in memory, and returns the first error.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        match inner.failed.take() {
+            Some(error) => Err(error),
+            None => inner.file.flush(),
+        }
+    }
+}
+
+impl Inner {
+    fn write(&mut self, event: &Event, bytes: &[u8]) -> io::Result<()> {
+        let frame = postcard::to_allocvec(event).map_err(io::Error::other)?;
+        self.file.write_all(&(frame.len() as u32).to_le_bytes())?;
+        self.file.write_all(&crc32c::crc32c(&frame).to_le_bytes())?;
+        self.file.write_all(&frame)?;
+        self.file.write_all(bytes)?;
+        self.events += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::{ROOT, What};
+
+    fn sample(path: &Path) -> Vec<Action> {
+        let recorder = Recorder::new(File::create(path).unwrap()).unwrap();
+        let create = |ino, name: &[u8]| {
+            let (what, name) = (What::File, name.to_vec());
+            Action::Create { parent: ROOT, name, ino, what, mode: 0o644, uid: 0, gid: 0 }
+        };
+        let stored = Stored::default();
+        let write = Action::Write { ino: 2, offset: 5, len: 3, size: 0, mapped: false, stored };
+        let actions = vec![
+            create(2, b"old"),
+            Action::Begin,
+            write,
+            Action::Printed(b"done\n".into()),
+            create(3, b"new"),
+        ];
+        for action in &actions {
+            recorder.record(7, action.clone(), if action.is_write() { b"abc" } else { b"" });
+        }
+        recorder.finish().unwrap();
+        actions
+    }
+
+    #[test]
+    fn a_recording_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        let actions = sample(&path);
+        let recording = Recording::open(&path).unwrap();
+        assert_eq!((recording.begin, recording.is_cut_off), (2, false));
+        assert_eq!(recording.bytes(&recording.events[2].action).unwrap(), b"abc");
+        assert_eq!((recording.printed(3), recording.printed(4)), (b"".to_vec(), b"done\n".to_vec()));
+        let other = |action: &&Action| !action.is_write();
+        let found: Vec<&Action> = recording.events.iter().map(|event| &event.action).filter(other).collect();
+        assert_eq!(found, actions.iter().filter(other).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_recording_that_is_cut_off_is_good_up_to_there_and_a_changed_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        sample(&path);
+        let whole = std::fs::read(&path).unwrap();
+        for len in 0..whole.len() {
+            std::fs::write(&path, &whole[..len]).unwrap();
+            match Recording::open(&path) {
+                Ok(recording) => assert!(recording.events.len() < 5),
+                Err(error) => assert!(matches!(error, Error::NotARecording(_)) && len < 12, "{error}"),
+            }
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x10;
+            std::fs::write(&path, &changed).unwrap();
+            // Any answer but a panic; what a program wrote has no checksum.
+            let _ = Recording::open(&path);
+        }
     }
 }

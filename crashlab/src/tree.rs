@@ -1,106 +1,265 @@
-//! The visible tree of a filesystem as a hash: names, types, permissions, owners, link counts,
-//! sizes, xattrs and contents, without times and inode numbers.
+//! A tree of files in memory. Copies share what they have in common, so a tree for each moment of a
+//! program costs little.
 
+use crate::action::{Action, Ino, Name, ROOT, What};
+use crate::contents::Contents;
+use imbl::{HashMap, OrdMap};
 use siphasher::sip128::{Hasher128, SipHasher13};
-use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
-use syncline_device::block_on;
-use syncline_fs::types::{DirectoryEntry, FileType, Ino, ROOT};
-use syncline_fs::{Filesystem, FsError};
+use std::hash::Hash;
+use std::sync::Arc;
 
-/// Entries read at a time.
-const ENTRIES_EACH: usize = 1024;
-/// Bytes read at a time.
-const READ_BYTES: usize = 1 << 20;
-
-/// The hash of the visible tree; an error has the path of the unreadable object, and the reason.
-pub(crate) fn digest(fs: &Filesystem) -> Result<u128, String> {
-    let mut walk = Walk { fs, hasher: SipHasher13::new(), met: HashMap::new() };
-    let mut todo = vec![(ROOT, String::new())];
-    while let Some((ino, path)) = todo.pop() {
-        let below = block_on(walk.object(ino)).map_err(|error| format!("{path}/ can't be read: {error}"))?;
-        let named =
-            |entry: DirectoryEntry| (entry.ino, format!("{path}/{}", String::from_utf8_lossy(&entry.name)));
-        todo.extend(below.into_iter().rev().map(named));
-    }
-    Ok(walk.hasher.finish128().as_u128())
+/// An inode.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it is, with its contents.
+    pub kind: Kind,
+    /// Permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of names; of a directory, also of those that its subdirectories have for it.
+    pub links: u32,
+    /// Last change of the contents, in nanoseconds since 1970.
+    pub mtime_ns: i128,
+    /// Extended attributes.
+    pub xattrs: OrdMap<Name, Arc<[u8]>>,
 }
 
-/// The entries of a directory except `.` and `..`, sorted by name.
-pub(crate) async fn entries(fs: &Filesystem, ino: Ino) -> Result<Vec<DirectoryEntry>, FsError> {
-    let mut all = Vec::new();
-    let mut cookie = 0;
-    loop {
-        let some = fs.readdir(ino, cookie, ENTRIES_EACH).await?;
-        let Some(last) = some.last() else { break };
-        cookie = last.cookie;
-        all.extend(some.into_iter().filter(|entry| entry.name != b"." && entry.name != b".."));
-    }
-    all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    Ok(all)
+/// The kind of an inode, with its contents.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A regular file.
+    File(Contents),
+    /// A directory.
+    Directory(OrdMap<Name, Ino>),
+    /// A symbolic link.
+    Symlink(Arc<[u8]>),
+    /// A FIFO, socket or device: type and device.
+    Special(u32, u32),
 }
 
-struct Walk<'a> {
-    fs: &'a Filesystem,
-    hasher: SipHasher13,
-    /// Objects met, numbered by inode: this distinguishes one object with two names from two equal
-    /// objects.
-    met: HashMap<Ino, usize>,
-}
-
-impl Walk<'_> {
-    /// Adds an object to the hash; returns its entries.
-    async fn object(&mut self, ino: Ino) -> Result<Vec<DirectoryEntry>, FsError> {
-        let next = self.met.len();
-        let number = *self.met.entry(ino).or_insert(next);
-        number.hash(&mut self.hasher);
-        if number != next {
-            return Ok(Vec::new());
-        }
-        let attributes = self.fs.getattr(ino).await?;
-        let file_type = attributes.file_type;
-        (file_type, attributes.permissions, attributes.nlink, attributes.size).hash(&mut self.hasher);
-        (attributes.uid, attributes.gid, attributes.rdev).hash(&mut self.hasher);
-        let names = self.fs.listxattr(ino).await?;
-        let mut names: Vec<&[u8]> = names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
-        names.sort_unstable();
-        for name in names {
-            name.hash(&mut self.hasher);
-            self.fs.getxattr(ino, name).await?.hash(&mut self.hasher);
-        }
-        match file_type {
-            FileType::Directory => {
-                let entries = entries(self.fs, ino).await?;
-                entries.iter().for_each(|entry| entry.name.hash(&mut self.hasher));
-                return Ok(entries);
-            }
-            FileType::Regular => self.contents(ino, attributes.size).await?,
-            FileType::Symlink => self.fs.readlink(ino).await?.hash(&mut self.hasher),
-            _ => {}
-        }
-        Ok(Vec::new())
+impl Node {
+    fn new(what: &What, mode: u32, uid: u32, gid: u32, mtime_ns: i128) -> Self {
+        let kind = match what {
+            What::File => Kind::File(Contents::default()),
+            What::Directory => Kind::Directory(OrdMap::new()),
+            What::Symlink(target) => Kind::Symlink(target[..].into()),
+            What::Special(kind, device) => Kind::Special(*kind, *device),
+        };
+        let links = if matches!(kind, Kind::Directory(_)) { 2 } else { 1 };
+        Self { kind, mode, uid, gid, links, mtime_ns, xattrs: OrdMap::new() }
     }
 
-    /// Adds the data of a file; holes are skipped, so that a sparse file costs only its data.
-    async fn contents(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let mut at = 0;
-        while at < size {
-            let start = match self.fs.seek_data(ino, at).await {
-                Ok(start) => start,
-                Err(FsError::NoSuchAddress) => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            let end = self.fs.seek_hole(ino, start).await?.min(size);
-            (start, end).hash(&mut self.hasher);
-            at = start;
-            while at < end {
-                let len = READ_BYTES.min((end - at) as usize);
-                for piece in self.fs.read(ino, at, len).await? {
-                    self.hasher.write(&piece);
+    /// True for a directory.
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory(_))
+    }
+}
+
+/// A tree of files. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    nodes: HashMap<Ino, Arc<Node>>,
+}
+
+impl Default for Tree {
+    /// An empty working folder.
+    fn default() -> Self {
+        let root = Node::new(&What::Directory, 0o755, 0, 0, 0);
+        Self { nodes: HashMap::unit(ROOT, Arc::new(root)) }
+    }
+}
+
+impl Tree {
+    /// The inode with this number.
+    pub fn node(&self, ino: Ino) -> Option<&Node> {
+        self.nodes.get(&ino).map(|node| &**node)
+    }
+
+    /// The inode of a name in a directory.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        self.entries(parent)?.get(name).copied()
+    }
+
+    /// The entries of a directory.
+    pub fn entries(&self, ino: Ino) -> Option<&OrdMap<Name, Ino>> {
+        match &self.node(ino)?.kind {
+            Kind::Directory(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// Contents of a file.
+    pub fn contents(&self, ino: Ino) -> Option<&Contents> {
+        match &self.node(ino)?.kind {
+            Kind::File(contents) => Some(contents),
+            _ => None,
+        }
+    }
+
+    /// Forgets an inode without a name.
+    pub fn forget(&mut self, ino: Ino) {
+        self.nodes.remove(&ino);
+    }
+
+    /// Applies an action, as far as its inodes are there. Of a write, `bytes` is what it wrote.
+    pub fn apply(&mut self, action: &Action, now_ns: i128, bytes: &[u8]) {
+        match action {
+            Action::Create { parent, name, ino, what, mode, uid, gid } => {
+                self.nodes.insert(*ino, Arc::new(Node::new(what, *mode, *uid, *gid, now_ns)));
+                self.set_name(*parent, name, Some(*ino), now_ns);
+                if *what == What::Directory {
+                    self.change(*parent, |node| node.links += 1);
                 }
-                at += len as u64;
+            }
+            Action::Link { ino, parent, name } => {
+                self.change(*ino, |node| node.links += 1);
+                self.set_name(*parent, name, Some(*ino), now_ns);
+            }
+            Action::Unlink { parent, name, ino } => {
+                self.set_name(*parent, name, None, now_ns);
+                if self.node(*ino).is_some_and(Node::is_directory) {
+                    self.change(*parent, |node| node.links = node.links.saturating_sub(1));
+                }
+                self.drop_name(*ino);
+            }
+            Action::Rename { .. } => self.rename(action, now_ns),
+            Action::Write { ino, offset, .. } => {
+                self.change_file(*ino, now_ns, |file| file.write(*offset, bytes))
+            }
+            Action::Truncate { ino, to, .. } => self.change_file(*ino, now_ns, |file| file.truncate(*to)),
+            Action::Zero { ino, offset, len, size } => self.change_file(*ino, now_ns, |file| {
+                file.zero(*offset, offset.saturating_add(*len));
+                file.truncate(file.len().max(*size));
+            }),
+            Action::Attributes { ino, mode, uid, gid, mtime_ns } => self.change(*ino, |node| {
+                node.mode = mode.unwrap_or(node.mode);
+                node.uid = uid.unwrap_or(node.uid);
+                node.gid = gid.unwrap_or(node.gid);
+                node.mtime_ns = mtime_ns.unwrap_or(node.mtime_ns);
+            }),
+            Action::Xattr { ino, name, value } => self.change(*ino, |node| match value {
+                Some(value) => drop(node.xattrs.insert(name.clone(), value[..].into())),
+                None => drop(node.xattrs.remove(name)),
+            }),
+            Action::Sync { .. }
+            | Action::SyncAll
+            | Action::Printed(_)
+            | Action::Begin
+            | Action::End { .. } => {}
+        }
+    }
+
+    fn rename(&mut self, action: &Action, now_ns: i128) {
+        let Action::Rename { parent, name, to, to_name, ino, replaced, exchanged } = action else { return };
+        let is_directory = |tree: &Self, ino: Ino| tree.node(ino).is_some_and(Node::is_directory);
+        let moved = is_directory(self, *ino) && parent != to;
+        self.set_name(*parent, name, replaced.filter(|_| *exchanged), now_ns);
+        self.set_name(*to, to_name, Some(*ino), now_ns);
+        if moved {
+            self.change(*parent, |node| node.links = node.links.saturating_sub(1));
+            self.change(*to, |node| node.links += 1);
+        }
+        match replaced {
+            Some(other) if *exchanged => {
+                if is_directory(self, *other) && parent != to {
+                    self.change(*to, |node| node.links = node.links.saturating_sub(1));
+                    self.change(*parent, |node| node.links += 1);
+                }
+            }
+            Some(other) => {
+                if is_directory(self, *other) {
+                    self.change(*to, |node| node.links = node.links.saturating_sub(1));
+                }
+                self.drop_name(*other);
+            }
+            None => {}
+        }
+    }
+
+    /// Sets what a name stands for.
+    fn set_name(&mut self, parent: Ino, name: &Name, ino: Option<Ino>, now_ns: i128) {
+        self.change(parent, |node| {
+            let Kind::Directory(entries) = &mut node.kind else { return };
+            match ino {
+                Some(ino) => drop(entries.insert(name.clone(), ino)),
+                None => drop(entries.remove(name)),
+            }
+            node.mtime_ns = now_ns;
+        });
+    }
+
+    fn drop_name(&mut self, ino: Ino) {
+        self.change(ino, |node| {
+            node.links = if node.is_directory() { 0 } else { node.links.saturating_sub(1) };
+        });
+    }
+
+    fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Node)) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            change(Arc::make_mut(node));
+        }
+    }
+
+    fn change_file(&mut self, ino: Ino, now_ns: i128, change: impl FnOnce(&mut Contents)) {
+        self.change(ino, |node| {
+            if let Kind::File(contents) = &mut node.kind {
+                change(contents);
+                node.mtime_ns = now_ns;
+            }
+        });
+    }
+
+    /// A digest of everything that a program can see from the root on, except times and hard links.
+    pub fn digest(&self) -> u128 {
+        let mut hasher = SipHasher13::new();
+        let mut todo = vec![ROOT];
+        while let Some(ino) = todo.pop() {
+            let Some(node) = self.node(ino) else { continue };
+            (node.mode, node.uid, node.gid).hash(&mut hasher);
+            for (name, value) in &node.xattrs {
+                (name, value).hash(&mut hasher);
+            }
+            match &node.kind {
+                Kind::File(contents) => (1, contents.digest()).hash(&mut hasher),
+                Kind::Directory(entries) => {
+                    (2, entries.len()).hash(&mut hasher);
+                    for (name, ino) in entries {
+                        name.hash(&mut hasher);
+                        todo.push(*ino);
+                    }
+                }
+                Kind::Symlink(target) => (3, target).hash(&mut hasher),
+                Kind::Special(kind, device) => (4, kind, device).hash(&mut hasher),
             }
         }
-        Ok(())
+        hasher.finish128().as_u128()
+    }
+
+    /// All inodes that have a path, with it; a directory comes before its contents. A file with several
+    /// names comes several times.
+    pub fn walk(&self) -> Vec<(Vec<u8>, Ino)> {
+        let mut found = Vec::new();
+        let mut todo = vec![(Vec::new(), ROOT)];
+        while let Some((path, ino)) = todo.pop() {
+            for (name, child) in self.entries(ino).into_iter().flatten() {
+                let path = join(&path, name);
+                if self.node(*child).is_some_and(Node::is_directory) {
+                    todo.push((path.clone(), *child));
+                }
+                found.push((path, *child));
+            }
+        }
+        found
+    }
+}
+
+/// A name behind a path.
+pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    match path {
+        [] => name.to_vec(),
+        path => [path, b"/", name].concat(),
     }
 }

@@ -1,0 +1,135 @@
+//! The user's checker: a shell command that runs in a folder with the files of a state.
+
+use crate::Error;
+use crate::explore::{Case, Judge, Verdict};
+use crate::export::export;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The longest end of a checker's output that is kept.
+const OUTPUT_BYTES_MAX: u64 = 64 << 10;
+/// A shell's exit codes for a command that it can't run.
+const CANNOT_RUN: [i32; 2] = [126, 127];
+
+/// Runs a checker.
+pub struct Checker<'a> {
+    /// The command.
+    pub command: String,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// An empty folder for states.
+    pub folder: PathBuf,
+    /// Ends it when set.
+    pub stop: &'a AtomicBool,
+}
+
+impl Checker<'_> {
+    fn start(&self, case: &Case<'_>, directory: &Path, output: &File) -> io::Result<Child> {
+        let printed = self.folder.join(format!("printed-{}", case.worker));
+        fs::write(&printed, case.printed)?;
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(&self.command).current_dir(directory);
+        command.env("CRASHLAB_DIR", directory).env("CRASHLAB_ACKED", &printed);
+        command.env("CRASHLAB_STATE", case.state.to_string());
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+        // A process group of its own, so that processes it starts can be ended with it.
+        command.process_group(0).spawn()
+    }
+
+    /// Waits for the checker; `None` if its time is up.
+    fn wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
+        let started = Instant::now();
+        let mut pause = Duration::from_micros(500);
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break Some(status);
+            }
+            if started.elapsed() > self.timeout || self.stop.load(Ordering::Relaxed) {
+                break None;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        };
+        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            // Usually it has left no processes behind, and this fails.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        if status.is_none() {
+            child.wait()?;
+        }
+        Ok(status)
+    }
+
+    fn verdict(&self, status: Option<ExitStatus>, output: String) -> Result<Verdict, Error> {
+        let how = match status {
+            _ if self.stop.load(Ordering::Relaxed) => return Ok(Verdict::Passed),
+            None => format!("it took longer than {} s and was ended", self.timeout.as_secs_f32()),
+            Some(status) if status.success() => return Ok(Verdict::Passed),
+            Some(status) => match status.code() {
+                Some(code) if CANNOT_RUN.contains(&code) => {
+                    return Err(Error::Stopped(format!(
+                        "the checker can't be run (exit code {code}): {}; it runs in the folder with the state, so name it \
+                         with an absolute path",
+                        output.trim()
+                    )));
+                }
+                Some(code) => format!("exit code {code}"),
+                None => format!("signal {} ended it", status.signal().unwrap_or(0)),
+            },
+        };
+        let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
+        Ok(Verdict::Failed(format!("{output}{end}[{how}]")))
+    }
+}
+
+impl Judge for Checker<'_> {
+    fn judge(&self, case: &Case<'_>) -> Result<Verdict, Error> {
+        let cannot = |error: io::Error| Error::Stopped(format!("the checker can't be run: {error}"));
+        let directory = self.folder.join(format!("state-{}", case.worker));
+        fs::create_dir(&directory).map_err(|error| Error::file(&directory, error))?;
+        let _cleared = Cleared(&directory);
+        export(case.tree, &directory)?;
+        let mut output = tempfile::tempfile_in(&self.folder).map_err(cannot)?;
+        let mut child = self.start(case, &directory, &output).map_err(cannot)?;
+        let status = self.wait(&mut child).map_err(cannot)?;
+        let output = end_of(&mut output).map_err(cannot)?;
+        self.verdict(status, output)
+    }
+}
+
+/// A directory that is removed at the end.
+struct Cleared<'a>(&'a Path);
+
+impl Drop for Cleared<'_> {
+    fn drop(&mut self) {
+        if fs::remove_dir_all(self.0).is_err() {
+            // Directories that forbid it.
+            open_up(self.0);
+            let _ = fs::remove_dir_all(self.0);
+        }
+    }
+}
+
+fn open_up(directory: &Path) {
+    let _ = fs::set_permissions(directory, Permissions::from_mode(0o700));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}
+
+fn end_of(output: &mut File) -> io::Result<String> {
+    let len = output.metadata()?.len();
+    output.seek(SeekFrom::Start(len.saturating_sub(OUTPUT_BYTES_MAX)))?;
+    let mut bytes = Vec::new();
+    output.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,166 @@
+//! `crashlab explore`.
+
+use super::report::{Report, as_json, as_text};
+use super::{chosen, interrupt, note, print};
+use crate::Error;
+use crate::checker::Checker;
+use crate::explain::explain;
+use crate::explore::{Explorer, Found, Limits, Verdict};
+use crate::history::History;
+use crate::model::{MODELS, Model};
+use crate::plan::Plan;
+use crate::recording::Recording;
+use crate::state::State;
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Exit code after an interrupt, as in a shell.
+const INTERRUPTED: u8 = 130;
+
+/// Arguments of `crashlab explore`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "The checker is run by 'sh -c' in a folder with the files of a state, which it may change, with CRASHLAB_ACKED: a file \
+                        with all that the program had printed for certain by then; CRASHLAB_STATE: the state's name; \
+                        CRASHLAB_DIR: the folder. Exit code 0: all is well."
+)]
+pub struct Args {
+    /// Recording. Default: the newest in the working folder
+    recording: Option<PathBuf>,
+    /// Shell command that checks a state
+    #[arg(long, value_name = "COMMAND")]
+    check: String,
+    /// The rules by which changes survive: 'crashlab models' lists them
+    #[arg(long, default_value = "posix", value_parser = model)]
+    model: &'static Model,
+    /// Go on after the first state that fails
+    #[arg(long)]
+    keep_going: bool,
+    /// Seconds after which no further state is begun
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u64,
+    /// Seconds that a checker may take
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    timeout: u64,
+    /// States at once. Default: one for each CPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: Option<u16>,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Check this state only
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn model(name: &str) -> Result<&'static Model, String> {
+    let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
+    Model::named(name).ok_or_else(|| format!("the models are {}", names.join(", ")))
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, Error> {
+    let path = chosen(args.recording.clone())?;
+    let recording = Recording::open(&path)?;
+    if recording.is_cut_off {
+        note(&format!("{} is cut off; exploring what is there", path.display()));
+    }
+    let history = History::new(recording)?;
+    let stop = interrupt(&[SIGINT, SIGTERM]);
+    let folder = tempfile::Builder::new().prefix("crashlab-").tempdir();
+    let folder = folder.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
+    let checker = Checker {
+        command: args.check.clone(),
+        timeout: Duration::from_secs(args.timeout),
+        folder: folder.path().to_owned(),
+        stop: &stop,
+    };
+    let explorer = Explorer::new(&history, &checker);
+    if let Some(name) = &args.state {
+        return one(&explorer, &State::parse(name, history.events())?);
+    }
+    let started = Instant::now();
+    let jobs =
+        args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+    let until = Some(started + Duration::from_secs(args.seconds));
+    let limits = Limits { stop: &stop, until, keep_going: args.keep_going, jobs };
+    let plan = Plan::new(args.model, history.events(), history.recording.begin, args.seed);
+    let found = with_progress(&explorer, || explorer.run(plan, limits));
+    if stop.load(Ordering::Relaxed) {
+        note("interrupted");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let Found { failing, is_complete } = found?;
+    let (states, cases) =
+        (explorer.counts.states.load(Ordering::Relaxed), explorer.counts.cases.load(Ordering::Relaxed));
+    let first = match failing.first() {
+        Some(first) => {
+            // The explanation has as much time again.
+            let until = Some(Instant::now() + Duration::from_secs(args.seconds));
+            Some(explain(&history, args.model, &explorer, &checker, first, Limits { until, ..limits })?)
+        }
+        None => None,
+    };
+    let report = Report {
+        path: &path,
+        history: &history,
+        model: args.model,
+        first,
+        failing: &failing,
+        is_complete,
+        states,
+        cases,
+        elapsed: started.elapsed(),
+    };
+    print(&if args.json { as_json(&report) } else { as_text(&report) })?;
+    Ok(ExitCode::from(u8::from(!failing.is_empty())))
+}
+
+/// Checks one state.
+fn one(explorer: &Explorer<'_>, state: &State) -> Result<ExitCode, Error> {
+    match explorer.verdict(state)? {
+        Verdict::Passed => {
+            print("passed\n")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verdict::Failed(output) => {
+            print(&format!("{}\n", output.trim_end()))?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Shows progress while `work` runs.
+fn with_progress(
+    explorer: &Explorer<'_>,
+    work: impl FnOnce() -> Result<Found, Error>,
+) -> Result<Found, Error> {
+    let style = ProgressStyle::with_template("{spinner} {pos} states, {per_sec}, {msg}, {elapsed}");
+    let bar = ProgressBar::new_spinner().with_style(style.expect("the template is well-formed"));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                bar.set_position(explorer.counts.states.load(Ordering::Relaxed));
+                let (cases, failing) = (&explorer.counts.cases, &explorer.counts.failing);
+                bar.set_message(format!(
+                    "{} checked, {} failing",
+                    cases.load(Ordering::Relaxed),
+                    failing.load(Ordering::Relaxed)
+                ));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        bar.finish_and_clear();
+        result
+    })
+}

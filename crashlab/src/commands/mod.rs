@@ -1,0 +1,103 @@
+//! The commands.
+
+mod explore;
+mod record;
+mod report;
+mod show;
+
+use crate::Error;
+use crate::record::SUFFIX;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Exit code after wrong use, as clap's.
+const USAGE: u8 = 2;
+/// Exit code after every other error.
+const FAILED: u8 = 3;
+
+/// The commands.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Run a program in a copy of the working folder, and record what it does to the files
+    Record(record::Args),
+    /// Check the files that power cuts leave
+    Explore(explore::Args),
+    /// Show what a program did
+    Show(show::Args),
+    /// Write the files of a state into a folder
+    Extract(show::ExtractArgs),
+    /// List the models of filesystems
+    Models(show::ModelsArgs),
+}
+
+/// Runs a command.
+pub fn run(command: Command) -> ExitCode {
+    let outcome = match command {
+        Command::Record(args) => record::run(args),
+        Command::Explore(args) => explore::run(args),
+        Command::Show(args) => show::run(args),
+        Command::Extract(args) => show::extract(args),
+        Command::Models(args) => show::models(args),
+    };
+    outcome.unwrap_or_else(|error| {
+        let _ = writeln!(io::stderr(), "crashlab: {error}");
+        ExitCode::from(match error {
+            Error::Usage(_) | Error::State { .. } => USAGE,
+            _ => FAILED,
+        })
+    })
+}
+
+/// Prints; ends quietly if nobody reads.
+fn print(text: &str) -> Result<(), Error> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::file(Path::new("standard output"), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tells the user something beside the result.
+fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "crashlab: {text}");
+}
+
+/// Is set by the first of these signals.
+fn interrupt(signals: &[i32]) -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in signals {
+        // Without the handler the signal ends the process, which is as good.
+        let _ = signal_hook::flag::register(*signal, stop.clone());
+    }
+    stop
+}
+
+/// The recordings in a folder, the newest last.
+fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |error| Error::file(folder, error);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.file_name().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
+            let changed = entry.metadata().and_then(|metadata| metadata.modified()).map_err(failed)?;
+            found.push((changed, entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The recording that the user named, or the newest one here.
+fn chosen(named: Option<PathBuf>) -> Result<PathBuf, Error> {
+    let newest = || recordings(Path::new(".")).map(|found| found.into_iter().next_back());
+    match named {
+        Some(path) => Ok(path),
+        None => newest()?.ok_or_else(|| {
+            Error::Usage("there is no recording here: make one with 'crashlab record -- PROGRAM'".into())
+        }),
+    }
+}

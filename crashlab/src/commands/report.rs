@@ -1,0 +1,211 @@
+//! What an exploration found, for people and for programs.
+
+use crate::explain::Explained;
+use crate::explore::Failing;
+use crate::history::{History, Paths, describe};
+use crate::missing::{Addition, Missing};
+use crate::model::{Model, Part};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// Lines of a checker's output that are shown.
+const OUTPUT_LINES_MAX: usize = 20;
+/// Changes that are listed one by one.
+const CHANGES_MAX: usize = 20;
+/// Failing states that are listed besides the first.
+const LISTED_MAX: usize = 20;
+
+/// An exploration.
+pub struct Report<'a> {
+    /// The recording.
+    pub path: &'a Path,
+    /// Its history.
+    pub history: &'a History,
+    /// The model.
+    pub model: &'a Model,
+    /// The first failing state, explained.
+    pub first: Option<Explained>,
+    /// All failing states.
+    pub failing: &'a [Failing],
+    /// All planned states were explored.
+    pub is_complete: bool,
+    /// States explored.
+    pub states: u64,
+    /// Different cases checked.
+    pub cases: u64,
+    /// Time taken.
+    pub elapsed: Duration,
+}
+
+/// A line of the report about one event.
+struct Line {
+    at: usize,
+    fate: &'static str,
+    what: String,
+}
+
+/// The report for a terminal.
+pub fn as_text(report: &Report<'_>) -> String {
+    let mut text = String::new();
+    if let Some(first) = &report.first {
+        write_failing(&mut text, report, first);
+        let others: Vec<String> =
+            report.failing.iter().skip(1).map(|other| other.state.to_string()).collect();
+        if !others.is_empty() {
+            let more = others.len().saturating_sub(LISTED_MAX);
+            let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let shown = others[..others.len().min(LISTED_MAX)].join(" ");
+            let _ = writeln!(text, "Other states that fail: {shown}{rest}\n");
+        }
+    }
+    let how = match (report.failing.len(), report.is_complete) {
+        (0, true) => "no state fails".to_owned(),
+        (0, false) => "no state fails so far; the time was over, so try --seconds N".to_owned(),
+        (1, _) => "1 fails".to_owned(),
+        (count, _) => format!("{count} fail"),
+    };
+    let (states, cases, model) = (report.states, report.cases, report.model.name);
+    let seconds = report.elapsed.as_secs_f64();
+    let _ =
+        writeln!(text, "{model}: {states} states, {cases} different ones checked in {seconds:.1} s: {how}");
+    text
+}
+
+fn write_failing(text: &mut String, report: &Report<'_>, first: &Explained) {
+    let (history, state) = (report.history, &first.failing.state);
+    let _ = writeln!(text, "State {state} fails: a power cut after event {}.\n", state.position);
+    for line in lines(report, first) {
+        let _ = writeln!(text, "  {:<7} #{:<5} {}", line.fate, line.at, line.what);
+    }
+    let printed = history.recording.printed(state.position);
+    let count = printed.iter().filter(|byte| **byte == b'\n').count();
+    let _ = match count {
+        0 => writeln!(text, "\nThe program had printed nothing yet."),
+        1 => writeln!(text, "\nThe program had printed one line."),
+        count => writeln!(text, "\nThe program had printed {count} lines."),
+    };
+    let _ = writeln!(text, "The checker says:");
+    let output: Vec<&str> = first.failing.output.trim_end().lines().collect();
+    let skipped = output.len().saturating_sub(OUTPUT_LINES_MAX);
+    if skipped > 0 {
+        let _ = writeln!(text, "  ... {skipped} lines before");
+    }
+    for line in &output[skipped..] {
+        let _ = writeln!(text, "  {line}");
+    }
+    let _ = writeln!(text, "\nPossible under: {}", first.models.join(", "));
+    let _ = writeln!(text, "{}", missing_text(first.missing.as_ref()));
+    let path = report.path.display();
+    let _ = writeln!(text, "To look at its files: crashlab extract {path} {state} DIRECTORY\n");
+}
+
+/// The losses, the next changes that survived, and what was printed last.
+fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
+    let (history, state) = (report.history, &first.failing.state);
+    let events = history.events();
+    let mut paths = Paths::default();
+    let mut lines = Vec::new();
+    let last_printed = events[..state.position]
+        .iter()
+        .rposition(|event| matches!(event.action, crate::action::Action::Printed(_)));
+    let first_lost = state.lost.keys().next().copied().unwrap_or(state.position);
+    let pids = names_of_processes(events);
+    for (at, event) in events[..state.position].iter().enumerate() {
+        // Before the event: an unlinked file still has its name.
+        let what = describe(event, &paths);
+        paths.add(&event.action);
+        let who = pids.get(&event.pid).filter(|_| pids.len() > 1).cloned().unwrap_or_default();
+        let fate = match state.lost.get(&at) {
+            Some(None) => "LOST",
+            Some(Some(_)) => "TORN",
+            None if Some(at) == last_printed => "before",
+            None if at > first_lost && event.action.is_change() => "there",
+            None => continue,
+        };
+        let torn = match state.lost.get(&at) {
+            Some(Some(Part::Before(offset))) => format!(": only the bytes before {offset} are there"),
+            Some(Some(Part::From(offset))) => format!(": only the bytes from {offset} on are there"),
+            Some(Some(Part::Size)) => ": only the new size is there, with zeros".to_owned(),
+            _ => String::new(),
+        };
+        lines.push(Line { at, fate, what: format!("{what}{torn}{who}") });
+    }
+    if lines.len() > CHANGES_MAX {
+        let told: Vec<Line> = lines.into_iter().filter(|line| line.fate != "there").collect();
+        lines = told;
+        lines.truncate(CHANGES_MAX);
+    }
+    lines
+}
+
+/// Processes, where there are several.
+fn names_of_processes(events: &[crate::action::Event]) -> HashMap<u32, String> {
+    let pids = events.iter().map(|event| event.pid).filter(|pid| *pid != 0);
+    pids.map(|pid| (pid, format!(" (process {pid})"))).collect()
+}
+
+fn missing_text(missing: Option<&Missing>) -> String {
+    let Some(missing) = missing else {
+        return "No fsync mends it: a power cut can come between two of these changes, or in the middle of one. The \
+                program needs another order of changes, a checksum or a new name."
+            .to_owned();
+    };
+    let syncs: Vec<String> = missing.syncs.iter().map(sync_text).collect();
+    let everywhere = match missing.places - missing.syncs.len() {
+        0 => String::new(),
+        more => format!(", and at {more} more places like it"),
+    };
+    let verified = match missing.verified {
+        Some(states) => format!("With that none of {states} states fails."),
+        None => "There was no time to try it: use --seconds N.".to_owned(),
+    };
+    format!("Missing: {}{everywhere}. {verified}", syncs.join(", and "))
+}
+
+fn sync_text(sync: &Addition) -> String {
+    let kind = if sync.is_directory { "the directory " } else { "" };
+    let path = if sync.path == "." { "'.'" } else { &sync.path };
+    format!("fsync of {kind}{path} after #{}", sync.after)
+}
+
+/// The report as JSON.
+pub fn as_json(report: &Report<'_>) -> String {
+    let first = report.first.as_ref().map(|first| first_json(report, first));
+    let failing: Vec<String> = report.failing.iter().map(|failing| failing.state.to_string()).collect();
+    let value = json!({
+        "recording": report.path.display().to_string(),
+        "model": report.model.name,
+        "states": report.states,
+        "checked": report.cases,
+        "complete": report.is_complete,
+        "seconds": report.elapsed.as_secs_f64(),
+        "failing": failing,
+        "first": first,
+    });
+    format!("{value:#}\n")
+}
+
+fn first_json(report: &Report<'_>, first: &Explained) -> Value {
+    let events: Vec<Value> = lines(report, first)
+        .into_iter()
+        .map(|line| json!({ "event": line.at, "fate": line.fate.to_lowercase(), "what": line.what }))
+        .collect();
+    let missing = first.missing.as_ref().map(|missing| {
+        let syncs: Vec<Value> = missing
+            .syncs
+            .iter()
+            .map(|sync| json!({ "after": sync.after, "path": sync.path, "directory": sync.is_directory }))
+            .collect();
+        json!({ "syncs": syncs, "places": missing.places, "states_without_failure": missing.verified })
+    });
+    json!({
+        "state": first.failing.state.to_string(),
+        "events": events,
+        "output": first.failing.output,
+        "models": first.models,
+        "missing": missing,
+    })
+}

@@ -1,0 +1,220 @@
+//! What the syncs of a program have made durable, by the rules of a model.
+
+use crate::action::{Action, Event, Ino, Name};
+use crate::model::{Model, NameOrder, Reach, Skips};
+use std::collections::HashMap;
+
+/// The last changes of an inode.
+#[derive(Clone, Copy, Default)]
+struct LastChange {
+    /// Of any kind.
+    any: Option<usize>,
+    /// Of its size or of the entries of a directory, or its creation.
+    of_size: Option<usize>,
+    /// More than times, which a write within the file changes.
+    beyond_times: Option<usize>,
+}
+
+impl LastChange {
+    /// The last one that an fsync, or an fdatasync, may not leave out.
+    fn needed(&self, data_only: bool, skips: Skips) -> Option<usize> {
+        match (data_only, skips) {
+            (false, _) => self.any,
+            (true, Skips::Attributes) => self.of_size,
+            (true, Skips::Times) => self.beyond_times,
+        }
+    }
+}
+
+/// Walks over the events of a program, and knows which changes are durable.
+pub struct Durable<'a> {
+    model: &'a Model,
+    events: &'a [Event],
+    begin: usize,
+    position: usize,
+    durable: Vec<bool>,
+    /// Changes of an inode that are not durable yet; of a directory, also those of its entries.
+    open_of: HashMap<Ino, Vec<usize>>,
+    last: HashMap<Ino, LastChange>,
+    /// Every change of names and attributes before this event is durable.
+    journal: usize,
+    /// The directory of each inode.
+    parents: HashMap<Ino, Ino>,
+    /// The latest changes of each name.
+    names: HashMap<(Ino, Name), Vec<usize>>,
+}
+
+impl<'a> Durable<'a> {
+    /// Nothing but what was there before the program.
+    pub fn new(model: &'a Model, events: &'a [Event], begin: usize) -> Self {
+        Self {
+            model,
+            events,
+            begin,
+            position: 0,
+            durable: vec![false; events.len()],
+            open_of: HashMap::new(),
+            last: HashMap::new(),
+            journal: 0,
+            parents: HashMap::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    /// Walks to the power cut after `position` events.
+    pub fn advance(&mut self, position: usize) {
+        while self.position < position {
+            let at = self.position;
+            self.position += 1;
+            match &self.events[at].action {
+                Action::Sync { ino, data_only } => self.synced(at, *ino, *data_only),
+                Action::SyncAll => self.everything(at),
+                action if action.is_change() => self.changed(at, action),
+                _ => {}
+            }
+        }
+    }
+
+    /// True if the change at `at` is durable.
+    pub fn is(&self, at: usize) -> bool {
+        self.durable[at]
+    }
+
+    /// The changes that a power cut here may take away.
+    pub fn open(&self) -> Vec<usize> {
+        let is_open = |at: &usize| self.events[*at].action.is_change() && !self.durable[*at];
+        (self.begin..self.position).filter(is_open).collect()
+    }
+
+    fn changed(&mut self, at: usize, action: &Action) {
+        if at < self.begin {
+            self.durable[at] = true;
+        }
+        let ino = action.ino();
+        match action {
+            Action::Create { parent, ino, .. } | Action::Link { parent, ino, .. } => {
+                self.parents.insert(*ino, *parent);
+            }
+            Action::Rename { to, ino, .. } => {
+                self.parents.insert(*ino, *to);
+            }
+            _ => {}
+        }
+        let of_size = action.extends()
+            || matches!(action, Action::Create { .. } | Action::Truncate { .. } | Action::Zero { .. });
+        let mut dirs: Vec<Ino> = action.names().iter().map(|(dir, _)| *dir).collect();
+        dirs.dedup();
+        let own = ino.map(|ino| (ino, of_size));
+        for (inode, of_size) in own.into_iter().chain(dirs.into_iter().map(|dir| (dir, true))) {
+            let last = self.last.entry(inode).or_default();
+            last.any = Some(at);
+            last.of_size = if of_size { Some(at) } else { last.of_size };
+            last.beyond_times = if of_size || !action.is_write() { Some(at) } else { last.beyond_times };
+            if at >= self.begin {
+                self.open_of.entry(inode).or_default().push(at);
+            }
+        }
+        for (dir, name) in action.names() {
+            self.names.entry((dir, name.clone())).or_default().push(at);
+        }
+    }
+
+    fn everything(&mut self, before: usize) {
+        self.durable[..before].fill(true);
+        self.journal = before;
+        self.open_of.clear();
+    }
+
+    fn synced(&mut self, at: usize, ino: Ino, data_only: bool) {
+        let last = self.last.get(&ino).copied().unwrap_or_default();
+        let last = last.needed(data_only, self.model.fdatasync).map_or(0, |last| last + 1);
+        match self.model.reach {
+            Reach::Everything => return self.everything(at),
+            Reach::Inode => {}
+            Reach::Journal => self.journal_up_to(last),
+            Reach::Names if data_only && self.model.names != NameOrder::All => self.journal_up_to(last),
+            Reach::Names => self.journal_up_to(at),
+            Reach::Log => self.logged(ino),
+        }
+        let open = self.open_of.remove(&ino).unwrap_or_default();
+        let (own, left): (Vec<usize>, Vec<usize>) =
+            open.into_iter().partition(|at| self.is_synced_with(*at, ino, data_only));
+        own.into_iter().for_each(|at| self.mark(at));
+        let left: Vec<usize> = left.into_iter().filter(|at| !self.durable[*at]).collect();
+        if !left.is_empty() {
+            self.open_of.insert(ino, left);
+        }
+    }
+
+    /// True if an fsync of `ino` makes this change durable whatever the model.
+    fn is_synced_with(&self, at: usize, ino: Ino, data_only: bool) -> bool {
+        let action = &self.events[at].action;
+        match action {
+            Action::Write { .. } | Action::Truncate { .. } | Action::Zero { .. } => true,
+            Action::Attributes { .. } | Action::Xattr { .. } => {
+                !data_only || self.model.fdatasync == Skips::Times
+            }
+            action => action.names().iter().any(|(dir, _)| *dir == ino),
+        }
+    }
+
+    /// Every change of names and attributes before `end` is durable.
+    fn journal_up_to(&mut self, end: usize) {
+        for at in self.journal..end {
+            let action = &self.events[at].action;
+            if action.is_change() && !action.is_write() {
+                self.mark(at);
+            }
+        }
+        self.journal = self.journal.max(end);
+    }
+
+    /// The names of an inode, and those of the directories that lead to it, are durable.
+    fn logged(&mut self, ino: Ino) {
+        let mut next = Some(ino);
+        let mut steps = 0;
+        while let Some(inode) = next {
+            let open = self.open_of.get(&inode).cloned().unwrap_or_default();
+            let own = |at: &usize| {
+                self.events[*at].action.is_of_names() && self.events[*at].action.ino() == Some(inode)
+            };
+            let own: Vec<usize> = open.into_iter().filter(own).collect();
+            own.into_iter().for_each(|at| self.mark(at));
+            next = self.parents.get(&inode).copied();
+            steps += 1;
+            // A directory that was moved below itself would be a damaged recording.
+            if steps > 4096 {
+                return;
+            }
+        }
+    }
+
+    /// Marks a change, and everything without which it can't be.
+    fn mark(&mut self, at: usize) {
+        if std::mem::replace(&mut self.durable[at], true) {
+            return;
+        }
+        let action = &self.events[at].action;
+        let mut earlier = Vec::new();
+        for (dir, name) in action.names() {
+            let Some(changes) = self.names.get_mut(&(dir, name.clone())) else { continue };
+            let count = changes.partition_point(|change| *change <= at);
+            earlier.extend(changes.drain(..count).filter(|change| *change != at));
+        }
+        let with_data = match action {
+            Action::Rename { replaced, exchanged, .. } => match self.model.names {
+                NameOrder::Replacing => replaced.is_some() && !exchanged,
+                order => order == NameOrder::Naming,
+            },
+            Action::Link { .. } => self.model.names == NameOrder::Naming,
+            _ => false,
+        };
+        let data: Vec<usize> = match action.ino().filter(|_| with_data) {
+            Some(ino) => self.open_of.get(&ino).cloned().unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let is_data = |other: &usize| *other < at && self.events[*other].action.is_write();
+        let data: Vec<usize> = data.into_iter().filter(is_data).collect();
+        earlier.into_iter().chain(data).for_each(|at| self.mark(at));
+    }
+}

@@ -1,0 +1,119 @@
+//! Explains a failing state: the fewest losses that still fail, the models that allow it, and the syncs
+//! that would exclude it.
+
+use crate::Error;
+use crate::explore::{Explorer, Failing, Judge, Limits, Verdict};
+use crate::history::History;
+use crate::missing::{Missing, missing};
+use crate::model::{MODELS, Model, Part};
+use crate::plan::{Open, stretches};
+use crate::state::State;
+
+/// Most states tried to reduce a failing one.
+const TRIES_MAX: usize = 300;
+
+/// A failing state, explained.
+pub struct Explained {
+    /// The state with the fewest losses found.
+    pub failing: Failing,
+    /// The models under which it, or one that fails like it, is possible.
+    pub models: Vec<&'static str>,
+    /// What would exclude it, and every state that fails.
+    pub missing: Option<Missing>,
+}
+
+/// Explains a failing state.
+pub fn explain(
+    history: &History,
+    model: &Model,
+    explorer: &Explorer<'_>,
+    judge: &dyn Judge,
+    failing: &Failing,
+    limits: Limits<'_>,
+) -> Result<Explained, Error> {
+    let failing = reduce(history, model, explorer, failing)?;
+    let models = models(history, explorer, &failing.state)?;
+    let missing = missing(history, model, judge, &failing.state, limits)?;
+    Ok(Explained { failing, models, missing })
+}
+
+/// What a power cut after `position` events can take away.
+pub(crate) fn open<'a>(history: &'a History, model: &'a Model, position: usize) -> Open<'a> {
+    Open::at(model, history.events(), history.recording.begin, position)
+}
+
+/// The simplest state that still fails: the earliest power cut, and then the fewest losses.
+pub(crate) fn reduce(
+    history: &History,
+    model: &Model,
+    explorer: &Explorer<'_>,
+    failing: &Failing,
+) -> Result<Failing, Error> {
+    let mut best = failing.clone();
+    let mut tries = 0;
+    let mut fails = |best: &mut Failing, state: Option<State>| -> Result<bool, Error> {
+        tries += 1;
+        let Some(state) = state.filter(|_| tries <= TRIES_MAX) else { return Ok(false) };
+        match explorer.verdict(&state)? {
+            Verdict::Failed(output) => {
+                *best = Failing { state, output, ..best.clone() };
+                Ok(true)
+            }
+            Verdict::Passed => Ok(false),
+        }
+    };
+    // Lets as many changes survive as possible, many at a time first.
+    let mut chunk = best.state.lost.len();
+    while chunk > 0 {
+        let here = open(history, model, best.state.position);
+        let lost: Vec<(usize, Option<Part>)> =
+            best.state.lost.iter().map(|(at, part)| (*at, *part)).collect();
+        let mut changed = false;
+        for survive in lost.chunks(chunk).rev() {
+            let mut seed = best.state.lost.clone();
+            seed.retain(|at, _| !survive.iter().any(|(other, _)| other == at));
+            let state = here.close(&seed).filter(|state| state.lost.len() < best.state.lost.len());
+            changed |= fails(&mut best, state)?;
+        }
+        chunk = if changed { chunk.min(best.state.lost.len()) } else { chunk / 2 };
+    }
+    // A write that is lost is easier to understand than a torn one.
+    for (at, part) in best.state.lost.clone() {
+        if part.is_some() {
+            let mut seed = best.state.lost.clone();
+            seed.insert(at, None);
+            let state = open(history, model, best.state.position).close(&seed);
+            let state = state.filter(|state| state.lost.len() == best.state.lost.len());
+            fails(&mut best, state)?;
+        }
+    }
+    // The earliest cut that still has everything that survived.
+    let stretches = stretches(history.events(), history.recording.begin);
+    let last_lost = best.state.lost.keys().next_back().copied().unwrap_or(0);
+    let between = last_lost + 1..best.state.position;
+    for stretch in stretches.iter().filter(|stretch| between.contains(&stretch.end)) {
+        let state = open(history, model, stretch.end).close(&best.state.lost);
+        if fails(&mut best, state)? {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+/// The models under which the state is possible, or else one with the same losses that fails too.
+fn models(history: &History, explorer: &Explorer<'_>, state: &State) -> Result<Vec<&'static str>, Error> {
+    let mut found = Vec::new();
+    for model in &MODELS {
+        let here = open(history, model, state.position);
+        let whole = state.lost.keys().map(|at| (*at, None)).collect();
+        for seed in [&state.lost, &whole] {
+            if let Some(state) = here.close(seed)
+                && explorer.verdict(&state)? != Verdict::Passed
+            {
+                found.push(model.name);
+                break;
+            }
+        }
+    }
+    Ok(found)
+}

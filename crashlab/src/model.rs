@@ -1,0 +1,306 @@
+//! What filesystems promise about the order in which changes survive a power cut. MODELS.md gives the
+//! source of each rule.
+
+use crate::action::{Action, Ino};
+use std::collections::HashSet;
+
+/// What an fsync of a file or directory makes durable, besides the data of that file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// Its own attributes; of a directory, its entries.
+    Inode,
+    /// Every change of names, attributes and sizes up to the last one of this inode.
+    Journal,
+    /// Its attributes and names, and the directories that lead to it.
+    Log,
+    /// Every change of names and attributes.
+    Names,
+    /// Everything.
+    Everything,
+}
+
+/// What an fdatasync leaves out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Skips {
+    /// Attributes, and names other than the first.
+    Attributes,
+    /// Times only.
+    Times,
+}
+
+/// Which writes wait for earlier changes of names, attributes and sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataOrder {
+    /// None.
+    Free,
+    /// Those that extend a file: its size is in the journal.
+    Extending,
+    /// All.
+    All,
+}
+
+/// Which changes of names wait for earlier writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NameOrder {
+    /// None.
+    Free,
+    /// A rename over another file waits for the data of its file.
+    Replacing,
+    /// A rename or link waits for the data of its file.
+    Naming,
+    /// Every change waits for everything before it.
+    All,
+}
+
+/// How a write that is not yet durable may be torn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Between multiples of this offset.
+    Bytes(u64),
+    /// As with `Bytes(4096)`, but never an aligned power of two up to 64 KiB.
+    Pages,
+    /// Not at all.
+    Whole,
+}
+
+/// The rules of a filesystem.
+#[derive(Debug)]
+pub struct Model {
+    /// Its name, as in `--model`.
+    pub name: &'static str,
+    /// The filesystem and its settings, in a few words.
+    pub about: &'static str,
+    /// Changes of names, attributes and sizes survive in order.
+    pub names_in_order: bool,
+    /// See [`Reach`].
+    pub reach: Reach,
+    /// See [`Skips`].
+    pub fdatasync: Skips,
+    /// See [`DataOrder`].
+    pub data: DataOrder,
+    /// See [`NameOrder`].
+    pub names: NameOrder,
+    /// How a write within a file may be torn.
+    pub overwrite: Unit,
+    /// How a write that extends a file may be torn.
+    pub append: Unit,
+    /// A file may have its new size before its new data: zeros are in between.
+    pub zeros: bool,
+}
+
+/// All models, the weakest first.
+pub static MODELS: [Model; 7] = [
+    Model {
+        name: "posix",
+        about: "only what an fsync of that file or directory promises",
+        names_in_order: false,
+        reach: Reach::Inode,
+        fdatasync: Skips::Attributes,
+        data: DataOrder::Free,
+        names: NameOrder::Free,
+        overwrite: Unit::Bytes(512),
+        append: Unit::Bytes(512),
+        zeros: true,
+    },
+    Model {
+        name: "xfs",
+        about: "XFS",
+        names_in_order: true,
+        reach: Reach::Journal,
+        fdatasync: Skips::Times,
+        data: DataOrder::Extending,
+        names: NameOrder::Free,
+        overwrite: Unit::Bytes(512),
+        append: Unit::Bytes(4096),
+        zeros: true,
+    },
+    Model {
+        name: "ext4",
+        about: "ext4 as mkfs and mount make it (data=ordered)",
+        names_in_order: true,
+        reach: Reach::Journal,
+        fdatasync: Skips::Attributes,
+        data: DataOrder::Extending,
+        names: NameOrder::Replacing,
+        overwrite: Unit::Bytes(512),
+        append: Unit::Bytes(4096),
+        zeros: true,
+    },
+    Model {
+        name: "btrfs",
+        about: "Btrfs",
+        names_in_order: true,
+        reach: Reach::Log,
+        fdatasync: Skips::Times,
+        data: DataOrder::All,
+        names: NameOrder::Replacing,
+        overwrite: Unit::Bytes(4096),
+        append: Unit::Bytes(4096),
+        zeros: true,
+    },
+    Model {
+        name: "zfs",
+        about: "ZFS",
+        names_in_order: true,
+        reach: Reach::Names,
+        fdatasync: Skips::Times,
+        data: DataOrder::All,
+        names: NameOrder::All,
+        overwrite: Unit::Bytes(128 << 10),
+        append: Unit::Bytes(128 << 10),
+        zeros: false,
+    },
+    Model {
+        name: "ext4-journal",
+        about: "ext4 with data=journal",
+        names_in_order: true,
+        reach: Reach::Everything,
+        fdatasync: Skips::Times,
+        data: DataOrder::All,
+        names: NameOrder::All,
+        overwrite: Unit::Bytes(4096),
+        append: Unit::Bytes(4096),
+        zeros: false,
+    },
+    Model {
+        name: "syncline",
+        about: "Syncline",
+        names_in_order: true,
+        reach: Reach::Names,
+        fdatasync: Skips::Attributes,
+        data: DataOrder::All,
+        names: NameOrder::Naming,
+        overwrite: Unit::Pages,
+        append: Unit::Pages,
+        zeros: false,
+    },
+];
+
+/// A part of a write that survives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Part {
+    /// The bytes before this offset in the file.
+    Before(u64),
+    /// The bytes from this offset in the file on; those before it are zero if they are new.
+    From(u64),
+    /// The new size, and none of the bytes.
+    Size,
+}
+
+impl Model {
+    /// The model with this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        MODELS.iter().find(|model| model.name == name)
+    }
+
+    /// The parts of a write that may survive alone: a few of them, the most telling ones.
+    pub fn parts(&self, write: &Action) -> Vec<Part> {
+        let Action::Write { offset, len, .. } = write else { return Vec::new() };
+        let (begin, end) = (*offset, offset + u64::from(*len));
+        let mut parts = Vec::new();
+        if write.extends() && self.zeros {
+            parts.push(Part::Size);
+        }
+        let Some(unit) = self.unit(write) else { return parts };
+        let (first, last) = ((begin / unit + 1) * unit, (end - 1) / unit * unit);
+        if first > last {
+            return parts;
+        }
+        let middle = first + (last - first) / 2 / unit * unit;
+        let mut cuts = vec![first, middle, last];
+        cuts.dedup();
+        parts.extend(cuts.iter().map(|cut| Part::Before(*cut)));
+        if self.zeros || !write.extends() {
+            parts.extend(cuts.iter().map(|cut| Part::From(*cut)));
+        }
+        parts
+    }
+
+    /// True if this part of a write may survive alone.
+    pub fn allows(&self, write: &Action, part: Part) -> bool {
+        let on_border = |cut: u64| self.unit(write).is_some_and(|unit| cut.is_multiple_of(unit));
+        match part {
+            Part::Before(cut) => on_border(cut),
+            Part::From(cut) => on_border(cut) && (self.zeros || !write.extends()),
+            Part::Size => self.zeros && write.extends(),
+        }
+    }
+
+    fn unit(&self, write: &Action) -> Option<u64> {
+        let Action::Write { offset, len, .. } = write else { return None };
+        let (unit, len) = (if write.extends() { self.append } else { self.overwrite }, u64::from(*len));
+        match unit {
+            Unit::Bytes(unit) => Some(unit),
+            Unit::Pages => {
+                let is_page = len.is_power_of_two() && len <= 64 << 10 && offset.is_multiple_of(len);
+                (!is_page).then_some(4096)
+            }
+            Unit::Whole => None,
+        }
+    }
+}
+
+/// The changes that a power cut has taken away so far, in the order of the program: what must be lost
+/// with them.
+#[derive(Default)]
+pub struct Losses {
+    any: bool,
+    /// A change of names, attributes or sizes.
+    in_journal: bool,
+    data_of: HashSet<Ino>,
+    inodes: HashSet<Ino>,
+    names: HashSet<(Ino, Vec<u8>)>,
+}
+
+impl Losses {
+    /// True if `action`, which is not durable, can't survive after these losses.
+    pub fn take(&self, model: &Model, action: &Action) -> bool {
+        if !self.any {
+            return false;
+        }
+        self.names_are_lost(action) || self.order_is_lost(model, action)
+    }
+
+    /// A name needs its directory, its inode, and what the name stood for before. No filesystem gives
+    /// that up.
+    fn names_are_lost(&self, action: &Action) -> bool {
+        let names = action.names();
+        let lost =
+            |dir: Ino, name: &[u8]| self.inodes.contains(&dir) || self.names.contains(&(dir, name.to_vec()));
+        names.iter().any(|(dir, name)| lost(*dir, name))
+            || (!names.is_empty() && action.ino().is_some_and(|ino| self.inodes.contains(&ino)))
+    }
+
+    fn order_is_lost(&self, model: &Model, action: &Action) -> bool {
+        if model.names == NameOrder::All {
+            return true;
+        }
+        let waits_for_journal = match action.is_write() {
+            true => model.data == DataOrder::All || model.data == DataOrder::Extending && action.extends(),
+            false => model.names_in_order,
+        };
+        let waits_for_data = match action {
+            Action::Rename { replaced, exchanged, .. } if model.names == NameOrder::Replacing => {
+                replaced.is_some() && !exchanged
+            }
+            Action::Rename { .. } | Action::Link { .. } => model.names == NameOrder::Naming,
+            _ => false,
+        };
+        waits_for_journal && self.in_journal
+            || waits_for_data && action.ino().is_some_and(|ino| self.data_of.contains(&ino))
+    }
+
+    /// Adds a change that is lost, whole or in part.
+    pub fn add(&mut self, action: &Action) {
+        self.any = true;
+        if action.is_write() {
+            self.data_of.extend(action.ino());
+            return;
+        }
+        self.in_journal = true;
+        self.names.extend(action.names().into_iter().map(|(dir, name)| (dir, name.clone())));
+        if let Action::Create { ino, .. } = action {
+            self.inodes.insert(*ino);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The states that a model allows, the likeliest to fail first.
+
+use crate::action::{Action, Event};
+use crate::durable::Durable;
+use crate::model::{Losses, Model, Part};
+use crate::state::State;
+use rand::seq::index;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, VecDeque};
+
+type Lost = BTreeMap<usize, Option<Part>>;
+
+/// Kinds of states, in the order in which they are tried.
+#[derive(Clone, Copy, Debug)]
+enum Class {
+    /// The end of the program's changes so far is lost: a kill would do the same.
+    Suffix,
+    /// One change is lost, and what can't be without it.
+    One,
+    /// All open changes of one inode, or all open writes of a file, are lost.
+    Object,
+    /// One write is torn.
+    Torn,
+    /// Only one open change is there, and what it can't be without.
+    Only,
+    /// Two changes are lost.
+    Pair,
+    /// Any of them.
+    Random,
+}
+
+const CLASSES: [Class; 7] =
+    [Class::Suffix, Class::One, Class::Object, Class::Torn, Class::Only, Class::Pair, Class::Random];
+
+/// The most states of a class for one stretch; more are chosen at random, the newest changes above all.
+const EACH_MAX: usize = 128;
+/// Random states for one stretch.
+const RANDOM: usize = 24;
+
+/// A stretch of a program in which nothing becomes durable and nothing is printed: a power cut in it can
+/// leave what one at its end can.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch {
+    /// Its first event.
+    pub begin: usize,
+    /// The event that ends it, which has not happened yet.
+    pub end: usize,
+}
+
+/// The stretches of a program.
+pub fn stretches(events: &[Event], begin: usize) -> Vec<Stretch> {
+    let ends =
+        |at: &usize| matches!(events[*at].action, Action::Sync { .. } | Action::SyncAll | Action::Printed(_));
+    let mut from = begin.min(events.len());
+    let mut found = Vec::new();
+    for end in (from..events.len()).filter(ends).chain([events.len()]) {
+        found.push(Stretch { begin: from, end });
+        from = end + 1;
+    }
+    found
+}
+
+/// What a power cut at the end of a stretch can take away.
+pub struct Open<'a> {
+    model: &'a Model,
+    events: &'a [Event],
+    position: usize,
+    changes: Vec<usize>,
+}
+
+impl<'a> Open<'a> {
+    /// After `position` events.
+    pub fn at(model: &'a Model, events: &'a [Event], begin: usize, position: usize) -> Self {
+        let mut durable = Durable::new(model, events, begin);
+        durable.advance(position);
+        Self { model, events, position, changes: durable.open() }
+    }
+
+    /// The state in which these are lost, with everything that can't be without them; `None` if one of
+    /// them is durable.
+    pub fn close(&self, seed: &Lost) -> Option<State> {
+        let mut lost = Lost::new();
+        let mut losses = Losses::default();
+        for at in &self.changes {
+            let action = &self.events[*at].action;
+            match seed.get(at) {
+                _ if losses.take(self.model, action) => drop(lost.insert(*at, None)),
+                Some(part) => drop(lost.insert(*at, *part)),
+                None => continue,
+            }
+            losses.add(action);
+        }
+        let all = seed.keys().all(|at| lost.contains_key(at));
+        let parts = lost
+            .iter()
+            .all(|(at, part)| part.is_none_or(|part| self.model.allows(&self.events[*at].action, part)));
+        (all && parts).then_some(State { position: self.position, lost })
+    }
+
+    /// The state in which only this change is there of all that are open, and what it can't be without.
+    fn only(&self, kept: usize) -> Option<State> {
+        let mut needed = vec![kept];
+        for at in self.changes.iter().rev().skip_while(|at| **at >= kept) {
+            let mut losses = Losses::default();
+            losses.add(&self.events[*at].action);
+            if needed.iter().any(|later| losses.take(self.model, &self.events[*later].action)) {
+                needed.push(*at);
+            }
+        }
+        let lost = self.changes.iter().filter(|at| !needed.contains(at)).map(|at| (*at, None)).collect();
+        self.close(&lost)
+    }
+
+    fn writes(&self) -> impl Iterator<Item = usize> {
+        self.changes.iter().copied().filter(|at| self.events[*at].action.is_write())
+    }
+}
+
+/// Goes through the states of a recording.
+pub struct Plan<'a> {
+    model: &'a Model,
+    events: &'a [Event],
+    begin: usize,
+    stretches: Vec<Stretch>,
+    rng: ChaCha8Rng,
+    class: usize,
+    next: usize,
+    durable: Durable<'a>,
+    queue: VecDeque<State>,
+}
+
+impl<'a> Plan<'a> {
+    /// The seed decides all random choices.
+    pub fn new(model: &'a Model, events: &'a [Event], begin: usize, seed: u64) -> Self {
+        let durable = Durable::new(model, events, begin);
+        let (stretches, rng) = (stretches(events, begin), ChaCha8Rng::seed_from_u64(seed));
+        Self { model, events, begin, stretches, rng, class: 0, next: 0, durable, queue: VecDeque::new() }
+    }
+
+    fn fill(&mut self, class: Class, stretch: Stretch) {
+        self.durable.advance(stretch.end);
+        let (model, events, position) = (self.model, self.events, stretch.end);
+        let open = Open { model, events, position, changes: self.durable.open() };
+        let states: Vec<Option<State>> = match class {
+            Class::Suffix => {
+                let kept = open.changes.partition_point(|at| *at < stretch.begin);
+                let ends: Vec<usize> = (kept..=open.changes.len()).collect();
+                let ends = chosen(&ends, &mut self.rng);
+                ends.iter().rev().map(|end| open.close(&all(&open.changes[*end..]))).collect()
+            }
+            Class::One => {
+                chosen(&open.changes, &mut self.rng).iter().map(|at| open.close(&all(&[*at]))).collect()
+            }
+            Class::Object => self.objects(&open),
+            Class::Torn => self.torn(&open, stretch),
+            Class::Only => chosen(&open.changes, &mut self.rng).iter().map(|at| open.only(*at)).collect(),
+            Class::Pair => self.pairs(&open),
+            Class::Random => (0..RANDOM).map(|_| self.random(&open)).collect(),
+        };
+        self.queue.extend(states.into_iter().flatten());
+    }
+
+    fn objects(&mut self, open: &Open<'_>) -> Vec<Option<State>> {
+        let mut groups: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for at in &open.changes {
+            let action = &open.events[*at].action;
+            groups.entry(action.ino().unwrap_or_default()).or_default().push(*at);
+        }
+        let mut states = Vec::new();
+        for group in groups.into_values().rev().take(EACH_MAX) {
+            let writes: Vec<usize> =
+                group.iter().copied().filter(|at| open.events[*at].action.is_write()).collect();
+            if writes.len() > 1 && writes.len() < group.len() {
+                states.push(open.close(&all(&writes)));
+            }
+            states.push(open.close(&all(&group)));
+        }
+        states.push(open.close(&all(&open.changes)));
+        states
+    }
+
+    fn torn(&mut self, open: &Open<'_>, stretch: Stretch) -> Vec<Option<State>> {
+        let writes: Vec<usize> = open.writes().collect();
+        let mut states = Vec::new();
+        for at in chosen(&writes, &mut self.rng) {
+            for part in self.model.parts(&open.events[at].action) {
+                // Once with everything else there, and once as the last that arrived.
+                states.push(open.close(&Lost::from([(at, Some(part))])));
+                if at >= stretch.begin {
+                    let later = open.changes.iter().filter(|later| **later > at).map(|later| (*later, None));
+                    states.push(open.close(&later.chain([(at, Some(part))]).collect()));
+                }
+            }
+        }
+        states
+    }
+
+    fn pairs(&mut self, open: &Open<'_>) -> Vec<Option<State>> {
+        let count = open.changes.len();
+        if count < 2 {
+            return Vec::new();
+        }
+        if count * (count - 1) / 2 <= EACH_MAX {
+            let pairs = (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other)));
+            return pairs
+                .map(|(one, other)| open.close(&all(&[open.changes[one], open.changes[other]])))
+                .collect();
+        }
+        let pair = |rng: &mut ChaCha8Rng| {
+            index::sample(rng, count, 2).iter().map(|at| (open.changes[at], None)).collect()
+        };
+        (0..EACH_MAX).map(|_| open.close(&pair(&mut self.rng))).collect()
+    }
+
+    fn random(&mut self, open: &Open<'_>) -> Option<State> {
+        let share = [0.1, 0.5, 0.9][self.rng.random_range(0..3)];
+        let mut lost = Lost::new();
+        for at in &open.changes {
+            if self.rng.random_bool(share) {
+                let parts = self.model.parts(&open.events[*at].action);
+                let torn = !parts.is_empty() && self.rng.random_bool(0.2);
+                let part = torn.then(|| parts[self.rng.random_range(0..parts.len())]);
+                lost.insert(*at, part);
+            }
+        }
+        open.close(&lost)
+    }
+}
+
+impl Iterator for Plan<'_> {
+    type Item = State;
+
+    fn next(&mut self) -> Option<State> {
+        loop {
+            if let Some(state) = self.queue.pop_front() {
+                return Some(state);
+            }
+            if self.next == self.stretches.len() {
+                (self.class, self.next) = (self.class + 1, 0);
+                self.durable = Durable::new(self.model, self.events, self.begin);
+            }
+            let (class, stretch) = (CLASSES.get(self.class)?, *self.stretches.get(self.next)?);
+            self.next += 1;
+            self.fill(*class, stretch);
+        }
+    }
+}
+
+fn all(changes: &[usize]) -> Lost {
+    changes.iter().map(|at| (*at, None)).collect()
+}
+
+/// All of them, or the newest ones and some others.
+fn chosen(from: &[usize], rng: &mut ChaCha8Rng) -> Vec<usize> {
+    if from.len() <= EACH_MAX {
+        return from.to_vec();
+    }
+    let (old, new) = from.split_at(from.len() - EACH_MAX / 2);
+    let mut some = index::sample(rng, old.len(), EACH_MAX / 2).into_vec();
+    some.sort_unstable();
+    some.into_iter().map(|at| old[at]).chain(new.iter().copied()).collect()
+}

@@ -1,0 +1,143 @@
+//! Runs a program in a mount of its own, over a copy of a folder, and records what it does.
+
+use crate::Error;
+use crate::action::Action;
+use crate::export::import;
+use crate::output::Output;
+use crate::recording::Recorder;
+use crate::serve::Recorded;
+use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long other processes may keep printing once the program has ended.
+const PRINT: Duration = Duration::from_secs(1);
+/// How long they may keep using the mount.
+const LEAVE: Duration = Duration::from_secs(5);
+/// End of the names of recordings.
+pub const SUFFIX: &str = ".crashlab";
+
+/// How a recording went.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The program's exit code; 128 plus the number of the signal that ended it.
+    pub exit_code: i32,
+    /// Actions recorded, without the copy of the folder.
+    pub actions: u64,
+    /// Processes that the program left behind still use the mount.
+    pub is_in_use: bool,
+}
+
+/// Copies `folder` into a mount in memory, runs `command` there, and writes what it does into `file`.
+/// Setting `stop` ends the program.
+pub fn record(folder: &Path, command: &[OsString], file: File, stop: &AtomicBool) -> Result<Outcome, Error> {
+    let recorder = Recorder::new(file).map_err(|error| Error::file(folder, error))?;
+    let recorder = Arc::new(recorder);
+    let is_recording = |name: &OsStr| name.as_encoded_bytes().ends_with(SUFFIX.as_bytes());
+    let (tree, next_ino) = import(folder, &recorder, is_recording)?;
+    recorder.record(0, Action::Begin, &[]);
+    let before = recorder.events();
+    let directory = tempfile::Builder::new().prefix("crashlab-").tempdir();
+    let directory = directory.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
+    let no_terminal = |source| Error::Run { what: "the program".into(), source };
+    let (output, stdout) = Output::new(recorder.clone()).map_err(no_terminal)?;
+    let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone());
+    let session = mount(served, directory.path())?;
+    let ran = run(command, directory.path(), &output, stdout, stop);
+    output.end();
+    let actions = recorder.events() - before;
+    if let Ok(code) = &ran {
+        recorder.record(0, Action::End { code: *code }, &[]);
+    }
+    let is_in_use = leave(session, directory.path());
+    let exit_code = ran?;
+    recorder.finish().map_err(|error| Error::Stopped(format!("the recording is incomplete: {error}")))?;
+    Ok(Outcome { exit_code, actions, is_in_use })
+}
+
+fn mount(recorded: Recorded, directory: &Path) -> Result<BackgroundSession, Error> {
+    let mut config = Config::default();
+    config.mount_options =
+        vec![MountOption::FSName("crashlab".into()), MountOption::DefaultPermissions, MountOption::NoAtime];
+    if rustix::process::geteuid().is_root() {
+        // A program of root may start others as other users.
+        config.acl = SessionACL::All;
+        config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+    }
+    fuser::spawn_mount(recorded, directory, &config).map_err(Error::NoFuse)
+}
+
+/// Unmounts, and waits for the last write-back. Returns true if others still use the mount, which goes
+/// out of sight then.
+fn leave(session: BackgroundSession, directory: &Path) -> bool {
+    let started = Instant::now();
+    while !unmounted(directory) {
+        if started.elapsed() > LEAVE {
+            // Its thread goes on for as long as this process.
+            drop(session);
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = session.umount_and_join();
+    false
+}
+
+/// Unmounts unless somebody uses the mount.
+fn unmounted(directory: &Path) -> bool {
+    if rustix::process::geteuid().is_root() {
+        return rustix::mount::unmount(directory, rustix::mount::UnmountFlags::empty()).is_ok();
+    }
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").arg(directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn run(
+    command: &[OsString],
+    directory: &Path,
+    output: &Arc<Output>,
+    stdout: Stdio,
+    stop: &AtomicBool,
+) -> Result<i32, Error> {
+    let Some((name, arguments)) = command.split_first() else {
+        return Err(Error::Usage("name a program to run".into()));
+    };
+    let failed = |source: io::Error| Error::Run { what: name.to_string_lossy().into_owned(), source };
+    let mut command = Command::new(name);
+    command.args(arguments).current_dir(directory).stdout(stdout);
+    command.env("CRASHLAB_DIR", directory).env("PWD", directory);
+    let mut child = command.spawn().map_err(failed)?;
+    // Our copy of its end of the terminal.
+    drop(command);
+    let (sender, printed) = mpsc::channel();
+    let listener = output.clone();
+    let listening = std::thread::Builder::new().name("crashlab-output".into()).spawn(move || {
+        while listener.wait() {}
+        let _ = sender.send(());
+    });
+    listening.map_err(failed)?;
+    let mut told = false;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
+        }
+        if stop.load(Ordering::Relaxed)
+            && !std::mem::replace(&mut told, true)
+            && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+        {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let _ = printed.recv_timeout(PRINT);
+    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}

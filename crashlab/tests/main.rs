@@ -1,0 +1,4 @@
+//! `crashlab` on small programs: ten with a planted bug each, ten correct ones, in `tests/programs`.
+
+#[path = "programs.rs"]
+mod programs;
