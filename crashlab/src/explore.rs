@@ -22,8 +22,8 @@ pub enum Verdict {
 pub struct Case<'a> {
     /// Its files.
     pub tree: &'a Tree,
-    /// The state.
-    pub state: &'a State,
+    /// The state's name.
+    pub name: &'a str,
     /// What the program had certainly printed.
     pub printed: &'a [u8],
     /// Number of the worker that asks; no two workers use the same number at once.
@@ -150,7 +150,8 @@ impl<'a> Explorer<'a> {
         }
         // Another worker may judge the same case, and comes to the same verdict.
         self.verdicts.lock().insert(key, None);
-        self.judged(key, &Case { tree: &tree, state, printed: &printed, worker }).map(Some)
+        let name = state.name(self.history.recording.begin);
+        self.judged(key, &Case { tree: &tree, name: &name, printed: &printed, worker }).map(Some)
     }
 
     fn judged(&self, key: Key, case: &Case<'_>) -> Result<Verdict, Error> {
@@ -169,7 +170,10 @@ impl<'a> Explorer<'a> {
         let known = self.verdicts.lock().get(&key).cloned().flatten();
         match known {
             Some(verdict) => Ok(verdict),
-            None => self.judged(key, &Case { tree: &tree, state, printed: &printed, worker: 0 }),
+            None => {
+                let name = state.name(self.history.recording.begin);
+                self.judged(key, &Case { tree: &tree, name: &name, printed: &printed, worker: 0 })
+            }
         }
     }
 }

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const PRINT: Duration = Duration::from_secs(1);
 /// How long they may keep using the mount.
 const LEAVE: Duration = Duration::from_secs(5);
+/// Set in the environment of a process that has a mount namespace of its own.
+pub const NAMESPACE: &str = "CRASHLAB_NAMESPACE";
 /// End of the names of recordings.
 pub const SUFFIX: &str = ".crashlab";
 
@@ -30,34 +32,42 @@ pub const SUFFIX: &str = ".crashlab";
 pub struct Outcome {
     /// The program's exit code; 128 plus the number of the signal that ended it.
     pub exit_code: i32,
-    /// Actions recorded, without the copy of the folder.
+    /// Changes and syncs recorded.
     pub actions: u64,
     /// Processes that the program left behind still use the mount.
     pub is_in_use: bool,
 }
 
-/// Copies `folder` into a mount in memory, runs `command` there, and writes what it does into `file`.
-/// Setting `stop` ends the program.
-pub fn record(folder: &Path, command: &[OsString], file: File, stop: &AtomicBool) -> Result<Outcome, Error> {
+/// Copies `folder` into a mount in memory, runs `command` there, and writes what it does into `file`. The
+/// mount covers the folder itself if `in_place`, which needs a mount namespace of its own; otherwise it is
+/// somewhere else. Setting `stop` ends the program.
+pub fn record(
+    folder: &Path,
+    command: &[OsString],
+    file: File,
+    in_place: bool,
+    stop: &AtomicBool,
+) -> Result<Outcome, Error> {
     let recorder = Recorder::new(file).map_err(|error| Error::file(folder, error))?;
     let recorder = Arc::new(recorder);
     let is_recording = |name: &OsStr| name.as_encoded_bytes().ends_with(SUFFIX.as_bytes());
     let (tree, next_ino) = import(folder, &recorder, is_recording)?;
     recorder.record(0, Action::Begin, &[]);
-    let before = recorder.events();
-    let directory = tempfile::Builder::new().prefix("crashlab-").tempdir();
-    let directory = directory.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
+    let before = recorder.actions();
+    let elsewhere = tempfile::Builder::new().prefix("crashlab-").tempdir();
+    let elsewhere = elsewhere.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
+    let directory = if in_place { folder } else { elsewhere.path() };
     let no_terminal = |source| Error::Run { what: "the program".into(), source };
     let (output, stdout) = Output::new(recorder.clone()).map_err(no_terminal)?;
     let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone());
-    let session = mount(served, directory.path())?;
-    let ran = run(command, directory.path(), &output, stdout, stop);
+    let session = mount(served, directory)?;
+    let ran = run(command, directory, &output, stdout, stop);
     output.end();
-    let actions = recorder.events() - before;
+    let actions = recorder.actions() - before;
     if let Ok(code) = &ran {
         recorder.record(0, Action::End { code: *code }, &[]);
     }
-    let is_in_use = leave(session, directory.path());
+    let is_in_use = leave(session, directory);
     let exit_code = ran?;
     recorder.finish().map_err(|error| Error::Stopped(format!("the recording is incomplete: {error}")))?;
     Ok(Outcome { exit_code, actions, is_in_use })
@@ -114,7 +124,7 @@ fn run(
     let failed = |source: io::Error| Error::Run { what: name.to_string_lossy().into_owned(), source };
     let mut command = Command::new(name);
     command.args(arguments).current_dir(directory).stdout(stdout);
-    command.env("CRASHLAB_DIR", directory).env("PWD", directory);
+    command.env("CRASHLAB_DIR", directory).env("PWD", directory).env_remove(NAMESPACE);
     let mut child = command.spawn().map_err(failed)?;
     // Our copy of its end of the terminal.
     drop(command);

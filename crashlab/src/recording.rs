@@ -168,7 +168,8 @@ pub struct Recorder(Mutex<Inner>);
 
 struct Inner {
     file: BufWriter<File>,
-    events: u64,
+    /// Changes and syncs.
+    actions: u64,
     /// The first error: the recording ends there.
     failed: Option<io::Error>,
 }
@@ -179,7 +180,7 @@ impl Recorder {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         file.write_all(&MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
-        Ok(Self(Mutex::new(Inner { file, events: 0, failed: None })))
+        Ok(Self(Mutex::new(Inner { file, actions: 0, failed: None })))
     }
 
     /// Records an action; of a write, with its bytes. Returns the time.
@@ -196,9 +197,9 @@ impl Recorder {
         time_ns
     }
 
-    /// Number of events so far.
-    pub fn events(&self) -> u64 {
-        self.0.lock().events
+    /// Number of changes and syncs so far.
+    pub fn actions(&self) -> u64 {
+        self.0.lock().actions
     }
 
     /// Writes what is still in memory, and returns the first error.
@@ -218,7 +219,7 @@ impl Inner {
         self.file.write_all(&crc32c::crc32c(&frame).to_le_bytes())?;
         self.file.write_all(&frame)?;
         self.file.write_all(bytes)?;
-        self.events += 1;
+        self.actions += u64::from(event.action.ino().is_some());
         Ok(())
     }
 }

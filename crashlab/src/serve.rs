@@ -220,7 +220,7 @@ impl State {
         let node = self.tree.node(ino).ok_or(Errno::ENOENT)?;
         let (size, blocks, device) = match &node.kind {
             Kind::File(contents) => (contents.len(), contents.allocated_bytes() / 512, 0),
-            Kind::Directory(entries) => (entries.len() as u64, 0, 0),
+            Kind::Directory(entries) => (entries.size() as u64, 0, 0),
             Kind::Symlink(target) => (target.len() as u64, 0, 0),
             Kind::Special(_, device) => (0, 0, *device),
         };

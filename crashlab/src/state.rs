@@ -1,4 +1,5 @@
-//! A state that a power cut may leave, and its short name.
+//! A state that a power cut may leave, and its short name. The name counts the events of the program,
+//! from 1.
 //!
 //! `41`: after 41 events, with all their changes. `41.l17`: the change of event 17 is lost.
 //! `41.l17-19`: those of events 17 to 19, as far as they are changes. `41.t17b4096`: of the write of
@@ -9,7 +10,6 @@ use crate::Error;
 use crate::action::Event;
 use crate::model::Part;
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// A state that a power cut may leave.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -21,23 +21,24 @@ pub struct State {
 }
 
 impl State {
-    /// Parses the name of a state.
-    pub fn parse(text: &str, events: &[Event]) -> Result<Self, Error> {
+    /// Parses the name of a state, where the program's first event is at `begin`.
+    pub fn parse(text: &str, events: &[Event], begin: usize) -> Result<Self, Error> {
         let bad = |detail: &str| Error::State { text: text.to_owned(), detail: detail.to_owned() };
         let mut words = text.split('.');
         let position = words.next().and_then(|word| word.parse::<usize>().ok());
         let position = position.ok_or_else(|| bad("it begins with a number of events"))?;
-        if position > events.len() {
-            return Err(bad(&format!("there are only {} events", events.len())));
+        let count = events.len() - begin.min(events.len());
+        if position > count {
+            return Err(bad(&format!("there are only {count} events")));
         }
         let mut lost = BTreeMap::new();
         for word in words {
-            let parsed = lost_by(word).filter(|(range, _)| range.end <= position);
+            let parsed = lost_by(word).filter(|(range, _)| range.start > 0 && range.end <= position + 1);
             let (range, part) = parsed.ok_or_else(|| bad(&format!("'{word}' is not understood")))?;
-            let changes = range.filter(|at| events[*at].action.is_change());
+            let changes = range.map(|number| begin + number - 1).filter(|at| events[*at].action.is_change());
             lost.extend(changes.map(|at| (at, part)));
         }
-        Ok(Self { position, lost })
+        Ok(Self { position: begin + position, lost })
     }
 }
 
@@ -63,25 +64,28 @@ fn lost_by(word: &str) -> Option<(std::ops::Range<usize>, Option<Part>)> {
     Some((at..at.checked_add(1)?, Some(part)))
 }
 
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.position)?;
+impl State {
+    /// The name of the state, where the program's first event is at `begin`.
+    pub fn name(&self, begin: usize) -> String {
+        let number = |at: usize| (at + 1).saturating_sub(begin);
+        let mut name = self.position.saturating_sub(begin).to_string();
         let whole: Vec<usize> =
             self.lost.iter().filter(|(_, part)| part.is_none()).map(|(at, _)| *at).collect();
         for run in whole.chunk_by(|one, next| one + 1 == *next) {
-            match run {
-                [one] => write!(f, ".l{one}")?,
-                run => write!(f, ".l{}-{}", run[0], run[run.len() - 1])?,
-            }
+            name += &match run {
+                [one] => format!(".l{}", number(*one)),
+                run => format!(".l{}-{}", number(run[0]), number(run[run.len() - 1])),
+            };
         }
         for (at, part) in &self.lost {
-            match part {
-                None => {}
-                Some(Part::Size) => write!(f, ".t{at}s")?,
-                Some(Part::Before(offset)) => write!(f, ".t{at}b{offset}")?,
-                Some(Part::From(offset)) => write!(f, ".t{at}f{offset}")?,
-            }
+            let Some(part) = part else { continue };
+            name += &format!(".t{}", number(*at));
+            name += &match part {
+                Part::Size => "s".to_owned(),
+                Part::Before(offset) => format!("b{offset}"),
+                Part::From(offset) => format!("f{offset}"),
+            };
         }
-        Ok(())
+        name
     }
 }

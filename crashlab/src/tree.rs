@@ -3,7 +3,7 @@
 
 use crate::action::{Action, Ino, Name, ROOT, What};
 use crate::contents::Contents;
-use imbl::{HashMap, OrdMap};
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Node {
     /// Last change of the contents, in nanoseconds since 1970.
     pub mtime_ns: i128,
     /// Extended attributes.
-    pub xattrs: OrdMap<Name, Arc<[u8]>>,
+    pub xattrs: RedBlackTreeMapSync<Name, Arc<[u8]>>,
 }
 
 /// The kind of an inode, with its contents.
@@ -33,7 +33,7 @@ pub enum Kind {
     /// A regular file.
     File(Contents),
     /// A directory.
-    Directory(OrdMap<Name, Ino>),
+    Directory(RedBlackTreeMapSync<Name, Ino>),
     /// A symbolic link.
     Symlink(Arc<[u8]>),
     /// A FIFO, socket or device: type and device.
@@ -44,12 +44,12 @@ impl Node {
     fn new(what: &What, mode: u32, uid: u32, gid: u32, mtime_ns: i128) -> Self {
         let kind = match what {
             What::File => Kind::File(Contents::default()),
-            What::Directory => Kind::Directory(OrdMap::new()),
+            What::Directory => Kind::Directory(RedBlackTreeMapSync::default()),
             What::Symlink(target) => Kind::Symlink(target[..].into()),
             What::Special(kind, device) => Kind::Special(*kind, *device),
         };
         let links = if matches!(kind, Kind::Directory(_)) { 2 } else { 1 };
-        Self { kind, mode, uid, gid, links, mtime_ns, xattrs: OrdMap::new() }
+        Self { kind, mode, uid, gid, links, mtime_ns, xattrs: RedBlackTreeMapSync::default() }
     }
 
     /// True for a directory.
@@ -61,14 +61,14 @@ impl Node {
 /// A tree of files. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    nodes: HashMap<Ino, Arc<Node>>,
+    nodes: HashTrieMapSync<Ino, Arc<Node>>,
 }
 
 impl Default for Tree {
     /// An empty working folder.
     fn default() -> Self {
         let root = Node::new(&What::Directory, 0o755, 0, 0, 0);
-        Self { nodes: HashMap::unit(ROOT, Arc::new(root)) }
+        Self { nodes: HashTrieMapSync::default().insert(ROOT, Arc::new(root)) }
     }
 }
 
@@ -84,7 +84,7 @@ impl Tree {
     }
 
     /// The entries of a directory.
-    pub fn entries(&self, ino: Ino) -> Option<&OrdMap<Name, Ino>> {
+    pub fn entries(&self, ino: Ino) -> Option<&RedBlackTreeMapSync<Name, Ino>> {
         match &self.node(ino)?.kind {
             Kind::Directory(entries) => Some(entries),
             _ => None,
@@ -101,14 +101,14 @@ impl Tree {
 
     /// Forgets an inode without a name.
     pub fn forget(&mut self, ino: Ino) {
-        self.nodes.remove(&ino);
+        self.nodes.remove_mut(&ino);
     }
 
     /// Applies an action, as far as its inodes are there. Of a write, `bytes` is what it wrote.
     pub fn apply(&mut self, action: &Action, now_ns: i128, bytes: &[u8]) {
         match action {
             Action::Create { parent, name, ino, what, mode, uid, gid } => {
-                self.nodes.insert(*ino, Arc::new(Node::new(what, *mode, *uid, *gid, now_ns)));
+                self.nodes.insert_mut(*ino, Arc::new(Node::new(what, *mode, *uid, *gid, now_ns)));
                 self.set_name(*parent, name, Some(*ino), now_ns);
                 if *what == What::Directory {
                     self.change(*parent, |node| node.links += 1);
@@ -120,9 +120,7 @@ impl Tree {
             }
             Action::Unlink { parent, name, ino } => {
                 self.set_name(*parent, name, None, now_ns);
-                if self.node(*ino).is_some_and(Node::is_directory) {
-                    self.change(*parent, |node| node.links = node.links.saturating_sub(1));
-                }
+                self.moved(*ino, *parent, None);
                 self.drop_name(*ino);
             }
             Action::Rename { .. } => self.rename(action, now_ns),
@@ -141,8 +139,8 @@ impl Tree {
                 node.mtime_ns = mtime_ns.unwrap_or(node.mtime_ns);
             }),
             Action::Xattr { ino, name, value } => self.change(*ino, |node| match value {
-                Some(value) => drop(node.xattrs.insert(name.clone(), value[..].into())),
-                None => drop(node.xattrs.remove(name)),
+                Some(value) => node.xattrs.insert_mut(name.clone(), value[..].into()),
+                None => drop(node.xattrs.remove_mut(name)),
             }),
             Action::Sync { .. }
             | Action::SyncAll
@@ -154,28 +152,24 @@ impl Tree {
 
     fn rename(&mut self, action: &Action, now_ns: i128) {
         let Action::Rename { parent, name, to, to_name, ino, replaced, exchanged } = action else { return };
-        let is_directory = |tree: &Self, ino: Ino| tree.node(ino).is_some_and(Node::is_directory);
-        let moved = is_directory(self, *ino) && parent != to;
         self.set_name(*parent, name, replaced.filter(|_| *exchanged), now_ns);
         self.set_name(*to, to_name, Some(*ino), now_ns);
-        if moved {
-            self.change(*parent, |node| node.links = node.links.saturating_sub(1));
-            self.change(*to, |node| node.links += 1);
-        }
+        self.moved(*ino, *parent, Some(*to));
         match replaced {
-            Some(other) if *exchanged => {
-                if is_directory(self, *other) && parent != to {
-                    self.change(*to, |node| node.links = node.links.saturating_sub(1));
-                    self.change(*parent, |node| node.links += 1);
-                }
-            }
+            Some(other) if *exchanged => self.moved(*other, *to, Some(*parent)),
             Some(other) => {
-                if is_directory(self, *other) {
-                    self.change(*to, |node| node.links = node.links.saturating_sub(1));
-                }
+                self.moved(*other, *to, None);
                 self.drop_name(*other);
             }
             None => {}
+        }
+    }
+
+    /// A directory has a link to its parent, which follows when it moves.
+    fn moved(&mut self, ino: Ino, from: Ino, to: Option<Ino>) {
+        if self.node(ino).is_some_and(Node::is_directory) {
+            self.change(from, |node| node.links = node.links.saturating_sub(1));
+            to.into_iter().for_each(|to| self.change(to, |node| node.links += 1));
         }
     }
 
@@ -184,8 +178,8 @@ impl Tree {
         self.change(parent, |node| {
             let Kind::Directory(entries) = &mut node.kind else { return };
             match ino {
-                Some(ino) => drop(entries.insert(name.clone(), ino)),
-                None => drop(entries.remove(name)),
+                Some(ino) => entries.insert_mut(name.clone(), ino),
+                None => drop(entries.remove_mut(name)),
             }
             node.mtime_ns = now_ns;
         });
@@ -225,7 +219,7 @@ impl Tree {
             match &node.kind {
                 Kind::File(contents) => (1, contents.digest()).hash(&mut hasher),
                 Kind::Directory(entries) => {
-                    (2, entries.len()).hash(&mut hasher);
+                    (2, entries.size()).hash(&mut hasher);
                     for (name, ino) in entries {
                         name.hash(&mut hasher);
                         todo.push(*ino);

@@ -2,3 +2,4 @@
 
 #[path = "programs.rs"]
 mod programs;
+mod readme;

@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     };
     let explorer = Explorer::new(&history, &checker);
     if let Some(name) = &args.state {
-        return one(&explorer, &State::parse(name, history.events())?);
+        return one(&explorer, &State::parse(name, history.events(), history.recording.begin)?);
     }
     let started = Instant::now();
     let jobs =

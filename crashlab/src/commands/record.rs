@@ -2,18 +2,20 @@
 
 use super::{interrupt, note};
 use crate::Error;
-use crate::record::{SUFFIX, record};
+use crate::record::{NAMESPACE, SUFFIX, record};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+
+use std::process::{Command, ExitCode, Stdio};
 
 /// Arguments of `crashlab record`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "PROGRAM runs in a mount over a copy of the working folder, with the same relative paths; CRASHLAB_DIR is its path. \
+    after_help = "PROGRAM runs in a mount with a copy of the working folder, which only it can see; CRASHLAB_DIR is its path. \
                         The folder itself stays as it is. What PROGRAM prints counts as told to somebody at that moment, and \
                         checkers get it. Its output is a terminal, so that most programs print each line at once; others \
                         have to flush it after each line. The exit code is PROGRAM's."
@@ -29,12 +31,13 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Error> {
+    let in_place = enter_namespace();
     let folder = std::env::current_dir().map_err(|error| Error::file(Path::new("."), error))?;
     // An interrupt from the terminal reaches PROGRAM itself; the other signals are passed on to it.
     let _ignored = interrupt(&[SIGINT]);
     let stop = interrupt(&[SIGTERM, SIGHUP]);
     let (file, path) = output(&args)?;
-    let outcome = record(&folder, &args.program, file, &stop);
+    let outcome = record(&folder, &args.program, file, in_place, &stop);
     if outcome.is_err() {
         let _ = std::fs::remove_file(&path);
     }
@@ -47,11 +50,35 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
             "PROGRAM did nothing to the files of its working folder, so there is nothing to explore: give it relative paths, or $CRASHLAB_DIR",
         ),
         actions => note(&format!(
-            "recorded {actions} actions in {}; next: crashlab explore --check 'COMMAND'",
+            "recorded {actions} changes and syncs in {}; next: crashlab explore --check 'COMMAND'",
             path.display()
         )),
     }
     Ok(ExitCode::from(u8::try_from(outcome.exit_code).unwrap_or(1)))
+}
+
+/// Starts this program again in a mount namespace of its own, where it can cover the folder, so that every
+/// path to it leads to the copy. Returns whether it is in one: where there are none, the copy has another
+/// path.
+fn enter_namespace() -> bool {
+    if std::env::var_os(NAMESPACE).is_some() {
+        return true;
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    let users: &[&str] = if is_root { &[] } else { &["--user", "--map-current-user", "--keep-caps"] };
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(users).args(["--mount", "--"]);
+        command
+    };
+    let quiet =
+        unshare().arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if quiet.is_ok_and(|status| status.success())
+        && let Ok(program) = std::env::current_exe()
+    {
+        let _failed = unshare().arg(program).args(std::env::args_os().skip(1)).env(NAMESPACE, "1").exec();
+    }
+    false
 }
 
 /// A new file for the recording.

@@ -40,6 +40,17 @@ pub struct Report<'a> {
     pub elapsed: Duration,
 }
 
+impl Report<'_> {
+    fn begin(&self) -> usize {
+        self.history.recording.begin
+    }
+
+    /// The number of an event, counted from the program's first.
+    fn number(&self, at: usize) -> usize {
+        at + 1 - self.begin()
+    }
+}
+
 /// A line of the report about one event.
 struct Line {
     at: usize,
@@ -53,7 +64,7 @@ pub fn as_text(report: &Report<'_>) -> String {
     if let Some(first) = &report.first {
         write_failing(&mut text, report, first);
         let others: Vec<String> =
-            report.failing.iter().skip(1).map(|other| other.state.to_string()).collect();
+            report.failing.iter().skip(1).map(|other| other.state.name(report.begin())).collect();
         if !others.is_empty() {
             let more = others.len().saturating_sub(LISTED_MAX);
             let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -76,9 +87,11 @@ pub fn as_text(report: &Report<'_>) -> String {
 
 fn write_failing(text: &mut String, report: &Report<'_>, first: &Explained) {
     let (history, state) = (report.history, &first.failing.state);
-    let _ = writeln!(text, "State {state} fails: a power cut after event {}.\n", state.position);
+    let begin = report.begin();
+    let name = state.name(begin);
+    let _ = writeln!(text, "State {name} fails: a power cut after event {}.\n", state.position - begin);
     for line in lines(report, first) {
-        let _ = writeln!(text, "  {:<7} #{:<5} {}", line.fate, line.at, line.what);
+        let _ = writeln!(text, "  {:<7} #{:<5} {}", line.fate, report.number(line.at), line.what);
     }
     let printed = history.recording.printed(state.position);
     let count = printed.iter().filter(|byte| **byte == b'\n').count();
@@ -97,9 +110,9 @@ fn write_failing(text: &mut String, report: &Report<'_>, first: &Explained) {
         let _ = writeln!(text, "  {line}");
     }
     let _ = writeln!(text, "\nPossible under: {}", first.models.join(", "));
-    let _ = writeln!(text, "{}", missing_text(first.missing.as_ref()));
+    let _ = writeln!(text, "{}", missing_text(report, first.missing.as_ref()));
     let path = report.path.display();
-    let _ = writeln!(text, "To look at its files: crashlab extract {path} {state} DIRECTORY\n");
+    let _ = writeln!(text, "To look at its files: crashlab extract {path} {name} DIRECTORY\n");
 }
 
 /// The losses, the next changes that survived, and what was printed last.
@@ -147,13 +160,13 @@ fn names_of_processes(events: &[crate::action::Event]) -> HashMap<u32, String> {
     pids.map(|pid| (pid, format!(" (process {pid})"))).collect()
 }
 
-fn missing_text(missing: Option<&Missing>) -> String {
+fn missing_text(report: &Report<'_>, missing: Option<&Missing>) -> String {
     let Some(missing) = missing else {
         return "No fsync mends it: a power cut can come between two of these changes, or in the middle of one. The \
                 program needs another order of changes, a checksum or a new name."
             .to_owned();
     };
-    let syncs: Vec<String> = missing.syncs.iter().map(sync_text).collect();
+    let syncs: Vec<String> = missing.syncs.iter().map(|sync| sync_text(report, sync)).collect();
     let everywhere = match missing.places - missing.syncs.len() {
         0 => String::new(),
         more => format!(", and at {more} more places like it"),
@@ -165,16 +178,17 @@ fn missing_text(missing: Option<&Missing>) -> String {
     format!("Missing: {}{everywhere}. {verified}", syncs.join(", and "))
 }
 
-fn sync_text(sync: &Addition) -> String {
+fn sync_text(report: &Report<'_>, sync: &Addition) -> String {
     let kind = if sync.is_directory { "the directory " } else { "" };
     let path = if sync.path == "." { "'.'" } else { &sync.path };
-    format!("fsync of {kind}{path} after #{}", sync.after)
+    format!("fsync of {kind}{path} after #{}", report.number(sync.after))
 }
 
 /// The report as JSON.
 pub fn as_json(report: &Report<'_>) -> String {
     let first = report.first.as_ref().map(|first| first_json(report, first));
-    let failing: Vec<String> = report.failing.iter().map(|failing| failing.state.to_string()).collect();
+    let failing: Vec<String> =
+        report.failing.iter().map(|failing| failing.state.name(report.begin())).collect();
     let value = json!({
         "recording": report.path.display().to_string(),
         "model": report.model.name,
@@ -191,18 +205,18 @@ pub fn as_json(report: &Report<'_>) -> String {
 fn first_json(report: &Report<'_>, first: &Explained) -> Value {
     let events: Vec<Value> = lines(report, first)
         .into_iter()
-        .map(|line| json!({ "event": line.at, "fate": line.fate.to_lowercase(), "what": line.what }))
+        .map(|line| json!({ "event": report.number(line.at), "fate": line.fate.to_lowercase(), "what": line.what }))
         .collect();
     let missing = first.missing.as_ref().map(|missing| {
         let syncs: Vec<Value> = missing
             .syncs
             .iter()
-            .map(|sync| json!({ "after": sync.after, "path": sync.path, "directory": sync.is_directory }))
+            .map(|sync| json!({ "after": report.number(sync.after), "path": sync.path, "directory": sync.is_directory }))
             .collect();
         json!({ "syncs": syncs, "places": missing.places, "states_without_failure": missing.verified })
     });
     json!({
-        "state": first.failing.state.to_string(),
+        "state": first.failing.state.name(report.begin()),
         "events": events,
         "output": first.failing.output,
         "models": first.models,

@@ -42,7 +42,13 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     for (at, event) in recording.events.iter().enumerate() {
         if at >= recording.begin {
             let ms = event.time_ns.saturating_sub(start) as f64 / 1e6;
-            let _ = writeln!(text, "#{at:<6} {ms:>10.3} ms {:>7}  {}", event.pid, describe(event, &paths));
+            let _ = writeln!(
+                text,
+                "#{:<6} {ms:>10.3} ms {:>7}  {}",
+                at + 1 - recording.begin,
+                event.pid,
+                describe(event, &paths)
+            );
         }
         paths.add(&event.action);
     }
@@ -53,7 +59,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
 /// Writes the files of a state.
 pub fn extract(args: ExtractArgs) -> Result<ExitCode, Error> {
     let history = History::new(Recording::open(&args.recording)?)?;
-    let state = State::parse(&args.state, history.events())?;
+    let state = State::parse(&args.state, history.events(), history.recording.begin)?;
     std::fs::create_dir(&args.directory).map_err(|error| Error::file(&args.directory, error))?;
     export(&history.tree(&state)?, &args.directory)?;
     Ok(ExitCode::SUCCESS)
