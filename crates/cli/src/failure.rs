@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_check::CheckError;
-use syncline_crashlab::CrashlabError;
+use syncline_cuts::CutsError;
 use syncline_device::DeviceError;
 use syncline_fs::FsError;
 use syncline_fuse::control::ControlError;
@@ -416,10 +416,10 @@ impl From<CheckError> for Failure {
     }
 }
 
-impl From<CrashlabError> for Failure {
-    fn from(error: CrashlabError) -> Self {
+impl From<CutsError> for Failure {
+    fn from(error: CutsError) -> Self {
         match error {
-            CrashlabError::File { path, source } => match source.kind() {
+            CutsError::File { path, source } => match source.kind() {
                 io::ErrorKind::NotFound => {
                     Self::of(Cause::NotAnImage, format!("cannot open {}: {source}", path.display()))
                         .next("make a recording with 'syncline crashlab record'")
@@ -430,13 +430,13 @@ impl From<CrashlabError> for Failure {
                 }
                 kind => Self::from(io::Error::new(kind, source)).about(&path),
             },
-            CrashlabError::NotARecording { .. }
-            | CrashlabError::Version { .. }
-            | CrashlabError::Damaged { .. } => Self::of(Cause::NotAnImage, error),
-            CrashlabError::State { .. } | CrashlabError::Stopped(_) => Self::usage(error),
-            CrashlabError::Device(error) => error.into(),
-            CrashlabError::Store(error) => error.into(),
-            CrashlabError::Engine(error) => error.into(),
+            CutsError::NotARecording { .. } | CutsError::Version { .. } | CutsError::Damaged { .. } => {
+                Self::of(Cause::NotAnImage, error)
+            }
+            CutsError::State { .. } | CutsError::Stopped(_) => Self::usage(error),
+            CutsError::Device(error) => error.into(),
+            CutsError::Store(error) => error.into(),
+            CutsError::Engine(error) => error.into(),
             error => Self::new(error),
         }
     }

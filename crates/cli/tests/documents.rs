@@ -384,7 +384,7 @@ fn every_crate_stands_above_those_that_it_uses() {
         let (floor, rooms) = line.split_once(' ').unwrap();
         for room in rooms.split_whitespace().filter(|room| !room.ends_with('/')) {
             let name = match room {
-                "syncline" => room.to_owned(),
+                "syncline" | "crashlab" => room.to_owned(),
                 "capi" => "syncline-c".to_owned(),
                 room => format!("syncline-{room}"),
             };

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use syncline_crashlab::{Case, CrashlabError, Judge, Verdict, export};
+use syncline_cuts::{Case, CutsError, Judge, Verdict, export};
 use syncline_fuse::{MountError, MountOptions, Mounted, Session};
 
 /// The longest end of a checker's output that is stored.
@@ -61,10 +61,10 @@ impl Checker {
         }
     }
 
-    fn place(&self, case: &Case<'_>) -> Result<(Place, PathBuf), CrashlabError> {
+    fn place(&self, case: &Case<'_>) -> Result<(Place, PathBuf), CutsError> {
         let directory = self.folder.join(format!("state-{}", case.worker));
         let failed = |error: std::io::Error| {
-            CrashlabError::Stopped(format!("cannot use {}: {error}", directory.display()))
+            CutsError::Stopped(format!("cannot use {}: {error}", directory.display()))
         };
         if self.copies {
             fs::create_dir(&directory).map_err(failed)?;
@@ -77,7 +77,7 @@ impl Checker {
             _ => {}
         }
         let mounted = mount(case.fs.engine(), &directory)
-            .map_err(|error| CrashlabError::Stopped(format!("cannot mount a state: {error}")))?;
+            .map_err(|error| CutsError::Stopped(format!("cannot mount a state: {error}")))?;
         Ok((Place::Mounted(Some(mounted)), directory))
     }
 
@@ -124,7 +124,7 @@ impl Checker {
         Ok(status)
     }
 
-    fn verdict(&self, status: Option<ExitStatus>, output: String) -> Result<Verdict, CrashlabError> {
+    fn verdict(&self, status: Option<ExitStatus>, output: String) -> Result<Verdict, CutsError> {
         let how = match status {
             _ if self.interrupted.load(Ordering::Relaxed) => return Ok(Verdict::Passed),
             None => format!("it took longer than {} s and was ended", self.timeout.as_secs_f32()),
@@ -135,7 +135,7 @@ impl Checker {
                         "the checker can't be run (exit code {code}): {}; it runs in the recovered tree, so name it with an absolute path",
                         output.trim()
                     );
-                    return Err(CrashlabError::Stopped(text));
+                    return Err(CutsError::Stopped(text));
                 }
                 Some(code) => format!("exit code {code}"),
                 None => format!("signal {} ended it", status.signal().unwrap_or(0)),
@@ -149,9 +149,8 @@ impl Checker {
 }
 
 impl Judge for Checker {
-    fn judge(&self, case: &Case<'_>) -> Result<Verdict, CrashlabError> {
-        let stopped =
-            |error: std::io::Error| CrashlabError::Stopped(format!("cannot run the checker: {error}"));
+    fn judge(&self, case: &Case<'_>) -> Result<Verdict, CutsError> {
+        let stopped = |error: std::io::Error| CutsError::Stopped(format!("cannot run the checker: {error}"));
         let mut output = tempfile::tempfile_in(&self.folder).map_err(stopped)?;
         let (place, directory) = self.place(case)?;
         let mut child = self.start(case, &directory, &output).map_err(stopped)?;

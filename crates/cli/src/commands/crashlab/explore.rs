@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use syncline_crashlab::{
+use syncline_cuts::{
     Explorer, Failing, Planned, Recording, State, StateOptions, Verdict, plan, reduce, stretches,
 };
 
@@ -77,7 +77,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let recording = syncline_crashlab::read(&args.recording)?;
+    let recording = syncline_cuts::read(&args.recording)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, interrupted.clone())?;

@@ -6,7 +6,7 @@ use crate::size;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use syncline_crashlab::{Cause, Names, Point, Recording, points};
+use syncline_cuts::{Cause, Names, Point, Recording, points};
 
 /// Up to this many open writes, the number of images is given exactly.
 const EXACT_MAX: usize = 52;
@@ -23,7 +23,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let recording = syncline_crashlab::read(&args.recording)?;
+    let recording = syncline_cuts::read(&args.recording)?;
     let points = points(&recording);
     if args.json {
         print_json(&recording, &points)?;

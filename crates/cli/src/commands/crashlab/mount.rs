@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
-use syncline_crashlab::State;
+use syncline_cuts::State;
 use syncline_device::block_on;
 use syncline_fs::Filesystem;
 use syncline_fuse::{MountOptions, Mounted, Session};
@@ -62,7 +62,7 @@ fn serve(args: &Args) -> Outcome {
 }
 
 fn open(args: &Args) -> Result<(Arc<Filesystem>, Mounted), Failure> {
-    let recording = syncline_crashlab::read(&args.recording)?;
+    let recording = syncline_cuts::read(&args.recording)?;
     let (state, cut) = State::parse(&args.state, &recording)?;
     let device = cut.image(&state.fates(&cut));
     let spawn = image::background()?;

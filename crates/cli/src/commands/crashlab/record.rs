@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use syncline_crashlab::{Info, Mark, MarkKind, Recorder, Recording};
+use syncline_cuts::{Info, Mark, MarkKind, Recorder, Recording};
 use syncline_device::block_on;
 use syncline_fs::Filesystem;
 use syncline_fuse::{MountError, Mounted, Session, SyncObserver, Synced};
@@ -70,8 +70,7 @@ pub fn run(args: Args) -> Outcome {
     let output = output(&args)?;
     require_folder(&output)?;
     let about = |failure: Failure| failure.about(&image);
-    let base =
-        syncline_crashlab::load(image::open_read_only(&image)?).map_err(|error| about(error.into()))?;
+    let base = syncline_cuts::load(image::open_read_only(&image)?).map_err(|error| about(error.into()))?;
     let uuid = base.uuid;
     let recorder = Recorder::new(base);
     let (fs, mounted) = serve(&recorder, &image, &args.directory, choices).map_err(about)?;
@@ -107,7 +106,7 @@ pub fn run(args: Args) -> Outcome {
         );
     }
     tell_of_late_lines(&recording);
-    syncline_crashlab::write(&recording, &output)?;
+    syncline_cuts::write(&recording, &output)?;
     note!(
         "syncline: recorded {} device events, {} written, in {}; next: syncline crashlab explore {} --check 'COMMAND'",
         recording.events.len(),

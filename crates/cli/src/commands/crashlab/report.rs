@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::size;
-use syncline_crashlab::{Cause, Failing, Names, Recording, describe, describe_next, points};
+use syncline_cuts::{Cause, Failing, Names, Recording, describe, describe_next, points};
 use syncline_powercut::Fate;
 
 /// Up to this many open writes, the number of images is written out.

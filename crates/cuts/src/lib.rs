@@ -1,4 +1,4 @@
-//! The crash laboratory for users: records what a program does on a mount, makes from the record
+//! The power cuts of `syncline crashlab`: records what a program does on a mount, makes from the record
 //! every state that a power cut could have left, recovers each, and shows it to a checker.
 //!
 //! A [`Recorder`] sits under the engine while the program runs; a [`Recording`] is the result, with
@@ -26,7 +26,7 @@ mod tree;
 
 pub use base::{BASE_BYTES_MAX, Base, load};
 pub use describe::{Described, describe, describe_next};
-pub use error::CrashlabError;
+pub use error::CutsError;
 pub use explore::{Case, Counts, Explorer, Failing, Judge, Verdict};
 pub use export::export;
 pub use file::{FILE_VERSION, read, write};

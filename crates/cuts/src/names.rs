@@ -1,6 +1,6 @@
 //! Paths by inode number, from the starting image and the batches of the log.
 
-use crate::{CrashlabError, Recording, tree};
+use crate::{CutsError, Recording, tree};
 use bytes::{Bytes, BytesMut};
 use std::collections::HashMap;
 use syncline::{Filesystem, ImageOptions};
@@ -73,7 +73,7 @@ impl Batch {
 
 impl Names {
     /// The names in the starting image.
-    pub fn new(recording: &Recording) -> Result<Self, CrashlabError> {
+    pub fn new(recording: &Recording) -> Result<Self, CutsError> {
         let device: std::sync::Arc<dyn Device> = recording.base.snapshot();
         let geometry = block_on(syncline_store::read_superblocks(&device))?.superblock.geometry;
         let fs = Filesystem::open_device(device, ImageOptions::read_only())?;

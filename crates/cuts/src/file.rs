@@ -1,7 +1,7 @@
 //! Recording files; FORMAT.md describes the layout. A file is untrusted: no value in it is
 //! used as an index or size unchecked.
 
-use crate::CrashlabError;
+use crate::CutsError;
 use crate::recording::{Info, Mark, Recording};
 use bytes::Bytes;
 use foldhash::HashMap;
@@ -64,8 +64,8 @@ impl Blocks {
 }
 
 /// Writes a recording, completely or not at all.
-pub fn write(recording: &Recording, path: &Path) -> Result<(), CrashlabError> {
-    let failed = |error: io::Error| CrashlabError::file(path, error);
+pub fn write(recording: &Recording, path: &Path) -> Result<(), CutsError> {
+    let failed = |error: io::Error| CutsError::file(path, error);
     let mut blocks = Blocks::default();
     let contents = contents(recording, &mut blocks)?;
     let contents = postcard::to_allocvec(&contents).map_err(|error| failed(io::Error::other(error)))?;
@@ -96,7 +96,7 @@ fn header(packed: &[u8]) -> Vec<u8> {
     header
 }
 
-fn contents(recording: &Recording, blocks: &mut Blocks) -> Result<Contents, CrashlabError> {
+fn contents(recording: &Recording, blocks: &mut Blocks) -> Result<Contents, CutsError> {
     let mut base = Vec::with_capacity(recording.base_blocks.len());
     for &addr in &recording.base_blocks {
         let bytes = block_on(recording.base.read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES))?;
@@ -127,10 +127,10 @@ fn stored(event: &Event, blocks: &mut Blocks) -> StoredEvent {
 }
 
 /// Reads a recording.
-pub fn read(path: &Path) -> Result<Recording, CrashlabError> {
-    let mut file = File::open(path).map_err(|error| CrashlabError::file(path, error))?;
+pub fn read(path: &Path) -> Result<Recording, CutsError> {
+    let mut file = File::open(path).map_err(|error| CutsError::file(path, error))?;
     let packed = packed(&mut file, path)?;
-    let damaged = |detail: &str| CrashlabError::damaged(path, detail);
+    let damaged = |detail: &str| CutsError::damaged(path, detail);
     let mut decoder = FrameDecoder::new(&packed[..]);
     let contents = unpack(&mut decoder).map_err(|error| damaged(&error.to_string()))?;
     let Contents { info, base, events, marks, blocks } = contents;
@@ -150,18 +150,18 @@ pub fn read(path: &Path) -> Result<Recording, CrashlabError> {
 }
 
 /// The compressed part, verified against the header.
-fn packed(file: &mut File, path: &Path) -> Result<Vec<u8>, CrashlabError> {
-    let failed = |error: io::Error| CrashlabError::file(path, error);
+fn packed(file: &mut File, path: &Path) -> Result<Vec<u8>, CutsError> {
+    let failed = |error: io::Error| CutsError::file(path, error);
     let mut header = Vec::new();
     file.take(HEADER_BYTES as u64).read_to_end(&mut header).map_err(failed)?;
     if !header.starts_with(&MAGIC) {
-        return Err(CrashlabError::NotARecording { path: path.to_owned() });
+        return Err(CutsError::NotARecording { path: path.to_owned() });
     }
-    let truncated = || CrashlabError::damaged(path, "it is truncated");
+    let truncated = || CutsError::damaged(path, "it is truncated");
     let number = |at: usize| header.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
     let found = number(8).map(|bytes| u32::from_le_bytes(*bytes)).ok_or_else(truncated)?;
     if found != FILE_VERSION {
-        return Err(CrashlabError::Version { path: path.to_owned(), found, supported: FILE_VERSION });
+        return Err(CutsError::Version { path: path.to_owned(), found, supported: FILE_VERSION });
     }
     let checksum = number(12).map(|bytes| u32::from_le_bytes(*bytes)).ok_or_else(truncated)?;
     let len = header.get(16..24).and_then(|bytes| bytes.first_chunk()).ok_or_else(truncated)?;
@@ -171,7 +171,7 @@ fn packed(file: &mut File, path: &Path) -> Result<Vec<u8>, CrashlabError> {
         return Err(truncated());
     }
     if packed.len() as u64 > u64::from_le_bytes(*len) || crc(&packed) != checksum {
-        return Err(CrashlabError::damaged(path, "its checksum does not match"));
+        return Err(CutsError::damaged(path, "its checksum does not match"));
     }
     Ok(packed)
 }

@@ -1,7 +1,7 @@
 //! Copies a filesystem's tree into a directory of the host, for checkers on machines where nothing
 //! can be mounted.
 
-use crate::{CrashlabError, tree};
+use crate::{CutsError, tree};
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -17,12 +17,12 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Copies the tree into `directory`, which must be empty: directories, files with their
 /// permissions, and symlinks. Other types are left out, and hard links become separate files.
-pub fn export(fs: &Filesystem, directory: &Path) -> Result<(), CrashlabError> {
+pub fn export(fs: &Filesystem, directory: &Path) -> Result<(), CutsError> {
     let mut todo = vec![(ROOT, directory.to_owned())];
     while let Some((ino, path)) = todo.pop() {
         for entry in block_on(tree::entries(fs, ino)).map_err(engine)? {
             let path = path.join(OsStr::from_bytes(&entry.name));
-            let failed = |error| CrashlabError::file(&path, error);
+            let failed = |error| CutsError::file(&path, error);
             match entry.file_type {
                 FileType::Directory => {
                     fs::create_dir(&path).map_err(failed)?;
@@ -41,12 +41,12 @@ pub fn export(fs: &Filesystem, directory: &Path) -> Result<(), CrashlabError> {
     Ok(())
 }
 
-fn engine(error: FsError) -> CrashlabError {
-    CrashlabError::Engine(error.into())
+fn engine(error: FsError) -> CutsError {
+    CutsError::Engine(error.into())
 }
 
-fn regular(fs: &Filesystem, ino: Ino, path: &Path) -> Result<(), CrashlabError> {
-    let failed = |error: io::Error| CrashlabError::file(path, error);
+fn regular(fs: &Filesystem, ino: Ino, path: &Path) -> Result<(), CutsError> {
+    let failed = |error: io::Error| CutsError::file(path, error);
     let attributes = block_on(fs.getattr(ino)).map_err(engine)?;
     let file = File::create_new(path).map_err(failed)?;
     file.set_len(attributes.size).map_err(failed)?;
@@ -61,7 +61,7 @@ fn regular(fs: &Filesystem, ino: Ino, path: &Path) -> Result<(), CrashlabError> 
     file.set_permissions(Permissions::from_mode(u32::from(attributes.permissions))).map_err(failed)
 }
 
-fn next_data(fs: &Filesystem, ino: Ino, at: u64) -> Result<Option<u64>, CrashlabError> {
+fn next_data(fs: &Filesystem, ino: Ino, at: u64) -> Result<Option<u64>, CutsError> {
     match block_on(fs.seek_data(ino, at)) {
         Ok(start) => Ok(Some(start)),
         Err(FsError::NoSuchAddress) => Ok(None),

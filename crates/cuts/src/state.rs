@@ -5,7 +5,7 @@
 //! the open writes only the ones in the mask are there (four to a digit, least significant bit
 //! first). `41.s9`: seed 9 decides.
 
-use crate::{CrashlabError, Recording};
+use crate::{CutsError, Recording};
 use std::fmt;
 use syncline_powercut::{CrashImages, Cut, Fate};
 
@@ -60,8 +60,8 @@ impl State {
     }
 
     /// Parses a state's name and makes its power cut.
-    pub fn parse(text: &str, recording: &Recording) -> Result<(Self, Cut), CrashlabError> {
-        let bad = |detail: &str| CrashlabError::state(text, detail);
+    pub fn parse(text: &str, recording: &Recording) -> Result<(Self, Cut), CutsError> {
+        let bad = |detail: &str| CutsError::state(text, detail);
         let mut words = text.split('.');
         let position = words.next().and_then(|word| word.parse().ok());
         let position: usize = position.ok_or_else(|| bad("it begins with a number of events"))?;

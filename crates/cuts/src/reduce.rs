@@ -1,7 +1,7 @@
 //! Reduces a failing state to the simplest one that still fails: the earliest power cut, the fewest
 //! lost writes.
 
-use crate::{CrashlabError, Explorer, Failing, Recording, State, Verdict};
+use crate::{CutsError, Explorer, Failing, Recording, State, Verdict};
 use syncline_powercut::{Cut, Fate};
 
 /// Most positions tried without any loss.
@@ -15,7 +15,7 @@ pub fn reduce(
     recording: &Recording,
     explorer: &Explorer<'_>,
     failing: &Failing,
-) -> Result<(Failing, usize), CrashlabError> {
+) -> Result<(Failing, usize), CutsError> {
     let cut = recording.cut(failing.state.position);
     let mut search = Search {
         explorer,
@@ -44,7 +44,7 @@ struct Search<'a, 'b> {
 
 impl Search<'_, '_> {
     /// Judges the state with these fates; if it fails, it becomes the best.
-    fn fails(&mut self, fates: &[Fate]) -> Result<bool, CrashlabError> {
+    fn fails(&mut self, fates: &[Fate]) -> Result<bool, CutsError> {
         if self.tries >= TRIES_MAX {
             return Ok(false);
         }
@@ -61,7 +61,7 @@ impl Search<'_, '_> {
     }
 
     /// Looks for a failing power cut that loses nothing that was submitted.
-    fn without_loss(&mut self) -> Result<bool, CrashlabError> {
+    fn without_loss(&mut self) -> Result<bool, CutsError> {
         // Writes from before the stretch were submitted in any case.
         let least = self.open.iter().filter(|id| **id < self.from).count();
         let parts = (self.open.len() - least).clamp(1, POSITIONS_MAX);
@@ -76,7 +76,7 @@ impl Search<'_, '_> {
 
     /// Lets as many writes arrive as possible while the state still fails, many at a time first;
     /// then turns torn writes into lost ones where it still fails.
-    fn simplify(&mut self, fates: &mut Vec<Fate>) -> Result<(), CrashlabError> {
+    fn simplify(&mut self, fates: &mut Vec<Fate>) -> Result<(), CutsError> {
         fates.resize(self.open.len(), Fate::Lost);
         // Writes after the last one that arrived were never submitted.
         let known = fates.iter().rposition(|fate| *fate != Fate::Lost).map_or(0, |last| last + 1);

@@ -9,7 +9,7 @@ use syncline_store::StoreError;
 /// An error of making, reading or exploring a recording. Every text names the cause and, if there
 /// is one, the next step.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum CrashlabError {
+pub enum CutsError {
     /// The image has more bytes in use than are copied into memory.
     #[error(
         "the image has {used_bytes} bytes in use and a recording starts from at most {max_bytes}, which are kept in memory: \
@@ -84,7 +84,7 @@ pub enum CrashlabError {
     Stopped(String),
 }
 
-impl CrashlabError {
+impl CutsError {
     pub(crate) fn file(path: &Path, source: io::Error) -> Self {
         Self::File { path: path.to_owned(), source: Arc::new(source) }
     }

@@ -1,6 +1,6 @@
 //! The image that a recording starts from: its blocks in use, copied into memory.
 
-use crate::CrashlabError;
+use crate::CutsError;
 use std::sync::Arc;
 use syncline_device::{Background, Device, DeviceExt, FlushTracker, MemoryDevice, WorkerOptions, block_on};
 use syncline_format::{BLOCK_BYTES, BlockRun};
@@ -23,10 +23,10 @@ pub struct Base {
 }
 
 /// Copies the blocks in use of a cleanly unmounted image. The image is only read.
-pub fn load(image: Arc<dyn Device>) -> Result<Base, CrashlabError> {
+pub fn load(image: Arc<dyn Device>) -> Result<Base, CutsError> {
     let superblock = block_on(read_superblocks(&image))?.superblock;
     if !superblock.clean {
-        return Err(CrashlabError::NotClean);
+        return Err(CutsError::NotClean);
     }
     let geometry = superblock.geometry;
     let mut runs = named_runs(&image)?;
@@ -36,7 +36,7 @@ pub fn load(image: Arc<dyn Device>) -> Result<Base, CrashlabError> {
     let runs = joined(runs);
     let used_bytes = runs.iter().map(|run| run.len_bytes()).sum();
     if used_bytes > BASE_BYTES_MAX {
-        return Err(CrashlabError::TooLarge { used_bytes, max_bytes: BASE_BYTES_MAX });
+        return Err(CutsError::TooLarge { used_bytes, max_bytes: BASE_BYTES_MAX });
     }
     let device = MemoryDevice::new(image.size_bytes());
     let mut blocks = Vec::new();
@@ -65,9 +65,9 @@ fn joined(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
 
 /// The blocks that the space map names: tree, space map and file data. The log of a clean image is
 /// empty.
-fn named_runs(image: &Arc<dyn Device>) -> Result<Vec<BlockRun>, CrashlabError> {
+fn named_runs(image: &Arc<dyn Device>) -> Result<Vec<BlockRun>, CutsError> {
     let background = Background::start(WorkerOptions::default());
-    let spawn = Arc::new(background.map_err(|error| CrashlabError::Thread(Arc::new(error)))?);
+    let spawn = Arc::new(background.map_err(|error| CutsError::Thread(Arc::new(error)))?);
     let options = StoreOptions { read_only: true, ..StoreOptions::default() };
     let (store, _) = block_on(Store::open(image.clone(), options, spawn))?;
     Ok(store.named_runs())

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline::{Filesystem, FormatOptions, ImageOptions};
-use syncline_crashlab::{
-    Case, Cause, Choice, CrashlabError, Explorer, FILE_VERSION, Info, Judge, MarkKind, Names, Recorder,
+use syncline_cuts::{
+    Case, Cause, Choice, CutsError, Explorer, FILE_VERSION, Info, Judge, MarkKind, Names, Recorder,
     Recording, State, StateOptions, Verdict, describe, load, plan, points, reduce, stretches,
 };
 use syncline_device::MemoryDevice;
@@ -62,7 +62,7 @@ struct Complete {
 }
 
 impl Judge for Complete {
-    fn judge(&self, case: &Case<'_>) -> Result<Verdict, CrashlabError> {
+    fn judge(&self, case: &Case<'_>) -> Result<Verdict, CutsError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         for name in String::from_utf8_lossy(case.printed).lines() {
             match case.fs.read(name) {
@@ -129,7 +129,7 @@ fn a_loss_in_the_middle_is_reduced_to_the_one_write() {
     /// arrived.
     struct NoName;
     impl Judge for NoName {
-        fn judge(&self, case: &Case<'_>) -> Result<Verdict, CrashlabError> {
+        fn judge(&self, case: &Case<'_>) -> Result<Verdict, CutsError> {
             let there = case.fs.try_exists("/a")?;
             Ok(if there { Verdict::Passed } else { Verdict::Failed("no /a".into()) })
         }
@@ -202,8 +202,8 @@ fn a_recording_reads_back_as_it_was_written() {
     let recording = record(forgetful);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
-    syncline_crashlab::write(&recording, &path).unwrap();
-    let read = syncline_crashlab::read(&path).unwrap();
+    syncline_cuts::write(&recording, &path).unwrap();
+    let read = syncline_cuts::read(&path).unwrap();
     assert_eq!((&read.info, &read.marks), (&recording.info, &recording.marks));
     assert_eq!(read.events.len(), recording.events.len());
     let last = recording.events.len();
@@ -224,24 +224,24 @@ fn damaged_recordings_are_refused_whatever_is_damaged() {
     let recording = record(|fs, _| fs.write("/a", b"x").unwrap());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
-    syncline_crashlab::write(&recording, &path).unwrap();
+    syncline_cuts::write(&recording, &path).unwrap();
     let whole = std::fs::read(&path).unwrap();
     for at in (0..24).chain((24..whole.len()).step_by(whole.len() / 50)) {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x10;
         std::fs::write(&path, &bytes).unwrap();
-        assert!(syncline_crashlab::read(&path).is_err(), "byte {at}");
+        assert!(syncline_cuts::read(&path).is_err(), "byte {at}");
     }
     for len in (0..whole.len()).step_by(whole.len() / 50) {
         std::fs::write(&path, &whole[..len]).unwrap();
-        assert!(syncline_crashlab::read(&path).is_err(), "{len} bytes");
+        assert!(syncline_cuts::read(&path).is_err(), "{len} bytes");
     }
     let mut newer = whole.clone();
     newer[8] += 1;
     std::fs::write(&path, &newer).unwrap();
-    let refused = syncline_crashlab::read(&path).map(drop);
+    let refused = syncline_cuts::read(&path).map(drop);
     assert!(
-        matches!(refused, Err(CrashlabError::Version { found, .. }) if found == FILE_VERSION + 1),
+        matches!(refused, Err(CutsError::Version { found, .. }) if found == FILE_VERSION + 1),
         "{refused:?}"
     );
 }
@@ -254,16 +254,16 @@ fn contents_that_contradict_themselves_are_refused_even_with_a_right_checksum() 
     let refused = |change: &dyn Fn(&mut Recording)| {
         let mut bad = recording.clone();
         change(&mut bad);
-        syncline_crashlab::write(&bad, &path).unwrap();
-        let read = syncline_crashlab::read(&path).map(drop);
-        assert!(matches!(read, Err(CrashlabError::Damaged { .. })), "{read:?}");
+        syncline_cuts::write(&bad, &path).unwrap();
+        let read = syncline_cuts::read(&path).map(drop);
+        assert!(matches!(read, Err(CutsError::Damaged { .. })), "{read:?}");
     };
     use syncline_powercut::Event;
     refused(&|bad| bad.info.size_bytes = 1 << 60);
     refused(&|bad| bad.info.size_bytes = 4096);
     refused(&|bad| bad.info.end = usize::MAX);
     refused(&|bad| {
-        bad.marks.push(syncline_crashlab::Mark { position: 1 << 40, time_ns: 0, kind: MarkKind::Ended })
+        bad.marks.push(syncline_cuts::Mark { position: 1 << 40, time_ns: 0, kind: MarkKind::Ended })
     });
     refused(&|bad| bad.events.push(Event::WriteEnded { id: 1 << 40, ok: true }));
     refused(&|bad| bad.events.push(Event::FlushEnded { id: bad.events.len(), ok: true }));
@@ -279,6 +279,6 @@ fn an_image_in_use_or_with_something_to_recover_is_not_a_start() {
     let fs = Filesystem::open_device(image.clone(), ImageOptions::default()).unwrap();
     let cut: Arc<MemoryDevice> = image.snapshot();
     fs.close().unwrap();
-    assert!(matches!(load(cut).map(drop), Err(CrashlabError::NotClean)));
+    assert!(matches!(load(cut).map(drop), Err(CutsError::NotClean)));
     assert!(load(image).is_ok());
 }

@@ -1,7 +1,7 @@
 //! Describes what a power cut has lost in terms of files.
 
 use crate::names::{Batch, Names};
-use crate::{CrashlabError, Recording, State};
+use crate::{CutsError, Recording, State};
 use std::collections::BTreeSet;
 use syncline_format::batch::Record;
 use syncline_format::{BLOCK_BYTES, BlockRun, Kind};
@@ -22,7 +22,7 @@ pub struct Described {
 }
 
 /// The writes that were open at a power cut.
-pub fn describe(recording: &Recording, state: &State, cut: &Cut) -> Result<Vec<Described>, CrashlabError> {
+pub fn describe(recording: &Recording, state: &State, cut: &Cut) -> Result<Vec<Described>, CutsError> {
     let mut names = Names::new(recording)?;
     names.advance(recording, state.position);
     let fates = state.fates(cut);
@@ -36,7 +36,7 @@ pub fn describe(recording: &Recording, state: &State, cut: &Cut) -> Result<Vec<D
 }
 
 /// The writes that came after `position`, up to the end of the first flush behind them.
-pub fn describe_next(recording: &Recording, position: usize) -> Result<Vec<String>, CrashlabError> {
+pub fn describe_next(recording: &Recording, position: usize) -> Result<Vec<String>, CutsError> {
     let is_write = |event: &&Event| matches!(event, Event::Write { .. });
     let rest = recording.events.get(position..).unwrap_or_default();
     let first = rest.iter().take_while(|event| !is_write(event)).count();

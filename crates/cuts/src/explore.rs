@@ -1,6 +1,6 @@
 //! Recovers the states of a recording, skips those already seen, and asks a judge about the rest.
 
-use crate::{CrashlabError, Planned, Recording, State, tree};
+use crate::{CutsError, Planned, Recording, State, tree};
 use parking_lot::Mutex;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::collections::{BTreeSet, HashMap};
@@ -40,7 +40,7 @@ pub struct Case<'a> {
 /// Decides whether a state is correct.
 pub trait Judge: Sync {
     /// Judges a state. An error ends the exploration.
-    fn judge(&self, case: &Case<'_>) -> Result<Verdict, CrashlabError>;
+    fn judge(&self, case: &Case<'_>) -> Result<Verdict, CutsError>;
 }
 
 /// A state that failed.
@@ -112,12 +112,7 @@ impl<'a> Explorer<'a> {
 
     /// Explores the whole plan with `jobs` workers, up to the first failure unless told to keep
     /// going. Returns the failing cases, each with its simplest state, in the order of the plan.
-    pub fn run(
-        &self,
-        plan: &[Planned],
-        jobs: usize,
-        keep_going: bool,
-    ) -> Result<Vec<Failing>, CrashlabError> {
+    pub fn run(&self, plan: &[Planned], jobs: usize, keep_going: bool) -> Result<Vec<Failing>, CutsError> {
         let (sender, receiver) = mpsc::sync_channel::<Job>(jobs * QUEUE_EACH);
         let receiver = Mutex::new(receiver);
         let (failed, error) = (AtomicBool::new(false), Mutex::new(None));
@@ -156,7 +151,7 @@ impl<'a> Explorer<'a> {
     }
 
     /// The verdict on one state.
-    pub fn judge_one(&self, state: &State) -> Result<Verdict, CrashlabError> {
+    pub fn judge_one(&self, state: &State) -> Result<Verdict, CutsError> {
         let cut = self.recording.cut(state.position);
         let (from, output) = (state.position, String::new());
         let what = Failing { index: usize::MAX, state: state.clone(), from, output };
@@ -183,7 +178,7 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    fn look(&self, job: &Job, worker: usize) -> Result<Option<Verdict>, CrashlabError> {
+    fn look(&self, job: &Job, worker: usize) -> Result<Option<Verdict>, CutsError> {
         let state = &job.planned.state;
         let (index, from) = (job.index, job.planned.stretch.begin);
         let failing = Failing { index, state: state.clone(), from, output: String::new() };
@@ -211,7 +206,7 @@ impl<'a> Explorer<'a> {
         what: Failing,
         cut: &Cut,
         worker: usize,
-    ) -> Result<Option<Verdict>, CrashlabError> {
+    ) -> Result<Option<Verdict>, CutsError> {
         let fates = what.state.fates(cut);
         let image = cut.image(&fates);
         let id = (cut.version(), changes(cut, &image, &fates));
