@@ -1,4 +1,4 @@
-//! The user's checker: a shell command that runs in a folder with the files of a state.
+//! Checkers: shell commands that run in a folder with the files of a state.
 
 use crate::Error;
 use crate::explore::{Case, Judge, Verdict};
@@ -18,7 +18,7 @@ const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// A shell's exit codes for a command that it can't run.
 const CANNOT_RUN: [i32; 2] = [126, 127];
 
-/// Runs a checker.
+/// The user's checker.
 pub struct Checker<'a> {
     /// The command.
     pub command: String,
@@ -30,78 +30,86 @@ pub struct Checker<'a> {
     pub stop: &'a AtomicBool,
 }
 
-impl Checker<'_> {
-    fn start(&self, case: &Case<'_>, directory: &Path, output: &File) -> io::Result<Child> {
-        let printed = self.folder.join(format!("printed-{}", case.worker));
-        fs::write(&printed, case.printed)?;
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(&self.command).current_dir(directory);
-        command.env("CRASHLAB_DIR", directory).env("CRASHLAB_ACKED", &printed);
-        command.env("CRASHLAB_STATE", case.name);
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
-        // A process group of its own, so that processes it starts can be ended with it.
-        command.process_group(0).spawn()
-    }
-
-    /// Waits for the checker; `None` if its time is up.
-    fn wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
-        let started = Instant::now();
-        let mut pause = Duration::from_micros(500);
-        let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break Some(status);
-            }
-            if started.elapsed() > self.timeout || self.stop.load(Ordering::Relaxed) {
-                break None;
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
-        };
-        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // Usually it has left no processes behind, and this fails.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        if status.is_none() {
-            child.wait()?;
-        }
-        Ok(status)
-    }
-
-    fn verdict(&self, status: Option<ExitStatus>, output: String) -> Result<Verdict, Error> {
-        let how = match status {
-            _ if self.stop.load(Ordering::Relaxed) => return Ok(Verdict::Passed),
-            None => format!("it took longer than {} s and was ended", self.timeout.as_secs_f32()),
-            Some(status) if status.success() => return Ok(Verdict::Passed),
-            Some(status) => match status.code() {
-                Some(code) if CANNOT_RUN.contains(&code) => {
-                    return Err(Error::Stopped(format!(
-                        "the checker can't be run (exit code {code}): {}; it runs in the folder with the state, so name it \
-                         with an absolute path",
-                        output.trim()
-                    )));
-                }
-                Some(code) => format!("exit code {code}"),
-                None => format!("signal {} ended it", status.signal().unwrap_or(0)),
-            },
-        };
-        let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
-        Ok(Verdict::Failed(format!("{output}{end}[{how}]")))
+impl Judge for Checker<'_> {
+    fn judge(&self, case: &Case<'_>) -> Result<Verdict, Error> {
+        run_in(&self.folder, &self.command, self.timeout, self.stop, case)
     }
 }
 
-impl Judge for Checker<'_> {
-    fn judge(&self, case: &Case<'_>) -> Result<Verdict, Error> {
-        let cannot = |error: io::Error| Error::Stopped(format!("the checker can't be run: {error}"));
-        let directory = self.folder.join(format!("state-{}", case.worker));
-        fs::create_dir(&directory).map_err(|error| Error::file(&directory, error))?;
-        let _cleared = Cleared(&directory);
-        export(case.tree, &directory)?;
-        let mut output = tempfile::tempfile_in(&self.folder).map_err(cannot)?;
-        let mut child = self.start(case, &directory, &output).map_err(cannot)?;
-        let status = self.wait(&mut child).map_err(cannot)?;
-        let output = end_of(&mut output).map_err(cannot)?;
-        self.verdict(status, output)
+/// Writes the files of a case into a folder below `folder`, runs a shell command there, and removes them.
+pub fn run_in(
+    folder: &Path,
+    command: &str,
+    timeout: Duration,
+    stop: &AtomicBool,
+    case: &Case<'_>,
+) -> Result<Verdict, Error> {
+    let cannot = |error: io::Error| Error::Stopped(format!("the checker can't be run: {error}"));
+    let directory = folder.join(format!("state-{}", case.worker));
+    fs::create_dir(&directory).map_err(|error| Error::file(&directory, error))?;
+    let _cleared = Cleared(&directory);
+    export(case.tree, &directory)?;
+    let printed = folder.join(format!("printed-{}", case.worker));
+    fs::write(&printed, case.printed).map_err(cannot)?;
+    let mut output = tempfile::tempfile_in(folder).map_err(cannot)?;
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command).current_dir(&directory);
+    shell.env("CRASHLAB_DIR", &directory).env("CRASHLAB_ACKED", &printed).env("CRASHLAB_STATE", case.name);
+    let outputs = output.try_clone().and_then(|one| Ok((one, output.try_clone()?)));
+    let (stdout, stderr) = outputs.map_err(cannot)?;
+    // A process group of its own, so that processes it starts can be ended with it.
+    shell.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
+    let mut child = shell.spawn().map_err(cannot)?;
+    let status = wait(&mut child, timeout, stop).map_err(cannot)?;
+    let output = end_of(&mut output).map_err(cannot)?;
+    if stop.load(Ordering::Relaxed) {
+        return Ok(Verdict::Passed);
     }
+    verdict(status, timeout, output)
+}
+
+/// Waits for the checker; `None` if its time is up.
+fn wait(child: &mut Child, timeout: Duration, stop: &AtomicBool) -> io::Result<Option<ExitStatus>> {
+    let started = Instant::now();
+    let mut pause = Duration::from_micros(500);
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if started.elapsed() > timeout || stop.load(Ordering::Relaxed) {
+            break None;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
+    };
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // Usually it has left no processes behind, and this fails.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    if status.is_none() {
+        child.wait()?;
+    }
+    Ok(status)
+}
+
+fn verdict(status: Option<ExitStatus>, timeout: Duration, output: String) -> Result<Verdict, Error> {
+    let how = match status {
+        None => format!("it took longer than {} s and was ended", timeout.as_secs_f32()),
+        Some(status) if status.success() => return Ok(Verdict::Passed),
+        Some(status) => match status.code() {
+            Some(code) if CANNOT_RUN.contains(&code) => {
+                return Err(Error::Stopped(format!(
+                    "the checker can't be run (exit code {code}): {}; it runs in the folder with the state, so name it \
+                     with an absolute path",
+                    output.trim()
+                )));
+            }
+            Some(code) => format!("exit code {code}"),
+            None => format!("signal {} ended it", status.signal().unwrap_or(0)),
+        },
+    };
+    let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
+    Ok(Verdict::Failed(format!("{output}{end}[{how}]")))
 }
 
 /// A directory that is removed at the end.

@@ -9,6 +9,7 @@
 
 #[expect(missing_docs, reason = "the fields of actions say what they are")]
 mod action;
+mod built_in;
 mod checker;
 pub mod commands;
 mod contents;
@@ -29,6 +30,7 @@ mod state;
 mod tree;
 
 pub use action::{Action, Event, Ino, Name, ROOT, Stored, What};
+pub use built_in::BuiltIn;
 pub use checker::Checker;
 pub use contents::{BLOCK_BYTES, Contents};
 pub use durable::Durable;

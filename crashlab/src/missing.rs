@@ -23,8 +23,10 @@ pub struct Missing {
     pub syncs: Vec<Addition>,
     /// Number of places where such syncs were added to try them.
     pub places: usize,
-    /// States that did not fail with them; `None` if there was no time to try.
-    pub verified: Option<u64>,
+    /// States that did not fail with them.
+    pub verified: u64,
+    /// These were all states of the plan.
+    pub is_complete: bool,
 }
 
 /// A sync that a program lacks.
@@ -56,9 +58,9 @@ pub fn missing(
         let plan = Plan::new(model, tried.history.events(), tried.history.recording.begin, 0);
         let found = explorer.run(plan, Limits { keep_going: false, ..limits })?;
         let Some(first) = found.failing.first() else {
-            let states = explorer.counts.states.load(Ordering::Relaxed);
-            let verified = (found.is_complete || states > 0).then_some(states);
-            return Ok(Some(Missing { syncs, places: tried.added.len(), verified }));
+            let verified = explorer.counts.states.load(Ordering::Relaxed);
+            let (places, is_complete) = (tried.added.len(), found.is_complete);
+            return Ok(Some(Missing { syncs, places, verified, is_complete }));
         };
         next = tried.original(&reduce(&tried.history, model, &explorer, first)?.state);
     }
@@ -142,7 +144,7 @@ fn alike(history: &History, syncs: &[Addition]) -> Vec<Addition> {
 struct Change {
     is_directory: bool,
     ino: Ino,
-    /// The path, with each number as `#`.
+    /// The kind of path.
     class: String,
 }
 
@@ -163,17 +165,30 @@ impl Change {
     }
 }
 
-/// A path with each number as `#`.
+/// A path without what differs from one file of a kind to the next: numbers, names in hexadecimal, and
+/// random endings of temporary names.
 fn class_of(path: &str) -> String {
+    path.split('/').map(class_of_name).collect::<Vec<_>>().join("/")
+}
+
+fn class_of_name(name: &str) -> String {
+    if name.len() > 1 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return "#".to_owned();
+    }
+    let (stem, ending) = name.rsplit_once(['_', '.', '-']).unwrap_or((name, ""));
+    let has = |kind: fn(&u8) -> bool| ending.bytes().any(|byte| kind(&byte));
+    let is_mixed = has(u8::is_ascii_digit) || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase);
+    let is_random = ending.len() >= 6 && is_mixed && ending.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let name = if is_random { &name[..=stem.len()] } else { name };
     let mut class = String::new();
-    for c in path.chars() {
+    for c in name.chars() {
         match c.is_ascii_digit() {
             true if class.ends_with('#') => {}
             true => class.push('#'),
             false => class.push(c),
         }
     }
-    class
+    class + if is_random { "#" } else { "" }
 }
 
 /// A history with syncs added.
@@ -213,5 +228,19 @@ impl Tried {
         let number = |at: usize| self.numbers.partition_point(|number| *number < at);
         let lost = state.lost.iter().map(|(at, part)| (number(*at), *part)).collect();
         State { position: number(state.position), lost }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::class_of;
+
+    #[test]
+    fn files_of_a_kind_have_one_class() {
+        assert_eq!(class_of(".git/objects/d0/tmp_obj_ETa6Kr"), ".git/objects/#/tmp_obj_#");
+        assert_eq!(class_of("mail/new/1718.M3P9.host"), "mail/new/#.M#P#.host");
+        assert_eq!(class_of("settings.json"), "settings.json");
+        assert_eq!(class_of("table-12.sst"), class_of("table-7.sst"));
+        assert_ne!(class_of("data.new"), class_of("index.new"));
     }
 }

@@ -150,6 +150,27 @@ programs! {
     directory_replaced_by_a_symlink: "shadow-directory";
 }
 
+#[test]
+fn a_file_that_is_replaced_as_a_whole_needs_no_checker() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let explore = |program: &Program| {
+        let output = program.crashlab(&["explore", "--model", "xfs", "--seconds", "3600"]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, said) = explore(&Program::record("planted", "rename-before-data"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("neither an old nor a new version"), "{said}");
+    assert!(said.contains("Missing: fsync of state.new"), "{said}");
+    let (code, said) = explore(&Program::record("correct", "atomic-replace"));
+    assert_eq!(code, Some(0), "{said}");
+    // A program whose files are of no known kind.
+    let (code, _) = explore(&Program::record("planted", "no-fsync"));
+    assert_eq!(code, Some(2));
+}
+
 /// Every program under every model: planted bugs fail where their first lines say, and nowhere else.
 #[test]
 #[ignore = "takes half an hour"]

@@ -3,9 +3,10 @@
 use super::report::{Report, as_json, as_text};
 use super::{chosen, interrupt, note, print};
 use crate::Error;
+use crate::built_in::BuiltIn;
 use crate::checker::Checker;
 use crate::explain::explain;
-use crate::explore::{Explorer, Found, Limits, Verdict};
+use crate::explore::{Explorer, Found, Judge, Limits, Verdict};
 use crate::history::History;
 use crate::model::{MODELS, Model};
 use crate::plan::Plan;
@@ -31,9 +32,10 @@ const INTERRUPTED: u8 = 130;
 pub struct Args {
     /// Recording. Default: the newest in the working folder
     recording: Option<PathBuf>,
-    /// Shell command that checks a state
+    /// Shell command that checks a state. Default: files that are replaced as a whole are whole, JSON can
+    /// be read, SQLite and git find no damage
     #[arg(long, value_name = "COMMAND")]
-    check: String,
+    check: Option<String>,
     /// The rules by which changes survive: 'crashlab models' lists them
     #[arg(long, default_value = "posix", value_parser = model)]
     model: &'static Model,
@@ -76,13 +78,16 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let stop = interrupt(&[SIGINT, SIGTERM]);
     let folder = tempfile::Builder::new().prefix("crashlab-").tempdir();
     let folder = folder.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
-    let checker = Checker {
-        command: args.check.clone(),
-        timeout: Duration::from_secs(args.timeout),
-        folder: folder.path().to_owned(),
-        stop: &stop,
+    let judge: Box<dyn Judge> = match &args.check {
+        Some(command) => Box::new(Checker {
+            command: command.clone(),
+            timeout: Duration::from_secs(args.timeout),
+            folder: folder.path().to_owned(),
+            stop: &stop,
+        }),
+        None => Box::new(built_in(&history, folder.path().to_owned(), &stop)?),
     };
-    let explorer = Explorer::new(&history, &checker);
+    let explorer = Explorer::new(&history, &*judge);
     if let Some(name) = &args.state {
         return one(&explorer, &State::parse(name, history.events(), history.recording.begin)?);
     }
@@ -104,7 +109,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         Some(first) => {
             // The explanation has as much time again.
             let until = Some(Instant::now() + Duration::from_secs(args.seconds));
-            Some(explain(&history, args.model, &explorer, &checker, first, Limits { until, ..limits })?)
+            Some(explain(&history, args.model, &explorer, &*judge, first, Limits { until, ..limits })?)
         }
         None => None,
     };
@@ -121,6 +126,17 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     };
     print(&if args.json { as_json(&report) } else { as_text(&report) })?;
     Ok(ExitCode::from(u8::from(!failing.is_empty())))
+}
+
+fn built_in<'a>(history: &History, folder: PathBuf, stop: &'a AtomicBool) -> Result<BuiltIn<'a>, Error> {
+    let checks = BuiltIn::new(history, folder, stop)?;
+    let nothing = || {
+        Error::Usage(
+            "these files are of no kind that can be checked without your help: name a checker with --check COMMAND".into(),
+        )
+    };
+    note(&format!("checking {}", checks.about().ok_or_else(nothing)?));
+    Ok(checks)
 }
 
 /// Checks one state.

@@ -171,9 +171,10 @@ fn missing_text(report: &Report<'_>, missing: Option<&Missing>) -> String {
         0 => String::new(),
         more => format!(", and at {more} more places like it"),
     };
-    let verified = match missing.verified {
-        Some(states) => format!("With that none of {states} states fails."),
-        None => "There was no time to try it: use --seconds N.".to_owned(),
+    let verified = match (missing.verified, missing.is_complete) {
+        (0, _) => "There was no time to try it: use --seconds N.".to_owned(),
+        (states, true) => format!("With that none of {states} states fails."),
+        (states, false) => format!("With that none of {states} states fails; for more there was no time."),
     };
     format!("Missing: {}{everywhere}. {verified}", syncs.join(", and "))
 }
@@ -213,7 +214,8 @@ fn first_json(report: &Report<'_>, first: &Explained) -> Value {
             .iter()
             .map(|sync| json!({ "after": report.number(sync.after), "path": sync.path, "directory": sync.is_directory }))
             .collect();
-        json!({ "syncs": syncs, "places": missing.places, "states_without_failure": missing.verified })
+        json!({ "syncs": syncs, "places": missing.places, "states_without_failure": missing.verified,
+            "complete": missing.is_complete })
     });
     json!({
         "state": first.failing.state.name(report.begin()),
