@@ -2,7 +2,7 @@
 
 use crate::action::{Action, Event, Ino, Name};
 use crate::model::{Model, NameOrder, Reach, Skips};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// The last changes of an inode.
 #[derive(Clone, Copy, Default)]
@@ -32,7 +32,8 @@ pub struct Durable<'a> {
     events: &'a [Event],
     begin: usize,
     position: usize,
-    durable: Vec<bool>,
+    /// Changes that are not durable.
+    open: BTreeSet<usize>,
     /// Changes of an inode that are not durable yet; of a directory, also those of its entries.
     open_of: HashMap<Ino, Vec<usize>>,
     last: HashMap<Ino, LastChange>,
@@ -52,7 +53,7 @@ impl<'a> Durable<'a> {
             events,
             begin,
             position: 0,
-            durable: vec![false; events.len()],
+            open: BTreeSet::new(),
             open_of: HashMap::new(),
             last: HashMap::new(),
             journal: 0,
@@ -75,20 +76,14 @@ impl<'a> Durable<'a> {
         }
     }
 
-    /// True if the change at `at` is durable.
-    pub fn is(&self, at: usize) -> bool {
-        self.durable[at]
-    }
-
     /// The changes that a power cut here may take away.
     pub fn open(&self) -> Vec<usize> {
-        let is_open = |at: &usize| self.events[*at].action.is_change() && !self.durable[*at];
-        (self.begin..self.position).filter(is_open).collect()
+        self.open.iter().copied().collect()
     }
 
     fn changed(&mut self, at: usize, action: &Action) {
-        if at < self.begin {
-            self.durable[at] = true;
+        if at >= self.begin {
+            self.open.insert(at);
         }
         let ino = action.ino();
         match action {
@@ -120,7 +115,7 @@ impl<'a> Durable<'a> {
     }
 
     fn everything(&mut self, before: usize) {
-        self.durable[..before].fill(true);
+        self.open.clear();
         self.journal = before;
         self.open_of.clear();
     }
@@ -140,7 +135,7 @@ impl<'a> Durable<'a> {
         let (own, left): (Vec<usize>, Vec<usize>) =
             open.into_iter().partition(|at| self.is_synced_with(*at, ino, data_only));
         own.into_iter().for_each(|at| self.mark(at));
-        let left: Vec<usize> = left.into_iter().filter(|at| !self.durable[*at]).collect();
+        let left: Vec<usize> = left.into_iter().filter(|at| self.open.contains(at)).collect();
         if !left.is_empty() {
             self.open_of.insert(ino, left);
         }
@@ -191,7 +186,7 @@ impl<'a> Durable<'a> {
 
     /// Marks a change, and everything without which it can't be.
     fn mark(&mut self, at: usize) {
-        if std::mem::replace(&mut self.durable[at], true) {
+        if !self.open.remove(&at) {
             return;
         }
         let action = &self.events[at].action;

@@ -64,8 +64,8 @@ pub(crate) fn reduce(
     };
     // Lets as many changes survive as possible, many at a time first.
     let mut chunk = best.state.lost.len();
+    let here = open(history, model, best.state.position);
     while chunk > 0 {
-        let here = open(history, model, best.state.position);
         let lost: Vec<(usize, Option<Part>)> =
             best.state.lost.iter().map(|(at, part)| (*at, *part)).collect();
         let mut changed = false;
@@ -82,8 +82,7 @@ pub(crate) fn reduce(
         if part.is_some() {
             let mut seed = best.state.lost.clone();
             seed.insert(at, None);
-            let state = open(history, model, best.state.position).close(&seed);
-            let state = state.filter(|state| state.lost.len() == best.state.lost.len());
+            let state = here.close(&seed).filter(|state| state.lost.len() == best.state.lost.len());
             fails(&mut best, state)?;
         }
     }

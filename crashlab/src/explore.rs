@@ -143,7 +143,7 @@ impl<'a> Explorer<'a> {
     fn look(&self, state: &State, worker: usize) -> Result<Option<Verdict>, Error> {
         let tree = self.history.tree(state)?;
         self.counts.states.fetch_add(1, Ordering::Relaxed);
-        let printed = self.history.recording.printed(state.position);
+        let printed = self.history.printed(state.position);
         let key = (tree.digest(), printed.len());
         if self.verdicts.lock().contains_key(&key) {
             return Ok(None);
@@ -151,7 +151,7 @@ impl<'a> Explorer<'a> {
         // Another worker may judge the same case, and comes to the same verdict.
         self.verdicts.lock().insert(key, None);
         let name = state.name(self.history.recording.begin);
-        self.judged(key, &Case { tree: &tree, name: &name, printed: &printed, worker }).map(Some)
+        self.judged(key, &Case { tree: &tree, name: &name, printed, worker }).map(Some)
     }
 
     fn judged(&self, key: Key, case: &Case<'_>) -> Result<Verdict, Error> {
@@ -165,14 +165,14 @@ impl<'a> Explorer<'a> {
     /// The verdict on a state, while nothing else is explored.
     pub fn verdict(&self, state: &State) -> Result<Verdict, Error> {
         let tree = self.history.tree(state)?;
-        let printed = self.history.recording.printed(state.position);
+        let printed = self.history.printed(state.position);
         let key = (tree.digest(), printed.len());
         let known = self.verdicts.lock().get(&key).cloned().flatten();
         match known {
             Some(verdict) => Ok(verdict),
             None => {
                 let name = state.name(self.history.recording.begin);
-                self.judged(key, &Case { tree: &tree, name: &name, printed: &printed, worker: 0 })
+                self.judged(key, &Case { tree: &tree, name: &name, printed, worker: 0 })
             }
         }
     }

@@ -17,21 +17,35 @@ pub struct History {
     /// The recording.
     pub recording: Recording,
     kept: Vec<Tree>,
+    /// Everything that the program printed.
+    printed: Vec<u8>,
+    /// After which events it had printed how much.
+    printed_at: Vec<(usize, usize)>,
 }
 
 impl History {
     /// Goes through a recording once.
     pub fn new(recording: Recording) -> Result<Self, Error> {
         let mut tree = Tree::default();
-        let mut kept = Vec::new();
+        let (mut kept, mut printed, mut printed_at) = (Vec::new(), Vec::new(), Vec::new());
         for (at, event) in recording.events.iter().enumerate() {
             if at.is_multiple_of(KEPT_EVERY) {
                 kept.push(tree.clone());
             }
+            if let Action::Printed(line) = &event.action {
+                printed.extend_from_slice(line);
+                printed_at.push((at + 1, printed.len()));
+            }
             tree.apply(&event.action, event.time_ns.into(), &recording.bytes(&event.action)?);
         }
         kept.push(tree);
-        Ok(Self { recording, kept })
+        Ok(Self { recording, kept, printed, printed_at })
+    }
+
+    /// What the program had certainly printed before a power cut after `position` events.
+    pub fn printed(&self, position: usize) -> &[u8] {
+        let lines = self.printed_at.partition_point(|(at, _)| *at <= position);
+        &self.printed[..lines.checked_sub(1).map_or(0, |last| self.printed_at[last].1)]
     }
 
     /// All events.

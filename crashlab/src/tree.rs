@@ -5,6 +5,7 @@ use crate::action::{Action, Ino, Name, ROOT, What};
 use crate::contents::Contents;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use siphasher::sip128::{Hasher128, SipHasher13};
+use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -206,12 +207,18 @@ impl Tree {
         });
     }
 
-    /// A digest of everything that a program can see from the root on, except times and hard links.
+    /// A digest of everything that a program can see from the root on, except times.
     pub fn digest(&self) -> u128 {
         let mut hasher = SipHasher13::new();
         let mut todo = vec![ROOT];
+        let mut seen = HashSet::new();
         while let Some(ino) = todo.pop() {
             let Some(node) = self.node(ino) else { continue };
+            // Files with two names come again; directories only in a recording that is wrong.
+            if !seen.insert(ino) {
+                ino.hash(&mut hasher);
+                continue;
+            }
             (node.mode, node.uid, node.gid).hash(&mut hasher);
             for (name, value) in &node.xattrs {
                 (name, value).hash(&mut hasher);
@@ -237,7 +244,12 @@ impl Tree {
     pub fn walk(&self) -> Vec<(Vec<u8>, Ino)> {
         let mut found = Vec::new();
         let mut todo = vec![(Vec::new(), ROOT)];
+        let mut seen = HashSet::new();
         while let Some((path, ino)) = todo.pop() {
+            // A directory that is found twice is in a recording that is wrong.
+            if !seen.insert(ino) {
+                continue;
+            }
             for (name, child) in self.entries(ino).into_iter().flatten() {
                 let path = join(&path, name);
                 if self.node(*child).is_some_and(Node::is_directory) {

@@ -93,7 +93,7 @@ fn write_failing(text: &mut String, report: &Report<'_>, first: &Explained) {
     for line in lines(report, first) {
         let _ = writeln!(text, "  {:<7} #{:<5} {}", line.fate, report.number(line.at), line.what);
     }
-    let printed = history.recording.printed(state.position);
+    let printed = history.printed(state.position);
     let count = printed.iter().filter(|byte| **byte == b'\n').count();
     let _ = match count {
         0 => writeln!(text, "\nThe program had printed nothing yet."),
