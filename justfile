@@ -78,6 +78,10 @@ meetings seconds="600":
 schedules seconds="600":
     lab/schedules/run {{seconds}}
 
+# crashlab: every planted bug and every correct program, under every model
+crashlab:
+    cargo test --release -p crashlab --test crashlab -- --ignored
+
 # Real programs on a real mount, verified, beside ext4 and btrfs (root; installs what they need); `just apps --only git,npm` for some
 apps *options="--peers --runs 3":
     cargo build --profile dist

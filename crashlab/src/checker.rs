@@ -45,27 +45,38 @@ pub fn run_in(
     case: &Case<'_>,
 ) -> Result<Verdict, Error> {
     let cannot = |error: io::Error| Error::Stopped(format!("the checker can't be run: {error}"));
+    in_folder(folder, case, |directory| {
+        let printed = folder.join(format!("printed-{}", case.worker));
+        fs::write(&printed, case.printed).map_err(cannot)?;
+        let mut output = tempfile::tempfile_in(folder).map_err(cannot)?;
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).current_dir(directory);
+        shell.env("CRASHLAB_DIR", directory).env("CRASHLAB_ACKED", &printed).env("CRASHLAB_STATE", case.name);
+        let outputs = output.try_clone().and_then(|one| Ok((one, output.try_clone()?)));
+        let (stdout, stderr) = outputs.map_err(cannot)?;
+        // A process group of its own, so that processes it starts can be ended with it.
+        shell.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
+        let mut child = shell.spawn().map_err(cannot)?;
+        let status = wait(&mut child, timeout, stop).map_err(cannot)?;
+        let output = end_of(&mut output).map_err(cannot)?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Verdict::Passed);
+        }
+        verdict(status, timeout, output)
+    })
+}
+
+/// Writes the files of a case into a folder below `folder`, and removes it when `judge` has seen it.
+pub fn in_folder(
+    folder: &Path,
+    case: &Case<'_>,
+    judge: impl FnOnce(&Path) -> Result<Verdict, Error>,
+) -> Result<Verdict, Error> {
     let directory = folder.join(format!("state-{}", case.worker));
     fs::create_dir(&directory).map_err(|error| Error::file(&directory, error))?;
     let _cleared = Cleared(&directory);
     export(case.tree, &directory)?;
-    let printed = folder.join(format!("printed-{}", case.worker));
-    fs::write(&printed, case.printed).map_err(cannot)?;
-    let mut output = tempfile::tempfile_in(folder).map_err(cannot)?;
-    let mut shell = Command::new("sh");
-    shell.arg("-c").arg(command).current_dir(&directory);
-    shell.env("CRASHLAB_DIR", &directory).env("CRASHLAB_ACKED", &printed).env("CRASHLAB_STATE", case.name);
-    let outputs = output.try_clone().and_then(|one| Ok((one, output.try_clone()?)));
-    let (stdout, stderr) = outputs.map_err(cannot)?;
-    // A process group of its own, so that processes it starts can be ended with it.
-    shell.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
-    let mut child = shell.spawn().map_err(cannot)?;
-    let status = wait(&mut child, timeout, stop).map_err(cannot)?;
-    let output = end_of(&mut output).map_err(cannot)?;
-    if stop.load(Ordering::Relaxed) {
-        return Ok(Verdict::Passed);
-    }
-    verdict(status, timeout, output)
+    judge(&directory)
 }
 
 /// Waits for the checker; `None` if its time is up.

@@ -4,7 +4,7 @@
 //! [`Recording`] of [`Action`]s. A [`Model`] says which of these changes a power cut may take away: an
 //! fsync makes some [durable], and others survive only together. A [`Plan`] lists states that the model
 //! allows, an [`Explorer`] makes the [`Tree`] of each and asks a [`Judge`], and [`explain`](fn@explain)
-//! says which sync is missing.
+//! says which sync is missing. [`Lab`] does all of it in a test.
 #![forbid(unsafe_code)]
 
 #[expect(missing_docs, reason = "the fields of actions say what they are")]
@@ -19,12 +19,14 @@ mod explain;
 mod explore;
 mod export;
 mod history;
+mod lab;
 mod missing;
 mod model;
 mod output;
 mod plan;
 mod record;
 mod recording;
+mod report;
 mod serve;
 mod state;
 mod tree;
@@ -39,10 +41,11 @@ pub use explain::{Explained, explain};
 pub use explore::{Case, Counts, Explorer, Failing, Found, Judge, Limits, Verdict};
 pub use export::export;
 pub use history::{History, Paths, describe};
+pub use lab::Lab;
 pub use missing::{Addition, Missing};
 pub use model::{DataOrder, Losses, MODELS, Model, NameOrder, Part, Reach, Skips, Unit};
 pub use plan::{Open, Plan, Stretch, stretches};
-pub use record::{Outcome, record};
+pub use record::{Environment, Outcome, record};
 pub use recording::{Recorder, Recording, VERSION};
 pub use state::State;
 pub use tree::{Kind, Node, Tree};

@@ -27,6 +27,9 @@ pub const NAMESPACE: &str = "CRASHLAB_NAMESPACE";
 /// End of the names of recordings.
 pub const SUFFIX: &str = ".crashlab";
 
+/// Variables to set, or to remove, for a program.
+pub type Environment = Vec<(OsString, Option<OsString>)>;
+
 /// How a recording went.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
@@ -44,6 +47,7 @@ pub struct Outcome {
 pub fn record(
     folder: &Path,
     command: &[OsString],
+    environment: Environment,
     file: File,
     in_place: bool,
     stop: &AtomicBool,
@@ -61,7 +65,7 @@ pub fn record(
     let (output, stdout) = Output::new(recorder.clone()).map_err(no_terminal)?;
     let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone());
     let session = mount(served, directory)?;
-    let ran = run(command, directory, &output, stdout, stop);
+    let ran = run(command, environment, directory, &output, stdout, stop);
     output.end();
     let actions = recorder.actions() - before;
     if let Ok(code) = &ran {
@@ -113,6 +117,7 @@ fn unmounted(directory: &Path) -> bool {
 
 fn run(
     command: &[OsString],
+    environment: Environment,
     directory: &Path,
     output: &Arc<Output>,
     stdout: Stdio,
@@ -124,6 +129,12 @@ fn run(
     let failed = |source: io::Error| Error::Run { what: name.to_string_lossy().into_owned(), source };
     let mut command = Command::new(name);
     command.args(arguments).current_dir(directory).stdout(stdout);
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     command.env("CRASHLAB_DIR", directory).env("PWD", directory).env_remove(NAMESPACE);
     let mut child = command.spawn().map_err(failed)?;
     // Our copy of its end of the terminal.

@@ -1,5 +1,6 @@
 //! `crashlab` on small programs: ten with a planted bug each, ten correct ones, in `tests/programs`.
 
+mod lab;
 #[path = "programs.rs"]
 mod programs;
 mod readme;

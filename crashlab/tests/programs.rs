@@ -48,7 +48,7 @@ impl Program {
 
     fn explore(&self, model: &str, options: &[&str]) -> (Output, Value) {
         let check = format!("python3 -I -S '{}' check", self.script.display());
-        let words = ["explore", "--json", "--check", &check, "--model", model];
+        let words = ["explore", "--json", "--check", &check, "--model", model, "--timeout", "3600"];
         let output = self.crashlab(&words).args(options).output().unwrap();
         let json = serde_json::from_slice(&output.stdout);
         let json = json.unwrap_or_else(|_| panic!("no JSON: {output:?}"));
@@ -105,7 +105,7 @@ fn is_correct(name: &str) {
     }
     let program = Program::record("correct", name);
     // As many states as there is time for: a busy machine looks at fewer.
-    let (output, json) = program.explore("posix", &["--seconds", "2"]);
+    let (output, json) = program.explore("posix", &["--seconds", "1"]);
     assert_eq!(output.status.code(), Some(0), "{name}: {json:#}");
     assert!(json["checked"].as_u64().unwrap() > 0);
 }

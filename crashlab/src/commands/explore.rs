@@ -1,6 +1,5 @@
 //! `crashlab explore`.
 
-use super::report::{Report, as_json, as_text};
 use super::{chosen, interrupt, note, print};
 use crate::Error;
 use crate::built_in::BuiltIn;
@@ -11,6 +10,7 @@ use crate::history::History;
 use crate::model::{MODELS, Model};
 use crate::plan::Plan;
 use crate::recording::Recording;
+use crate::report::{Report, as_json, as_text};
 use crate::state::State;
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};

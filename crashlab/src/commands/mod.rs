@@ -2,7 +2,6 @@
 
 mod explore;
 mod record;
-mod report;
 mod show;
 
 use crate::Error;

@@ -37,7 +37,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let _ignored = interrupt(&[SIGINT]);
     let stop = interrupt(&[SIGTERM, SIGHUP]);
     let (file, path) = output(&args)?;
-    let outcome = record(&folder, &args.program, file, in_place, &stop);
+    let outcome = record(&folder, &args.program, Vec::new(), file, in_place, &stop);
     if outcome.is_err() {
         let _ = std::fs::remove_file(&path);
     }

@@ -1,0 +1,143 @@
+//! crashlab for tests in Rust.
+
+use crate::Error;
+use crate::checker::in_folder;
+use crate::explain::explain;
+use crate::explore::{Case, Explorer, Judge, Limits, Verdict};
+use crate::history::History;
+use crate::model::{MODELS, Model};
+use crate::plan::Plan;
+use crate::record::record;
+use crate::recording::Recording;
+use crate::report::{Report, as_text};
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Records a program and looks for the power cut that breaks it.
+///
+/// ```no_run
+/// let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_store"));
+/// program.args(["put", "key", "value"]);
+/// crashlab::Lab::new().model("ext4").test(&program, |files, printed| {
+///     let value = std::fs::read_to_string(files.join("key"));
+///     match printed.contains("stored") && value.is_err() {
+///         true => Err("the value is lost".to_owned()),
+///         false => Ok(()),
+///     }
+/// });
+/// ```
+pub struct Lab {
+    model: &'static Model,
+    folder: Option<PathBuf>,
+    time: Duration,
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self { model: &MODELS[0], folder: None, time: Duration::from_secs(30) }
+    }
+}
+
+impl Lab {
+    /// The model `posix`, an empty folder, thirty seconds.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Explores what this model allows.
+    ///
+    /// # Panics
+    ///
+    /// If there is no model of this name.
+    pub fn model(mut self, name: &str) -> Self {
+        self.model = Model::named(name).unwrap_or_else(|| panic!("there is no model {name}"));
+        self
+    }
+
+    /// Starts from a copy of this folder.
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+
+    /// Begins no further state after this time.
+    pub fn time(mut self, time: Duration) -> Self {
+        self.time = time;
+        self
+    }
+
+    /// Runs the program (its name, arguments and environment; not its folder) in a folder of its own, and
+    /// `check` in the files of each state, with what the program had certainly printed. Returns a report
+    /// of the first state that fails.
+    pub fn find(
+        &self,
+        program: &Command,
+        check: impl Fn(&Path, &str) -> Result<(), String> + Sync,
+    ) -> Result<Option<String>, Error> {
+        let stop = AtomicBool::new(false);
+        let place = tempfile::Builder::new().prefix("crashlab-").tempdir();
+        let place = place.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
+        let path = place.path().join("recording");
+        let file = File::create_new(&path).map_err(|error| Error::file(&path, error))?;
+        let empty = place.path().join("empty");
+        std::fs::create_dir(&empty).map_err(|error| Error::file(&empty, error))?;
+        let words: Vec<OsString> =
+            [program.get_program()].into_iter().chain(program.get_args()).map(Into::into).collect();
+        let environment = program.get_envs().map(|(name, value)| (name.to_owned(), value.map(Into::into)));
+        record(self.folder.as_ref().unwrap_or(&empty), &words, environment.collect(), file, false, &stop)?;
+
+        let history = History::new(Recording::open(&path)?)?;
+        let judge = Closure { check, folder: place.path().to_owned() };
+        let explorer = Explorer::new(&history, &judge);
+        let started = Instant::now();
+        let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+        let limits = Limits { stop: &stop, until: Some(started + self.time), keep_going: false, jobs };
+        let plan = Plan::new(self.model, history.events(), history.recording.begin, 0);
+        let found = explorer.run(plan, limits)?;
+        let Some(first) = found.failing.first() else { return Ok(None) };
+        let until = Some(Instant::now() + self.time);
+        let first = explain(&history, self.model, &explorer, &judge, first, Limits { until, ..limits })?;
+        Ok(Some(as_text(&Report {
+            path: &path,
+            history: &history,
+            model: self.model,
+            first: Some(first),
+            failing: &found.failing,
+            is_complete: found.is_complete,
+            states: explorer.counts.states.load(Ordering::Relaxed),
+            cases: explorer.counts.cases.load(Ordering::Relaxed),
+            elapsed: started.elapsed(),
+        })))
+    }
+
+    /// Like [`Lab::find`], for a test.
+    ///
+    /// # Panics
+    ///
+    /// With a report if a state fails, and if the program can't be recorded.
+    pub fn test(&self, program: &Command, check: impl Fn(&Path, &str) -> Result<(), String> + Sync) {
+        match self.find(program, check) {
+            Ok(None) => {}
+            Ok(Some(report)) => panic!("a power cut breaks it:\n{report}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+struct Closure<F> {
+    check: F,
+    folder: PathBuf,
+}
+
+impl<F: Fn(&Path, &str) -> Result<(), String> + Sync> Judge for Closure<F> {
+    fn judge(&self, case: &Case<'_>) -> Result<Verdict, Error> {
+        in_folder(&self.folder, case, |files| {
+            let printed = String::from_utf8_lossy(case.printed);
+            Ok((self.check)(files, &printed).map_or_else(Verdict::Failed, |()| Verdict::Passed))
+        })
+    }
+}
