@@ -94,6 +94,8 @@ pub struct Event {
     pub time_ns: u64,
     /// The process, or zero where the kernel acts on its own.
     pub pid: u32,
+    /// The program that it runs, where that is new.
+    pub program: Option<String>,
     /// What it did.
     pub action: Action,
 }

@@ -5,6 +5,7 @@
 use crate::Error;
 use crate::action::{Action, Event, Stored};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -184,6 +185,8 @@ struct Inner {
     file: BufWriter<File>,
     /// Changes and syncs.
     actions: u64,
+    /// What each process runs.
+    programs: HashMap<u32, String>,
     /// The first error: the recording ends there.
     failed: Option<io::Error>,
 }
@@ -194,7 +197,7 @@ impl Recorder {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         file.write_all(&MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
-        Ok(Self(Mutex::new(Inner { file, actions: 0, failed: None })))
+        Ok(Self(Mutex::new(Inner { file, actions: 0, programs: HashMap::new(), failed: None })))
     }
 
     /// Records an action; of a write, with its bytes. Returns the time.
@@ -202,7 +205,8 @@ impl Recorder {
         let mut inner = self.0.lock();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        let event = Event { time_ns, pid, action };
+        let program = inner.new_program(pid);
+        let event = Event { time_ns, pid, program, action };
         if inner.failed.is_none()
             && let Err(error) = inner.write(&event, bytes)
         {
@@ -227,6 +231,14 @@ impl Recorder {
 }
 
 impl Inner {
+    /// The program of a process, unless it is known to run it.
+    fn new_program(&mut self, pid: u32) -> Option<String> {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().filter(|_| pid != 0)?;
+        let name = name.trim_end().to_owned();
+        let known = self.programs.insert(pid, name.clone());
+        (known.as_ref() != Some(&name)).then_some(name)
+    }
+
     fn write(&mut self, event: &Event, bytes: &[u8]) -> io::Result<()> {
         let frame = postcard::to_allocvec(event).map_err(io::Error::other)?;
         self.file.write_all(&(frame.len() as u32).to_le_bytes())?;

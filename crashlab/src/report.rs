@@ -1,12 +1,13 @@
 //! What an exploration found, for people and for programs.
 
+use crate::action::Ino;
 use crate::explain::Explained;
 use crate::explore::Failing;
 use crate::history::{History, Paths, describe};
 use crate::missing::{Addition, Missing};
 use crate::model::{Model, Part};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -125,12 +126,18 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
         .iter()
         .rposition(|event| matches!(event.action, crate::action::Action::Printed(_)));
     let first_lost = state.lost.keys().next().copied().unwrap_or(state.position);
-    let pids = names_of_processes(events);
+    let is_alone =
+        events.iter().map(|event| event.pid).filter(|pid| *pid != 0).collect::<HashSet<_>>().len() < 2;
+    let mut programs: HashMap<u32, &str> = HashMap::new();
     for (at, event) in events[..state.position].iter().enumerate() {
         // Before the event: an unlinked file still has its name.
         let what = describe(event, &paths);
         paths.add(&event.action);
-        let who = pids.get(&event.pid).filter(|_| pids.len() > 1).cloned().unwrap_or_default();
+        programs.extend(event.program.as_deref().map(|program| (event.pid, program)));
+        let who = match programs.get(&event.pid) {
+            Some(program) if !is_alone => format!(" ({program}, process {})", event.pid),
+            _ => String::new(),
+        };
         let fate = match state.lost.get(&at) {
             Some(None) => "LOST",
             Some(Some(_)) => "TORN",
@@ -147,17 +154,13 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
         lines.push(Line { at, fate, what: format!("{what}{torn}{who}") });
     }
     if lines.len() > CHANGES_MAX {
-        let told: Vec<Line> = lines.into_iter().filter(|line| line.fate != "there").collect();
-        lines = told;
+        // Of those that are there, the ones about the same files.
+        let inodes: HashSet<Ino> = state.lost.keys().filter_map(|at| events[*at].action.ino()).collect();
+        let is_near = |at: usize| events[at].action.ino().is_some_and(|ino| inodes.contains(&ino));
+        lines.retain(|line| line.fate != "there" || is_near(line.at));
         lines.truncate(CHANGES_MAX);
     }
     lines
-}
-
-/// Processes, where there are several.
-fn names_of_processes(events: &[crate::action::Event]) -> HashMap<u32, String> {
-    let pids = events.iter().map(|event| event.pid).filter(|pid| *pid != 0);
-    pids.map(|pid| (pid, format!(" (process {pid})"))).collect()
 }
 
 fn missing_text(report: &Report<'_>, missing: Option<&Missing>) -> String {

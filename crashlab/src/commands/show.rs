@@ -7,6 +7,7 @@ use crate::history::{History, Paths, describe};
 use crate::model::MODELS;
 use crate::recording::Recording;
 use crate::state::State;
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,14 +40,17 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let mut paths = Paths::default();
     let mut text = String::new();
     let start = recording.events.get(recording.begin).map_or(0, |event| event.time_ns);
+    let mut programs = HashMap::new();
     for (at, event) in recording.events.iter().enumerate() {
+        programs.extend(event.program.as_deref().map(|program| (event.pid, program)));
         if at >= recording.begin {
             let ms = event.time_ns.saturating_sub(start) as f64 / 1e6;
             let _ = writeln!(
                 text,
-                "#{:<6} {ms:>10.3} ms {:>7}  {}",
+                "#{:<6} {ms:>10.3} ms {:>7} {:<15} {}",
                 at + 1 - recording.begin,
                 event.pid,
+                programs.get(&event.pid).copied().unwrap_or_default(),
                 describe(event, &paths)
             );
         }
