@@ -6,9 +6,11 @@ use crate::explore::{Explorer, Failing, Judge, Limits, Verdict};
 use crate::history::History;
 use crate::missing::{Missing, missing};
 use crate::model::{MODELS, Model, Part};
-use crate::plan::{Open, stretches};
+use crate::plan::Open;
 use crate::state::State;
 
+/// Most power cuts tried to find the earliest.
+const CUTS_MAX: usize = 100;
 /// Most states tried to reduce a failing one.
 const TRIES_MAX: usize = 300;
 
@@ -86,12 +88,13 @@ pub(crate) fn reduce(
             fails(&mut best, state)?;
         }
     }
-    // The earliest cut that still has everything that survived.
-    let stretches = stretches(history.events(), history.recording.begin);
-    let last_lost = best.state.lost.keys().next_back().copied().unwrap_or(0);
-    let between = last_lost + 1..best.state.position;
-    for stretch in stretches.iter().filter(|stretch| between.contains(&stretch.end)) {
-        let state = open(history, model, stretch.end).close(&best.state.lost);
+    // The earliest cut that still fails.
+    let events = history.events();
+    let first = best.state.lost.keys().next_back().map_or(history.recording.begin, |last| last + 1);
+    let changes = (first..best.state.position)
+        .filter(|at| at.checked_sub(1).is_some_and(|before| events[before].action.is_change()));
+    for position in changes.take(CUTS_MAX) {
+        let state = open(history, model, position).close(&best.state.lost);
         if fails(&mut best, state)? {
             break;
         }
