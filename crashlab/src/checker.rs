@@ -15,9 +15,6 @@ use std::time::{Duration, Instant};
 
 /// The longest end of a checker's output that is kept.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
-/// A shell's exit codes for a command that it can't run.
-const CANNOT_RUN: [i32; 2] = [126, 127];
-
 /// The user's checker.
 pub struct Checker<'a> {
     /// The command.
@@ -62,7 +59,7 @@ pub fn run_in(
         if stop.load(Ordering::Relaxed) {
             return Ok(Verdict::Passed);
         }
-        verdict(status, timeout, output)
+        Ok(verdict(status, timeout, output))
     })
 }
 
@@ -103,24 +100,21 @@ fn wait(child: &mut Child, timeout: Duration, stop: &AtomicBool) -> io::Result<O
     Ok(status)
 }
 
-fn verdict(status: Option<ExitStatus>, timeout: Duration, output: String) -> Result<Verdict, Error> {
+fn verdict(status: Option<ExitStatus>, timeout: Duration, output: String) -> Verdict {
     let how = match status {
         None => format!("it took longer than {} s and was ended", timeout.as_secs_f32()),
-        Some(status) if status.success() => return Ok(Verdict::Passed),
+        Some(status) if status.success() => return Verdict::Passed,
         Some(status) => match status.code() {
-            Some(code) if CANNOT_RUN.contains(&code) => {
-                return Err(Error::Stopped(format!(
-                    "the checker can't be run (exit code {code}): {}; it runs in the folder with the state, so name it \
-                     with an absolute path",
-                    output.trim()
-                )));
+            Some(127) => {
+                "exit code 127: there is no such command; the checker runs in the folder with the state"
+                    .to_owned()
             }
             Some(code) => format!("exit code {code}"),
             None => format!("signal {} ended it", status.signal().unwrap_or(0)),
         },
     };
     let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
-    Ok(Verdict::Failed(format!("{output}{end}[{how}]")))
+    Verdict::Failed(format!("{output}{end}[{how}]"))
 }
 
 /// A directory that is removed at the end.

@@ -88,13 +88,11 @@ pub(crate) fn reduce(
             fails(&mut best, state)?;
         }
     }
-    // The earliest cut that still fails.
-    let events = history.events();
-    let first = best.state.lost.keys().next_back().map_or(history.recording.begin, |last| last + 1);
-    let changes = (first..best.state.position)
-        .filter(|at| at.checked_sub(1).is_some_and(|before| events[before].action.is_change()));
-    for position in changes.take(CUTS_MAX) {
-        let state = open(history, model, position).close(&best.state.lost);
+    // The earliest cut that still fails: what came after it was not done yet.
+    let first = best.state.lost.keys().next().map_or(history.recording.begin, |first| *first);
+    for position in (first..best.state.position).take(CUTS_MAX) {
+        let before = best.state.lost.range(..position).map(|(at, part)| (*at, *part)).collect();
+        let state = open(history, model, position).close(&before);
         if fails(&mut best, state)? {
             break;
         }
@@ -107,8 +105,17 @@ fn models(history: &History, explorer: &Explorer<'_>, state: &State) -> Result<V
     let mut found = Vec::new();
     for model in &MODELS {
         let here = open(history, model, state.position);
-        let whole = state.lost.keys().map(|at| (*at, None)).collect();
-        for seed in [&state.lost, &whole] {
+        let mut seeds = vec![state.lost.clone(), state.lost.keys().map(|at| (*at, None)).collect()];
+        // The filesystem may tear a write elsewhere.
+        for at in state.lost.iter().filter(|(_, part)| part.is_some()).map(|(at, _)| at) {
+            let parts = model.parts(&history.events()[*at].action);
+            seeds.extend(parts.into_iter().map(|part| {
+                let mut seed = state.lost.clone();
+                seed.insert(*at, Some(part));
+                seed
+            }));
+        }
+        for seed in &seeds {
             if let Some(state) = here.close(seed)
                 && explorer.verdict(&state)? != Verdict::Passed
             {

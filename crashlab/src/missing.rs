@@ -8,11 +8,13 @@ use crate::history::{History, Paths};
 use crate::model::Model;
 use crate::plan::Plan;
 use crate::state::State;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// Most kinds of syncs that are suggested at once.
 const KINDS_MAX: usize = 4;
+/// Most syncs that are tried for one state.
+const CANDIDATES_MAX: usize = 16;
 /// Most syncs that are added to try them.
 const ADDED_MAX: usize = 20_000;
 
@@ -91,20 +93,20 @@ fn excluding(
     Ok(None)
 }
 
-/// For each loss the sync that would have kept it.
+/// For each loss the sync that would have kept it, the earliest first.
 fn candidates(history: &History, state: &State) -> Vec<Addition> {
     let mut paths = Paths::default();
-    let mut last: BTreeMap<(bool, Ino), Addition> = BTreeMap::new();
+    let mut found: Vec<Addition> = Vec::new();
     for (at, event) in history.events()[..state.position].iter().enumerate() {
         paths.add(&event.action);
         if state.lost.contains_key(&at)
-            && let Some(change) = Change::of(event, &paths)
+            && let Some(Change { is_directory, ino, .. }) = Change::of(event, &paths)
+            && found.len() < CANDIDATES_MAX
         {
-            let Change { is_directory, ino, .. } = change;
-            last.insert((is_directory, ino), Addition { after: at, ino, path: paths.of(ino), is_directory });
+            found.push(Addition { after: at, ino, path: paths.of(ino), is_directory });
         }
     }
-    last.into_values().collect()
+    found
 }
 
 /// The same syncs at every place like theirs: after the last change of a run of changes of a file, or
@@ -217,10 +219,11 @@ impl Tried {
         Ok(Self { history, added, numbers })
     }
 
-    /// A state of the first history. Syncs that were added after its last event come before its cut.
+    /// A state of the first history. Syncs that were added after its last event have not ended when the
+    /// power fails.
     fn moved(&self, state: &State) -> State {
         let lost = state.lost.iter().map(|(at, part)| (self.numbers[*at], *part)).collect();
-        State { position: self.numbers[state.position], lost }
+        State { position: state.position.checked_sub(1).map_or(0, |last| self.numbers[last] + 1), lost }
     }
 
     /// The state of the first history that a state of this one stands for.

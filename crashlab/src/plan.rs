@@ -14,10 +14,10 @@ type Lost = BTreeMap<usize, Option<Part>>;
 /// Kinds of states, in the order in which they are tried.
 #[derive(Clone, Copy, Debug)]
 enum Class {
-    /// The end of the program's changes so far is lost: a kill would do the same.
-    Suffix,
     /// One change is lost, and what can't be without it.
     One,
+    /// The end of the program's changes so far is lost: a kill would do the same.
+    Suffix,
     /// All open changes of one inode, or all open writes of a file, are lost.
     Object,
     /// One write is torn.
@@ -31,7 +31,7 @@ enum Class {
 }
 
 const CLASSES: [Class; 7] =
-    [Class::Suffix, Class::One, Class::Object, Class::Torn, Class::Only, Class::Pair, Class::Random];
+    [Class::One, Class::Suffix, Class::Object, Class::Torn, Class::Only, Class::Pair, Class::Random];
 
 /// The most states of a class for one stretch; more are chosen at random, the newest changes above all.
 const EACH_MAX: usize = 128;

@@ -94,6 +94,9 @@ fn write_failing(text: &mut String, report: &Report<'_>, first: &Explained) {
     for line in lines(report, first) {
         let _ = writeln!(text, "  {:<7} #{:<5} {}", line.fate, report.number(line.at), line.what);
     }
+    if state.lost.is_empty() {
+        let _ = writeln!(text, "\nNothing is lost: a program that is killed there leaves the same files.");
+    }
     let printed = history.printed(state.position);
     let count = printed.iter().filter(|byte| **byte == b'\n').count();
     let _ = match count {
@@ -122,6 +125,13 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
     let events = history.events();
     let mut paths = Paths::default();
     let mut lines = Vec::new();
+    let is_change = |at: &usize| events[*at].action.is_change();
+    // Where nothing is lost, the changes around the cut.
+    let near = match state.lost.is_empty() {
+        true => (0..state.position).rfind(is_change).filter(|at| *at >= report.begin()),
+        false => None,
+    };
+    let later = (state.position..events.len()).find(is_change).filter(|_| state.lost.is_empty());
     let last_printed = events[..state.position]
         .iter()
         .rposition(|event| matches!(event.action, crate::action::Action::Printed(_)));
@@ -129,7 +139,7 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
     let is_alone =
         events.iter().map(|event| event.pid).filter(|pid| *pid != 0).collect::<HashSet<_>>().len() < 2;
     let mut programs: HashMap<u32, &str> = HashMap::new();
-    for (at, event) in events[..state.position].iter().enumerate() {
+    for (at, event) in events[..later.map_or(state.position, |later| later + 1)].iter().enumerate() {
         // Before the event: an unlinked file still has its name.
         let what = describe(event, &paths);
         paths.add(&event.action);
@@ -142,6 +152,8 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
             Some(None) => "LOST",
             Some(Some(_)) => "TORN",
             None if Some(at) == last_printed => "before",
+            None if Some(at) == near => "there",
+            None if Some(at) == later => "not yet",
             None if at > first_lost && event.action.is_change() => "there",
             None => continue,
         };
@@ -170,8 +182,9 @@ fn missing_text(report: &Report<'_>, missing: Option<&Missing>) -> String {
             .to_owned();
     };
     let syncs: Vec<String> = missing.syncs.iter().map(|sync| sync_text(report, sync)).collect();
-    let everywhere = match missing.places - missing.syncs.len() {
+    let everywhere = match missing.places.saturating_sub(missing.syncs.len()) {
         0 => String::new(),
+        1 => ", and at one more place like it".to_owned(),
         more => format!(", and at {more} more places like it"),
     };
     let verified = match (missing.verified, missing.is_complete) {

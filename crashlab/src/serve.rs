@@ -2,17 +2,19 @@
 //! one request at a time, and each change is recorded before it is answered.
 
 use crate::action::{Action, Ino, Name, ROOT, Stored, What};
+use crate::contents::BLOCK_BYTES;
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::tree::{Kind, Node, Tree};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ pub struct Recorded {
     state: Mutex<State>,
     recorder: Arc<Recorder>,
     output: Arc<Output>,
+    /// Files bypass the page cache, so each write(2) is one request.
+    is_direct: bool,
 }
 
 struct State {
@@ -50,7 +54,12 @@ impl Recorded {
             state: Mutex::new(State { tree, next_ino, next_handle: 1, listings, references }),
             recorder,
             output,
+            is_direct: false,
         }
+    }
+
+    fn opened(&self) -> FopenFlags {
+        if self.is_direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE }
     }
 
     /// Records an action, after what the program has printed before it, and applies it.
@@ -151,11 +160,15 @@ impl Recorded {
             true => &data[..size.saturating_sub(offset).min(data.len() as u64) as usize],
             false => data,
         };
-        if !data.is_empty() {
-            let pid = if mapped { 0 } else { request.pid() };
-            let len = data.len() as u32;
+        let pid = if mapped { 0 } else { request.pid() };
+        // Each page of a mapping is written back by itself.
+        let pieces = if mapped { data.chunks(BLOCK_BYTES as usize) } else { data.chunks(data.len().max(1)) };
+        let mut offset = offset;
+        for piece in pieces {
+            let len = piece.len() as u32;
             let action = Action::Write { ino, offset, len, size, mapped, stored: Stored::default() };
-            self.act(&mut state, pid, action, data);
+            self.act(&mut state, pid, action, piece);
+            offset += u64::from(len);
         }
         Ok(data.len() as u32)
     }
@@ -303,6 +316,11 @@ fn nanoseconds(time: SystemTime) -> i128 {
 }
 
 impl fuser::Filesystem for Recorded {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.is_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        Ok(())
+    }
+
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let mut state = self.state.lock();
         let found = state.tree.lookup(parent.0, name.as_bytes()).ok_or(Errno::ENOENT);
@@ -421,7 +439,7 @@ impl fuser::Filesystem for Recorded {
     ) {
         match Self::create(self, request, parent, name, What::File, mode & !umask) {
             Ok(attributes) => {
-                reply.created(&KEPT, &attributes, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(&KEPT, &attributes, Generation(0), FileHandle(0), self.opened());
             }
             Err(errno) => reply.error(errno),
         }
@@ -459,7 +477,7 @@ impl fuser::Filesystem for Recorded {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+        reply.opened(FileHandle(0), self.opened());
     }
 
     fn read(

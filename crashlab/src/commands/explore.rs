@@ -91,6 +91,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     if let Some(name) = &args.state {
         return one(&explorer, &State::parse(name, history.events(), history.recording.begin)?);
     }
+    accept_the_end(&explorer, &history)?;
     let started = Instant::now();
     let jobs =
         args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
@@ -137,6 +138,20 @@ fn built_in<'a>(history: &History, folder: PathBuf, stop: &'a AtomicBool) -> Res
     };
     note(&format!("checking {}", checks.about().ok_or_else(nothing)?));
     Ok(checks)
+}
+
+/// Refuses a checker that fails on the files as the program left them: it would fail on everything.
+fn accept_the_end(explorer: &Explorer<'_>, history: &History) -> Result<(), Error> {
+    let end = State { position: history.events().len(), lost: Default::default() };
+    match explorer.verdict(&end)? {
+        Verdict::Passed => Ok(()),
+        Verdict::Failed(output) => Err(Error::Usage(format!(
+            "the checker fails on the files as the program left them, without any power cut, so it would fail on all states:\n{}\n\
+             To look at these files: crashlab extract RECORDING {} DIRECTORY",
+            output.trim_end(),
+            end.name(history.recording.begin)
+        ))),
+    }
 }
 
 /// Checks one state.
