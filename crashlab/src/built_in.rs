@@ -133,11 +133,11 @@ fn replaced(history: &History) -> Result<HashMap<Vec<u8>, HashSet<u128>>, Error>
         let digest = |ino: Ino| tree.contents(ino).map(|contents| contents.digest());
         match &event.action {
             Action::Rename { to: dir, to_name: name, ino, .. } | Action::Link { parent: dir, name, ino } => {
-                let path = paths.within(*dir, name).into_bytes();
+                let path = paths.bytes_within(*dir, name);
                 versions.entry(path).or_default().extend(digest(*ino));
             }
             Action::Write { ino, .. } | Action::Truncate { ino, .. } | Action::Zero { ino, .. } => {
-                changed.insert(paths.of(*ino).into_bytes());
+                changed.insert(paths.bytes_of(*ino));
             }
             _ => {}
         }

@@ -16,8 +16,8 @@ pub enum Error {
     },
     /// Nothing can be mounted here.
     #[error(
-        "nothing can be mounted here, and the program has to run in a mount: {0}; install fuse3, and in a container pass \
-         /dev/fuse on (--device /dev/fuse --cap-add SYS_ADMIN)"
+        "nothing can be mounted here, and the program has to run in a mount: {0}; install fuse3, see that you may open \
+         /dev/fuse (ls -l /dev/fuse), and in a container pass it on (--device /dev/fuse --cap-add SYS_ADMIN)"
     )]
     NoFuse(io::Error),
     /// The file is no recording.

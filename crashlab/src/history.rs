@@ -165,15 +165,25 @@ impl Paths {
         }
     }
 
-    /// The path of an inode.
+    /// The path of an inode, safe for a terminal.
     pub fn of(&self, ino: Ino) -> String {
-        String::from_utf8_lossy(&self.bytes(ino, 0)).into_owned()
+        clean(&self.bytes(ino, 0))
+    }
+
+    /// The path of a name in a directory, safe for a terminal.
+    pub fn within(&self, dir: Ino, name: &[u8]) -> String {
+        clean(&self.bytes_within(dir, name))
+    }
+
+    /// The path of an inode.
+    pub fn bytes_of(&self, ino: Ino) -> Vec<u8> {
+        self.bytes(ino, 0)
     }
 
     /// The path of a name in a directory.
-    pub fn within(&self, dir: Ino, name: &[u8]) -> String {
+    pub fn bytes_within(&self, dir: Ino, name: &[u8]) -> Vec<u8> {
         let dir = if dir == ROOT { Vec::new() } else { self.bytes(dir, 0) };
-        String::from_utf8_lossy(&join(&dir, name)).into_owned()
+        join(&dir, name)
     }
 
     fn bytes(&self, ino: Ino, depth: usize) -> Vec<u8> {
@@ -232,10 +242,14 @@ pub fn describe(event: &Event, paths: &Paths) -> String {
     }
 }
 
+/// Text, with each control character as `?`.
+fn clean(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// The beginning of a printed line, safe for a terminal.
 fn short(line: &[u8]) -> String {
-    let text = String::from_utf8_lossy(line);
-    let clean: String = text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let clean = clean(line.trim_ascii_end());
     match clean.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &clean[..end]),
         None => clean,

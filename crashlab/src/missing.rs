@@ -18,7 +18,7 @@ const CANDIDATES_MAX: usize = 16;
 /// Most syncs that are added to try them.
 const ADDED_MAX: usize = 20_000;
 
-/// Syncs with which no state fails.
+/// Syncs with which a failing state is impossible.
 #[derive(Clone, Debug)]
 pub struct Missing {
     /// One of each kind, where it excludes a failing state.
@@ -29,6 +29,8 @@ pub struct Missing {
     pub verified: u64,
     /// These were all states of the plan.
     pub is_complete: bool,
+    /// A state that fails all the same, and that no sync excludes.
+    pub left: Option<State>,
 }
 
 /// A sync that a program lacks.
@@ -44,7 +46,8 @@ pub struct Addition {
     pub is_directory: bool,
 }
 
-/// Looks for syncs that exclude this failing state and all others. `None` if no sync helps.
+/// Looks for syncs that exclude this failing state, and then all others. `None` if none excludes this
+/// one.
 pub fn missing(
     history: &History,
     model: &Model,
@@ -54,19 +57,22 @@ pub fn missing(
 ) -> Result<Option<Missing>, Error> {
     let mut syncs: Vec<Addition> = Vec::new();
     let mut next = state.clone();
+    let mut best = None;
     while syncs.len() < KINDS_MAX {
-        let Some(tried) = excluding(history, model, &mut syncs, &next)? else { return Ok(None) };
+        let Some(tried) = excluding(history, model, &mut syncs, &next)? else { break };
         let explorer = Explorer::new(&tried.history, judge);
         let plan = Plan::new(model, tried.history.events(), tried.history.recording.begin, 0);
         let found = explorer.run(plan, Limits { keep_going: false, ..limits })?;
         let Some(first) = found.failing.first() else {
             let verified = explorer.counts.states.load(Ordering::Relaxed);
             let (places, is_complete) = (tried.added.len(), found.is_complete);
-            return Ok(Some(Missing { syncs, places, verified, is_complete }));
+            return Ok(Some(Missing { syncs, places, verified, is_complete, left: None }));
         };
         next = tried.original(&reduce(&tried.history, model, &explorer, first)?.state);
+        let (syncs, places, left) = (syncs.clone(), tried.added.len(), Some(next.clone()));
+        best = Some(Missing { syncs, places, verified: 0, is_complete: false, left });
     }
-    Ok(None)
+    Ok(best)
 }
 
 /// Adds a sync that excludes this state to those found before.
@@ -101,12 +107,27 @@ fn candidates(history: &History, state: &State) -> Vec<Addition> {
         paths.add(&event.action);
         if state.lost.contains_key(&at)
             && let Some(Change { is_directory, ino, .. }) = Change::of(event, &paths)
+            && !is_synced_next(history.events(), at, ino)
             && found.len() < CANDIDATES_MAX
         {
             found.push(Addition { after: at, ino, path: paths.of(ino), is_directory });
         }
     }
     found
+}
+
+/// True if a sync of the inode follows a change, with nothing but changes of it in between: the program
+/// syncs already.
+fn is_synced_next(events: &[Event], at: usize, ino: Ino) -> bool {
+    let own = |event: &&Event| event.action.is_change() && event.action.ino() == Some(ino);
+    let next = events[at + 1..].iter().find(|event| !own(event));
+    next.is_some_and(|event| match event.action {
+        // An fdatasync may leave attributes out.
+        Action::Sync { ino: synced, data_only } => {
+            synced == ino && (!data_only || events[at].action.is_write())
+        }
+        _ => false,
+    })
 }
 
 /// The same syncs at every place like theirs: after the last change of a run of changes of a file, or

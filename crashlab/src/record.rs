@@ -24,6 +24,8 @@ const PRINT: Duration = Duration::from_secs(1);
 const LEAVE: Duration = Duration::from_secs(5);
 /// Set in the environment of a process that has a mount namespace of its own.
 pub const NAMESPACE: &str = "CRASHLAB_NAMESPACE";
+/// Runs a program without the capabilities that a user has in a namespace of its own.
+pub const WITHOUT_CAPABILITIES: &[&str] = &["setpriv", "--ambient-caps=-all", "--inh-caps=-all", "--"];
 /// End of the names of recordings.
 pub const SUFFIX: &str = ".crashlab";
 
@@ -65,12 +67,9 @@ pub fn record(
     let (output, stdout) = Output::new(recorder.clone()).map_err(no_terminal)?;
     let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone());
     let session = mount(served, directory)?;
-    let ran = run(command, environment, directory, &output, stdout, stop);
+    let ran = run(command, environment, directory, (&recorder, &output), stdout, stop);
     output.end();
     let actions = recorder.actions() - before;
-    if let Ok(code) = &ran {
-        recorder.record(0, Action::End { code: *code }, &[]);
-    }
     let is_in_use = leave(session, directory);
     let exit_code = ran?;
     recorder.finish().map_err(|error| Error::Stopped(format!("the recording is incomplete: {error}")))?;
@@ -107,8 +106,10 @@ fn leave(session: BackgroundSession, directory: &Path) -> bool {
 
 /// Unmounts unless somebody uses the mount.
 fn unmounted(directory: &Path) -> bool {
-    if rustix::process::geteuid().is_root() {
-        return rustix::mount::unmount(directory, rustix::mount::UnmountFlags::empty()).is_ok();
+    match rustix::mount::unmount(directory, rustix::mount::UnmountFlags::empty()) {
+        // A user has to ask fusermount3, unless in a namespace.
+        Err(rustix::io::Errno::PERM) => {}
+        outcome => return outcome.is_ok(),
     }
     let mut command = Command::new("fusermount3");
     command.arg("-u").arg(directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -119,7 +120,7 @@ fn run(
     command: &[OsString],
     environment: Environment,
     directory: &Path,
-    output: &Arc<Output>,
+    (recorder, output): (&Recorder, &Arc<Output>),
     stdout: Stdio,
     stop: &AtomicBool,
 ) -> Result<i32, Error> {
@@ -127,8 +128,14 @@ fn run(
         return Err(Error::Usage("name a program to run".into()));
     };
     let failed = |source: io::Error| Error::Run { what: name.to_string_lossy().into_owned(), source };
-    let mut command = Command::new(name);
-    command.args(arguments).current_dir(directory).stdout(stdout);
+    let mut words: Vec<&OsStr> = Vec::new();
+    if std::env::var_os(NAMESPACE).is_some() && !rustix::process::geteuid().is_root() {
+        words.extend(WITHOUT_CAPABILITIES.iter().map(OsStr::new));
+    }
+    words.push(name);
+    words.extend(arguments.iter().map(OsString::as_os_str));
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).current_dir(directory).stdout(stdout);
     for (name, value) in environment {
         match value {
             Some(value) => command.env(name, value),
@@ -159,6 +166,9 @@ fn run(
         }
         std::thread::sleep(Duration::from_millis(2));
     };
+    output.drain();
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    recorder.record(0, Action::End { code }, &[]);
     let _ = printed.recv_timeout(PRINT);
-    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    Ok(code)
 }

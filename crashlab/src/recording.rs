@@ -13,10 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const MAGIC: [u8; 8] = *b"CRASHLAB";
+/// Begins every recording.
+pub const MAGIC: [u8; 8] = *b"CRASHLAB";
 /// Version of the format.
 pub const VERSION: u32 = 1;
 const HEADER_BYTES: u64 = 12;
+/// Bytes of the checksum behind the bytes of a write.
+const SUM_BYTES: usize = 4;
 /// The longest name.
 const NAME_BYTES_MAX: usize = 255;
 /// The longest frame.
@@ -75,8 +78,13 @@ impl Recording {
     /// The bytes of a write.
     pub fn bytes(&self, action: &Action) -> Result<Vec<u8>, Error> {
         let Action::Write { len, stored, .. } = action else { return Ok(Vec::new()) };
-        let mut bytes = vec![0; *len as usize];
+        let mut bytes = vec![0; *len as usize + SUM_BYTES];
         self.file.read_exact_at(&mut bytes, stored.at).map_err(|error| Error::file(&self.path, error))?;
+        let sum = bytes.split_off(*len as usize);
+        if crc32c::crc32c(&bytes).to_le_bytes()[..] != sum[..] {
+            let (path, detail) = (self.path.clone(), "written bytes do not match their checksum".to_owned());
+            return Err(Error::Damaged { path, at: stored.at, detail });
+        }
         Ok(bytes)
     }
 
@@ -153,7 +161,7 @@ impl Frames<'_> {
             return Err(self.damaged("an action is impossible"));
         }
         if let Action::Write { len, stored, .. } = &mut event.action {
-            let bytes = u64::from(*len);
+            let bytes = u64::from(*len) + SUM_BYTES as u64;
             if *len > WRITE_BYTES_MAX {
                 return Err(self.damaged("a write is too long"));
             }
@@ -197,6 +205,7 @@ impl Recorder {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         file.write_all(&MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
+        file.flush()?;
         Ok(Self(Mutex::new(Inner { file, actions: 0, programs: HashMap::new(), failed: None })))
     }
 
@@ -245,6 +254,9 @@ impl Inner {
         self.file.write_all(&crc32c::crc32c(&frame).to_le_bytes())?;
         self.file.write_all(&frame)?;
         self.file.write_all(bytes)?;
+        if event.action.is_write() {
+            self.file.write_all(&crc32c::crc32c(bytes).to_le_bytes())?;
+        }
         self.actions += u64::from(event.action.ino().is_some());
         Ok(())
     }
@@ -307,8 +319,14 @@ mod tests {
             let mut changed = whole.clone();
             changed[at] ^= 0x10;
             std::fs::write(&path, &changed).unwrap();
-            // Any answer but a panic; what a program wrote has no checksum.
-            let _ = Recording::open(&path);
+            let is_noticed = match Recording::open(&path) {
+                Ok(recording) => {
+                    let broken = |event: &Event| recording.bytes(&event.action).is_err();
+                    recording.is_cut_off || recording.events.iter().any(broken)
+                }
+                Err(_) => true,
+            };
+            assert!(is_noticed, "byte {at} was changed, and nobody noticed");
         }
     }
 }

@@ -98,7 +98,7 @@ fn write_failing(text: &mut String, report: &Report<'_>, first: &Explained) {
         let _ = writeln!(text, "\nNothing is lost: a program that is killed there leaves the same files.");
     }
     let printed = history.printed(state.position);
-    let count = printed.iter().filter(|byte| **byte == b'\n').count();
+    let count = printed.split_inclusive(|byte| *byte == b'\n').count();
     let _ = match count {
         0 => writeln!(text, "\nThe program had printed nothing yet."),
         1 => writeln!(text, "\nThe program had printed one line."),
@@ -187,6 +187,14 @@ fn missing_text(report: &Report<'_>, missing: Option<&Missing>) -> String {
         1 => ", and at one more place like it".to_owned(),
         more => format!(", and at {more} more places like it"),
     };
+    if let Some(left) = &missing.left {
+        let left = left.name(report.begin());
+        return format!(
+            "Missing: {}{everywhere}. State {left} fails all the same, and no fsync mends that one: the program needs another \
+             order of changes there, a checksum or a new name.",
+            syncs.join(", and ")
+        );
+    }
     let verified = match (missing.verified, missing.is_complete) {
         (0, _) => "There was no time to try it: use --seconds N.".to_owned(),
         (states, true) => format!("With that none of {states} states fails."),
@@ -231,7 +239,8 @@ fn first_json(report: &Report<'_>, first: &Explained) -> Value {
             .map(|sync| json!({ "after": report.number(sync.after), "path": sync.path, "directory": sync.is_directory }))
             .collect();
         json!({ "syncs": syncs, "places": missing.places, "states_without_failure": missing.verified,
-            "complete": missing.is_complete })
+            "complete": missing.is_complete,
+            "left": missing.left.as_ref().map(|left| left.name(report.begin())) })
     });
     json!({
         "state": first.failing.state.name(report.begin()),

@@ -2,6 +2,7 @@
 
 use super::{chosen, interrupt, note, print};
 use crate::Error;
+use crate::action::Ino;
 use crate::built_in::BuiltIn;
 use crate::checker::Checker;
 use crate::explain::explain;
@@ -13,7 +14,8 @@ use crate::recording::Recording;
 use crate::report::{Report, as_json, as_text};
 use crate::state::State;
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,11 +44,11 @@ pub struct Args {
     /// Go on after the first state that fails
     #[arg(long)]
     keep_going: bool,
-    /// Seconds after which no further state is begun
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    /// Seconds after which no further state is begun; the explanation of a failing one may take as long again
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Seconds that a checker may take
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// States at once. Default: one for each CPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -75,10 +77,13 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         note(&format!("{} is cut off; exploring what is there", path.display()));
     }
     let history = History::new(recording)?;
-    let stop = interrupt(&[SIGINT, SIGTERM]);
+    let stop = interrupt(&[SIGINT, SIGTERM, SIGHUP]);
     let folder = tempfile::Builder::new().prefix("crashlab-").tempdir();
     let folder = folder.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
     let judge: Box<dyn Judge> = match &args.check {
+        Some(command) if command.trim().is_empty() => {
+            return Err(Error::Usage("--check is empty: name a command".into()));
+        }
         Some(command) => Box::new(Checker {
             command: command.clone(),
             timeout: Duration::from_secs(args.timeout),
@@ -90,6 +95,9 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let explorer = Explorer::new(&history, &*judge);
     if let Some(name) = &args.state {
         return one(&explorer, &State::parse(name, history.events(), history.recording.begin)?);
+    }
+    if let Some(command) = &args.check {
+        warn_of_older_copies(command, &history)?;
     }
     accept_the_end(&explorer, &history)?;
     let started = Instant::now();
@@ -138,6 +146,33 @@ fn built_in<'a>(history: &History, folder: PathBuf, stop: &'a AtomicBool) -> Res
     };
     note(&format!("checking {}", checks.about().ok_or_else(nothing)?));
     Ok(checks)
+}
+
+/// Says so if a file that the command names by a relative path is not, or not the same, in the recording:
+/// the checker runs in the recorded files.
+fn warn_of_older_copies(command: &str, history: &History) -> Result<(), Error> {
+    let begin = State { position: history.recording.begin, lost: Default::default() };
+    let tree = history.tree(&begin)?;
+    let recorded: HashMap<Vec<u8>, Ino> = tree.walk().into_iter().collect();
+    for word in command.split_whitespace().map(|word| word.trim_matches(['\'', '"']).trim_start_matches("./"))
+    {
+        let Ok(present) = std::fs::read(word).map_err(drop) else { continue };
+        if word.starts_with('/') {
+            continue;
+        }
+        let contents = recorded.get(word.as_bytes()).and_then(|ino| tree.contents(*ino));
+        let about = match contents {
+            None => "is not in the recording",
+            Some(contents) if contents.read(0, present.len() + 1) != present => {
+                "has changed since the recording"
+            }
+            Some(_) => continue,
+        };
+        note(&format!(
+            "{word} {about}, and the checker runs in the recorded files: name it with an absolute path"
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses a checker that fails on the files as the program left them: it would fail on everything.

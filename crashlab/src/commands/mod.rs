@@ -6,7 +6,8 @@ mod show;
 
 use crate::Error;
 use crate::record::SUFFIX;
-use std::io::{self, Write};
+use crate::recording::MAGIC;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,6 +17,10 @@ use std::sync::atomic::AtomicBool;
 const USAGE: u8 = 2;
 /// Exit code after every other error.
 const FAILED: u8 = 3;
+/// Exit codes of `record` after an error of its own, and where the program can't be run, as a shell's.
+const RECORD_FAILED: u8 = 125;
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -34,6 +39,7 @@ pub enum Command {
 
 /// Runs a command.
 pub fn run(command: Command) -> ExitCode {
+    let records = matches!(command, Command::Record(_));
     let outcome = match command {
         Command::Record(args) => record::run(args),
         Command::Explore(args) => explore::run(args),
@@ -44,6 +50,9 @@ pub fn run(command: Command) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         let _ = writeln!(io::stderr(), "crashlab: {error}");
         ExitCode::from(match error {
+            Error::Run { source, .. } if source.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+            Error::Run { .. } => CANNOT_RUN,
+            _ if records => RECORD_FAILED,
             Error::Usage(_) | Error::State { .. } => USAGE,
             _ => FAILED,
         })
@@ -81,7 +90,7 @@ fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        if entry.file_name().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
+        if entry.file_name().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) && is_recording(&entry.path()) {
             let changed = entry.metadata().and_then(|metadata| metadata.modified()).map_err(failed)?;
             found.push((changed, entry.path()));
         }
@@ -90,11 +99,19 @@ fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
+/// True for a file that begins like a recording.
+fn is_recording(path: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == MAGIC
+}
+
 /// The recording that the user named, or the newest one here.
 fn chosen(named: Option<PathBuf>) -> Result<PathBuf, Error> {
     let newest = || recordings(Path::new(".")).map(|found| found.into_iter().next_back());
     match named {
-        Some(path) => Ok(path),
+        Some(path) if path.is_file() => Ok(path),
+        Some(path) => Err(Error::Usage(format!("there is no file {}: name a recording", path.display()))),
         None => newest()?.ok_or_else(|| {
             Error::Usage("there is no recording here: make one with 'crashlab record -- PROGRAM'".into())
         }),

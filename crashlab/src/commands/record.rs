@@ -1,8 +1,8 @@
 //! `crashlab record`.
 
-use super::{interrupt, note};
+use super::{interrupt, is_recording, note};
 use crate::Error;
-use crate::record::{NAMESPACE, SUFFIX, record};
+use crate::record::{NAMESPACE, SUFFIX, WITHOUT_CAPABILITIES, record};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::fs::File;
@@ -45,10 +45,17 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     if outcome.is_in_use {
         note("PROGRAM has left processes behind that use its folder; the recording ends here");
     }
+    if outcome.exit_code != 0 {
+        note(&format!("PROGRAM ended with exit code {}", outcome.exit_code));
+    }
     match outcome.actions {
-        0 => note(
-            "PROGRAM did nothing to the files of its working folder, so there is nothing to explore: give it relative paths, or $CRASHLAB_DIR",
-        ),
+        0 => {
+            let _ = std::fs::remove_file(&path);
+            note(
+                "PROGRAM did nothing to the files of its working folder, so there is nothing to explore: give it relative \
+                 paths, or $CRASHLAB_DIR",
+            );
+        }
         actions => note(&format!(
             "recorded {actions} changes and syncs in {}; next: crashlab explore --check 'COMMAND'",
             path.display()
@@ -71,8 +78,9 @@ fn enter_namespace() -> bool {
         command.args(users).args(["--mount", "--"]);
         command
     };
-    let quiet =
-        unshare().arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let mut trial = unshare();
+    trial.args(if is_root { &[] } else { WITHOUT_CAPABILITIES }).arg("true");
+    let quiet = trial.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if quiet.is_ok_and(|status| status.success())
         && let Ok(program) = std::env::current_exe()
     {
@@ -84,6 +92,10 @@ fn enter_namespace() -> bool {
 /// A new file for the recording.
 fn output(args: &Args) -> Result<(File, PathBuf), Error> {
     if let Some(path) = &args.output {
+        if path.exists() && !is_recording(path) {
+            let text = format!("{} exists and is no recording: name another file with -o", path.display());
+            return Err(Error::Usage(text));
+        }
         return Ok((File::create(path).map_err(|error| Error::file(path, error))?, path.clone()));
     }
     let name = args.program.first().map(Path::new).and_then(Path::file_stem).unwrap_or("program".as_ref());
@@ -94,7 +106,10 @@ fn output(args: &Args) -> Result<(File, PathBuf), Error> {
         match File::create_new(&path) {
             Ok(file) => return Ok((file, path)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(Error::file(&path, error)),
+            Err(source) => {
+                let text = format!("{}: {source}; name another place with -o FILE", path.display());
+                return Err(Error::Usage(text));
+            }
         }
     }
     unreachable!("there are more numbers than files")
