@@ -43,28 +43,14 @@ impl History {
     pub fn tree(&self, state: &State) -> Result<Tree, Error> {
         let first = state.lost.keys().next().copied().unwrap_or(state.position).min(state.position);
         let from = first / KEPT_EVERY;
-        let mut tree = self.kept[from].clone();
-        let mut lost = LostWrites::default();
+        let mut survivor = Survivor::new(self.kept[from].clone());
         for at in from * KEPT_EVERY..state.position {
             let event = &self.events()[at];
-            if !event.action.is_change() {
-                continue;
-            }
-            let bytes = self.recording.bytes(&event.action)?;
-            match state.lost.get(&at) {
-                None => {
-                    lost.before(&mut tree, event);
-                    tree.apply(&event.action, event.time_ns.into(), &bytes);
-                }
-                Some(part) => {
-                    if let Some(part) = part {
-                        apply_part(&mut tree, event, *part, &bytes);
-                    }
-                    lost.add(&event.action, bytes);
-                }
+            if event.action.is_change() {
+                survivor.step(event, &self.recording.bytes(&event.action)?, state.lost.get(&at).copied());
             }
         }
-        Ok(tree)
+        Ok(survivor.tree)
     }
 
     /// The path of an inode after `position` events: its newest name; of one that has none, the name that
@@ -76,9 +62,36 @@ impl History {
     }
 }
 
+/// A tree while some of its changes are lost.
+#[derive(Clone)]
+pub(crate) struct Survivor {
+    /// What has survived so far.
+    pub tree: Tree,
+    lost: LostWrites,
+}
+
+impl Survivor {
+    /// Nothing is lost yet.
+    pub fn new(tree: Tree) -> Self {
+        Self { tree, lost: LostWrites::default() }
+    }
+
+    /// One more change: it survives, or is lost but for a part.
+    pub fn step(&mut self, event: &Event, bytes: &[u8], loss: Option<Option<Part>>) {
+        let Some(part) = loss else {
+            self.lost.before(&mut self.tree, event);
+            return self.tree.apply(&event.action, event.time_ns.into(), bytes);
+        };
+        if let Some(part) = part {
+            apply_part(&mut self.tree, event, part, bytes);
+        }
+        self.lost.add(&event.action, bytes.to_vec());
+    }
+}
+
 /// Writes that are lost. A later write to the same block of the page cache brings their bytes in that
 /// block along.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct LostWrites(HashMap<Ino, Vec<(u64, Vec<u8>)>>);
 
 impl LostWrites {

@@ -42,7 +42,7 @@ pub fn record(folder: &Path, command: &[OsString], file: File, stop: &AtomicBool
     let recorder = Recorder::new(file).map_err(|error| Error::file(folder, error))?;
     let recorder = Arc::new(recorder);
     let is_recording = |name: &OsStr| name.as_encoded_bytes().ends_with(SUFFIX.as_bytes());
-    let (tree, next_ino) = import(folder, &recorder, is_recording)?;
+    let (tree, next_ino) = import(folder, Some(&recorder), is_recording)?;
     recorder.record(0, Action::Begin, &[]);
     let before = recorder.events();
     let directory = tempfile::Builder::new().prefix("crashlab-").tempdir();

@@ -238,6 +238,18 @@ impl Tree {
         hasher.finish128().as_u128()
     }
 
+    /// A digest of everything that a program can see from the root on, except times.
+    pub fn digest_with_links(&self) -> u128 {
+        let mut hasher = SipHasher13::new();
+        self.digest().hash(&mut hasher);
+        let mut numbers = std::collections::HashMap::new();
+        for (_, ino) in self.walk() {
+            let next = numbers.len();
+            numbers.entry(ino).or_insert(next).hash(&mut hasher);
+        }
+        hasher.finish128().as_u128()
+    }
+
     /// All inodes that have a path, with it; a directory comes before its contents. A file with several
     /// names comes several times.
     pub fn walk(&self) -> Vec<(Vec<u8>, Ino)> {
