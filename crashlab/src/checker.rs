@@ -37,7 +37,7 @@ impl Checker<'_> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(&self.command).current_dir(directory);
         command.env("CRASHLAB_DIR", directory).env("CRASHLAB_ACKED", &printed);
-        command.env("CRASHLAB_STATE", case.state.to_string());
+        command.env("CRASHLAB_STATE", case.state);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
         // A process group of its own, so that processes it starts can be ended with it.
         command.process_group(0).spawn()

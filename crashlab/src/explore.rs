@@ -22,8 +22,8 @@ pub enum Verdict {
 pub struct Case<'a> {
     /// Its files.
     pub tree: &'a Tree,
-    /// The state.
-    pub state: &'a State,
+    /// The name of the state.
+    pub state: &'a str,
     /// What the program had certainly printed.
     pub printed: &'a [u8],
     /// Number of the worker that asks; no two workers use the same number at once.
@@ -72,7 +72,7 @@ pub struct Limits<'a> {
 }
 
 impl Limits<'_> {
-    fn are_reached(&self) -> bool {
+    pub(crate) fn are_reached(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.until.is_some_and(|until| Instant::now() >= until)
     }
 }
@@ -143,14 +143,25 @@ impl<'a> Explorer<'a> {
     fn look(&self, state: &State, worker: usize) -> Result<Option<Verdict>, Error> {
         let tree = self.history.tree(state)?;
         self.counts.states.fetch_add(1, Ordering::Relaxed);
-        let printed = self.history.recording.printed(state.position);
+        self.look_at(&tree, state.position, &state.to_string(), worker)
+    }
+
+    /// The same for a tree, wherever it comes from.
+    pub fn look_at(
+        &self,
+        tree: &Tree,
+        position: usize,
+        name: &str,
+        worker: usize,
+    ) -> Result<Option<Verdict>, Error> {
+        let printed = self.history.recording.printed(position);
         let key = (tree.digest(), printed.len());
         if self.verdicts.lock().contains_key(&key) {
             return Ok(None);
         }
         // Another worker may judge the same case, and comes to the same verdict.
         self.verdicts.lock().insert(key, None);
-        self.judged(key, &Case { tree: &tree, state, printed: &printed, worker }).map(Some)
+        self.judged(key, &Case { tree, state: name, printed: &printed, worker }).map(Some)
     }
 
     fn judged(&self, key: Key, case: &Case<'_>) -> Result<Verdict, Error> {
@@ -169,7 +180,10 @@ impl<'a> Explorer<'a> {
         let known = self.verdicts.lock().get(&key).cloned().flatten();
         match known {
             Some(verdict) => Ok(verdict),
-            None => self.judged(key, &Case { tree: &tree, state, printed: &printed, worker: 0 }),
+            None => {
+                let name = state.to_string();
+                self.judged(key, &Case { tree: &tree, state: &name, printed: &printed, worker: 0 })
+            }
         }
     }
 }

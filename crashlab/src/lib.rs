@@ -22,8 +22,10 @@ mod missing;
 mod model;
 mod output;
 mod plan;
+pub mod real;
 mod record;
 mod recording;
+mod search;
 mod serve;
 mod state;
 mod tree;
@@ -42,5 +44,6 @@ pub use model::{DataOrder, Losses, MODELS, Model, NameOrder, Part, Reach, Skips,
 pub use plan::{Open, Plan, Stretch, stretches};
 pub use record::{Outcome, record};
 pub use recording::{Recorder, Recording, VERSION};
+pub use search::{Allowed, explanation};
 pub use state::State;
 pub use tree::{Kind, Node, Tree};

@@ -242,7 +242,7 @@ impl Model {
 
 /// The changes that a power cut has taken away so far, in the order of the program: what must be lost
 /// with them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Losses {
     any: bool,
     /// A change of names, attributes or sizes.

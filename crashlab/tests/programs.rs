@@ -157,7 +157,8 @@ fn every_program_under_every_model() {
         eprintln!("skipped: {reason}");
         return;
     }
-    let programs = PLANTED.iter().map(|name| ("planted", name)).chain(CORRECT.iter().map(|name| ("correct", name)));
+    let programs =
+        PLANTED.iter().map(|name| ("planted", name)).chain(CORRECT.iter().map(|name| ("correct", name)));
     for (kind, name) in programs {
         let program = Program::record(kind, name);
         let fails = program.fails();
