@@ -128,6 +128,22 @@ fn apply_part(tree: &mut Tree, event: &Event, part: Part, bytes: &[u8]) {
             let grown = Action::Truncate { ino: *ino, from: *size, to: offset + u64::from(*len) };
             tree.apply(&grown, event.time_ns.into(), &[]);
         }
+        Part::Slice { from, before, size } => {
+            let (from, before) = (cut(from), cut(before));
+            let len = tree.contents(*ino).map_or(0, |contents| contents.len());
+            if size > len {
+                tree.apply(&Action::Truncate { ino: *ino, from: len, to: size }, event.time_ns.into(), &[]);
+            }
+            if from < before {
+                apply_bytes(
+                    tree,
+                    event,
+                    *ino,
+                    from,
+                    &bytes[(from - offset) as usize..(before - offset) as usize],
+                );
+            }
+        }
     }
 }
 

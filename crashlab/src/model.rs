@@ -2,6 +2,7 @@
 //! source of each rule.
 
 use crate::action::{Action, Ino};
+use crate::contents::BLOCK_BYTES;
 use std::collections::HashSet;
 
 /// What an fsync of a file or directory makes durable, besides the data of that file.
@@ -185,6 +186,16 @@ pub enum Part {
     From(u64),
     /// The new size, and none of the bytes.
     Size,
+    /// The bytes between two offsets, and the size up to a third one. The kernel takes a long write page by
+    /// page, and the size with it.
+    Slice {
+        /// The first byte.
+        from: u64,
+        /// The end of the bytes.
+        before: u64,
+        /// The size.
+        size: u64,
+    },
 }
 
 impl Model {
@@ -200,6 +211,11 @@ impl Model {
         let mut parts = Vec::new();
         if write.extends() && self.zeros {
             parts.push(Part::Size);
+        }
+        let next = (begin / BLOCK_BYTES + 1) * BLOCK_BYTES;
+        let first_page = Part::Slice { from: begin, before: begin, size: next };
+        if write.extends() && next < end && self.allows(write, first_page) {
+            parts.push(first_page);
         }
         let Some(unit) = self.unit(write) else { return parts };
         let (first, last) = ((begin / unit + 1) * unit, (end - 1) / unit * unit);
@@ -223,7 +239,28 @@ impl Model {
             Part::Before(cut) => on_border(cut),
             Part::From(cut) => on_border(cut) && (self.zeros || !write.extends()),
             Part::Size => self.zeros && write.extends(),
+            Part::Slice { from, before, size } => self.allows_slice(write, from, before, size),
         }
+    }
+
+    fn allows_slice(&self, write: &Action, from: u64, before: u64, new_size: u64) -> bool {
+        let Action::Write { offset, len, size, .. } = write else { return false };
+        let end = offset + u64::from(*len);
+        // A block that was there before is written in place.
+        let old_end = size.next_multiple_of(BLOCK_BYTES);
+        let on_border = |cut: u64, in_place: bool| match if in_place { self.overwrite } else { self.append } {
+            Unit::Bytes(unit) => cut.is_multiple_of(unit),
+            Unit::Pages | Unit::Whole => false,
+        };
+        let is_border = |cut: u64| on_border(cut, cut < old_end) || cut == *offset || cut == end;
+        let is_size = on_border(new_size, false) || new_size == end || new_size <= *size;
+        self.zeros
+            && (*offset..=before).contains(&from)
+            && (before <= new_size || before <= *size)
+            && before.max(new_size) <= end.max(*size)
+            && is_border(from)
+            && is_border(before)
+            && is_size
     }
 
     fn unit(&self, write: &Action) -> Option<u64> {

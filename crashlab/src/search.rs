@@ -1,56 +1,266 @@
-//! All trees that a model allows at one moment of a short program.
+//! Looks for a state of a model that has a given tree, among all that the model allows at one moment of a
+//! short program.
 
 use crate::Error;
-use crate::action::Action;
+use crate::action::{Action, Ino};
 use crate::durable::Durable;
 use crate::history::{History, Survivor};
 use crate::model::{Losses, Model, Part};
 use crate::plan::Plan;
 use crate::state::State;
-use crate::tree::Tree;
+use crate::tree::{Kind, Tree};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// States that are searched one by one.
-const STATES_MAX: usize = 20_000;
+/// Shapes that are searched one by one.
+const SHAPES_MAX: usize = 20_000;
 /// How long the states of a plan are searched after that.
 const PLAN: Duration = Duration::from_secs(10);
+/// Steps after which the search for the parts of torn writes is given up.
+const STEPS_MAX: usize = 200_000;
 
-type Lost = BTreeMap<usize, Option<Part>>;
-
-/// The trees that a model allows, each with a state that has it.
-pub struct Allowed {
-    /// By [digest](crate::Tree::digest_with_links).
-    pub states: HashMap<u128, State>,
-    /// False if there were too many.
-    pub is_complete: bool,
+/// What becomes of a change that is not there as a whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    Whole,
+    /// Some part of a write is there.
+    Torn,
 }
 
-impl Allowed {
-    /// Those after `position` events. Writes are torn at blocks and `torn_at` bytes into them. After
-    /// `states_max` states the search is given up.
+type Losing = BTreeMap<usize, Loss>;
+
+/// All states that a model allows at one moment, by the shapes of their trees: names and attributes,
+/// whatever the files contain.
+pub struct Allowed<'a> {
+    history: &'a History,
+    model: &'a Model,
+    position: usize,
+    torn_at: Option<u64>,
+    shapes: HashMap<u128, Vec<Losing>>,
+    shapes_left: usize,
+}
+
+impl<'a> Allowed<'a> {
+    /// Those after `position` events. Writes are torn at blocks, and `torn_at` bytes into them.
     pub fn new(
-        history: &History,
-        model: &Model,
+        history: &'a History,
+        model: &'a Model,
         position: usize,
         torn_at: Option<u64>,
-        states_max: usize,
     ) -> Result<Self, Error> {
-        let mut durable = Durable::new(model, history.events(), history.recording.begin);
-        durable.advance(position);
         let begin = history.recording.begin;
-        let start = history.tree(&State { position: begin, lost: Lost::new() })?;
-        let mut search = Search {
-            history,
-            model,
-            durable,
-            position,
-            torn_at,
-            states_left: states_max,
-            found: HashMap::new(),
+        let mut durable = Durable::new(model, history.events(), begin);
+        durable.advance(position);
+        let start = history.tree(&State { position: begin, lost: BTreeMap::new() })?;
+        let shapes = HashMap::new();
+        let mut allowed = Self { history, model, position, torn_at, shapes, shapes_left: SHAPES_MAX };
+        allowed.add(&durable, begin, Survivor::new(start), Losses::default(), &Losing::new())?;
+        Ok(allowed)
+    }
+
+    /// False if there were too many to list them all.
+    pub fn is_complete(&self) -> bool {
+        self.shapes_left > 0
+    }
+
+    /// Every way to go on from the change at `at`.
+    fn add(
+        &mut self,
+        durable: &Durable<'_>,
+        mut at: usize,
+        mut survivor: Survivor,
+        losses: Losses,
+        losing: &Losing,
+    ) -> Result<(), Error> {
+        while at < self.position && self.shapes_left > 0 {
+            let event = &self.history.events()[at];
+            if !event.action.is_change() {
+                at += 1;
+                continue;
+            }
+            let is_durable = durable.is(at);
+            let is_taken = !is_durable && losses.take(self.model, &event.action);
+            let fates: &[Loss] = match event.action.is_write() {
+                _ if is_durable => &[],
+                true if !is_taken => &[Loss::Whole, Loss::Torn],
+                _ => &[Loss::Whole],
+            };
+            for loss in fates {
+                let (mut survivor, mut losses, mut losing) =
+                    (survivor.clone(), losses.clone(), losing.clone());
+                survivor.step(event, &[], Some(None));
+                losses.add(&event.action);
+                losing.insert(at, *loss);
+                self.add(durable, at + 1, survivor, losses, &losing)?;
+            }
+            if is_taken {
+                return Ok(());
+            }
+            // Contents are compared later.
+            if !event.action.is_write() {
+                survivor.step(event, &[], None);
+            }
+            at += 1;
+        }
+        if self.shapes_left > 0 {
+            self.shapes_left -= 1;
+            self.shapes.entry(survivor.tree.shape_digest()).or_default().push(losing.clone());
+        }
+        Ok(())
+    }
+
+    /// A state with this tree.
+    pub fn find(&self, tree: &Tree) -> Result<Option<State>, Error> {
+        for losing in self.shapes.get(&tree.shape_digest()).into_iter().flatten() {
+            if let Some(state) = self.with_contents(losing, tree)? {
+                return Ok(Some(state));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The state with these losses, if there are parts of its torn writes with which it has this tree.
+    fn with_contents(&self, losing: &Losing, tree: &Tree) -> Result<Option<State>, Error> {
+        let whole = losing.keys().map(|at| (*at, None)).collect();
+        let mut state = State { position: self.position, lost: whole };
+        let own = self.history.tree(&state)?;
+        for (path, ino) in own.walk() {
+            let Some(wanted) = at_path(tree, &path) else { return Ok(None) };
+            let Some(Kind::File(wanted)) = tree.node(wanted).map(|node| &node.kind) else { continue };
+            let Some(parts) = File::new(self, losing, ino, wanted)?.parts()? else { return Ok(None) };
+            state.lost.extend(parts.into_iter().map(|(at, part)| (at, Some(part))));
+        }
+        Ok(Some(state))
+    }
+}
+
+/// The inode at a path.
+fn at_path(tree: &Tree, path: &[u8]) -> Option<Ino> {
+    path.split(|byte| *byte == b'/').try_fold(crate::action::ROOT, |dir, name| tree.lookup(dir, name))
+}
+
+/// The search for the parts of the torn writes of one file.
+struct File<'a> {
+    allowed: &'a Allowed<'a>,
+    losing: &'a Losing,
+    ino: Ino,
+    wanted: &'a crate::contents::Contents,
+    /// The changes of its contents.
+    changes: Vec<usize>,
+    steps: usize,
+}
+
+impl<'a> File<'a> {
+    fn new(
+        allowed: &'a Allowed<'a>,
+        losing: &'a Losing,
+        ino: Ino,
+        wanted: &'a crate::contents::Contents,
+    ) -> Result<Self, Error> {
+        let events = allowed.history.events().iter().enumerate().take(allowed.position);
+        let is_own = |action: &Action| {
+            action.ino() == Some(ino)
+                && matches!(
+                    action,
+                    Action::Create { .. }
+                        | Action::Write { .. }
+                        | Action::Truncate { .. }
+                        | Action::Zero { .. }
+                )
         };
-        search.go(begin, Survivor::new(start), Losses::default(), &Lost::new())?;
-        Ok(Self { is_complete: search.states_left > 0, states: search.found })
+        let changes = events.filter(|(_, event)| is_own(&event.action)).map(|(at, _)| at).collect();
+        Ok(Self { allowed, losing, ino, wanted, changes, steps: 0 })
+    }
+
+    fn parts(mut self) -> Result<Option<BTreeMap<usize, Part>>, Error> {
+        self.go(0, Survivor::new(Tree::default()), BTreeMap::new())
+    }
+
+    fn go(
+        &mut self,
+        next: usize,
+        survivor: Survivor,
+        parts: BTreeMap<usize, Part>,
+    ) -> Result<Option<BTreeMap<usize, Part>>, Error> {
+        self.steps += 1;
+        if self.steps > STEPS_MAX {
+            return Ok(None);
+        }
+        let Some(at) = self.changes.get(next).copied() else {
+            let is_equal =
+                survivor.tree.contents(self.ino).is_some_and(|own| own.digest() == self.wanted.digest());
+            return Ok(is_equal.then_some(parts));
+        };
+        let event = &self.allowed.history.events()[at];
+        let bytes = self.allowed.history.recording.bytes(&event.action)?;
+        let fates: Vec<Option<Option<Part>>> = match self.losing.get(&at) {
+            None => vec![None],
+            Some(Loss::Whole) => vec![Some(None)],
+            Some(Loss::Torn) => self.torn(&event.action).into_iter().map(|part| Some(Some(part))).collect(),
+        };
+        for fate in fates {
+            let (mut survivor, mut parts) = (survivor.clone(), parts.clone());
+            survivor.step(event, &bytes, fate);
+            if let Some(Some(part)) = fate {
+                parts.insert(at, part);
+            }
+            if self.can_be(&survivor.tree, next)
+                && let Some(found) = self.go(next + 1, survivor, parts)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// False if blocks that no later change touches differ from what is wanted.
+    fn can_be(&self, tree: &Tree, done: usize) -> bool {
+        let (Action::Write { .. }, Some(own)) =
+            (&self.allowed.history.events()[self.changes[done]].action, tree.contents(self.ino))
+        else {
+            return true;
+        };
+        let later = |block: u64| {
+            self.changes[done + 1..].iter().any(|at| match &self.allowed.history.events()[*at].action {
+                action if action.is_write() => action.blocks().contains(&block),
+                Action::Truncate { from, to, .. } => block >= from.min(to) / 4096,
+                _ => true,
+            })
+        };
+        let blocks = self.allowed.history.events()[self.changes[done]].action.blocks();
+        let bytes = |contents: &crate::contents::Contents, block: u64| {
+            let mut bytes = contents.read(block * 4096, 4096);
+            bytes.resize(4096, 0);
+            bytes
+        };
+        blocks.into_iter().all(|block| later(block) || bytes(own, block) == bytes(self.wanted, block))
+    }
+
+    /// The parts of a write that the model allows, the simplest first.
+    fn torn(&self, action: &Action) -> Vec<Part> {
+        let Action::Write { offset, len, .. } = action else { return Vec::new() };
+        let end = offset + u64::from(*len);
+        let mut cuts: Vec<u64> = Vec::new();
+        for block in action.blocks() {
+            cuts.push(block * 4096);
+            cuts.extend(self.allowed.torn_at.map(|at| block * 4096 + at));
+        }
+        cuts.push(end / 4096 * 4096);
+        cuts.retain(|cut| (offset + 1..end).contains(cut));
+        cuts.dedup();
+        let mut parts = vec![Part::Size];
+        parts.extend(cuts.iter().flat_map(|cut| [Part::Before(*cut), Part::From(*cut)]));
+        let borders: Vec<u64> = [*offset].into_iter().chain(cuts).chain([end]).collect();
+        for size in borders.iter().skip(1) {
+            for before in borders.iter().filter(|before| *before <= size) {
+                let firsts = borders.iter().filter(|from| *from < before);
+                let slice = |from: u64| Part::Slice { from, before: *before, size: *size };
+                parts.extend(firsts.map(|from| slice(*from)));
+                parts.extend((before == offset).then(|| slice(*offset)));
+            }
+        }
+        parts.retain(|part| self.allowed.model.allows(action, *part));
+        parts
     }
 }
 
@@ -62,12 +272,15 @@ pub fn explanation(
     position: usize,
     torn_at: Option<u64>,
 ) -> Result<Option<State>, Error> {
-    let (wanted, position) = (tree.digest_with_links(), with_begun(history, position));
-    let mut allowed = Allowed::new(history, model, position, torn_at, STATES_MAX)?;
-    if allowed.is_complete || allowed.states.contains_key(&wanted) {
-        return Ok(allowed.states.remove(&wanted));
+    let position = with_begun(history, position);
+    let allowed = Allowed::new(history, model, position, torn_at)?;
+    if let Some(state) = allowed.find(tree)? {
+        return Ok(Some(state));
     }
-    let started = Instant::now();
+    if allowed.is_complete() {
+        return Ok(None);
+    }
+    let (wanted, started) = (tree.digest_with_links(), Instant::now());
     let plan = Plan::new(model, history.events(), history.recording.begin, 0);
     for state in plan.filter(|state| state.position >= position) {
         if started.elapsed() > PLAN {
@@ -84,69 +297,4 @@ pub fn explanation(
 pub fn with_begun(history: &History, position: usize) -> usize {
     let next = history.events().get(position);
     position + usize::from(next.is_some_and(|event| event.action.is_change()))
-}
-
-struct Search<'a> {
-    history: &'a History,
-    model: &'a Model,
-    durable: Durable<'a>,
-    position: usize,
-    torn_at: Option<u64>,
-    states_left: usize,
-    found: HashMap<u128, State>,
-}
-
-impl Search<'_> {
-    /// Every way to go on from the change at `at`.
-    fn go(
-        &mut self,
-        mut at: usize,
-        mut survivor: Survivor,
-        losses: Losses,
-        lost: &Lost,
-    ) -> Result<(), Error> {
-        while at < self.position && self.states_left > 0 {
-            let event = &self.history.events()[at];
-            if !event.action.is_change() {
-                at += 1;
-                continue;
-            }
-            let bytes = self.history.recording.bytes(&event.action)?;
-            let is_durable = self.durable.is(at);
-            let is_taken = !is_durable && losses.take(self.model, &event.action);
-            let parts = if is_taken { vec![None] } else { self.fates(&event.action) };
-            for part in parts.into_iter().filter(|_| !is_durable) {
-                let (mut survivor, mut losses, mut lost) = (survivor.clone(), losses.clone(), lost.clone());
-                survivor.step(event, &bytes, Some(part));
-                losses.add(&event.action);
-                lost.insert(at, part);
-                self.go(at + 1, survivor, losses, &lost)?;
-            }
-            if is_taken {
-                return Ok(());
-            }
-            survivor.step(event, &bytes, None);
-            at += 1;
-        }
-        if self.states_left > 0 {
-            self.states_left -= 1;
-            let state = || State { position: self.position, lost: lost.clone() };
-            self.found.entry(survivor.tree.digest_with_links()).or_insert_with(state);
-        }
-        Ok(())
-    }
-
-    /// The ways in which a change can be lost.
-    fn fates(&self, action: &Action) -> Vec<Option<Part>> {
-        let Action::Write { offset, len, .. } = action else { return vec![None] };
-        let end = offset + u64::from(*len);
-        let first = offset / 4096;
-        let blocks = (first..=end / 4096).map(|block| block * 4096);
-        let within = (first..=end / 4096).filter_map(|block| self.torn_at.map(|at| block * 4096 + at));
-        let cuts: Vec<u64> = blocks.chain(within).filter(|cut| (offset + 1..end).contains(cut)).collect();
-        let before = cuts.iter().map(|cut| Part::Before(*cut));
-        let parts = before.chain(cuts.iter().map(|cut| Part::From(*cut))).chain([Part::Size]);
-        let allowed = parts.filter(|part| self.model.allows(action, *part)).map(Some);
-        [None].into_iter().chain(allowed).collect()
-    }
 }

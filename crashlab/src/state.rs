@@ -3,7 +3,7 @@
 //! `41`: after 41 events, with all their changes. `41.l17`: the change of event 17 is lost.
 //! `41.l17-19`: those of events 17 to 19, as far as they are changes. `41.t17b4096`: of the write of
 //! event 17 only the bytes before offset 4096 of the file are there; `f4096`: only those from there on;
-//! `s`: only its size.
+//! `s`: only its size; `f0b512s4096`: only the bytes from 0 to 512, and the size up to 4096.
 
 use crate::Error;
 use crate::action::Event;
@@ -57,7 +57,14 @@ fn lost_by(word: &str) -> Option<(std::ops::Range<usize>, Option<Part>)> {
     let part = match part.split_at_checked(1)? {
         ("s", "") => Part::Size,
         ("b", offset) => Part::Before(offset.parse().ok()?),
-        ("f", offset) => Part::From(offset.parse().ok()?),
+        ("f", rest) => match rest.split_once('b') {
+            None => Part::From(rest.parse().ok()?),
+            Some((from, rest)) => {
+                let (before, size) = rest.split_once('s')?;
+                let (from, before, size) = (from.parse().ok()?, before.parse().ok()?, size.parse().ok()?);
+                Part::Slice { from, before, size }
+            }
+        },
         _ => return None,
     };
     Some((at..at.checked_add(1)?, Some(part)))
@@ -80,6 +87,7 @@ impl fmt::Display for State {
                 Some(Part::Size) => write!(f, ".t{at}s")?,
                 Some(Part::Before(offset)) => write!(f, ".t{at}b{offset}")?,
                 Some(Part::From(offset)) => write!(f, ".t{at}f{offset}")?,
+                Some(Part::Slice { from, before, size }) => write!(f, ".t{at}f{from}b{before}s{size}")?,
             }
         }
         Ok(())

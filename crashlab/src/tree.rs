@@ -214,6 +214,20 @@ impl Tree {
 
     /// A digest of everything that a program can see from the root on, except times and hard links.
     pub fn digest(&self) -> u128 {
+        self.digest_by(|contents| contents.digest())
+    }
+
+    /// A digest of everything that a program can see from the root on, except times.
+    pub fn digest_with_links(&self) -> u128 {
+        self.with_links(self.digest())
+    }
+
+    /// The same, except the contents of files.
+    pub(crate) fn shape_digest(&self) -> u128 {
+        self.with_links(self.digest_by(|_| 0))
+    }
+
+    fn digest_by(&self, of_file: impl Fn(&Contents) -> u128) -> u128 {
         let mut hasher = SipHasher13::new();
         let mut todo = vec![ROOT];
         while let Some(ino) = todo.pop() {
@@ -223,7 +237,7 @@ impl Tree {
                 (name, value).hash(&mut hasher);
             }
             match &node.kind {
-                Kind::File(contents) => (1, contents.digest()).hash(&mut hasher),
+                Kind::File(contents) => (1, of_file(contents)).hash(&mut hasher),
                 Kind::Directory(entries) => {
                     (2, entries.len()).hash(&mut hasher);
                     for (name, ino) in entries {
@@ -238,10 +252,9 @@ impl Tree {
         hasher.finish128().as_u128()
     }
 
-    /// A digest of everything that a program can see from the root on, except times.
-    pub fn digest_with_links(&self) -> u128 {
+    fn with_links(&self, digest: u128) -> u128 {
         let mut hasher = SipHasher13::new();
-        self.digest().hash(&mut hasher);
+        digest.hash(&mut hasher);
         let mut numbers = std::collections::HashMap::new();
         for (_, ino) in self.walk() {
             let next = numbers.len();

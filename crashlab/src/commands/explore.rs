@@ -65,12 +65,12 @@ pub struct Args {
     json: bool,
 }
 
-fn model(name: &str) -> Result<&'static Model, String> {
+pub(super) fn model(name: &str) -> Result<&'static Model, String> {
     let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
     Model::named(name).ok_or_else(|| format!("the models are {}", names.join(", ")))
 }
 
-fn filesystem(name: &str) -> Result<&'static Filesystem, String> {
+pub(super) fn filesystem(name: &str) -> Result<&'static Filesystem, String> {
     let names: Vec<&str> = FILESYSTEMS.iter().map(|filesystem| filesystem.name).collect();
     Filesystem::named(name).ok_or_else(|| format!("the filesystems are {}", names.join(", ")))
 }

@@ -4,13 +4,16 @@
 
 mod disk;
 mod explore;
+mod program;
 mod replay;
 mod states;
+mod validate;
 
 pub use disk::Disk;
 pub use explore::{OnDisk, Seen};
 pub use replay::{Replay, Run};
 pub use states::{Cut, DiskState, Kept, disk_states};
+pub use validate::{Compared, Validation};
 
 use crate::Error;
 use crate::contents::Contents;
