@@ -2,7 +2,7 @@
 
 use crate::action::{Action, Event, Ino, Name};
 use crate::model::{Model, NameOrder, Reach, Skips};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The last changes of an inode.
 #[derive(Clone, Copy, Default)]
@@ -42,6 +42,9 @@ pub struct Durable<'a> {
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
     names: HashMap<(Ino, Name), Vec<usize>>,
+    /// What was synced, and the directories that lead to it.
+    logged: HashSet<Ino>,
+    alone: HashSet<usize>,
 }
 
 impl<'a> Durable<'a> {
@@ -58,6 +61,8 @@ impl<'a> Durable<'a> {
             journal: 0,
             parents: HashMap::new(),
             names: HashMap::new(),
+            logged: HashSet::new(),
+            alone: HashSet::new(),
         }
     }
 
@@ -80,6 +85,11 @@ impl<'a> Durable<'a> {
         self.durable[at]
     }
 
+    /// True if the change at `at` is one of names that the filesystem logs apart from all others.
+    pub fn stands_alone(&self, at: usize) -> bool {
+        self.alone.contains(&at)
+    }
+
     /// The changes that a power cut here may take away.
     pub fn open(&self) -> Vec<usize> {
         let is_open = |at: &usize| self.events[*at].action.is_change() && !self.durable[*at];
@@ -91,6 +101,10 @@ impl<'a> Durable<'a> {
             self.durable[at] = true;
         }
         let ino = action.ino();
+        let mut inodes = action.names().into_iter().map(|(dir, _)| dir).chain(ino);
+        if self.model.logs_names && action.is_of_names() && inodes.any(|ino| self.logged.contains(&ino)) {
+            self.alone.insert(at);
+        }
         match action {
             Action::Create { parent, ino, .. } | Action::Link { parent, ino, .. } => {
                 self.parents.insert(*ino, *parent);
@@ -174,6 +188,7 @@ impl<'a> Durable<'a> {
         let mut next = Some(ino);
         let mut steps = 0;
         while let Some(inode) = next {
+            self.logged.insert(inode);
             let open = self.open_of.get(&inode).cloned().unwrap_or_default();
             let own = |at: &usize| {
                 self.events[*at].action.is_of_names() && self.events[*at].action.ino() == Some(inode)

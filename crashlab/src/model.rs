@@ -87,6 +87,12 @@ pub struct Model {
     pub append: Unit,
     /// A file may have its new size before its new data: zeros are in between.
     pub zeros: bool,
+    /// A truncate to the middle of a block zeroes the rest of the block, which is a write of its own and
+    /// may be there while the file still has its old size.
+    pub truncate_zeroes: bool,
+    /// Changes of the names of what was synced before go into a log, which the next sync of anything makes
+    /// durable without the other changes before it.
+    pub logs_names: bool,
 }
 
 /// All models, the weakest first.
@@ -102,6 +108,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(512),
         zeros: true,
+        truncate_zeroes: true,
+        logs_names: false,
     },
     Model {
         name: "xfs",
@@ -114,6 +122,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(4096),
         zeros: true,
+        truncate_zeroes: true,
+        logs_names: false,
     },
     Model {
         name: "ext4",
@@ -126,6 +136,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(4096),
         zeros: true,
+        truncate_zeroes: true,
+        logs_names: false,
     },
     Model {
         name: "btrfs",
@@ -138,6 +150,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(4096),
         append: Unit::Bytes(4096),
         zeros: true,
+        truncate_zeroes: false,
+        logs_names: true,
     },
     Model {
         name: "zfs",
@@ -150,6 +164,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(128 << 10),
         append: Unit::Bytes(128 << 10),
         zeros: false,
+        truncate_zeroes: false,
+        logs_names: false,
     },
     Model {
         name: "ext4-journal",
@@ -162,6 +178,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(4096),
         append: Unit::Bytes(4096),
         zeros: false,
+        truncate_zeroes: false,
+        logs_names: false,
     },
     Model {
         name: "syncline",
@@ -174,6 +192,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Pages,
         append: Unit::Pages,
         zeros: false,
+        truncate_zeroes: false,
+        logs_names: false,
     },
 ];
 
@@ -187,7 +207,8 @@ pub enum Part {
     /// The new size, and none of the bytes.
     Size,
     /// The bytes between two offsets, and the size up to a third one. The kernel takes a long write page by
-    /// page, and the size with it.
+    /// page, and the size with it. With a size of zero the bytes are there as far as the file reaches: the
+    /// page is in place on the disk, whatever becomes of the size.
     Slice {
         /// The first byte.
         from: u64,
@@ -196,6 +217,9 @@ pub enum Part {
         /// The size.
         size: u64,
     },
+    /// Of a rename into another directory: the new name, and the old one as well. Btrfs may have logged the
+    /// one directory and not the other.
+    Linked,
 }
 
 impl Model {
@@ -206,6 +230,12 @@ impl Model {
 
     /// The parts of a write that may survive alone: a few of them, the most telling ones.
     pub fn parts(&self, write: &Action) -> Vec<Part> {
+        if let Some((from, before, size)) = self.zeroed(write) {
+            return vec![Part::Slice { from, before, size }];
+        }
+        if self.allows(write, Part::Linked) {
+            return vec![Part::Linked];
+        }
         let Action::Write { offset, len, .. } = write else { return Vec::new() };
         let (begin, end) = (*offset, offset + u64::from(*len));
         let mut parts = Vec::new();
@@ -235,32 +265,60 @@ impl Model {
     /// True if this part of a write may survive alone.
     pub fn allows(&self, write: &Action, part: Part) -> bool {
         let on_border = |cut: u64| self.unit(write).is_some_and(|unit| cut.is_multiple_of(unit));
+        let on_border_in_place =
+            |cut: u64| matches!(self.overwrite, Unit::Bytes(unit) if cut.is_multiple_of(unit));
         match part {
             Part::Before(cut) => on_border(cut),
             Part::From(cut) => on_border(cut) && (self.zeros || !write.extends()),
             Part::Size => self.zeros && write.extends(),
-            Part::Slice { from, before, size } => self.allows_slice(write, from, before, size),
+            Part::Linked => {
+                let into_another = |action: &Action| matches!(action, Action::Rename { parent, to, exchanged: false, .. } if parent != to);
+                self.logs_names && into_another(write)
+            }
+            Part::Slice { from, before, size } => match self.zeroed(write) {
+                Some((first, end, old_size)) => {
+                    let is_border = |cut: u64| cut == first || cut == end || on_border_in_place(cut);
+                    let is_within = first <= from && from < before && before <= end;
+                    is_within && size == old_size && is_border(from) && is_border(before)
+                }
+                None => self.allows_slice(write, from, before, size),
+            },
         }
+    }
+
+    /// The bytes that a truncate zeroes on its own, and the size that the file may keep.
+    pub(crate) fn zeroed(&self, action: &Action) -> Option<(u64, u64, u64)> {
+        let Action::Truncate { from, to, .. } = action else { return None };
+        let before = to.next_multiple_of(BLOCK_BYTES).min(*from);
+        (self.truncate_zeroes && *to < before).then_some((*to, before, *from))
+    }
+
+    /// True if this part of a change does not wait for the changes before it: a page that is written in
+    /// place, or a logged name.
+    pub fn is_in_place(&self, action: &Action, part: Part) -> bool {
+        if part == Part::Linked {
+            return self.allows(action, part);
+        }
+        let is_free = self.zeros && self.data != DataOrder::All;
+        let keeps_size = matches!(part, Part::Slice { size: 0, .. }) || self.zeroed(action).is_some();
+        is_free && keeps_size && self.allows(action, part)
     }
 
     fn allows_slice(&self, write: &Action, from: u64, before: u64, new_size: u64) -> bool {
         let Action::Write { offset, len, size, .. } = write else { return false };
         let end = offset + u64::from(*len);
+        let keeps_size = new_size == 0;
         // A block that was there before is written in place.
-        let old_end = size.next_multiple_of(BLOCK_BYTES);
+        let old_end = if keeps_size { end } else { size.next_multiple_of(BLOCK_BYTES) };
         let on_border = |cut: u64, in_place: bool| match if in_place { self.overwrite } else { self.append } {
             Unit::Bytes(unit) => cut.is_multiple_of(unit),
             Unit::Pages | Unit::Whole => false,
         };
         let is_border = |cut: u64| on_border(cut, cut < old_end) || cut == *offset || cut == end;
-        let is_size = on_border(new_size, false) || new_size == end || new_size <= *size;
-        self.zeros
-            && (*offset..=before).contains(&from)
-            && (before <= new_size || before <= *size)
-            && before.max(new_size) <= end.max(*size)
-            && is_border(from)
-            && is_border(before)
-            && is_size
+        let is_size = (before..=end).contains(&new_size) && (on_border(new_size, false) || new_size == end);
+        let is_allowed = if keeps_size { self.data != DataOrder::All } else { write.extends() && is_size };
+        let is_within = *offset <= from && from <= before && before <= end;
+        self.zeros && is_allowed && is_within && is_border(from) && is_border(before)
     }
 
     fn unit(&self, write: &Action) -> Option<u64> {
@@ -284,18 +342,21 @@ pub struct Losses {
     any: bool,
     /// A change of names, attributes or sizes.
     in_journal: bool,
+    /// A change of names that stands alone.
+    in_log: bool,
     data_of: HashSet<Ino>,
     inodes: HashSet<Ino>,
     names: HashSet<(Ino, Vec<u8>)>,
 }
 
 impl Losses {
-    /// True if `action`, which is not durable, can't survive after these losses.
-    pub fn take(&self, model: &Model, action: &Action) -> bool {
+    /// True if `action`, which is not durable, can't survive after these losses. It [stands
+    /// alone](crate::Durable::stands_alone) if it does not wait for all changes before it.
+    pub fn take(&self, model: &Model, action: &Action, stands_alone: bool) -> bool {
         if !self.any {
             return false;
         }
-        self.names_are_lost(action) || self.order_is_lost(model, action)
+        self.names_are_lost(action) || self.order_is_lost(model, action, stands_alone)
     }
 
     /// A name needs its directory, its inode, and what the name stood for before. No filesystem gives
@@ -308,7 +369,7 @@ impl Losses {
             || (!names.is_empty() && action.ino().is_some_and(|ino| self.inodes.contains(&ino)))
     }
 
-    fn order_is_lost(&self, model: &Model, action: &Action) -> bool {
+    fn order_is_lost(&self, model: &Model, action: &Action, stands_alone: bool) -> bool {
         if model.names == NameOrder::All {
             return true;
         }
@@ -323,13 +384,15 @@ impl Losses {
             Action::Rename { .. } | Action::Link { .. } => model.names == NameOrder::Naming,
             _ => false,
         };
-        waits_for_journal && self.in_journal
+        let journal_is_lost = if stands_alone { self.in_log } else { self.in_journal };
+        waits_for_journal && journal_is_lost
             || waits_for_data && action.ino().is_some_and(|ino| self.data_of.contains(&ino))
     }
 
     /// Adds a change that is lost, whole or in part.
-    pub fn add(&mut self, action: &Action) {
+    pub fn add(&mut self, action: &Action, stands_alone: bool) {
         self.any = true;
+        self.in_log |= stands_alone;
         if action.is_write() {
             self.data_of.extend(action.ino());
             return;

@@ -25,6 +25,10 @@ enum Loss {
     Whole,
     /// Some part of a write is there.
     Torn,
+    /// The same, and its size is lost.
+    InPlace,
+    /// The file of a rename has both names.
+    Linked,
 }
 
 type Losing = BTreeMap<usize, Loss>;
@@ -79,17 +83,22 @@ impl<'a> Allowed<'a> {
                 continue;
             }
             let is_durable = durable.is(at);
-            let is_taken = !is_durable && losses.take(self.model, &event.action);
-            let fates: &[Loss] = match event.action.is_write() {
+            let is_taken = !is_durable && losses.take(self.model, &event.action, durable.stands_alone(at));
+            let can_be_torn = event.action.is_write() || self.model.zeroed(&event.action).is_some();
+            let fates: &[Loss] = match can_be_torn {
+                false if !is_durable && self.model.allows(&event.action, Part::Linked) => {
+                    &[Loss::Whole, Loss::Linked]
+                }
                 _ if is_durable => &[],
-                true if !is_taken => &[Loss::Whole, Loss::Torn],
-                _ => &[Loss::Whole],
+                true if is_taken => &[Loss::Whole, Loss::InPlace],
+                true => &[Loss::Whole, Loss::Torn],
+                false => &[Loss::Whole],
             };
             for loss in fates {
                 let (mut survivor, mut losses, mut losing) =
                     (survivor.clone(), losses.clone(), losing.clone());
-                survivor.step(event, &[], Some(None));
-                losses.add(&event.action);
+                survivor.step(event, &[], Some((*loss == Loss::Linked).then_some(Part::Linked)));
+                losses.add(&event.action, durable.stands_alone(at));
                 losing.insert(at, *loss);
                 self.add(durable, at + 1, survivor, losses, &losing)?;
             }
@@ -121,7 +130,8 @@ impl<'a> Allowed<'a> {
 
     /// The state with these losses, if there are parts of its torn writes with which it has this tree.
     fn with_contents(&self, losing: &Losing, tree: &Tree) -> Result<Option<State>, Error> {
-        let whole = losing.keys().map(|at| (*at, None)).collect();
+        let part = |loss: &Loss| (*loss == Loss::Linked).then_some(Part::Linked);
+        let whole = losing.iter().map(|(at, loss)| (*at, part(loss))).collect();
         let mut state = State { position: self.position, lost: whole };
         let own = self.history.tree(&state)?;
         for (path, ino) in own.walk() {
@@ -196,7 +206,12 @@ impl<'a> File<'a> {
         let fates: Vec<Option<Option<Part>>> = match self.losing.get(&at) {
             None => vec![None],
             Some(Loss::Whole) => vec![Some(None)],
-            Some(Loss::Torn) => self.torn(&event.action).into_iter().map(|part| Some(Some(part))).collect(),
+            Some(loss) => {
+                let mut parts = self.torn(&event.action);
+                let model = self.allowed.model;
+                parts.retain(|part| *loss == Loss::Torn || model.is_in_place(&event.action, *part));
+                parts.into_iter().map(|part| Some(Some(part))).collect()
+            }
         };
         for fate in fates {
             let (mut survivor, mut parts) = (survivor.clone(), parts.clone());
@@ -238,6 +253,13 @@ impl<'a> File<'a> {
 
     /// The parts of a write that the model allows, the simplest first.
     fn torn(&self, action: &Action) -> Vec<Part> {
+        if let Some((first, end, size)) = self.allowed.model.zeroed(action) {
+            let within = self.allowed.torn_at.map(|at| first / 4096 * 4096 + at);
+            let borders: Vec<u64> = [first].into_iter().chain(within).chain([end]).collect();
+            let slices = borders.iter().flat_map(|from| borders.iter().map(|before| (*from, *before)));
+            let slices = slices.map(|(from, before)| Part::Slice { from, before, size });
+            return slices.filter(|part| self.allowed.model.allows(action, *part)).collect();
+        }
         let Action::Write { offset, len, .. } = action else { return Vec::new() };
         let end = offset + u64::from(*len);
         let mut cuts: Vec<u64> = Vec::new();
@@ -251,8 +273,8 @@ impl<'a> File<'a> {
         let mut parts = vec![Part::Size];
         parts.extend(cuts.iter().flat_map(|cut| [Part::Before(*cut), Part::From(*cut)]));
         let borders: Vec<u64> = [*offset].into_iter().chain(cuts).chain([end]).collect();
-        for size in borders.iter().skip(1) {
-            for before in borders.iter().filter(|before| *before <= size) {
+        for size in borders.iter().skip(1).chain([&0]) {
+            for before in borders.iter().filter(|before| *before <= size || *size == 0) {
                 let firsts = borders.iter().filter(|from| *from < before);
                 let slice = |from: u64| Part::Slice { from, before: *before, size: *size };
                 parts.extend(firsts.map(|from| slice(*from)));
@@ -272,12 +294,15 @@ pub fn explanation(
     position: usize,
     torn_at: Option<u64>,
 ) -> Result<Option<State>, Error> {
-    let position = with_begun(history, position);
-    let allowed = Allowed::new(history, model, position, torn_at)?;
-    if let Some(state) = allowed.find(tree)? {
-        return Ok(Some(state));
+    let mut is_complete = true;
+    for position in moments(history, position) {
+        let allowed = Allowed::new(history, model, position, torn_at)?;
+        if let Some(state) = allowed.find(tree)? {
+            return Ok(Some(state));
+        }
+        is_complete &= allowed.is_complete();
     }
-    if allowed.is_complete() {
+    if is_complete {
         return Ok(None);
     }
     let (wanted, started) = (tree.digest_with_links(), Instant::now());
@@ -293,8 +318,12 @@ pub fn explanation(
     Ok(None)
 }
 
-/// The change that a program had begun at a power cut may be there as well.
-pub fn with_begun(history: &History, position: usize) -> usize {
-    let next = history.events().get(position);
-    position + usize::from(next.is_some_and(|event| event.action.is_change()))
+/// A power cut after `position` events, as the model has it: the event that a program had begun may have
+/// happened, as far as the disk goes.
+pub fn moments(history: &History, position: usize) -> Vec<usize> {
+    match history.events().get(position).map(|event| &event.action) {
+        Some(action) if action.is_change() => vec![position + 1],
+        Some(Action::Sync { .. } | Action::SyncAll) => vec![position, position + 1],
+        _ => vec![position],
+    }
 }

@@ -160,9 +160,13 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
         let torn = match state.lost.get(&at) {
             Some(Some(Part::Before(offset))) => format!(": only the bytes before {offset} are there"),
             Some(Some(Part::From(offset))) => format!(": only the bytes from {offset} on are there"),
+            Some(Some(Part::Slice { from, before, .. })) if !event.action.is_write() => {
+                format!(": only zeros from {from} to {before} are there, and the old size")
+            }
             Some(Some(Part::Slice { from, before, size })) => {
                 format!(": only the bytes from {from} to {before} are there, and the size is {size}")
             }
+            Some(Some(Part::Linked)) => ": both names are there".to_owned(),
             Some(Some(Part::Size)) => ": only the new size is there, with zeros".to_owned(),
             _ => String::new(),
         };

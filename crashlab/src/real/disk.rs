@@ -108,10 +108,7 @@ impl Disk {
             self.inner.lock().image = image.clone();
             while self.head()? != image.read(0, HEAD_BYTES) {
                 if started.elapsed() > BUSY {
-                    return Err(Error::Stopped(format!(
-                        "{}: somebody else has it open, and the kernel still shows what was on it before",
-                        self.device().display()
-                    )));
+                    return Err(Error::InUse(self.device().to_owned()));
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -127,11 +124,12 @@ impl Disk {
         Ok(head)
     }
 
-    /// From now on every access is noted.
-    pub fn start_log(&self) {
+    /// From now on every access is noted; returns what is on the disk now.
+    pub fn start_log(&self) -> Contents {
         let mut inner = self.inner.lock();
         inner.log.clear();
         inner.is_logging = true;
+        inner.image.clone()
     }
 
     /// Accesses noted so far.

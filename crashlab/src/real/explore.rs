@@ -73,19 +73,39 @@ impl OnDisk<'_> {
         seeds: impl Iterator<Item = u64>,
         failing: &Mutex<Vec<Seen>>,
     ) -> Result<(), Error> {
-        let machine = Machine::new(self.filesystem, room(self.history))?;
+        let machine = || Machine::new(self.filesystem, room(self.history));
+        let mut current = machine()?;
         for seed in seeds {
-            let run = Replay { history: self.history, seed, stop: self.limits.stop }.run(&machine)?;
-            for state in self.states(&run, seed) {
-                let is_enough = !self.limits.keep_going && !failing.lock().is_empty();
-                if is_enough || self.limits.are_reached() {
-                    return Ok(());
-                }
-                failing.lock().extend(self.look(&machine, &state, seed, worker)?);
+            match self.seed(&current, seed, worker, failing) {
+                // A process with mounts of its own may have got a copy of ours.
+                Err(Error::InUse(_)) => current = machine()?,
+                Err(error) => return Err(error),
+                Ok(()) if self.is_enough(failing) => break,
+                Ok(()) => {}
             }
-            if self.limits.are_reached() {
+        }
+        Ok(())
+    }
+
+    fn is_enough(&self, failing: &Mutex<Vec<Seen>>) -> bool {
+        !self.limits.keep_going && !failing.lock().is_empty() || self.limits.are_reached()
+    }
+
+    /// One replay, and the states that it can leave.
+    fn seed(
+        &self,
+        machine: &Machine,
+        seed: u64,
+        worker: usize,
+        failing: &Mutex<Vec<Seen>>,
+    ) -> Result<(), Error> {
+        let run = Replay { history: self.history, seed, stop: self.limits.stop }.run(machine)?;
+        for state in self.states(&run, seed) {
+            if self.is_enough(failing) {
                 break;
             }
+            let found = self.look(machine, &state, seed, worker)?;
+            failing.lock().extend(found);
         }
         Ok(())
     }

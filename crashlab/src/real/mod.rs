@@ -162,6 +162,9 @@ impl Machine {
         self.disk.put(image)?;
         let mounted = match self.mount() {
             Ok(mounted) => mounted,
+            Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::ResourceBusy => {
+                return Err(Error::InUse(self.disk.device().to_owned()));
+            }
             Err(error) => return Ok(Err(format!("{} refuses to mount: {error}", self.filesystem.name))),
         };
         let tree = import(&mounted.files(), None, |_| false);

@@ -29,6 +29,7 @@ pub fn program(seed: u64, path: &Path) -> Result<History, Error> {
         next_ino: ROOT + 1,
         writes: 0,
         fill: b'A',
+        kinds: if seed.is_multiple_of(2) { 20 } else { 28 },
     };
     program.prepare();
     let steps = program.rng.random_range(4..=8);
@@ -49,6 +50,8 @@ struct Program {
     writes: usize,
     /// What the next write writes.
     fill: u8,
+    /// Every other program syncs more.
+    kinds: u32,
 }
 
 impl Program {
@@ -125,7 +128,7 @@ impl Program {
             self.create(parent, name, What::File, 0o644);
             return true;
         };
-        match self.rng.random_range(0..20) {
+        match self.rng.random_range(0..self.kinds) {
             0..2 => self.new_name(|program, parent, name| {
                 program.create(parent, name, What::File, 0o644);
             }),
@@ -146,8 +149,8 @@ impl Program {
                 self.act(Action::Attributes { ino, mode, uid: None, gid: None, mtime_ns: None });
                 true
             }
-            15..18 => self.sync(ino, false),
-            18 => self.sync(ino, true),
+            15..18 | 20..25 => self.sync(ino, false),
+            18 | 25 => self.sync(ino, true),
             _ => {
                 let directory = self.rng.random_range(ROOT..4);
                 self.sync(directory, false)

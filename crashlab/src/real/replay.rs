@@ -79,8 +79,7 @@ impl Replay<'_> {
         export(&self.history.tree(&start)?, &mounted.files())?;
         let other = File::create(mounted.path().join(OTHER)).map_err(failed)?;
         rustix::fs::syncfs(&other).map_err(|error| failed(error.into()))?;
-        let (base, mut marks) = (machine.disk.image(), Vec::new());
-        machine.disk.start_log();
+        let (base, mut marks) = (machine.disk.start_log(), Vec::new());
         let mut files = Files::new(self.history, mounted.files());
         let mut weather = Weather {
             rng: ChaCha8Rng::seed_from_u64(self.seed),

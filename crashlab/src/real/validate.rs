@@ -8,7 +8,7 @@ use super::{Filesystem, Machine};
 use crate::Error;
 use crate::history::{History, describe};
 use crate::model::Model;
-use crate::search::{Allowed, with_begun};
+use crate::search::{Allowed, moments};
 use crate::state::State;
 use crate::tree::{Kind, Tree};
 use rand::SeedableRng;
@@ -56,7 +56,7 @@ pub struct Validation<'a> {
 impl Validation<'_> {
     /// Compares as many programs.
     pub fn run(&self, programs: u64, mut progress: impl FnMut(&Compared)) -> Result<Compared, Error> {
-        let machine = Machine::new(self.filesystem, 0)?;
+        let mut machine = Machine::new(self.filesystem, 0)?;
         let file = tempfile::NamedTempFile::new();
         let file = file.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
         let mut compared = Compared::default();
@@ -66,7 +66,11 @@ impl Validation<'_> {
             }
             let history = program(seed, file.path())?;
             let mut one = One { validation: self, history: &history, seed, allowed: HashMap::new() };
-            one.compare(&machine, &mut compared)?;
+            match one.compare(&machine, &mut compared) {
+                // A process with mounts of its own may have got a copy of ours.
+                Err(Error::InUse(_)) => machine = Machine::new(self.filesystem, 0)?,
+                other => other?,
+            }
             compared.programs += 1;
             progress(&compared);
         }
@@ -109,13 +113,11 @@ impl<'a> One<'a> {
             compared.trees += u64::from(is_new);
             compared.out_of_order += u64::from(is_new && !ordered.contains(&digest));
             for (_, position) in &state.cuts {
-                let position = with_begun(self.history, *position);
-                let allowed = self.allowed(position)?;
-                match allowed.find(&tree)? {
-                    Some(_) => {}
-                    None if !allowed.is_complete() => compared.skipped += 1,
-                    None if !told.insert(digest) => {}
-                    None => compared.outside.push(self.words(&state, position, &tree)),
+                match self.allows(&tree, *position)? {
+                    Some(true) => {}
+                    None => compared.skipped += 1,
+                    Some(false) if !told.insert(digest) => {}
+                    Some(false) => compared.outside.push(self.words(&state, *position, &tree)),
                 }
             }
         }
@@ -135,6 +137,19 @@ impl<'a> One<'a> {
         positions.map(|position| Ok(tree(position)?.digest_with_links())).collect()
     }
 
+    /// True if the model allows the tree; `None` if that can't be said.
+    fn allows(&mut self, tree: &Tree, position: usize) -> Result<Option<bool>, Error> {
+        let mut is_complete = true;
+        for position in moments(self.history, position) {
+            let allowed = self.allowed(position)?;
+            if allowed.find(tree)?.is_some() {
+                return Ok(Some(true));
+            }
+            is_complete &= allowed.is_complete();
+        }
+        Ok(is_complete.then_some(false))
+    }
+
     fn allowed(&mut self, position: usize) -> Result<&Allowed<'a>, Error> {
         let Validation { model, filesystem, .. } = self.validation;
         let allowed = match self.allowed.remove(&position) {
@@ -149,8 +164,9 @@ impl<'a> One<'a> {
         let mut text = format!("{} after event {position}:\n", self.name(state));
         let begin = self.history.recording.begin;
         let mut paths = self.history.paths(begin);
-        for (at, event) in self.history.events().iter().enumerate().skip(begin).take(position - begin) {
-            let _ = writeln!(text, "  #{at} {}", describe(event, &paths));
+        for (at, event) in self.history.events().iter().enumerate().skip(begin) {
+            let when = if at < position { "" } else { " (after the power cut)" };
+            let _ = writeln!(text, "  #{at} {}{when}", describe(event, &paths));
             paths.add(&event.action);
         }
         for (path, ino) in tree.walk() {
