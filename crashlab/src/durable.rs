@@ -1,14 +1,12 @@
 //! What the syncs of a program have made durable, by the rules of a model.
 
 use crate::action::{Action, Event, Ino, Name};
-use crate::model::{Model, NameOrder, Reach, Skips};
+use crate::model::{Model, NameOrder, Part, Reach, Skips};
 use std::collections::{HashMap, HashSet};
 
 /// The last changes of an inode.
 #[derive(Clone, Copy, Default)]
 struct LastChange {
-    /// Of any kind.
-    any: Option<usize>,
     /// Of its size or of the entries of a directory, or its creation.
     of_size: Option<usize>,
     /// More than times, which a write within the file changes.
@@ -16,12 +14,12 @@ struct LastChange {
 }
 
 impl LastChange {
-    /// The last one that an fsync, or an fdatasync, may not leave out.
+    /// The last one that an fsync, or an fdatasync, may not leave out. Times are left out by both: if the
+    /// kernel's clock has not ticked since the change before, a write within the file changes none.
     fn needed(&self, data_only: bool, skips: Skips) -> Option<usize> {
         match (data_only, skips) {
-            (false, _) => self.any,
             (true, Skips::Attributes) => self.of_size,
-            (true, Skips::Times) => self.beyond_times,
+            (false, _) | (true, Skips::Times) => self.beyond_times,
         }
     }
 }
@@ -45,6 +43,8 @@ pub struct Durable<'a> {
     /// What was synced, and the directories that lead to it.
     logged: HashSet<Ino>,
     alone: HashSet<usize>,
+    /// Renames of which the new name is durable, and not yet the loss of the old one.
+    halves: HashSet<usize>,
 }
 
 impl<'a> Durable<'a> {
@@ -63,6 +63,7 @@ impl<'a> Durable<'a> {
             names: HashMap::new(),
             logged: HashSet::new(),
             alone: HashSet::new(),
+            halves: HashSet::new(),
         }
     }
 
@@ -90,9 +91,15 @@ impl<'a> Durable<'a> {
         self.alone.contains(&at)
     }
 
-    /// The changes that a power cut here may take away.
+    /// True for a rename of which only the new name is durable.
+    pub fn is_half(&self, at: usize) -> bool {
+        self.halves.contains(&at)
+    }
+
+    /// The changes that a power cut here may take away, as a whole or at least in part.
     pub fn open(&self) -> Vec<usize> {
-        let is_open = |at: &usize| self.events[*at].action.is_change() && !self.durable[*at];
+        let is_open =
+            |at: &usize| self.events[*at].action.is_change() && (!self.durable[*at] || self.is_half(*at));
         (self.begin..self.position).filter(is_open).collect()
     }
 
@@ -101,8 +108,7 @@ impl<'a> Durable<'a> {
             self.durable[at] = true;
         }
         let ino = action.ino();
-        let mut inodes = action.names().into_iter().map(|(dir, _)| dir).chain(ino);
-        if self.model.logs_names && action.is_of_names() && inodes.any(|ino| self.logged.contains(&ino)) {
+        if self.model.logs_names && self.is_logged(action) {
             self.alone.insert(at);
         }
         match action {
@@ -121,7 +127,6 @@ impl<'a> Durable<'a> {
         let own = ino.map(|ino| (ino, of_size));
         for (inode, of_size) in own.into_iter().chain(dirs.into_iter().map(|dir| (dir, true))) {
             let last = self.last.entry(inode).or_default();
-            last.any = Some(at);
             last.of_size = if of_size { Some(at) } else { last.of_size };
             last.beyond_times = if of_size || !action.is_write() { Some(at) } else { last.beyond_times };
             if at >= self.begin {
@@ -133,13 +138,32 @@ impl<'a> Durable<'a> {
         }
     }
 
+    /// True for another or no name of an inode that is in the log, and for a name that a directory in the
+    /// log loses.
+    fn is_logged(&self, action: &Action) -> bool {
+        let is_in_log = |ino: &Ino| self.logged.contains(ino);
+        match action {
+            Action::Link { ino, .. } => is_in_log(ino),
+            Action::Unlink { parent, ino, .. } | Action::Rename { parent, ino, .. } => {
+                is_in_log(ino) || is_in_log(parent)
+            }
+            _ => false,
+        }
+    }
+
     fn everything(&mut self, before: usize) {
         self.durable[..before].fill(true);
         self.journal = before;
+        self.halves.clear();
         self.open_of.clear();
     }
 
     fn synced(&mut self, at: usize, ino: Ino, data_only: bool) {
+        let events = self.events;
+        self.halves.retain(|at| match &events[*at].action {
+            Action::Rename { parent, ino: renamed, .. } => *parent != ino && *renamed != ino,
+            _ => false,
+        });
         let last = self.last.get(&ino).copied().unwrap_or_default();
         let last = last.needed(data_only, self.model.fdatasync).map_or(0, |last| last + 1);
         match self.model.reach {
@@ -153,7 +177,16 @@ impl<'a> Durable<'a> {
         let open = self.open_of.remove(&ino).unwrap_or_default();
         let (own, left): (Vec<usize>, Vec<usize>) =
             open.into_iter().partition(|at| self.is_synced_with(*at, ino, data_only));
-        own.into_iter().for_each(|at| self.mark(at));
+        for at in own {
+            // Only the directory with the new name is logged.
+            let is_half = self.model.allows(&self.events[at].action, Part::Linked)
+                && !self.durable[at]
+                && self.events[at].action.names().last().is_some_and(|(dir, _)| *dir == ino);
+            if is_half {
+                self.halves.insert(at);
+            }
+            self.mark(at);
+        }
         let left: Vec<usize> = left.into_iter().filter(|at| !self.durable[*at]).collect();
         if !left.is_empty() {
             self.open_of.insert(ino, left);

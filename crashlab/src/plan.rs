@@ -69,6 +69,8 @@ pub struct Open<'a> {
     changes: Vec<usize>,
     /// Those that don't wait for all changes before them.
     alone: HashSet<usize>,
+    /// Those that survive at least as [`Part::Linked`].
+    halves: HashSet<usize>,
 }
 
 impl<'a> Open<'a> {
@@ -82,7 +84,8 @@ impl<'a> Open<'a> {
     fn of(model: &'a Model, events: &'a [Event], durable: &Durable<'_>, position: usize) -> Self {
         let changes = durable.open();
         let alone = changes.iter().copied().filter(|at| durable.stands_alone(*at)).collect();
-        Self { model, events, position, changes, alone }
+        let halves = changes.iter().copied().filter(|at| durable.is_half(*at)).collect();
+        Self { model, events, position, changes, alone, halves }
     }
 
     /// The state in which these are lost, with everything that can't be without them; `None` if one of
@@ -93,6 +96,8 @@ impl<'a> Open<'a> {
         for at in &self.changes {
             let action = &self.events[*at].action;
             match seed.get(at) {
+                Some(_) if self.halves.contains(at) => drop(lost.insert(*at, Some(Part::Linked))),
+                None if self.halves.contains(at) => continue,
                 part if losses.take(self.model, action, self.alone.contains(at)) => {
                     let in_place = |part: &Part| self.model.is_in_place(action, *part);
                     lost.insert(*at, part.copied().flatten().filter(in_place));

@@ -86,6 +86,7 @@ impl<'a> Allowed<'a> {
             let is_taken = !is_durable && losses.take(self.model, &event.action, durable.stands_alone(at));
             let can_be_torn = event.action.is_write() || self.model.zeroed(&event.action).is_some();
             let fates: &[Loss] = match can_be_torn {
+                _ if durable.is_half(at) => &[Loss::Linked],
                 false if !is_durable && self.model.allows(&event.action, Part::Linked) => {
                     &[Loss::Whole, Loss::Linked]
                 }
