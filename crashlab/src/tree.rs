@@ -163,19 +163,17 @@ impl Tree {
             self.change(*to, |node| node.links += 1);
         }
         match replaced {
-            Some(other) if *exchanged => {
-                if is_directory(self, *other) && parent != to {
-                    self.change(*to, |node| node.links = node.links.saturating_sub(1));
-                    self.change(*parent, |node| node.links += 1);
-                }
+            Some(other) if *exchanged && is_directory(self, *other) && parent != to => {
+                self.change(*to, |node| node.links = node.links.saturating_sub(1));
+                self.change(*parent, |node| node.links += 1);
             }
-            Some(other) => {
+            Some(other) if !*exchanged => {
                 if is_directory(self, *other) {
                     self.change(*to, |node| node.links = node.links.saturating_sub(1));
                 }
                 self.drop_name(*other);
             }
-            None => {}
+            _ => {}
         }
     }
 

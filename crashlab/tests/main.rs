@@ -2,3 +2,5 @@
 
 #[path = "programs.rs"]
 mod programs;
+#[path = "real.rs"]
+mod real;

@@ -129,7 +129,8 @@ impl Machine {
         filesystem.check()?;
         let mountpoint = tempfile::Builder::new().prefix("crashlab-mount-").tempdir();
         let mountpoint = mountpoint.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
-        let disk = Disk::new((filesystem.mib << 20).max((room * 2 >> 20 << 20) + (filesystem.mib << 20)))?;
+        // Whole MiB.
+        let disk = Disk::new((filesystem.mib + ((room * 2) >> 20)) << 20)?;
         let failed = |source| Error::Run { what: filesystem.mkfs.into(), source };
         let mut command = Command::new(filesystem.mkfs);
         command.args(filesystem.mkfs_options).arg(disk.device()).stdin(Stdio::null());
