@@ -149,6 +149,11 @@ impl Action {
         matches!(self, Self::Write { offset, len, size, .. } if offset + u64::from(*len) > *size)
     }
 
+    /// True for a write that extends the file beyond its last block.
+    pub fn needs_blocks(&self) -> bool {
+        matches!(self, Self::Write { size, .. } if self.blocks().end > size.div_ceil(BLOCK_BYTES))
+    }
+
     /// The blocks that a write touches.
     pub fn blocks(&self) -> std::ops::Range<u64> {
         match self {

@@ -1,7 +1,7 @@
 //! What the syncs of a program have made durable, by the rules of a model.
 
 use crate::action::{Action, Event, Ino, Name};
-use crate::model::{Model, NameOrder, Part, Reach, Skips};
+use crate::model::{Logged, Model, NameOrder, Part, Reach, Skips};
 use std::collections::{HashMap, HashSet};
 
 /// The last changes of an inode.
@@ -42,7 +42,8 @@ pub struct Durable<'a> {
     names: HashMap<(Ino, Name), Vec<usize>>,
     /// What was synced, and the directories that lead to it.
     logged: HashSet<Ino>,
-    alone: HashSet<usize>,
+    /// Changes of names, as far as they are logged.
+    names_logged: HashMap<usize, Logged>,
     /// Renames of which the new name is durable, and not yet the loss of the old one.
     halves: HashSet<usize>,
 }
@@ -62,7 +63,7 @@ impl<'a> Durable<'a> {
             parents: HashMap::new(),
             names: HashMap::new(),
             logged: HashSet::new(),
-            alone: HashSet::new(),
+            names_logged: HashMap::new(),
             halves: HashSet::new(),
         }
     }
@@ -86,9 +87,9 @@ impl<'a> Durable<'a> {
         self.durable[at]
     }
 
-    /// True if the change at `at` is one of names that the filesystem logs apart from all others.
-    pub fn stands_alone(&self, at: usize) -> bool {
-        self.alone.contains(&at)
+    /// How the filesystem logs the change at `at`.
+    pub fn logged(&self, at: usize) -> Logged {
+        self.names_logged.get(&at).copied().unwrap_or_default()
     }
 
     /// True for a rename of which only the new name is durable.
@@ -108,8 +109,8 @@ impl<'a> Durable<'a> {
             self.durable[at] = true;
         }
         let ino = action.ino();
-        if self.model.logs_names && self.is_logged(action) {
-            self.alone.insert(at);
+        if self.model.logs_names {
+            self.names_logged.insert(at, self.logged_as(action));
         }
         match action {
             Action::Create { parent, ino, .. } | Action::Link { parent, ino, .. } => {
@@ -138,16 +139,20 @@ impl<'a> Durable<'a> {
         }
     }
 
-    /// True for another or no name of an inode that is in the log, and for a name that a directory in the
-    /// log loses.
-    fn is_logged(&self, action: &Action) -> bool {
+    /// Logged is another or no name of an inode that is in the log, and perhaps the name that a directory in
+    /// the log loses.
+    fn logged_as(&self, action: &Action) -> Logged {
         let is_in_log = |ino: &Ino| self.logged.contains(ino);
         match action {
-            Action::Link { ino, .. } => is_in_log(ino),
-            Action::Unlink { parent, ino, .. } | Action::Rename { parent, ino, .. } => {
-                is_in_log(ino) || is_in_log(parent)
+            Action::Link { ino, .. } | Action::Unlink { ino, .. } | Action::Rename { ino, .. }
+                if is_in_log(ino) =>
+            {
+                Logged::Yes
             }
-            _ => false,
+            Action::Unlink { parent, .. } | Action::Rename { parent, .. } if is_in_log(parent) => {
+                Logged::Perhaps
+            }
+            _ => Logged::No,
         }
     }
 
@@ -172,18 +177,15 @@ impl<'a> Durable<'a> {
             Reach::Journal => self.journal_up_to(last),
             Reach::Names if data_only && self.model.names != NameOrder::All => self.journal_up_to(last),
             Reach::Names => self.journal_up_to(at),
-            Reach::Log => self.logged(ino),
+            Reach::Log => self.log(ino),
         }
         let open = self.open_of.remove(&ino).unwrap_or_default();
         let (own, left): (Vec<usize>, Vec<usize>) =
             open.into_iter().partition(|at| self.is_synced_with(*at, ino, data_only));
         for at in own {
-            // Only the directory with the new name is logged.
-            let is_half = self.model.allows(&self.events[at].action, Part::Linked)
-                && !self.durable[at]
-                && self.events[at].action.names().last().is_some_and(|(dir, _)| *dir == ino);
-            if is_half {
-                self.halves.insert(at);
+            if !self.durable[at] && self.events[at].action.names().last().is_some_and(|(dir, _)| *dir == ino)
+            {
+                self.halve(at);
             }
             self.mark(at);
         }
@@ -217,7 +219,7 @@ impl<'a> Durable<'a> {
     }
 
     /// The names of an inode, and those of the directories that lead to it, are durable.
-    fn logged(&mut self, ino: Ino) {
+    fn log(&mut self, ino: Ino) {
         let mut next = Some(ino);
         let mut steps = 0;
         while let Some(inode) = next {
@@ -237,6 +239,13 @@ impl<'a> Durable<'a> {
         }
     }
 
+    /// Only the directory with the new name of a rename is logged.
+    fn halve(&mut self, at: usize) {
+        if self.model.allows(&self.events[at].action, Part::Linked) {
+            self.halves.insert(at);
+        }
+    }
+
     /// Marks a change, and everything without which it can't be.
     fn mark(&mut self, at: usize) {
         if std::mem::replace(&mut self.durable[at], true) {
@@ -244,10 +253,18 @@ impl<'a> Durable<'a> {
         }
         let action = &self.events[at].action;
         let mut earlier = Vec::new();
-        for (dir, name) in action.names() {
+        let skipped = usize::from(self.halves.contains(&at));
+        for (dir, name) in action.names().into_iter().skip(skipped) {
             let Some(changes) = self.names.get_mut(&(dir, name.clone())) else { continue };
             let count = changes.partition_point(|change| *change <= at);
-            earlier.extend(changes.drain(..count).filter(|change| *change != at));
+            let before: Vec<usize> = changes.drain(..count).filter(|change| *change != at).collect();
+            for change in &before {
+                if !self.durable[*change] && self.events[*change].action.names().last() == Some(&(dir, name))
+                {
+                    self.halve(*change);
+                }
+            }
+            earlier.extend(before);
         }
         let with_data = match action {
             Action::Rename { replaced, exchanged, .. } => match self.model.names {
@@ -261,7 +278,11 @@ impl<'a> Durable<'a> {
             Some(ino) => self.open_of.get(&ino).cloned().unwrap_or_default(),
             None => Vec::new(),
         };
-        let is_data = |other: &usize| *other < at && self.events[*other].action.is_write();
+        let is_data = |other: &usize| {
+            let action = &self.events[*other].action;
+            let waits = self.model.rename_waits_for_all_data() || action.needs_blocks();
+            *other < at && action.is_write() && waits
+        };
         let data: Vec<usize> = data.into_iter().filter(is_data).collect();
         earlier.into_iter().chain(data).for_each(|at| self.mark(at));
     }

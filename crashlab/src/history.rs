@@ -161,6 +161,14 @@ fn apply_part(tree: &mut Tree, event: &Event, part: Part, bytes: &[u8]) {
             tree.apply(&grown, event.time_ns.into(), &[]);
         }
         Part::Linked => {}
+        Part::Without { from, before } => {
+            for (begin, end) in [(*offset, cut(from)), (cut(before), offset + u64::from(*len))] {
+                if begin < end {
+                    let bytes = &bytes[(begin - offset) as usize..(end - offset) as usize];
+                    apply_bytes(tree, event, *ino, begin, bytes);
+                }
+            }
+        }
         Part::Slice { from, before, size } => {
             let len = tree.contents(*ino).map_or(0, |contents| contents.len());
             let before = if size == 0 { before.min(len) } else { before };

@@ -40,7 +40,7 @@ pub use explore::{Case, Counts, Explorer, Failing, Found, Judge, Limits, Verdict
 pub use export::export;
 pub use history::{History, Paths, describe};
 pub use missing::{Addition, Missing};
-pub use model::{DataOrder, Losses, MODELS, Model, NameOrder, Part, Reach, Skips, Unit};
+pub use model::{DataOrder, Logged, Losses, MODELS, Model, NameOrder, Part, Reach, Skips, Unit};
 pub use plan::{Open, Plan, Stretch, stretches};
 pub use record::{Outcome, record};
 pub use recording::{Recorder, Recording, VERSION};

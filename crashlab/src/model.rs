@@ -64,6 +64,18 @@ pub enum Unit {
     Whole,
 }
 
+/// True if a change of names goes into a log apart from all other changes: see [`Model::logs_names`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Logged {
+    /// It waits for all changes before it.
+    #[default]
+    No,
+    /// It may: its directory is in the log, but perhaps not with this name.
+    Perhaps,
+    /// It does, after those that went there before.
+    Yes,
+}
+
 /// The rules of a filesystem.
 #[derive(Debug)]
 pub struct Model {
@@ -146,7 +158,8 @@ pub static MODELS: [Model; 7] = [
         reach: Reach::Log,
         fdatasync: Skips::Times,
         data: DataOrder::All,
-        names: NameOrder::Replacing,
+        // It begins to write the file of a rename over another one, and waits for nothing.
+        names: NameOrder::Free,
         overwrite: Unit::Bytes(4096),
         append: Unit::Bytes(4096),
         zeros: true,
@@ -217,6 +230,13 @@ pub enum Part {
         /// The size.
         size: u64,
     },
+    /// All but the bytes between two offsets: pages in different places on the disk.
+    Without {
+        /// The first byte that is missing.
+        from: u64,
+        /// The end of those.
+        before: u64,
+    },
     /// Of a rename into another directory: the new name, and the old one as well. Btrfs may have logged the
     /// one directory and not the other.
     Linked,
@@ -226,6 +246,12 @@ impl Model {
     /// The model with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         MODELS.iter().find(|model| model.name == name)
+    }
+
+    /// False if a rename does not wait for writes in place: ext4 writes a file out at a rename only if it
+    /// still has to find blocks for some of it.
+    pub(crate) fn rename_waits_for_all_data(&self) -> bool {
+        self.data == DataOrder::All || self.names != NameOrder::Replacing
     }
 
     /// The parts of a write that may survive alone: a few of them, the most telling ones.
@@ -271,6 +297,14 @@ impl Model {
             Part::Before(cut) => on_border(cut),
             Part::From(cut) => on_border(cut) && (self.zeros || !write.extends()),
             Part::Size => self.zeros && write.extends(),
+            Part::Without { from, before } => {
+                let is_border = |cut: u64| cut.is_multiple_of(BLOCK_BYTES) || on_border(cut);
+                from < before
+                    && (self.zeros || !write.extends())
+                    && self.unit(write).is_some()
+                    && is_border(from)
+                    && is_border(before)
+            }
             Part::Linked => {
                 let into_another = |action: &Action| matches!(action, Action::Rename { parent, to, exchanged: false, .. } if parent != to);
                 self.logs_names && into_another(write)
@@ -342,21 +376,22 @@ pub struct Losses {
     any: bool,
     /// A change of names, attributes or sizes.
     in_journal: bool,
-    /// A change of names that stands alone.
+    /// A change of names that was logged.
     in_log: bool,
     data_of: HashSet<Ino>,
+    /// As far as it needed new blocks.
+    new_blocks_of: HashSet<Ino>,
     inodes: HashSet<Ino>,
     names: HashSet<(Ino, Vec<u8>)>,
 }
 
 impl Losses {
-    /// True if `action`, which is not durable, can't survive after these losses. It [stands
-    /// alone](crate::Durable::stands_alone) if it does not wait for all changes before it.
-    pub fn take(&self, model: &Model, action: &Action, stands_alone: bool) -> bool {
+    /// True if `action`, which is not durable, can't survive after these losses.
+    pub fn take(&self, model: &Model, action: &Action, logged: Logged) -> bool {
         if !self.any {
             return false;
         }
-        self.names_are_lost(action) || self.order_is_lost(model, action, stands_alone)
+        self.names_are_lost(action) || self.order_is_lost(model, action, logged)
     }
 
     /// A name needs its directory, its inode, and what the name stood for before. No filesystem gives
@@ -369,7 +404,7 @@ impl Losses {
             || (!names.is_empty() && action.ino().is_some_and(|ino| self.inodes.contains(&ino)))
     }
 
-    fn order_is_lost(&self, model: &Model, action: &Action, stands_alone: bool) -> bool {
+    fn order_is_lost(&self, model: &Model, action: &Action, logged: Logged) -> bool {
         if model.names == NameOrder::All {
             return true;
         }
@@ -384,21 +419,25 @@ impl Losses {
             Action::Rename { .. } | Action::Link { .. } => model.names == NameOrder::Naming,
             _ => false,
         };
-        let journal_is_lost = if stands_alone { self.in_log } else { self.in_journal };
+        let journal_is_lost = if logged == Logged::No { self.in_journal } else { self.in_log };
+        let data_of = if model.rename_waits_for_all_data() { &self.data_of } else { &self.new_blocks_of };
         waits_for_journal && journal_is_lost
-            || waits_for_data && action.ino().is_some_and(|ino| self.data_of.contains(&ino))
+            || waits_for_data && action.ino().is_some_and(|ino| data_of.contains(&ino))
     }
 
-    /// Adds a change that is lost, whole or in part.
-    pub fn add(&mut self, action: &Action, stands_alone: bool) {
+    /// Adds a change that is lost, whole or but for a part.
+    pub fn add(&mut self, action: &Action, part: Option<Part>, logged: Logged) {
         self.any = true;
-        self.in_log |= stands_alone;
+        self.in_log |= logged == Logged::Yes;
         if action.is_write() {
             self.data_of.extend(action.ino());
+            self.new_blocks_of.extend(action.ino().filter(|_| action.needs_blocks()));
             return;
         }
         self.in_journal = true;
-        self.names.extend(action.names().into_iter().map(|(dir, name)| (dir, name.clone())));
+        let names = action.names().into_iter().map(|(dir, name)| (dir, name.clone()));
+        // With both names of a rename, only the loss of the first is lost.
+        self.names.extend(names.take(if part == Some(Part::Linked) { 1 } else { 2 }));
         if let Action::Create { ino, .. } = action {
             self.inodes.insert(*ino);
         }

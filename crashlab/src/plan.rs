@@ -2,12 +2,12 @@
 
 use crate::action::{Action, Event};
 use crate::durable::Durable;
-use crate::model::{Losses, Model, Part};
+use crate::model::{Logged, Losses, Model, Part};
 use crate::state::State;
 use rand::seq::index;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 type Lost = BTreeMap<usize, Option<Part>>;
 
@@ -67,8 +67,8 @@ pub struct Open<'a> {
     events: &'a [Event],
     position: usize,
     changes: Vec<usize>,
-    /// Those that don't wait for all changes before them.
-    alone: HashSet<usize>,
+    /// How each of them is logged.
+    logged: HashMap<usize, Logged>,
     /// Those that survive at least as [`Part::Linked`].
     halves: HashSet<usize>,
 }
@@ -83,9 +83,9 @@ impl<'a> Open<'a> {
 
     fn of(model: &'a Model, events: &'a [Event], durable: &Durable<'_>, position: usize) -> Self {
         let changes = durable.open();
-        let alone = changes.iter().copied().filter(|at| durable.stands_alone(*at)).collect();
+        let logged = changes.iter().map(|at| (*at, durable.logged(*at))).collect();
         let halves = changes.iter().copied().filter(|at| durable.is_half(*at)).collect();
-        Self { model, events, position, changes, alone, halves }
+        Self { model, events, position, changes, logged, halves }
     }
 
     /// The state in which these are lost, with everything that can't be without them; `None` if one of
@@ -98,14 +98,14 @@ impl<'a> Open<'a> {
             match seed.get(at) {
                 Some(_) if self.halves.contains(at) => drop(lost.insert(*at, Some(Part::Linked))),
                 None if self.halves.contains(at) => continue,
-                part if losses.take(self.model, action, self.alone.contains(at)) => {
+                part if losses.take(self.model, action, self.logged[at]) => {
                     let in_place = |part: &Part| self.model.is_in_place(action, *part);
                     lost.insert(*at, part.copied().flatten().filter(in_place));
                 }
                 Some(part) => drop(lost.insert(*at, *part)),
                 None => continue,
             }
-            losses.add(action, self.alone.contains(at));
+            losses.add(action, lost.get(at).copied().flatten(), self.logged[at]);
         }
         let all = seed.keys().all(|at| lost.contains_key(at));
         let parts = lost
@@ -119,10 +119,9 @@ impl<'a> Open<'a> {
         let mut needed = vec![kept];
         for at in self.changes.iter().rev().skip_while(|at| **at >= kept) {
             let mut losses = Losses::default();
-            losses.add(&self.events[*at].action, self.alone.contains(at));
-            let takes = |later: &usize| {
-                losses.take(self.model, &self.events[*later].action, self.alone.contains(later))
-            };
+            losses.add(&self.events[*at].action, None, self.logged[at]);
+            let takes =
+                |later: &usize| losses.take(self.model, &self.events[*later].action, self.logged[later]);
             if needed.iter().any(takes) {
                 needed.push(*at);
             }

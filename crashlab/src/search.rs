@@ -83,7 +83,7 @@ impl<'a> Allowed<'a> {
                 continue;
             }
             let is_durable = durable.is(at);
-            let is_taken = !is_durable && losses.take(self.model, &event.action, durable.stands_alone(at));
+            let is_taken = !is_durable && losses.take(self.model, &event.action, durable.logged(at));
             let can_be_torn = event.action.is_write() || self.model.zeroed(&event.action).is_some();
             let fates: &[Loss] = match can_be_torn {
                 _ if durable.is_half(at) => &[Loss::Linked],
@@ -98,8 +98,9 @@ impl<'a> Allowed<'a> {
             for loss in fates {
                 let (mut survivor, mut losses, mut losing) =
                     (survivor.clone(), losses.clone(), losing.clone());
-                survivor.step(event, &[], Some((*loss == Loss::Linked).then_some(Part::Linked)));
-                losses.add(&event.action, durable.stands_alone(at));
+                let part = (*loss == Loss::Linked).then_some(Part::Linked);
+                survivor.step(event, &[], Some(part));
+                losses.add(&event.action, part, durable.logged(at));
                 losing.insert(at, *loss);
                 self.add(durable, at + 1, survivor, losses, &losing)?;
             }
@@ -273,6 +274,8 @@ impl<'a> File<'a> {
         cuts.dedup();
         let mut parts = vec![Part::Size];
         parts.extend(cuts.iter().flat_map(|cut| [Part::Before(*cut), Part::From(*cut)]));
+        let holes = cuts.iter().flat_map(|from| cuts.iter().map(|before| (*from, *before)));
+        parts.extend(holes.map(|(from, before)| Part::Without { from, before }));
         let borders: Vec<u64> = [*offset].into_iter().chain(cuts).chain([end]).collect();
         for size in borders.iter().skip(1).chain([&0]) {
             for before in borders.iter().filter(|before| *before <= size || *size == 0) {

@@ -166,6 +166,9 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
             Some(Some(Part::Slice { from, before, size })) => {
                 format!(": only the bytes from {from} to {before} are there, and the size is {size}")
             }
+            Some(Some(Part::Without { from, before })) => {
+                format!(": the bytes from {from} to {before} are missing")
+            }
             Some(Some(Part::Linked)) => ": both names are there".to_owned(),
             Some(Some(Part::Size)) => ": only the new size is there, with zeros".to_owned(),
             _ => String::new(),
