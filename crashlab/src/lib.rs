@@ -4,7 +4,8 @@
 //! [`Recording`] of [`Action`]s. A [`Model`] says which of these changes a power cut may take away: an
 //! fsync makes some [durable], and others survive only together. A [`Plan`] lists states that the model
 //! allows, an [`Explorer`] makes the [`Tree`] of each and asks a [`Judge`], and [`explain`](fn@explain)
-//! says which sync is missing.
+//! says which sync is missing. [`real`] takes the trees from the kernel's own filesystems instead, and
+//! compares the models with them.
 #![forbid(unsafe_code)]
 
 #[expect(missing_docs, reason = "the fields of actions say what they are")]

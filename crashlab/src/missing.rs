@@ -5,7 +5,7 @@ use crate::action::{Action, Event, Ino};
 use crate::explain::{open, reduce};
 use crate::explore::{Explorer, Judge, Limits};
 use crate::history::{History, Paths};
-use crate::model::Model;
+use crate::model::{Model, Part};
 use crate::plan::Plan;
 use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,7 +98,11 @@ fn candidates(history: &History, state: &State) -> Vec<Addition> {
         if state.lost.contains_key(&at)
             && let Some(change) = Change::of(event, &paths)
         {
-            let Change { is_directory, ino, .. } = change;
+            let Change { is_directory, mut ino, .. } = change;
+            if state.lost[&at] == Some(Part::Linked) {
+                // The directory with the old name.
+                ino = event.action.names().first().map_or(ino, |(dir, _)| *dir);
+            }
             last.insert((is_directory, ino), Addition { after: at, ino, path: paths.of(ino), is_directory });
         }
     }

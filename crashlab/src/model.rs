@@ -210,7 +210,7 @@ pub static MODELS: [Model; 7] = [
     },
 ];
 
-/// A part of a write that survives.
+/// A part of a change that survives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
     /// The bytes before this offset in the file.
@@ -219,9 +219,10 @@ pub enum Part {
     From(u64),
     /// The new size, and none of the bytes.
     Size,
-    /// The bytes between two offsets, and the size up to a third one. The kernel takes a long write page by
-    /// page, and the size with it. With a size of zero the bytes are there as far as the file reaches: the
-    /// page is in place on the disk, whatever becomes of the size.
+    /// Of a truncate: the zeros between two offsets, and the old size. Of a write: the bytes, and the size up
+    /// to a third offset; the kernel takes a long write page by page, and the size with it. With a size of
+    /// zero the bytes are there as far as the file reaches: the page is in place on the disk, whatever
+    /// becomes of the size.
     Slice {
         /// The first byte.
         from: u64,
@@ -254,14 +255,18 @@ impl Model {
         self.data == DataOrder::All || self.names != NameOrder::Replacing
     }
 
-    /// The parts of a write that may survive alone: a few of them, the most telling ones.
-    pub fn parts(&self, write: &Action) -> Vec<Part> {
-        if let Some((from, before, size)) = self.zeroed(write) {
+    /// The parts of a change that may survive alone: a few of them, the most telling ones.
+    pub fn parts(&self, action: &Action) -> Vec<Part> {
+        if let Some((from, before, size)) = self.zeroed(action) {
             return vec![Part::Slice { from, before, size }];
         }
-        if self.allows(write, Part::Linked) {
-            return vec![Part::Linked];
+        match self.allows(action, Part::Linked) {
+            true => vec![Part::Linked],
+            false => self.parts_of_write(action),
         }
+    }
+
+    fn parts_of_write(&self, write: &Action) -> Vec<Part> {
         let Action::Write { offset, len, .. } = write else { return Vec::new() };
         let (begin, end) = (*offset, offset + u64::from(*len));
         let mut parts = Vec::new();
@@ -288,36 +293,32 @@ impl Model {
         parts
     }
 
-    /// True if this part of a write may survive alone.
-    pub fn allows(&self, write: &Action, part: Part) -> bool {
-        let on_border = |cut: u64| self.unit(write).is_some_and(|unit| cut.is_multiple_of(unit));
-        let on_border_in_place =
-            |cut: u64| matches!(self.overwrite, Unit::Bytes(unit) if cut.is_multiple_of(unit));
+    /// True if this part of a change may survive alone.
+    pub fn allows(&self, action: &Action, part: Part) -> bool {
+        let on_border = |cut: u64| self.unit(action).is_some_and(|unit| cut.is_multiple_of(unit));
+        let may_have_zeros = self.zeros || !action.extends();
         match part {
             Part::Before(cut) => on_border(cut),
-            Part::From(cut) => on_border(cut) && (self.zeros || !write.extends()),
-            Part::Size => self.zeros && write.extends(),
+            Part::From(cut) => on_border(cut) && may_have_zeros,
+            Part::Size => self.zeros && action.extends(),
             Part::Without { from, before } => {
-                let is_border = |cut: u64| cut.is_multiple_of(BLOCK_BYTES) || on_border(cut);
-                from < before
-                    && (self.zeros || !write.extends())
-                    && self.unit(write).is_some()
-                    && is_border(from)
-                    && is_border(before)
+                from < before && on_border(from) && on_border(before) && may_have_zeros
             }
-            Part::Linked => {
-                let into_another = |action: &Action| matches!(action, Action::Rename { parent, to, exchanged: false, .. } if parent != to);
-                self.logs_names && into_another(write)
-            }
-            Part::Slice { from, before, size } => match self.zeroed(write) {
-                Some((first, end, old_size)) => {
-                    let is_border = |cut: u64| cut == first || cut == end || on_border_in_place(cut);
-                    let is_within = first <= from && from < before && before <= end;
-                    is_within && size == old_size && is_border(from) && is_border(before)
-                }
-                None => self.allows_slice(write, from, before, size),
+            Part::Linked => self.logs_names && action.moves_to_another_directory(),
+            Part::Slice { from, before, size } => match self.zeroed(action) {
+                Some(zeroed) => self.allows_zeros(zeroed, (from, before, size)),
+                None => self.allows_slice(action, from, before, size),
             },
         }
+    }
+
+    /// True if a truncate that zeroes the one may leave the other.
+    fn allows_zeros(&self, zeroed: (u64, u64, u64), (from, before, size): (u64, u64, u64)) -> bool {
+        let (first, end, old_size) = zeroed;
+        let in_place = |cut: u64| matches!(self.overwrite, Unit::Bytes(unit) if cut.is_multiple_of(unit));
+        let is_border = |cut: u64| cut == first || cut == end || in_place(cut);
+        let is_within = first <= from && from < before && before <= end;
+        is_within && size == old_size && is_border(from) && is_border(before)
     }
 
     /// The bytes that a truncate zeroes on its own, and the size that the file may keep.
