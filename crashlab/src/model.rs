@@ -151,6 +151,9 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: true,
         logs_names: false,
     },
+    // Two things that the kernel does are left out, as they need rare programs. A rename over a file that was
+    // synced, and has another name, can take the name away and not give it to the other file. And a name that
+    // is used again after two renames can be durable while the file that the first one replaced is there.
     Model {
         name: "btrfs",
         about: "Btrfs",
