@@ -151,6 +151,16 @@ impl Action {
         matches!(self, Self::Write { offset, len, size, .. } if offset + u64::from(*len) > *size)
     }
 
+    /// True for a rename into another directory.
+    pub fn moves_to_another_directory(&self) -> bool {
+        matches!(self, Self::Rename { parent, to, exchanged: false, .. } if parent != to)
+    }
+
+    /// True for a write that extends the file beyond its last block.
+    pub fn needs_blocks(&self) -> bool {
+        matches!(self, Self::Write { size, .. } if self.blocks().end > size.div_ceil(BLOCK_BYTES))
+    }
+
     /// The blocks that a write touches.
     pub fn blocks(&self) -> std::ops::Range<u64> {
         match self {

@@ -1,14 +1,12 @@
 //! What the syncs of a program have made durable, by the rules of a model.
 
 use crate::action::{Action, Event, Ino, Name};
-use crate::model::{Model, NameOrder, Reach, Skips};
-use std::collections::{BTreeSet, HashMap};
+use crate::model::{Logged, Model, NameOrder, Part, Reach, Skips};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The last changes of an inode.
 #[derive(Clone, Copy, Default)]
 struct LastChange {
-    /// Of any kind.
-    any: Option<usize>,
     /// Of its size or of the entries of a directory, or its creation.
     of_size: Option<usize>,
     /// More than times, which a write within the file changes.
@@ -16,12 +14,12 @@ struct LastChange {
 }
 
 impl LastChange {
-    /// The last one that an fsync, or an fdatasync, may not leave out.
+    /// The last one that an fsync, or an fdatasync, may not leave out. Times are left out by both: if the
+    /// kernel's clock has not ticked since the change before, a write within the file changes none.
     fn needed(&self, data_only: bool, skips: Skips) -> Option<usize> {
         match (data_only, skips) {
-            (false, _) => self.any,
             (true, Skips::Attributes) => self.of_size,
-            (true, Skips::Times) => self.beyond_times,
+            (false, _) | (true, Skips::Times) => self.beyond_times,
         }
     }
 }
@@ -43,6 +41,12 @@ pub struct Durable<'a> {
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
     names: HashMap<(Ino, Name), Vec<usize>>,
+    /// What was synced, and the directories that lead to it.
+    logged: HashSet<Ino>,
+    /// Changes of names, as far as they are logged.
+    names_logged: HashMap<usize, Logged>,
+    /// Renames of which the new name is durable, and not yet the loss of the old one.
+    halves: HashSet<usize>,
 }
 
 impl<'a> Durable<'a> {
@@ -59,6 +63,9 @@ impl<'a> Durable<'a> {
             journal: 0,
             parents: HashMap::new(),
             names: HashMap::new(),
+            logged: HashSet::new(),
+            names_logged: HashMap::new(),
+            halves: HashSet::new(),
         }
     }
 
@@ -76,9 +83,27 @@ impl<'a> Durable<'a> {
         }
     }
 
-    /// The changes that a power cut here may take away.
+    /// True if the change at `at` is durable, as a whole or in part.
+    pub fn is(&self, at: usize) -> bool {
+        !self.open.contains(&at)
+    }
+
+    /// How the filesystem logs the change at `at`.
+    pub fn logged(&self, at: usize) -> Logged {
+        self.names_logged.get(&at).copied().unwrap_or_default()
+    }
+
+    /// True for a rename of which only the new name is durable.
+    pub fn is_half(&self, at: usize) -> bool {
+        self.halves.contains(&at)
+    }
+
+    /// The changes that a power cut here may take away, as a whole or at least in part.
     pub fn open(&self) -> Vec<usize> {
-        self.open.iter().copied().collect()
+        let mut open: Vec<usize> = self.open.iter().chain(&self.halves).copied().collect();
+        open.sort_unstable();
+        open.dedup();
+        open
     }
 
     fn changed(&mut self, at: usize, action: &Action) {
@@ -86,6 +111,9 @@ impl<'a> Durable<'a> {
             self.open.insert(at);
         }
         let ino = action.ino();
+        if self.model.logs_names {
+            self.names_logged.insert(at, self.logged_as(action));
+        }
         match action {
             Action::Create { parent, ino, .. } | Action::Link { parent, ino, .. } => {
                 self.parents.insert(*ino, *parent);
@@ -102,7 +130,6 @@ impl<'a> Durable<'a> {
         let own = ino.map(|ino| (ino, of_size));
         for (inode, of_size) in own.into_iter().chain(dirs.into_iter().map(|dir| (dir, true))) {
             let last = self.last.entry(inode).or_default();
-            last.any = Some(at);
             last.of_size = if of_size { Some(at) } else { last.of_size };
             last.beyond_times = if of_size || !action.is_write() { Some(at) } else { last.beyond_times };
             if at >= self.begin {
@@ -114,13 +141,36 @@ impl<'a> Durable<'a> {
         }
     }
 
+    /// Logged is another or no name of an inode that is in the log, and perhaps the name that a directory in
+    /// the log loses.
+    fn logged_as(&self, action: &Action) -> Logged {
+        let is_in_log = |ino: &Ino| self.logged.contains(ino);
+        match action {
+            Action::Link { ino, .. } | Action::Unlink { ino, .. } | Action::Rename { ino, .. }
+                if is_in_log(ino) =>
+            {
+                Logged::Yes
+            }
+            Action::Unlink { parent, .. } | Action::Rename { parent, .. } if is_in_log(parent) => {
+                Logged::Perhaps
+            }
+            _ => Logged::No,
+        }
+    }
+
     fn everything(&mut self, before: usize) {
         self.open.clear();
         self.journal = before;
+        self.halves.clear();
         self.open_of.clear();
     }
 
     fn synced(&mut self, at: usize, ino: Ino, data_only: bool) {
+        let events = self.events;
+        self.halves.retain(|at| match &events[*at].action {
+            Action::Rename { parent, ino: renamed, .. } => *parent != ino && *renamed != ino,
+            _ => false,
+        });
         let last = self.last.get(&ino).copied().unwrap_or_default();
         let last = last.needed(data_only, self.model.fdatasync).map_or(0, |last| last + 1);
         match self.model.reach {
@@ -129,12 +179,19 @@ impl<'a> Durable<'a> {
             Reach::Journal => self.journal_up_to(last),
             Reach::Names if data_only && self.model.names != NameOrder::All => self.journal_up_to(last),
             Reach::Names => self.journal_up_to(at),
-            Reach::Log => self.logged(ino),
+            Reach::Log => self.log(ino),
         }
         let open = self.open_of.remove(&ino).unwrap_or_default();
         let (own, left): (Vec<usize>, Vec<usize>) =
             open.into_iter().partition(|at| self.is_synced_with(*at, ino, data_only));
-        own.into_iter().for_each(|at| self.mark(at));
+        for at in own {
+            if self.open.contains(&at)
+                && self.events[at].action.names().last().is_some_and(|(dir, _)| *dir == ino)
+            {
+                self.halve(at);
+            }
+            self.mark(at);
+        }
         let left: Vec<usize> = left.into_iter().filter(|at| self.open.contains(at)).collect();
         if !left.is_empty() {
             self.open_of.insert(ino, left);
@@ -165,10 +222,11 @@ impl<'a> Durable<'a> {
     }
 
     /// The names of an inode, and those of the directories that lead to it, are durable.
-    fn logged(&mut self, ino: Ino) {
+    fn log(&mut self, ino: Ino) {
         let mut next = Some(ino);
         let mut steps = 0;
         while let Some(inode) = next {
+            self.logged.insert(inode);
             let open = self.open_of.get(&inode).cloned().unwrap_or_default();
             let own = |at: &usize| {
                 self.events[*at].action.is_of_names() && self.events[*at].action.ino() == Some(inode)
@@ -184,6 +242,13 @@ impl<'a> Durable<'a> {
         }
     }
 
+    /// Only the directory with the new name of a rename is logged.
+    fn halve(&mut self, at: usize) {
+        if self.model.allows(&self.events[at].action, Part::Linked) {
+            self.halves.insert(at);
+        }
+    }
+
     /// Marks a change, and everything without which it can't be.
     fn mark(&mut self, at: usize) {
         if !self.open.remove(&at) {
@@ -191,10 +256,19 @@ impl<'a> Durable<'a> {
         }
         let action = &self.events[at].action;
         let mut earlier = Vec::new();
-        for (dir, name) in action.names() {
+        let skipped = usize::from(self.halves.contains(&at));
+        for (dir, name) in action.names().into_iter().skip(skipped) {
             let Some(changes) = self.names.get_mut(&(dir, name.clone())) else { continue };
             let count = changes.partition_point(|change| *change <= at);
-            earlier.extend(changes.drain(..count).filter(|change| *change != at));
+            let before: Vec<usize> = changes.drain(..count).filter(|change| *change != at).collect();
+            for change in &before {
+                if self.open.contains(change)
+                    && self.events[*change].action.names().last() == Some(&(dir, name))
+                {
+                    self.halve(*change);
+                }
+            }
+            earlier.extend(before);
         }
         let with_data = match action {
             Action::Rename { replaced, exchanged, .. } => match self.model.names {
@@ -208,7 +282,11 @@ impl<'a> Durable<'a> {
             Some(ino) => self.open_of.get(&ino).cloned().unwrap_or_default(),
             None => Vec::new(),
         };
-        let is_data = |other: &usize| *other < at && self.events[*other].action.is_write();
+        let is_data = |other: &usize| {
+            let action = &self.events[*other].action;
+            let waits = self.model.rename_waits_for_all_data() || action.needs_blocks();
+            *other < at && action.is_write() && waits
+        };
         let data: Vec<usize> = data.into_iter().filter(is_data).collect();
         earlier.into_iter().chain(data).for_each(|at| self.mark(at));
     }

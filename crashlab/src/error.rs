@@ -62,6 +62,9 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
+    /// A disk can't be used for another state.
+    #[error("{path}: somebody else has it open, and the kernel still shows what was on it before", path = .0.display())]
+    InUse(PathBuf),
     /// The checker can't be run, or an interrupt came.
     #[error("{0}")]
     Stopped(String),

@@ -72,7 +72,7 @@ pub struct Limits<'a> {
 }
 
 impl Limits<'_> {
-    fn are_reached(&self) -> bool {
+    pub(crate) fn are_reached(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.until.is_some_and(|until| Instant::now() >= until)
     }
 }
@@ -143,15 +143,25 @@ impl<'a> Explorer<'a> {
     fn look(&self, state: &State, worker: usize) -> Result<Option<Verdict>, Error> {
         let tree = self.history.tree(state)?;
         self.counts.states.fetch_add(1, Ordering::Relaxed);
-        let printed = self.history.printed(state.position);
+        self.look_at(&tree, state.position, &state.name(self.history.recording.begin), worker)
+    }
+
+    /// The same for a tree, wherever it comes from.
+    pub fn look_at(
+        &self,
+        tree: &Tree,
+        position: usize,
+        name: &str,
+        worker: usize,
+    ) -> Result<Option<Verdict>, Error> {
+        let printed = self.history.printed(position);
         let key = (tree.digest(), printed.len());
         if self.verdicts.lock().contains_key(&key) {
             return Ok(None);
         }
         // Another worker may judge the same case, and comes to the same verdict.
         self.verdicts.lock().insert(key, None);
-        let name = state.name(self.history.recording.begin);
-        self.judged(key, &Case { tree: &tree, name: &name, printed, worker }).map(Some)
+        self.judged(key, &Case { tree, name, printed, worker }).map(Some)
     }
 
     fn judged(&self, key: Key, case: &Case<'_>) -> Result<Verdict, Error> {

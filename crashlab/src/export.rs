@@ -74,11 +74,11 @@ fn finish(path: &Path, node: &Node) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(node.mode))
 }
 
-/// Reads the folder, records each inode in it, and returns the tree and the next free inode. `skip`
-/// names files at its top that stay out.
+/// Reads the folder, records each inode in it if there is a recorder, and returns the tree and the next
+/// free inode. `skip` names files at its top that stay out.
 pub fn import(
     folder: &Path,
-    recorder: &Recorder,
+    recorder: Option<&Recorder>,
     skip: impl Fn(&OsStr) -> bool,
 ) -> Result<(Tree, Ino), Error> {
     let mut import = Import { recorder, tree: Tree::default(), next_ino: ROOT + 1, known: HashMap::new() };
@@ -103,7 +103,7 @@ pub fn import(
 }
 
 struct Import<'a> {
-    recorder: &'a Recorder,
+    recorder: Option<&'a Recorder>,
     tree: Tree,
     next_ino: Ino,
     /// Files with several names, by device and inode.
@@ -112,7 +112,7 @@ struct Import<'a> {
 
 impl Import<'_> {
     fn act(&mut self, action: Action, bytes: &[u8]) {
-        let time_ns = self.recorder.record(0, action.clone(), bytes);
+        let time_ns = self.recorder.map_or(0, |recorder| recorder.record(0, action.clone(), bytes));
         self.tree.apply(&action, time_ns.into(), bytes);
     }
 

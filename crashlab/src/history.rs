@@ -8,6 +8,7 @@ use crate::recording::Recording;
 use crate::state::State;
 use crate::tree::{Tree, join};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Events from one tree that is kept to the next.
 const KEPT_EVERY: usize = 64;
@@ -57,28 +58,14 @@ impl History {
     pub fn tree(&self, state: &State) -> Result<Tree, Error> {
         let first = state.lost.keys().next().copied().unwrap_or(state.position).min(state.position);
         let from = first / KEPT_EVERY;
-        let mut tree = self.kept[from].clone();
-        let mut lost = LostWrites::default();
+        let mut survivor = Survivor::new(self.kept[from].clone());
         for at in from * KEPT_EVERY..state.position {
             let event = &self.events()[at];
-            if !event.action.is_change() {
-                continue;
-            }
-            let bytes = self.recording.bytes(&event.action)?;
-            match state.lost.get(&at) {
-                None => {
-                    lost.before(&mut tree, event);
-                    tree.apply(&event.action, event.time_ns.into(), &bytes);
-                }
-                Some(part) => {
-                    if let Some(part) = part {
-                        apply_part(&mut tree, event, *part, &bytes);
-                    }
-                    lost.add(&event.action, bytes);
-                }
+            if event.action.is_change() {
+                survivor.step(event, &self.recording.bytes(&event.action)?, state.lost.get(&at).copied());
             }
         }
-        Ok(tree)
+        Ok(survivor.tree)
     }
 
     /// The path of an inode after `position` events: its newest name; of one that has none, the name that
@@ -90,16 +77,60 @@ impl History {
     }
 }
 
+/// A tree while some of its changes are lost.
+#[derive(Clone)]
+pub(crate) struct Survivor {
+    /// What has survived so far.
+    pub tree: Tree,
+    lost: LostWrites,
+}
+
+impl Survivor {
+    /// Nothing is lost yet.
+    pub fn new(tree: Tree) -> Self {
+        Self { tree, lost: LostWrites::default() }
+    }
+
+    /// One more change: it survives, or is lost but for a part.
+    pub fn step(&mut self, event: &Event, bytes: &[u8], loss: Option<Option<Part>>) {
+        let Some(part) = loss else {
+            self.lost.before(&mut self.tree, event);
+            return self.tree.apply(&event.action, event.time_ns.into(), bytes);
+        };
+        if let Some(part) = part {
+            apply_part(&mut self.tree, event, part, bytes);
+        }
+        self.lost.add(&event.action, bytes);
+    }
+}
+
 /// Writes that are lost. A later write to the same block of the page cache brings their bytes in that
 /// block along.
-#[derive(Default)]
-struct LostWrites(HashMap<Ino, Vec<(u64, Vec<u8>)>>);
+#[derive(Clone, Default)]
+struct LostWrites(HashMap<Ino, Vec<LostBytes>>);
+
+#[derive(Clone)]
+struct LostBytes {
+    begin: u64,
+    end: u64,
+    /// `None`: zeros, behind which the file had ended.
+    bytes: Option<Arc<[u8]>>,
+}
 
 impl LostWrites {
-    fn add(&mut self, action: &Action, bytes: Vec<u8>) {
-        if let Action::Write { ino, offset, .. } = action {
-            self.0.entry(*ino).or_default().push((*offset, bytes));
-        }
+    fn add(&mut self, action: &Action, bytes: &[u8]) {
+        let (ino, lost) = match action {
+            Action::Write { ino, offset, .. } => {
+                let end = offset + bytes.len() as u64;
+                (ino, LostBytes { begin: *offset, end, bytes: Some(bytes.into()) })
+            }
+            Action::Truncate { ino, from, to } => {
+                let end = to.next_multiple_of(BLOCK_BYTES).min(*from);
+                (ino, LostBytes { begin: *to, end, bytes: None })
+            }
+            _ => return,
+        };
+        self.0.entry(*ino).or_default().push(lost);
     }
 
     /// Applies what comes along with a change that survives.
@@ -107,12 +138,15 @@ impl LostWrites {
         let Action::Write { ino, .. } = &event.action else { return };
         let blocks = event.action.blocks();
         let touched = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
-        for (offset, bytes) in self.0.get(ino).into_iter().flatten() {
-            let begin = touched.start.max(*offset);
-            let end = touched.end.min(offset + bytes.len() as u64);
-            if begin < end {
-                let part = &bytes[(begin - offset) as usize..(end - offset) as usize];
-                apply_bytes(tree, event, *ino, begin, part);
+        for lost in self.0.get(ino).into_iter().flatten() {
+            let (begin, end) = (touched.start.max(lost.begin), touched.end.min(lost.end));
+            match &lost.bytes {
+                _ if begin >= end => {}
+                Some(bytes) => {
+                    let part = &bytes[(begin - lost.begin) as usize..(end - lost.begin) as usize];
+                    apply_bytes(tree, event, *ino, begin, part);
+                }
+                None => apply_zeros(tree, event, *ino, begin, end),
             }
         }
     }
@@ -120,6 +154,17 @@ impl LostWrites {
 
 /// Applies the part of a torn write that survives.
 fn apply_part(tree: &mut Tree, event: &Event, part: Part, bytes: &[u8]) {
+    if let (Action::Rename { ino, to, to_name, replaced, .. }, Part::Linked) = (&event.action, part) {
+        let (ino, parent, name) = (*ino, *to, to_name.clone());
+        if let Some(other) = replaced {
+            let unlink = Action::Unlink { parent, name: name.clone(), ino: *other };
+            tree.apply(&unlink, event.time_ns.into(), &[]);
+        }
+        return tree.apply(&Action::Link { ino, parent, name }, event.time_ns.into(), &[]);
+    }
+    if let (Action::Truncate { ino, .. }, Part::Slice { from, before, .. }) = (&event.action, part) {
+        return apply_zeros(tree, event, *ino, from, before);
+    }
     let Action::Write { ino, offset, len, size, .. } = &event.action else { return };
     let cut = |at: u64| at.clamp(*offset, offset + u64::from(*len));
     match part {
@@ -129,7 +174,38 @@ fn apply_part(tree: &mut Tree, event: &Event, part: Part, bytes: &[u8]) {
             let grown = Action::Truncate { ino: *ino, from: *size, to: offset + u64::from(*len) };
             tree.apply(&grown, event.time_ns.into(), &[]);
         }
+        Part::Linked => {}
+        Part::Without { from, before } => {
+            for (begin, end) in [(*offset, cut(from)), (cut(before), offset + u64::from(*len))] {
+                if begin < end {
+                    let bytes = &bytes[(begin - offset) as usize..(end - offset) as usize];
+                    apply_bytes(tree, event, *ino, begin, bytes);
+                }
+            }
+        }
+        Part::Slice { from, before, size } => {
+            let len = tree.contents(*ino).map_or(0, |contents| contents.len());
+            let before = if size == 0 { before.min(len) } else { before };
+            let (from, before) = (cut(from), cut(before));
+            if size > len {
+                tree.apply(&Action::Truncate { ino: *ino, from: len, to: size }, event.time_ns.into(), &[]);
+            }
+            if from < before {
+                apply_bytes(
+                    tree,
+                    event,
+                    *ino,
+                    from,
+                    &bytes[(from - offset) as usize..(before - offset) as usize],
+                );
+            }
+        }
     }
+}
+
+fn apply_zeros(tree: &mut Tree, event: &Event, ino: Ino, begin: u64, end: u64) {
+    let zeros = Action::Zero { ino, offset: begin, len: end.saturating_sub(begin), size: 0 };
+    tree.apply(&zeros, event.time_ns.into(), &[]);
 }
 
 fn apply_bytes(tree: &mut Tree, event: &Event, ino: Ino, offset: u64, bytes: &[u8]) {

@@ -107,6 +107,7 @@ impl Lab {
             model: self.model,
             first: Some(first),
             failing: &found.failing,
+            seen: &[],
             is_complete: found.is_complete,
             states: explorer.counts.states.load(Ordering::Relaxed),
             cases: explorer.counts.cases.load(Ordering::Relaxed),

@@ -4,7 +4,8 @@
 //! [`Recording`] of [`Action`]s. A [`Model`] says which of these changes a power cut may take away: an
 //! fsync makes some [durable], and others survive only together. A [`Plan`] lists states that the model
 //! allows, an [`Explorer`] makes the [`Tree`] of each and asks a [`Judge`], and [`explain`](fn@explain)
-//! says which sync is missing. [`Lab`] does all of it in a test.
+//! says which sync is missing. [`real`] takes the trees from the kernel's own filesystems instead, and
+//! compares the models with them. [`Lab`] does all of it in a test.
 #![forbid(unsafe_code)]
 
 #[expect(missing_docs, reason = "the fields of actions say what they are")]
@@ -24,9 +25,11 @@ mod missing;
 mod model;
 mod output;
 mod plan;
+pub mod real;
 mod record;
 mod recording;
 mod report;
+mod search;
 mod serve;
 mod state;
 mod tree;
@@ -43,9 +46,10 @@ pub use export::export;
 pub use history::{History, Paths, describe};
 pub use lab::Lab;
 pub use missing::{Addition, Missing};
-pub use model::{DataOrder, Losses, MODELS, Model, NameOrder, Part, Reach, Skips, Unit};
+pub use model::{DataOrder, Logged, Losses, MODELS, Model, NameOrder, Part, Reach, Skips, Unit};
 pub use plan::{Open, Plan, Stretch, stretches};
 pub use record::{Environment, Outcome, record};
 pub use recording::{Recorder, Recording, VERSION};
+pub use search::{Allowed, explanation};
 pub use state::State;
 pub use tree::{Kind, Node, Tree};

@@ -5,7 +5,7 @@ use crate::action::{Action, Event, Ino};
 use crate::explain::{open, reduce};
 use crate::explore::{Explorer, Judge, Limits};
 use crate::history::{History, Paths};
-use crate::model::Model;
+use crate::model::{Model, Part};
 use crate::plan::Plan;
 use crate::state::State;
 use std::collections::BTreeSet;
@@ -110,6 +110,9 @@ fn candidates(history: &History, state: &State) -> Vec<Addition> {
             && !is_synced_next(history.events(), at, ino)
             && found.len() < CANDIDATES_MAX
         {
+            // Of a rename by halves, the directory with the old name.
+            let is_half = state.lost[&at] == Some(Part::Linked);
+            let ino = event.action.names().first().filter(|_| is_half).map_or(ino, |(dir, _)| *dir);
             found.push(Addition { after: at, ino, path: paths.of(ino), is_directory });
         }
     }

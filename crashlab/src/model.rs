@@ -2,6 +2,7 @@
 //! source of each rule.
 
 use crate::action::{Action, Ino};
+use crate::contents::BLOCK_BYTES;
 use std::collections::HashSet;
 
 /// What an fsync of a file or directory makes durable, besides the data of that file.
@@ -63,6 +64,18 @@ pub enum Unit {
     Whole,
 }
 
+/// True if a change of names goes into a log apart from all other changes: see [`Model::logs_names`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Logged {
+    /// It waits for all changes before it.
+    #[default]
+    No,
+    /// It may: its directory is in the log, but perhaps not with this name.
+    Perhaps,
+    /// It does, after those that went there before.
+    Yes,
+}
+
 /// The rules of a filesystem.
 #[derive(Debug)]
 pub struct Model {
@@ -86,6 +99,12 @@ pub struct Model {
     pub append: Unit,
     /// A file may have its new size before its new data: zeros are in between.
     pub zeros: bool,
+    /// A truncate to the middle of a block zeroes the rest of the block, which is a write of its own and
+    /// may be there while the file still has its old size.
+    pub truncate_zeroes: bool,
+    /// Changes of the names of what was synced before go into a log, which the next sync of anything makes
+    /// durable without the other changes before it.
+    pub logs_names: bool,
 }
 
 /// All models, the weakest first.
@@ -101,6 +120,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(512),
         zeros: true,
+        truncate_zeroes: true,
+        logs_names: false,
     },
     Model {
         name: "xfs",
@@ -113,6 +134,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(4096),
         zeros: true,
+        truncate_zeroes: true,
+        logs_names: false,
     },
     Model {
         name: "ext4",
@@ -125,7 +148,12 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(4096),
         zeros: true,
+        truncate_zeroes: true,
+        logs_names: false,
     },
+    // Two things that the kernel does are left out, as they need rare programs. A rename over a file that was
+    // synced, and has another name, can take the name away and not give it to the other file. And a name that
+    // is used again after two renames can be durable while the file that the first one replaced is there.
     Model {
         name: "btrfs",
         about: "Btrfs",
@@ -133,10 +161,13 @@ pub static MODELS: [Model; 7] = [
         reach: Reach::Log,
         fdatasync: Skips::Times,
         data: DataOrder::All,
-        names: NameOrder::Replacing,
+        // It begins to write the file of a rename over another one, and waits for nothing.
+        names: NameOrder::Free,
         overwrite: Unit::Bytes(4096),
         append: Unit::Bytes(4096),
         zeros: true,
+        truncate_zeroes: false,
+        logs_names: true,
     },
     Model {
         name: "zfs",
@@ -149,6 +180,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(128 << 10),
         append: Unit::Bytes(128 << 10),
         zeros: false,
+        truncate_zeroes: false,
+        logs_names: false,
     },
     Model {
         name: "ext4-journal",
@@ -161,6 +194,8 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(4096),
         append: Unit::Bytes(4096),
         zeros: false,
+        truncate_zeroes: false,
+        logs_names: false,
     },
     Model {
         name: "syncline",
@@ -173,10 +208,12 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Pages,
         append: Unit::Pages,
         zeros: false,
+        truncate_zeroes: false,
+        logs_names: false,
     },
 ];
 
-/// A part of a write that survives.
+/// A part of a change that survives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
     /// The bytes before this offset in the file.
@@ -185,6 +222,28 @@ pub enum Part {
     From(u64),
     /// The new size, and none of the bytes.
     Size,
+    /// Of a truncate: the zeros between two offsets, and the old size. Of a write: the bytes, and the size up
+    /// to a third offset; the kernel takes a long write page by page, and the size with it. With a size of
+    /// zero the bytes are there as far as the file reaches: the page is in place on the disk, whatever
+    /// becomes of the size.
+    Slice {
+        /// The first byte.
+        from: u64,
+        /// The end of the bytes.
+        before: u64,
+        /// The size.
+        size: u64,
+    },
+    /// All but the bytes between two offsets: pages in different places on the disk.
+    Without {
+        /// The first byte that is missing.
+        from: u64,
+        /// The end of those.
+        before: u64,
+    },
+    /// Of a rename into another directory: the new name, and the old one as well. Btrfs may have logged the
+    /// one directory and not the other.
+    Linked,
 }
 
 impl Model {
@@ -193,13 +252,34 @@ impl Model {
         MODELS.iter().find(|model| model.name == name)
     }
 
-    /// The parts of a write that may survive alone: a few of them, the most telling ones.
-    pub fn parts(&self, write: &Action) -> Vec<Part> {
+    /// False if a rename does not wait for writes in place: ext4 writes a file out at a rename only if it
+    /// still has to find blocks for some of it.
+    pub(crate) fn rename_waits_for_all_data(&self) -> bool {
+        self.data == DataOrder::All || self.names != NameOrder::Replacing
+    }
+
+    /// The parts of a change that may survive alone: a few of them, the most telling ones.
+    pub fn parts(&self, action: &Action) -> Vec<Part> {
+        if let Some((from, before, size)) = self.zeroed(action) {
+            return vec![Part::Slice { from, before, size }];
+        }
+        match self.allows(action, Part::Linked) {
+            true => vec![Part::Linked],
+            false => self.parts_of_write(action),
+        }
+    }
+
+    fn parts_of_write(&self, write: &Action) -> Vec<Part> {
         let Action::Write { offset, len, .. } = write else { return Vec::new() };
         let (begin, end) = (*offset, offset + u64::from(*len));
         let mut parts = Vec::new();
         if write.extends() && self.zeros {
             parts.push(Part::Size);
+        }
+        let next = (begin / BLOCK_BYTES + 1) * BLOCK_BYTES;
+        let first_page = Part::Slice { from: begin, before: begin, size: next };
+        if write.extends() && next < end && self.allows(write, first_page) {
+            parts.push(first_page);
         }
         let Some(unit) = self.unit(write) else { return parts };
         let (first, last) = ((begin / unit + 1) * unit, (end - 1) / unit * unit);
@@ -216,14 +296,67 @@ impl Model {
         parts
     }
 
-    /// True if this part of a write may survive alone.
-    pub fn allows(&self, write: &Action, part: Part) -> bool {
-        let on_border = |cut: u64| self.unit(write).is_some_and(|unit| cut.is_multiple_of(unit));
+    /// True if this part of a change may survive alone.
+    pub fn allows(&self, action: &Action, part: Part) -> bool {
+        let on_border = |cut: u64| self.unit(action).is_some_and(|unit| cut.is_multiple_of(unit));
+        let may_have_zeros = self.zeros || !action.extends();
         match part {
             Part::Before(cut) => on_border(cut),
-            Part::From(cut) => on_border(cut) && (self.zeros || !write.extends()),
-            Part::Size => self.zeros && write.extends(),
+            Part::From(cut) => on_border(cut) && may_have_zeros,
+            Part::Size => self.zeros && action.extends(),
+            Part::Without { from, before } => {
+                from < before && on_border(from) && on_border(before) && may_have_zeros
+            }
+            Part::Linked => self.logs_names && action.moves_to_another_directory(),
+            Part::Slice { from, before, size } => match self.zeroed(action) {
+                Some(zeroed) => self.allows_zeros(zeroed, (from, before, size)),
+                None => self.allows_slice(action, from, before, size),
+            },
         }
+    }
+
+    /// True if a truncate that zeroes the one may leave the other.
+    fn allows_zeros(&self, zeroed: (u64, u64, u64), (from, before, size): (u64, u64, u64)) -> bool {
+        let (first, end, old_size) = zeroed;
+        let in_place = |cut: u64| matches!(self.overwrite, Unit::Bytes(unit) if cut.is_multiple_of(unit));
+        let is_border = |cut: u64| cut == first || cut == end || in_place(cut);
+        let is_within = first <= from && from < before && before <= end;
+        is_within && size == old_size && is_border(from) && is_border(before)
+    }
+
+    /// The bytes that a truncate zeroes on its own, and the size that the file may keep.
+    pub(crate) fn zeroed(&self, action: &Action) -> Option<(u64, u64, u64)> {
+        let Action::Truncate { from, to, .. } = action else { return None };
+        let before = to.next_multiple_of(BLOCK_BYTES).min(*from);
+        (self.truncate_zeroes && *to < before).then_some((*to, before, *from))
+    }
+
+    /// True if this part of a change does not wait for the changes before it: a page that is written in
+    /// place, or a logged name.
+    pub fn is_in_place(&self, action: &Action, part: Part) -> bool {
+        if part == Part::Linked {
+            return self.allows(action, part);
+        }
+        let is_free = self.zeros && self.data != DataOrder::All;
+        let keeps_size = matches!(part, Part::Slice { size: 0, .. }) || self.zeroed(action).is_some();
+        is_free && keeps_size && self.allows(action, part)
+    }
+
+    fn allows_slice(&self, write: &Action, from: u64, before: u64, new_size: u64) -> bool {
+        let Action::Write { offset, len, size, .. } = write else { return false };
+        let end = offset + u64::from(*len);
+        let keeps_size = new_size == 0;
+        // A block that was there before is written in place.
+        let old_end = if keeps_size { end } else { size.next_multiple_of(BLOCK_BYTES) };
+        let on_border = |cut: u64, in_place: bool| match if in_place { self.overwrite } else { self.append } {
+            Unit::Bytes(unit) => cut.is_multiple_of(unit),
+            Unit::Pages | Unit::Whole => false,
+        };
+        let is_border = |cut: u64| on_border(cut, cut < old_end) || cut == *offset || cut == end;
+        let is_size = (before..=end).contains(&new_size) && (on_border(new_size, false) || new_size == end);
+        let is_allowed = if keeps_size { self.data != DataOrder::All } else { write.extends() && is_size };
+        let is_within = *offset <= from && from <= before && before <= end;
+        self.zeros && is_allowed && is_within && is_border(from) && is_border(before)
     }
 
     fn unit(&self, write: &Action) -> Option<u64> {
@@ -242,23 +375,27 @@ impl Model {
 
 /// The changes that a power cut has taken away so far, in the order of the program: what must be lost
 /// with them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Losses {
     any: bool,
     /// A change of names, attributes or sizes.
     in_journal: bool,
+    /// A change of names that was logged.
+    in_log: bool,
     data_of: HashSet<Ino>,
+    /// As far as it needed new blocks.
+    new_blocks_of: HashSet<Ino>,
     inodes: HashSet<Ino>,
     names: HashSet<(Ino, Vec<u8>)>,
 }
 
 impl Losses {
     /// True if `action`, which is not durable, can't survive after these losses.
-    pub fn take(&self, model: &Model, action: &Action) -> bool {
+    pub fn take(&self, model: &Model, action: &Action, logged: Logged) -> bool {
         if !self.any {
             return false;
         }
-        self.names_are_lost(action) || self.order_is_lost(model, action)
+        self.names_are_lost(action) || self.order_is_lost(model, action, logged)
     }
 
     /// A name needs its directory, its inode, and what the name stood for before. No filesystem gives
@@ -271,7 +408,7 @@ impl Losses {
             || (!names.is_empty() && action.ino().is_some_and(|ino| self.inodes.contains(&ino)))
     }
 
-    fn order_is_lost(&self, model: &Model, action: &Action) -> bool {
+    fn order_is_lost(&self, model: &Model, action: &Action, logged: Logged) -> bool {
         if model.names == NameOrder::All {
             return true;
         }
@@ -286,19 +423,25 @@ impl Losses {
             Action::Rename { .. } | Action::Link { .. } => model.names == NameOrder::Naming,
             _ => false,
         };
-        waits_for_journal && self.in_journal
-            || waits_for_data && action.ino().is_some_and(|ino| self.data_of.contains(&ino))
+        let journal_is_lost = if logged == Logged::No { self.in_journal } else { self.in_log };
+        let data_of = if model.rename_waits_for_all_data() { &self.data_of } else { &self.new_blocks_of };
+        waits_for_journal && journal_is_lost
+            || waits_for_data && action.ino().is_some_and(|ino| data_of.contains(&ino))
     }
 
-    /// Adds a change that is lost, whole or in part.
-    pub fn add(&mut self, action: &Action) {
+    /// Adds a change that is lost, whole or but for a part.
+    pub fn add(&mut self, action: &Action, part: Option<Part>, logged: Logged) {
         self.any = true;
+        self.in_log |= logged == Logged::Yes;
         if action.is_write() {
             self.data_of.extend(action.ino());
+            self.new_blocks_of.extend(action.ino().filter(|_| action.needs_blocks()));
             return;
         }
         self.in_journal = true;
-        self.names.extend(action.names().into_iter().map(|(dir, name)| (dir, name.clone())));
+        let names = action.names().into_iter().map(|(dir, name)| (dir, name.clone()));
+        // With both names of a rename, only the loss of the first is lost.
+        self.names.extend(names.take(if part == Some(Part::Linked) { 1 } else { 2 }));
         if let Action::Create { ino, .. } = action {
             self.inodes.insert(*ino);
         }

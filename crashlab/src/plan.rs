@@ -2,12 +2,12 @@
 
 use crate::action::{Action, Event};
 use crate::durable::Durable;
-use crate::model::{Losses, Model, Part};
+use crate::model::{Logged, Losses, Model, Part};
 use crate::state::State;
 use rand::seq::index;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 type Lost = BTreeMap<usize, Option<Part>>;
 
@@ -67,6 +67,10 @@ pub struct Open<'a> {
     events: &'a [Event],
     position: usize,
     changes: Vec<usize>,
+    /// How each of them is logged.
+    logged: HashMap<usize, Logged>,
+    /// Those that survive at least as [`Part::Linked`].
+    halves: HashSet<usize>,
 }
 
 impl<'a> Open<'a> {
@@ -74,7 +78,14 @@ impl<'a> Open<'a> {
     pub fn at(model: &'a Model, events: &'a [Event], begin: usize, position: usize) -> Self {
         let mut durable = Durable::new(model, events, begin);
         durable.advance(position);
-        Self { model, events, position, changes: durable.open() }
+        Self::of(model, events, &durable, position)
+    }
+
+    fn of(model: &'a Model, events: &'a [Event], durable: &Durable<'_>, position: usize) -> Self {
+        let changes = durable.open();
+        let logged = changes.iter().map(|at| (*at, durable.logged(*at))).collect();
+        let halves = changes.iter().copied().filter(|at| durable.is_half(*at)).collect();
+        Self { model, events, position, changes, logged, halves }
     }
 
     /// The state in which these are lost, with everything that can't be without them; `None` if one of
@@ -85,11 +96,16 @@ impl<'a> Open<'a> {
         for at in &self.changes {
             let action = &self.events[*at].action;
             match seed.get(at) {
-                _ if losses.take(self.model, action) => drop(lost.insert(*at, None)),
+                Some(_) if self.halves.contains(at) => drop(lost.insert(*at, Some(Part::Linked))),
+                None if self.halves.contains(at) => continue,
+                part if losses.take(self.model, action, self.logged[at]) => {
+                    let in_place = |part: &Part| self.model.is_in_place(action, *part);
+                    lost.insert(*at, part.copied().flatten().filter(in_place));
+                }
                 Some(part) => drop(lost.insert(*at, *part)),
                 None => continue,
             }
-            losses.add(action);
+            losses.add(action, lost.get(at).copied().flatten(), self.logged[at]);
         }
         let all = seed.keys().all(|at| lost.contains_key(at));
         let parts = lost
@@ -103,8 +119,10 @@ impl<'a> Open<'a> {
         let mut needed = vec![kept];
         for at in self.changes.iter().rev().skip_while(|at| **at >= kept) {
             let mut losses = Losses::default();
-            losses.add(&self.events[*at].action);
-            if needed.iter().any(|later| losses.take(self.model, &self.events[*later].action)) {
+            losses.add(&self.events[*at].action, None, self.logged[at]);
+            let takes =
+                |later: &usize| losses.take(self.model, &self.events[*later].action, self.logged[later]);
+            if needed.iter().any(takes) {
                 needed.push(*at);
             }
         }
@@ -112,8 +130,9 @@ impl<'a> Open<'a> {
         self.close(&lost)
     }
 
-    fn writes(&self) -> impl Iterator<Item = usize> {
-        self.changes.iter().copied().filter(|at| self.events[*at].action.is_write())
+    /// Those of which a part may survive.
+    fn torn(&self) -> impl Iterator<Item = usize> {
+        self.changes.iter().copied().filter(|at| !self.model.parts(&self.events[*at].action).is_empty())
     }
 }
 
@@ -141,7 +160,7 @@ impl<'a> Plan<'a> {
     fn fill(&mut self, class: Class, stretch: Stretch) {
         self.durable.advance(stretch.end);
         let (model, events, position) = (self.model, self.events, stretch.end);
-        let open = Open { model, events, position, changes: self.durable.open() };
+        let open = Open::of(model, events, &self.durable, position);
         let states: Vec<Option<State>> = match class {
             Class::Suffix => {
                 let kept = open.changes.partition_point(|at| *at < stretch.begin);
@@ -181,9 +200,9 @@ impl<'a> Plan<'a> {
     }
 
     fn torn(&mut self, open: &Open<'_>, stretch: Stretch) -> Vec<Option<State>> {
-        let writes: Vec<usize> = open.writes().collect();
+        let torn: Vec<usize> = open.torn().collect();
         let mut states = Vec::new();
-        for at in chosen(&writes, &mut self.rng) {
+        for at in chosen(&torn, &mut self.rng) {
             for part in self.model.parts(&open.events[at].action) {
                 // Once with everything else there, and once as the last that arrived.
                 states.push(open.close(&Lost::from([(at, Some(part))])));

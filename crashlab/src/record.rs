@@ -57,7 +57,7 @@ pub fn record(
     let recorder = Recorder::new(file).map_err(|error| Error::file(folder, error))?;
     let recorder = Arc::new(recorder);
     let is_recording = |name: &OsStr| name.as_encoded_bytes().ends_with(SUFFIX.as_bytes());
-    let (tree, next_ino) = import(folder, &recorder, is_recording)?;
+    let (tree, next_ino) = import(folder, Some(&recorder), is_recording)?;
     recorder.record(0, Action::Begin, &[]);
     let before = recorder.actions();
     let elsewhere = tempfile::Builder::new().prefix("crashlab-").tempdir();

@@ -6,6 +6,7 @@ use crate::explore::Failing;
 use crate::history::{History, Paths, describe};
 use crate::missing::{Addition, Missing};
 use crate::model::{Model, Part};
+use crate::real::Seen;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -31,6 +32,8 @@ pub struct Report<'a> {
     pub first: Option<Explained>,
     /// All failing states.
     pub failing: &'a [Failing],
+    /// The names of those that were seen on a real filesystem, instead.
+    pub seen: &'a [Seen],
     /// All planned states were explored.
     pub is_complete: bool,
     /// States explored.
@@ -50,6 +53,14 @@ impl Report<'_> {
     fn number(&self, at: usize) -> usize {
         at + 1 - self.begin()
     }
+
+    /// The names of all states that fail.
+    fn names(&self) -> Vec<String> {
+        match self.seen {
+            [] => self.failing.iter().map(|failing| failing.state.name(self.begin())).collect(),
+            seen => seen.iter().map(|seen| seen.name.clone()).collect(),
+        }
+    }
 }
 
 /// A line of the report about one event.
@@ -62,18 +73,20 @@ struct Line {
 /// The report for a terminal.
 pub fn as_text(report: &Report<'_>) -> String {
     let mut text = String::new();
+    let names = report.names();
+    if let Some(seen) = report.seen.first() {
+        write_seen(&mut text, seen, report.first.is_some());
+    }
     if let Some(first) = &report.first {
         write_failing(&mut text, report, first);
-        let others: Vec<String> =
-            report.failing.iter().skip(1).map(|other| other.state.name(report.begin())).collect();
-        if !others.is_empty() {
-            let more = others.len().saturating_sub(LISTED_MAX);
-            let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let shown = others[..others.len().min(LISTED_MAX)].join(" ");
-            let _ = writeln!(text, "Other states that fail: {shown}{rest}\n");
-        }
     }
-    let how = match (report.failing.len(), report.is_complete) {
+    if names.len() > 1 {
+        let more = (names.len() - 1).saturating_sub(LISTED_MAX);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let shown = names[1..names.len().min(LISTED_MAX + 1)].join(" ");
+        let _ = writeln!(text, "Other states that fail: {shown}{rest}\n");
+    }
+    let how = match (names.len(), report.is_complete) {
         (0, true) => "no state fails".to_owned(),
         (0, false) => "no state fails so far; the time was over, so try --seconds N".to_owned(),
         (1, _) => "1 fails".to_owned(),
@@ -84,6 +97,30 @@ pub fn as_text(report: &Report<'_>) -> String {
     let _ =
         writeln!(text, "{model}: {states} states, {cases} different ones checked in {seconds:.1} s: {how}");
     text
+}
+
+/// A state of a real filesystem.
+fn write_seen(text: &mut String, seen: &Seen, is_explained: bool) {
+    let _ = writeln!(text, "State {} fails: a power cut after event {}.", seen.name, seen.position);
+    if is_explained {
+        let _ = writeln!(text, "The simplest state of its kind, in the words of the model:\n");
+        return;
+    }
+    let _ = writeln!(text, "No few lost changes explain it. The checker says:");
+    write_output(text, &seen.output);
+    let _ = writeln!(text);
+}
+
+/// The end of what a checker said.
+fn write_output(text: &mut String, output: &str) {
+    let output: Vec<&str> = output.trim_end().lines().collect();
+    let skipped = output.len().saturating_sub(OUTPUT_LINES_MAX);
+    if skipped > 0 {
+        let _ = writeln!(text, "  ... {skipped} lines before");
+    }
+    for line in &output[skipped..] {
+        let _ = writeln!(text, "  {line}");
+    }
 }
 
 fn write_failing(text: &mut String, report: &Report<'_>, first: &Explained) {
@@ -105,14 +142,7 @@ fn write_failing(text: &mut String, report: &Report<'_>, first: &Explained) {
         count => writeln!(text, "\nThe program had printed {count} lines."),
     };
     let _ = writeln!(text, "The checker says:");
-    let output: Vec<&str> = first.failing.output.trim_end().lines().collect();
-    let skipped = output.len().saturating_sub(OUTPUT_LINES_MAX);
-    if skipped > 0 {
-        let _ = writeln!(text, "  ... {skipped} lines before");
-    }
-    for line in &output[skipped..] {
-        let _ = writeln!(text, "  {line}");
-    }
+    write_output(text, &first.failing.output);
     let _ = writeln!(text, "\nPossible under: {}", first.models.join(", "));
     let _ = writeln!(text, "{}", missing_text(report, first.missing.as_ref()));
     let path = report.path.display();
@@ -160,6 +190,16 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
         let torn = match state.lost.get(&at) {
             Some(Some(Part::Before(offset))) => format!(": only the bytes before {offset} are there"),
             Some(Some(Part::From(offset))) => format!(": only the bytes from {offset} on are there"),
+            Some(Some(Part::Slice { from, before, .. })) if !event.action.is_write() => {
+                format!(": only zeros from {from} to {before} are there, and the old size")
+            }
+            Some(Some(Part::Slice { from, before, size })) => {
+                format!(": only the bytes from {from} to {before} are there, and the size is {size}")
+            }
+            Some(Some(Part::Without { from, before })) => {
+                format!(": the bytes from {from} to {before} are missing")
+            }
+            Some(Some(Part::Linked)) => ": both names are there".to_owned(),
             Some(Some(Part::Size)) => ": only the new size is there, with zeros".to_owned(),
             _ => String::new(),
         };
@@ -212,8 +252,11 @@ fn sync_text(report: &Report<'_>, sync: &Addition) -> String {
 /// The report as JSON.
 pub fn as_json(report: &Report<'_>) -> String {
     let first = report.first.as_ref().map(|first| first_json(report, first));
-    let failing: Vec<String> =
-        report.failing.iter().map(|failing| failing.state.name(report.begin())).collect();
+    let on = report.seen.first().and_then(|seen| seen.name.split(':').next());
+    let seen = report
+        .seen
+        .first()
+        .map(|seen| json!({ "state": seen.name, "position": seen.position, "output": seen.output }));
     let value = json!({
         "recording": report.path.display().to_string(),
         "model": report.model.name,
@@ -221,7 +264,9 @@ pub fn as_json(report: &Report<'_>) -> String {
         "checked": report.cases,
         "complete": report.is_complete,
         "seconds": report.elapsed.as_secs_f64(),
-        "failing": failing,
+        "failing": report.names(),
+        "on": on,
+        "seen": seen,
         "first": first,
     });
     format!("{value:#}\n")

@@ -162,7 +162,7 @@ impl Tree {
                 self.moved(*other, *to, None);
                 self.drop_name(*other);
             }
-            None => {}
+            _ => {}
         }
     }
 
@@ -209,14 +209,25 @@ impl Tree {
 
     /// A digest of everything that a program can see from the root on, except times.
     pub fn digest(&self) -> u128 {
+        self.digest_by(|contents| contents.digest())
+    }
+
+    /// The same, except the contents of files.
+    pub(crate) fn shape_digest(&self) -> u128 {
+        self.digest_by(|_| 0)
+    }
+
+    fn digest_by(&self, of_file: impl Fn(&Contents) -> u128) -> u128 {
         let mut hasher = SipHasher13::new();
         let mut todo = vec![ROOT];
-        let mut seen = HashSet::new();
+        let mut numbers = std::collections::HashMap::new();
         while let Some(ino) = todo.pop() {
             let Some(node) = self.node(ino) else { continue };
-            // Files with two names come again; directories only in a recording that is wrong.
-            if !seen.insert(ino) {
-                ino.hash(&mut hasher);
+            // A file with two names comes again; a directory only in a recording that is wrong.
+            let next = numbers.len();
+            let number = *numbers.entry(ino).or_insert(next);
+            if number != next {
+                (0, number).hash(&mut hasher);
                 continue;
             }
             (node.mode, node.uid, node.gid).hash(&mut hasher);
@@ -224,7 +235,7 @@ impl Tree {
                 (name, value).hash(&mut hasher);
             }
             match &node.kind {
-                Kind::File(contents) => (1, contents.digest()).hash(&mut hasher),
+                Kind::File(contents) => (1, of_file(contents)).hash(&mut hasher),
                 Kind::Directory(entries) => {
                     (2, entries.size()).hash(&mut hasher);
                     for (name, ino) in entries {

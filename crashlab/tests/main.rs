@@ -4,3 +4,5 @@ mod lab;
 #[path = "programs.rs"]
 mod programs;
 mod readme;
+#[path = "real.rs"]
+mod real;

@@ -15,13 +15,13 @@ pub fn why_not() -> Option<&'static str> {
 }
 
 /// A program of `tests/programs`, recorded.
-struct Program {
+pub struct Program {
     script: PathBuf,
     folder: TempDir,
 }
 
 impl Program {
-    fn record(kind: &str, name: &str) -> Self {
+    pub fn record(kind: &str, name: &str) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{kind}/{name}.py"));
         let program = Self { script, folder: tempfile::tempdir().unwrap() };
         let setup = program.python("setup").current_dir(program.folder.path()).output().unwrap();
@@ -40,14 +40,19 @@ impl Program {
         command
     }
 
-    fn crashlab(&self, words: &[&str]) -> Command {
+    pub fn crashlab(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
         command.args(words).current_dir(self.folder.path()).stdin(Stdio::null());
         command
     }
 
+    /// The command that checks a state.
+    pub fn check(&self) -> String {
+        format!("python3 -I -S '{}' check", self.script.display())
+    }
+
     fn explore(&self, model: &str, options: &[&str]) -> (Output, Value) {
-        let check = format!("python3 -I -S '{}' check", self.script.display());
+        let check = self.check();
         let words = ["explore", "--json", "--check", &check, "--model", model, "--timeout", "3600"];
         let output = self.crashlab(&words).args(options).output().unwrap();
         let json = serde_json::from_slice(&output.stdout);
@@ -89,7 +94,7 @@ fn is_found(name: &str, missing: &[&str]) {
     assert_eq!(found, missing, "{name}: {json:#}");
     // The state that is named fails again, and its files can be had.
     let state = json["first"]["state"].as_str().unwrap();
-    let check = format!("python3 -I -S '{}' check", program.script.display());
+    let check = program.check();
     let again = program.crashlab(&["explore", "--state", state, "--check", &check]).output().unwrap();
     assert_eq!(again.status.code(), Some(1), "{name}: {again:?}");
     let extracted = program.crashlab(&["extract", "r.crashlab", state, "files"]).output().unwrap();

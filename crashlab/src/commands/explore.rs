@@ -6,12 +6,14 @@ use crate::action::Ino;
 use crate::built_in::BuiltIn;
 use crate::checker::Checker;
 use crate::explain::explain;
-use crate::explore::{Explorer, Found, Judge, Limits, Verdict};
+use crate::explore::{Explorer, Failing, Judge, Limits, Verdict};
 use crate::history::History;
 use crate::model::{MODELS, Model};
 use crate::plan::Plan;
+use crate::real::{FILESYSTEMS, Filesystem, OnDisk, Seen};
 use crate::recording::Recording;
 use crate::report::{Report, as_json, as_text};
+use crate::search::explanation;
 use crate::state::State;
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -41,6 +43,9 @@ pub struct Args {
     /// The rules by which changes survive: 'crashlab models' lists them
     #[arg(long, default_value = "posix", value_parser = model)]
     model: &'static Model,
+    /// A real filesystem instead (ext4, xfs or btrfs): the kernel's own, on a disk in memory. Needs root
+    #[arg(long, value_name = "FILESYSTEM", value_parser = filesystem, conflicts_with = "model")]
+    on: Option<&'static Filesystem>,
     /// Go on after the first state that fails
     #[arg(long)]
     keep_going: bool,
@@ -64,9 +69,20 @@ pub struct Args {
     json: bool,
 }
 
-fn model(name: &str) -> Result<&'static Model, String> {
+pub(super) fn model(name: &str) -> Result<&'static Model, String> {
     let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
     Model::named(name).ok_or_else(|| format!("the models are {}", names.join(", ")))
+}
+
+pub(super) fn filesystem(name: &str) -> Result<&'static Filesystem, String> {
+    let names: Vec<&str> = FILESYSTEMS.iter().map(|filesystem| filesystem.name).collect();
+    Filesystem::named(name).ok_or_else(|| format!("the filesystems are {}", names.join(", ")))
+}
+
+/// The filesystem that the arguments name.
+fn wanted(args: &Args) -> Option<&'static Filesystem> {
+    let of_state = || args.state.as_deref()?.split_once(':').and_then(|(name, _)| Filesystem::named(name));
+    args.on.or_else(of_state)
 }
 
 /// Runs the command.
@@ -93,8 +109,9 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         None => Box::new(built_in(&history, folder.path().to_owned(), &stop)?),
     };
     let explorer = Explorer::new(&history, &*judge);
-    if let Some(name) = &args.state {
-        return one(&explorer, &State::parse(name, history.events(), history.recording.begin)?);
+    let filesystem = wanted(&args);
+    if let (Some(name), None) = (&args.state, filesystem) {
+        return told(explorer.verdict(&State::parse(name, history.events(), history.recording.begin)?)?);
     }
     if let Some(command) = &args.check {
         warn_of_older_copies(command, &history)?;
@@ -105,36 +122,52 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let until = Some(started + Duration::from_secs(args.seconds));
     let limits = Limits { stop: &stop, until, keep_going: args.keep_going, jobs };
-    let plan = Plan::new(args.model, history.events(), history.recording.begin, args.seed);
-    let found = with_progress(&explorer, || explorer.run(plan, limits));
-    if stop.load(Ordering::Relaxed) {
+    if let Some(filesystem) = filesystem {
+        filesystem.check()?;
+    }
+    let model = filesystem.and_then(|on| Model::named(on.name)).unwrap_or(args.model);
+    let on =
+        filesystem.map(|filesystem| OnDisk { history: &history, filesystem, explorer: &explorer, limits });
+    if let (Some(name), Some(on)) = (&args.state, &on) {
+        return again(on, name);
+    }
+    let found = with_progress(&explorer, || match &on {
+        Some(on) => on.run(args.seed).map(|seen| (Vec::new(), seen, true)),
+        None => {
+            let plan = Plan::new(model, history.events(), history.recording.begin, args.seed);
+            explorer.run(plan, limits).map(|found| (found.failing, Vec::new(), found.is_complete))
+        }
+    });
+    if stop.load(Ordering::Relaxed) && found.is_ok() {
         note("interrupted");
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    let Found { failing, is_complete } = found?;
+    let (mut failing, seen, is_complete) = found?;
     let (states, cases) =
         (explorer.counts.states.load(Ordering::Relaxed), explorer.counts.cases.load(Ordering::Relaxed));
+    failing.extend(explained(&history, model, on.as_ref(), &seen)?);
     let first = match failing.first() {
         Some(first) => {
             // The explanation has as much time again.
             let until = Some(Instant::now() + Duration::from_secs(args.seconds));
-            Some(explain(&history, args.model, &explorer, &*judge, first, Limits { until, ..limits })?)
+            Some(explain(&history, model, &explorer, &*judge, first, Limits { until, ..limits })?)
         }
         None => None,
     };
     let report = Report {
         path: &path,
         history: &history,
-        model: args.model,
+        model,
         first,
         failing: &failing,
+        seen: &seen,
         is_complete,
         states,
         cases,
         elapsed: started.elapsed(),
     };
     print(&if args.json { as_json(&report) } else { as_text(&report) })?;
-    Ok(ExitCode::from(u8::from(!failing.is_empty())))
+    Ok(ExitCode::from(u8::from(!failing.is_empty() || !seen.is_empty())))
 }
 
 fn built_in<'a>(history: &History, folder: PathBuf, stop: &'a AtomicBool) -> Result<BuiltIn<'a>, Error> {
@@ -189,9 +222,33 @@ fn accept_the_end(explorer: &Explorer<'_>, history: &History) -> Result<(), Erro
     }
 }
 
-/// Checks one state.
-fn one(explorer: &Explorer<'_>, state: &State) -> Result<ExitCode, Error> {
-    match explorer.verdict(state)? {
+/// The first state of a real filesystem that the model explains.
+fn explained(
+    history: &History,
+    model: &'static Model,
+    on: Option<&OnDisk<'_>>,
+    seen: &[Seen],
+) -> Result<Option<Failing>, Error> {
+    let (Some(on), Some(Seen { position, tree: Some(tree), output, .. })) = (on, seen.first()) else {
+        return Ok(None);
+    };
+    let state = explanation(history, model, tree, *position, on.filesystem.torn_at())?;
+    Ok(state.map(|state| Failing { index: 0, state, output: output.clone() }))
+}
+
+/// Checks one state of a real filesystem.
+fn again(on: &OnDisk<'_>, name: &str) -> Result<ExitCode, Error> {
+    let failing = on.again(name)?;
+    let Some(first) = failing.first() else { return told(Verdict::Passed) };
+    if failing.iter().all(|seen| seen.name != name) {
+        note(&format!("the kernel wrote in another order this time; {} fails", first.name));
+    }
+    told(Verdict::Failed(first.output.clone()))
+}
+
+/// Prints the verdict on one state.
+fn told(verdict: Verdict) -> Result<ExitCode, Error> {
+    match verdict {
         Verdict::Passed => {
             print("passed\n")?;
             Ok(ExitCode::SUCCESS)
@@ -204,10 +261,7 @@ fn one(explorer: &Explorer<'_>, state: &State) -> Result<ExitCode, Error> {
 }
 
 /// Shows progress while `work` runs.
-fn with_progress(
-    explorer: &Explorer<'_>,
-    work: impl FnOnce() -> Result<Found, Error>,
-) -> Result<Found, Error> {
+fn with_progress<T>(explorer: &Explorer<'_>, work: impl FnOnce() -> T) -> T {
     let style = ProgressStyle::with_template("{spinner} {pos} states, {per_sec}, {msg}, {elapsed}");
     let bar = ProgressBar::new_spinner().with_style(style.expect("the template is well-formed"));
     let done = AtomicBool::new(false);

@@ -3,6 +3,7 @@
 mod explore;
 mod record;
 mod show;
+mod validate;
 
 use crate::Error;
 use crate::record::SUFFIX;
@@ -35,6 +36,9 @@ pub enum Command {
     Extract(show::ExtractArgs),
     /// List the models of filesystems
     Models(show::ModelsArgs),
+    /// Compare a model with the filesystem that it stands for
+    #[command(hide = true)]
+    Validate(validate::Args),
 }
 
 /// Runs a command.
@@ -46,6 +50,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Show(args) => show::run(args),
         Command::Extract(args) => show::extract(args),
         Command::Models(args) => show::models(args),
+        Command::Validate(args) => validate::run(args),
     };
     outcome.unwrap_or_else(|error| {
         let _ = writeln!(io::stderr(), "crashlab: {error}");

@@ -1,0 +1,182 @@
+//! `crashlab` on the kernel's own filesystems: needs root, FUSE, loop devices and the programs that make
+//! filesystems.
+
+use super::programs::{Program, why_not};
+use crashlab::real::{FILESYSTEMS, Filesystem};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The filesystem with this name, unless it can't be used here.
+fn usable(name: &str) -> Option<&'static Filesystem> {
+    let filesystem = Filesystem::named(name).unwrap();
+    match filesystem.check() {
+        Ok(()) => Some(filesystem),
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+/// A folder for a program's temporary files. What is still mounted or attached there is cleaned up when it
+/// is dropped.
+struct Temporary(TempDir);
+
+impl Temporary {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// Mounts in the folder, the newest first.
+    fn mounts(&self) -> Vec<PathBuf> {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let paths = table.lines().rev().filter_map(|line| line.split(' ').nth(4).map(PathBuf::from));
+        paths.filter(|path| path.starts_with(self.0.path())).collect()
+    }
+
+    /// Loop devices on files in the folder.
+    fn devices(&self) -> Vec<PathBuf> {
+        let devices = fs::read_dir("/sys/block").unwrap().flatten();
+        let is_own = |device: &fs::DirEntry| {
+            let backing = fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+            Path::new(backing.trim()).starts_with(self.0.path())
+        };
+        devices.filter(is_own).map(|device| Path::new("/dev").join(device.file_name())).collect()
+    }
+
+    fn is_clean(&self) {
+        assert_eq!((self.mounts(), self.devices()), (Vec::new(), Vec::new()));
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let run = |program: &str, option: &str, path: &Path| {
+            let _ = Command::new(program).arg(option).arg(path).status();
+        };
+        let mounts = self.mounts();
+        mounts.iter().for_each(|path| run("umount", "-l", path));
+        self.devices().iter().for_each(|device| run("losetup", "-d", device));
+    }
+}
+
+#[test]
+fn trees_of_real_filesystems_are_within_their_models() {
+    for Filesystem { name, .. } in &FILESYSTEMS {
+        let Some(_) = usable(name) else { continue };
+        let temporary = Temporary::new();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
+        command.args(["validate", name, "--programs", "6", "--seconds", "20", "--seed", "1"]);
+        let output = command.env("TMPDIR", temporary.0.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let line = String::from_utf8(output.stdout).unwrap();
+        let numbers: Vec<u64> = line.split('|').filter_map(|word| word.trim().parse().ok()).collect();
+        let [programs, states, trees, out_of_order, ..] = numbers[..] else { panic!("{line}") };
+        assert!(programs > 0 && states > trees && trees > programs, "{line}");
+        // A comparison that only saw what a kill leaves would say nothing.
+        assert!(out_of_order > 0, "{line}");
+        temporary.is_clean();
+    }
+}
+
+/// The planted bug is found on this filesystem, and the state that is named fails again.
+fn is_found_on(name: &str, program: &str) {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let Some(_) = usable(name) else { return };
+    let temporary = Temporary::new();
+    let program = Program::record("planted", program);
+    let check = program.check();
+    let explore = |options: &[&str]| {
+        let mut command = program.crashlab(&["explore", "--check", &check]);
+        command.args(options).env("TMPDIR", temporary.0.path()).output().unwrap()
+    };
+    let output = explore(&["--on", name, "--json", "--seconds", "60"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    assert_eq!((output.status.code(), json["on"].as_str()), (Some(1), Some(name)), "{json:#}");
+    // The model has the same state.
+    assert!(json["first"]["models"].as_array().unwrap().contains(&name.into()), "{json:#}");
+    temporary.is_clean();
+    let again = explore(&["--state", json["seen"]["state"].as_str().unwrap()]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    temporary.is_clean();
+}
+
+#[test]
+fn no_fsync_is_found_on_ext4() {
+    is_found_on("ext4", "no-fsync");
+}
+
+#[test]
+fn no_fsync_is_found_on_xfs() {
+    is_found_on("xfs", "no-fsync");
+}
+
+#[test]
+fn no_fsync_is_found_on_btrfs() {
+    is_found_on("btrfs", "no-fsync");
+}
+
+#[test]
+fn rename_before_data_is_found_on_xfs() {
+    is_found_on("xfs", "rename-before-data");
+}
+
+#[test]
+fn fsync_of_the_wrong_file_is_found_on_ext4() {
+    is_found_on("ext4", "wrong-file");
+}
+
+#[test]
+fn fsync_of_the_wrong_file_is_found_on_xfs() {
+    is_found_on("xfs", "wrong-file");
+}
+
+#[test]
+fn fsync_of_the_wrong_file_is_found_on_btrfs() {
+    is_found_on("btrfs", "wrong-file");
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_mounted() {
+    let Some(_) = usable("ext4") else { return };
+    let temporary = Temporary::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
+    command.args(["validate", "ext4", "--programs", "1000"]).env("TMPDIR", temporary.0.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while temporary.mounts().len() < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it had mounted anything");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    child.wait().unwrap();
+    temporary.is_clean();
+}
+
+#[test]
+fn without_root_the_error_says_what_is_missing() {
+    if !rustix::process::geteuid().is_root() || usable("ext4").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // The program may lie where only root can read.
+    let program = folder.path().join("crashlab");
+    fs::copy(env!("CARGO_BIN_EXE_crashlab"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .args(["validate", "xfs"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("only root may mount it"), "{said}");
+}
