@@ -154,6 +154,11 @@ impl Action {
         matches!(self, Self::Rename { parent, to, exchanged: false, .. } if parent != to)
     }
 
+    /// True for a rename over another file.
+    pub fn replaces(&self) -> bool {
+        matches!(self, Self::Rename { replaced: Some(_), exchanged: false, .. })
+    }
+
     /// True for a write that extends the file beyond its last block.
     pub fn needs_blocks(&self) -> bool {
         matches!(self, Self::Write { size, .. } if self.blocks().end > size.div_ceil(BLOCK_BYTES))

@@ -42,8 +42,12 @@ pub struct Durable<'a> {
     names: HashMap<(Ino, Name), Vec<usize>>,
     /// What was synced, and the directories that lead to it.
     logged: HashSet<Ino>,
+    /// As far as there was something to log.
+    surely_logged: HashSet<Ino>,
     /// Changes of names, as far as they are logged.
     names_logged: HashMap<usize, Logged>,
+    /// Renames over what is in the log, of what is not.
+    unlinks: HashSet<usize>,
     /// Renames of which the new name is durable, and not yet the loss of the old one.
     halves: HashSet<usize>,
 }
@@ -63,8 +67,10 @@ impl<'a> Durable<'a> {
             parents: HashMap::new(),
             names: HashMap::new(),
             logged: HashSet::new(),
+            surely_logged: HashSet::new(),
             names_logged: HashMap::new(),
             halves: HashSet::new(),
+            unlinks: HashSet::new(),
         }
     }
 
@@ -92,6 +98,11 @@ impl<'a> Durable<'a> {
         self.names_logged.get(&at).copied().unwrap_or_default()
     }
 
+    /// True for a rename that may leave [`Part::Unlinked`].
+    pub fn may_unlink(&self, at: usize) -> bool {
+        self.unlinks.contains(&at) && !self.durable[at]
+    }
+
     /// True for a rename of which only the new name is durable.
     pub fn is_half(&self, at: usize) -> bool {
         self.halves.contains(&at)
@@ -110,7 +121,14 @@ impl<'a> Durable<'a> {
         }
         let ino = action.ino();
         if self.model.logs_names {
-            self.names_logged.insert(at, self.logged_as(action));
+            let logged = self.logged_as(action);
+            self.names_logged.insert(at, logged);
+            if let Action::Rename { replaced: Some(replaced), exchanged: false, .. } = action
+                && logged != Logged::Yes
+                && self.logged.contains(replaced)
+            {
+                self.unlinks.insert(at);
+            }
         }
         match action {
             Action::Create { parent, ino, .. } | Action::Link { parent, ino, .. } => {
@@ -147,7 +165,11 @@ impl<'a> Durable<'a> {
             Action::Link { ino, .. } | Action::Unlink { ino, .. } | Action::Rename { ino, .. }
                 if is_in_log(ino) =>
             {
-                Logged::Yes
+                if self.surely_logged.contains(ino) {
+                    Logged::Yes
+                } else {
+                    Logged::Perhaps
+                }
             }
             Action::Unlink { parent, .. } | Action::Rename { parent, .. } if is_in_log(parent) => {
                 Logged::Perhaps
@@ -224,6 +246,9 @@ impl<'a> Durable<'a> {
         let mut steps = 0;
         while let Some(inode) = next {
             self.logged.insert(inode);
+            if self.last.get(&inode).and_then(|last| last.beyond_times).is_some_and(|at| at >= self.begin) {
+                self.surely_logged.insert(inode);
+            }
             let open = self.open_of.get(&inode).cloned().unwrap_or_default();
             let own = |at: &usize| {
                 self.events[*at].action.is_of_names() && self.events[*at].action.ino() == Some(inode)

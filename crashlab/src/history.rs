@@ -148,6 +148,10 @@ fn apply_part(tree: &mut Tree, event: &Event, part: Part, bytes: &[u8]) {
         }
         return tree.apply(&Action::Link { ino, parent, name }, event.time_ns.into(), &[]);
     }
+    if let (Action::Rename { to, to_name, replaced: Some(ino), .. }, Part::Unlinked) = (&event.action, part) {
+        let unlink = Action::Unlink { parent: *to, name: to_name.clone(), ino: *ino };
+        return tree.apply(&unlink, event.time_ns.into(), &[]);
+    }
     if let (Action::Truncate { ino, .. }, Part::Slice { from, before, .. }) = (&event.action, part) {
         return apply_zeros(tree, event, *ino, from, before);
     }
@@ -160,7 +164,7 @@ fn apply_part(tree: &mut Tree, event: &Event, part: Part, bytes: &[u8]) {
             let grown = Action::Truncate { ino: *ino, from: *size, to: offset + u64::from(*len) };
             tree.apply(&grown, event.time_ns.into(), &[]);
         }
-        Part::Linked => {}
+        Part::Linked | Part::Unlinked => {}
         Part::Without { from, before } => {
             for (begin, end) in [(*offset, cut(from)), (cut(before), offset + u64::from(*len))] {
                 if begin < end {

@@ -151,9 +151,9 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: true,
         logs_names: false,
     },
-    // Two things that the kernel does are left out, as they need rare programs. A rename over a file that was
-    // synced, and has another name, can take the name away and not give it to the other file. And a name that
-    // is used again after two renames can be durable while the file that the first one replaced is there.
+    // One thing that the kernel does is left out, as it needs rare programs: when a name is used again after
+    // a rename, or a file is renamed twice, the last names can be durable while those in between, and what
+    // they replaced, are as before.
     Model {
         name: "btrfs",
         about: "Btrfs",
@@ -244,6 +244,9 @@ pub enum Part {
     /// Of a rename into another directory: the new name, and the old one as well. Btrfs may have logged the
     /// one directory and not the other.
     Linked,
+    /// Of a rename over a file that was synced: that file has lost the name, and the other one has not got
+    /// it. Btrfs has the one in its log and not the other.
+    Unlinked,
 }
 
 impl Model {
@@ -308,6 +311,7 @@ impl Model {
                 from < before && on_border(from) && on_border(before) && may_have_zeros
             }
             Part::Linked => self.logs_names && action.moves_to_another_directory(),
+            Part::Unlinked => self.logs_names && action.replaces(),
             Part::Slice { from, before, size } => match self.zeroed(action) {
                 Some(zeroed) => self.allows_zeros(zeroed, (from, before, size)),
                 None => self.allows_slice(action, from, before, size),
@@ -334,7 +338,7 @@ impl Model {
     /// True if this part of a change does not wait for the changes before it: a page that is written in
     /// place, or a logged name.
     pub fn is_in_place(&self, action: &Action, part: Part) -> bool {
-        if part == Part::Linked {
+        if matches!(part, Part::Linked | Part::Unlinked) {
             return self.allows(action, part);
         }
         let is_free = self.zeros && self.data != DataOrder::All;
