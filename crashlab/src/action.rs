@@ -156,9 +156,28 @@ impl Action {
         matches!(self, Self::Rename { parent, to, exchanged: false, .. } if parent != to)
     }
 
+    /// True for a rename over another file.
+    pub fn replaces(&self) -> bool {
+        matches!(self, Self::Rename { replaced: Some(_), exchanged: false, .. })
+    }
+
     /// True for a write that extends the file beyond its last block.
     pub fn needs_blocks(&self) -> bool {
         matches!(self, Self::Write { size, .. } if self.blocks().end > size.div_ceil(BLOCK_BYTES))
+    }
+
+    /// True for a rename of this inode.
+    pub fn moves(&self, inode: Ino) -> bool {
+        matches!(self, Self::Rename { ino, .. } if *ino == inode)
+    }
+
+    /// The file that a change makes larger, and its size before.
+    pub fn size_before_growth(&self) -> Option<(Ino, u64)> {
+        match self {
+            Self::Write { ino, size, .. } if self.extends() => Some((*ino, *size)),
+            Self::Truncate { ino, from, to } if to > from => Some((*ino, *from)),
+            _ => None,
+        }
     }
 
     /// The blocks that a write touches.

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Begins every database of SQLite.
 const SQLITE: &[u8] = b"SQLite format 3\0";
+/// The longest JSON that is read.
+const JSON_BYTES_MAX: u64 = 64 << 20;
 /// How long a tool may take.
 const TOOL: Duration = Duration::from_secs(60);
 
@@ -41,27 +43,27 @@ impl<'a> BuiltIn<'a> {
         let position = history.events().len();
         let end = history.tree(&State { position, lost: Default::default() })?;
         let replaced = replaced(history)?;
-        let (mut json, mut tools) = (Vec::new(), Vec::new());
-        for (path, ino) in end.walk() {
-            let quoted = format!("'{}'", String::from_utf8_lossy(&path).replace('\'', r"'\''"));
-            match end.node(ino).map(|node| &node.kind) {
-                Some(Kind::File(contents)) if contents.read(0, SQLITE.len()) == SQLITE => {
-                    let command = format!(
-                        "[ ! -s {quoted} ] || [ \"$(sqlite3 {quoted} 'pragma integrity_check')\" = ok ] || \
-                         {{ echo {quoted}: SQLite finds it damaged; exit 1; }}"
-                    );
-                    tools.extend(installed("sqlite3").then_some(Tool { command }));
-                }
-                Some(Kind::File(_)) if path.ends_with(b".json") && is_json(&end, ino) => json.push(path),
-                Some(Kind::Directory(_)) if path == b".git" || path.ends_with(b"/.git") => {
-                    let command =
-                        format!("[ ! -f {quoted}/HEAD ] || git --git-dir={quoted} fsck --full --no-dangling");
-                    tools.extend(installed("git").then_some(Tool { command }));
-                }
-                _ => {}
+        let begin = history.tree(&State { position: history.recording.begin, lost: Default::default() })?;
+        let json =
+            begin.walk().into_iter().filter(|(path, ino)| path.ends_with(b".json") && is_json(&begin, *ino));
+        let json = json.map(|(path, _)| path).collect();
+        let mut checks = Self { replaced, json, tools: tools(&end), folder, stop };
+        // What is not so without a power cut is no promise.
+        for tree in [&begin, &end] {
+            while let Some((path, _)) = checks.fault(tree) {
+                checks.replaced.remove(&path);
+                checks.json.retain(|json| *json != path);
             }
+            let case = Case { tree, name: "", printed: &[], worker: 0 };
+            let mut sound = Vec::new();
+            for tool in std::mem::take(&mut checks.tools) {
+                if run_in(&checks.folder, &tool.command, TOOL, stop, &case)? == Verdict::Passed {
+                    sound.push(tool);
+                }
+            }
+            checks.tools = sound;
         }
-        Ok(Self { replaced, json, tools, folder, stop })
+        Ok(checks)
     }
 
     /// What it looks at, in words; `None` if it knows nothing in these files.
@@ -84,19 +86,19 @@ impl<'a> BuiltIn<'a> {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    fn fault(&self, tree: &Tree) -> Option<String> {
+    /// A file that is broken, and how.
+    fn fault(&self, tree: &Tree) -> Option<(Vec<u8>, String)> {
         for (path, ino) in tree.walk() {
-            let name = || String::from_utf8_lossy(&path).into_owned();
             let Some(contents) = tree.contents(ino) else { continue };
+            let name = String::from_utf8_lossy(&path);
             if self.replaced.get(&path).is_some_and(|versions| !versions.contains(&contents.digest())) {
-                return Some(format!(
-                    "{} has {} bytes that are neither an old nor a new version",
-                    name(),
-                    contents.len()
-                ));
+                let text =
+                    format!("{name} has {} bytes that are neither an old nor a new version", contents.len());
+                return Some((path.clone(), text));
             }
             if self.json.contains(&path) && !is_json(tree, ino) {
-                return Some(format!("{} is no JSON any more", name()));
+                let text = format!("{name} is no JSON any more");
+                return Some((path.clone(), text));
             }
         }
         None
@@ -105,7 +107,7 @@ impl<'a> BuiltIn<'a> {
 
 impl Judge for BuiltIn<'_> {
     fn judge(&self, case: &Case<'_>) -> Result<Verdict, Error> {
-        if let Some(fault) = self.fault(case.tree) {
+        if let Some((_, fault)) = self.fault(case.tree) {
             return Ok(Verdict::Failed(fault));
         }
         for tool in &self.tools {
@@ -118,42 +120,90 @@ impl Judge for BuiltIn<'_> {
     }
 }
 
-/// The versions of each path that only renames and links give contents to.
-fn replaced(history: &History) -> Result<HashMap<Vec<u8>, HashSet<u128>>, Error> {
-    let mut paths = Paths::default();
-    let mut tree = Tree::default();
-    let mut versions: HashMap<Vec<u8>, HashSet<u128>> = HashMap::new();
-    let mut changed: HashSet<Vec<u8>> = HashSet::new();
-    for (at, event) in history.events().iter().enumerate() {
-        tree.apply(&event.action, event.time_ns.into(), &history.recording.bytes(&event.action)?);
-        paths.add(&event.action);
-        if at < history.recording.begin {
-            continue;
-        }
-        let digest = |ino: Ino| tree.contents(ino).map(|contents| contents.digest());
-        match &event.action {
-            Action::Rename { to: dir, to_name: name, ino, .. } | Action::Link { parent: dir, name, ino } => {
-                let path = paths.bytes_within(*dir, name);
-                versions.entry(path).or_default().extend(digest(*ino));
+/// A tool for each database and repository.
+fn tools(end: &Tree) -> Vec<Tool> {
+    let mut tools = Vec::new();
+    for (path, ino) in end.walk() {
+        let Ok(name) = std::str::from_utf8(&path) else { continue };
+        let quoted = format!("'./{}'", name.replace('\'', r"'\''"));
+        match end.node(ino).map(|node| &node.kind) {
+            Some(Kind::File(contents)) if contents.read(0, SQLITE.len()) == SQLITE => {
+                let command = format!(
+                    "[ ! -s {quoted} ] || [ \"$(sqlite3 {quoted} 'pragma integrity_check')\" = ok ] || \
+                     {{ echo {quoted}: SQLite finds it damaged; exit 1; }}"
+                );
+                tools.extend(installed("sqlite3").then_some(Tool { command }));
             }
-            Action::Write { ino, .. } | Action::Truncate { ino, .. } | Action::Zero { ino, .. } => {
-                changed.insert(paths.bytes_of(*ino));
+            Some(Kind::Directory(_)) if path == b".git" || path.ends_with(b"/.git") => {
+                let command =
+                    format!("[ ! -f {quoted}/HEAD ] || git --git-dir={quoted} fsck --full --no-dangling");
+                tools.extend(installed("git").then_some(Tool { command }));
             }
             _ => {}
         }
     }
-    let begin = history.tree(&State { position: history.recording.begin, lost: Default::default() })?;
-    for (path, ino) in begin.walk() {
-        if let (Some(versions), Some(contents)) = (versions.get_mut(&path), begin.contents(ino)) {
-            versions.insert(contents.digest());
+    tools
+}
+
+/// A name that a file got, and when.
+struct Naming {
+    ino: Ino,
+    at: usize,
+    digest: u128,
+}
+
+/// The versions of each path whose files are never changed under this name.
+fn replaced(history: &History) -> Result<HashMap<Vec<u8>, HashSet<u128>>, Error> {
+    let mut paths = Paths::default();
+    let mut tree = Tree::default();
+    let mut names: HashMap<Vec<u8>, Vec<Naming>> = HashMap::new();
+    let mut written: HashMap<Ino, usize> = HashMap::new();
+    let mut is_replaced: HashSet<Vec<u8>> = HashSet::new();
+    let begin = history.recording.begin;
+    for (at, event) in history.events().iter().enumerate() {
+        tree.apply(&event.action, event.time_ns.into(), &history.recording.bytes(&event.action)?);
+        paths.add(&event.action);
+        if at + 1 < begin {
+            continue;
+        }
+        let mut named = |path: Vec<u8>, ino: Ino| {
+            if let Some(contents) = tree.contents(ino) {
+                names.entry(path).or_default().push(Naming { ino, at, digest: contents.digest() });
+            }
+        };
+        match &event.action {
+            _ if at + 1 == begin => tree.walk().into_iter().for_each(|(path, ino)| named(path, ino)),
+            Action::Create { parent, name, ino, .. } => named(paths.bytes_within(*parent, name), *ino),
+            Action::Link { parent, name, ino } => {
+                is_replaced.insert(paths.bytes_within(*parent, name));
+                named(paths.bytes_within(*parent, name), *ino);
+            }
+            Action::Rename { parent, name, to, to_name, ino, replaced, exchanged } => {
+                let mut moved = vec![(paths.bytes_within(*to, to_name), *ino)];
+                if let Some(other) = replaced.filter(|_| *exchanged) {
+                    moved.push((paths.bytes_within(*parent, name), other));
+                }
+                for (path, ino) in moved {
+                    tree.walk_from(&path, ino).into_iter().for_each(|(path, ino)| named(path, ino));
+                    is_replaced.insert(path.clone());
+                    named(path, ino);
+                }
+            }
+            Action::Write { ino, .. } | Action::Truncate { ino, .. } | Action::Zero { ino, .. } => {
+                written.insert(*ino, at);
+            }
+            _ => {}
         }
     }
-    versions.retain(|path, versions| !changed.contains(path) && !versions.is_empty());
-    Ok(versions)
+    let unchanged = |naming: &Naming| written.get(&naming.ino).is_none_or(|at| *at < naming.at);
+    names.retain(|path, namings| is_replaced.contains(path) && namings.iter().all(unchanged));
+    let digests = |namings: Vec<Naming>| namings.into_iter().map(|naming| naming.digest).collect();
+    Ok(names.into_iter().map(|(path, namings)| (path, digests(namings))).collect())
 }
 
 fn is_json(tree: &Tree, ino: Ino) -> bool {
     let contents = tree.contents(ino);
+    let contents = contents.filter(|contents| contents.len() <= JSON_BYTES_MAX);
     let bytes = contents.map(|contents| contents.read(0, contents.len() as usize));
     bytes.is_some_and(|bytes| serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok())
 }

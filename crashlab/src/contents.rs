@@ -122,6 +122,17 @@ impl Contents {
         })
     }
 
+    /// Makes a block, as far as the file goes, that of another file.
+    pub fn take_block(&mut self, index: u64, from: &Self) {
+        let start = index * BLOCK_BYTES;
+        let len = self.len.saturating_sub(start).min(BLOCK_BYTES) as usize;
+        let bytes = from.read(start, len);
+        self.change(index, |block| {
+            block[..bytes.len()].copy_from_slice(&bytes);
+            block[bytes.len()..].fill(0);
+        });
+    }
+
     fn change(&mut self, index: u64, change: impl FnOnce(&mut [u8])) {
         let old = self.blocks.get(&index);
         let mut bytes =

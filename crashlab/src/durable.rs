@@ -4,6 +4,9 @@ use crate::action::{Action, Event, Ino, Name};
 use crate::model::{Logged, Model, NameOrder, Part, Reach, Skips};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+/// The deepest directory.
+const DEPTH_MAX: usize = 4096;
+
 /// The last changes of an inode.
 #[derive(Clone, Copy, Default)]
 struct LastChange {
@@ -37,14 +40,20 @@ pub struct Durable<'a> {
     last: HashMap<Ino, LastChange>,
     /// Every change of names and attributes before this event is durable.
     journal: usize,
+    /// The creation of each inode by the program.
+    created: HashMap<Ino, usize>,
     /// The directory of each inode.
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
     names: HashMap<(Ino, Name), Vec<usize>>,
     /// What was synced, and the directories that lead to it.
     logged: HashSet<Ino>,
+    /// As far as there was something to log.
+    surely_logged: HashSet<Ino>,
     /// Changes of names, as far as they are logged.
     names_logged: HashMap<usize, Logged>,
+    /// Renames over what is in the log, of what is not.
+    unlinks: HashSet<usize>,
     /// Renames of which the new name is durable, and not yet the loss of the old one.
     halves: HashSet<usize>,
 }
@@ -61,11 +70,14 @@ impl<'a> Durable<'a> {
             open_of: HashMap::new(),
             last: HashMap::new(),
             journal: 0,
+            created: HashMap::new(),
             parents: HashMap::new(),
             names: HashMap::new(),
             logged: HashSet::new(),
+            surely_logged: HashSet::new(),
             names_logged: HashMap::new(),
             halves: HashSet::new(),
+            unlinks: HashSet::new(),
         }
     }
 
@@ -93,6 +105,11 @@ impl<'a> Durable<'a> {
         self.names_logged.get(&at).copied().unwrap_or_default()
     }
 
+    /// True for a rename that may leave [`Part::Unlinked`].
+    pub fn may_unlink(&self, at: usize) -> bool {
+        self.unlinks.contains(&at) && self.open.contains(&at)
+    }
+
     /// True for a rename of which only the new name is durable.
     pub fn is_half(&self, at: usize) -> bool {
         self.halves.contains(&at)
@@ -112,7 +129,17 @@ impl<'a> Durable<'a> {
         }
         let ino = action.ino();
         if self.model.logs_names {
-            self.names_logged.insert(at, self.logged_as(action));
+            let logged = self.logged_as(action);
+            self.names_logged.insert(at, logged);
+            if let Action::Rename { replaced: Some(replaced), exchanged: false, .. } = action
+                && logged != Logged::Yes
+                && self.logged.contains(replaced)
+            {
+                self.unlinks.insert(at);
+            }
+        }
+        if let Action::Create { ino, .. } = action {
+            self.created.insert(*ino, at);
         }
         match action {
             Action::Create { parent, ino, .. } | Action::Link { parent, ino, .. } => {
@@ -149,7 +176,11 @@ impl<'a> Durable<'a> {
             Action::Link { ino, .. } | Action::Unlink { ino, .. } | Action::Rename { ino, .. }
                 if is_in_log(ino) =>
             {
-                Logged::Yes
+                if self.surely_logged.contains(ino) {
+                    Logged::Yes
+                } else {
+                    Logged::Perhaps
+                }
             }
             Action::Unlink { parent, .. } | Action::Rename { parent, .. } if is_in_log(parent) => {
                 Logged::Perhaps
@@ -178,6 +209,8 @@ impl<'a> Durable<'a> {
             Reach::Inode => {}
             Reach::Journal => self.journal_up_to(last),
             Reach::Names if data_only && self.model.names != NameOrder::All => self.journal_up_to(last),
+            // ZFS keeps attributes and sizes of other files for the next transaction group.
+            Reach::Names if self.model.names == NameOrder::All => self.names_up_to(at),
             Reach::Names => self.journal_up_to(at),
             Reach::Log => self.log(ino),
         }
@@ -221,12 +254,53 @@ impl<'a> Durable<'a> {
         self.journal = self.journal.max(end);
     }
 
+    /// Every change of names before `end` is durable.
+    fn names_up_to(&mut self, end: usize) {
+        for at in self.journal..end {
+            if self.events[at].action.is_of_names() {
+                self.mark(at);
+            }
+        }
+        self.journal = self.journal.max(end);
+    }
+
+    /// The changes without which no filesystem has the name that the change at `at` gives or removes: the
+    /// inode exists, a file moved into a directory that is there, and a directory was empty when it went.
+    fn needed_by_names(&self, at: usize) -> Vec<usize> {
+        let action = &self.events[at].action;
+        let mut needed = Vec::new();
+        let (given, gone) = match action {
+            Action::Link { ino, .. } => (Some(*ino), None),
+            Action::Rename { ino, to, replaced, exchanged, .. } => {
+                let mut directory = Some(*to);
+                for _ in 0..DEPTH_MAX {
+                    let Some(inode) = directory else { break };
+                    needed.extend(self.created.get(&inode).copied());
+                    let open = self.open_of.get(&inode).into_iter().flatten().copied();
+                    needed.extend(open.filter(|at| self.events[*at].action.moves(inode)));
+                    directory = self.parents.get(&inode).copied();
+                }
+                (Some(*ino), replaced.filter(|_| !exchanged))
+            }
+            Action::Unlink { ino, .. } => (None, Some(*ino)),
+            _ => (None, None),
+        };
+        needed.extend(given.and_then(|ino| self.created.get(&ino).copied()));
+        let left = gone.and_then(|ino| self.open_of.get(&ino)).into_iter().flatten().copied();
+        needed.extend(left.filter(|at| self.events[*at].action.is_of_names()));
+        needed.retain(|other| *other < at);
+        needed
+    }
+
     /// The names of an inode, and those of the directories that lead to it, are durable.
     fn log(&mut self, ino: Ino) {
         let mut next = Some(ino);
         let mut steps = 0;
         while let Some(inode) = next {
             self.logged.insert(inode);
+            if self.last.get(&inode).and_then(|last| last.beyond_times).is_some_and(|at| at >= self.begin) {
+                self.surely_logged.insert(inode);
+            }
             let open = self.open_of.get(&inode).cloned().unwrap_or_default();
             let own = |at: &usize| {
                 self.events[*at].action.is_of_names() && self.events[*at].action.ino() == Some(inode)
@@ -236,7 +310,7 @@ impl<'a> Durable<'a> {
             next = self.parents.get(&inode).copied();
             steps += 1;
             // A directory that was moved below itself would be a damaged recording.
-            if steps > 4096 {
+            if steps > DEPTH_MAX {
                 return;
             }
         }
@@ -288,6 +362,7 @@ impl<'a> Durable<'a> {
             *other < at && action.is_write() && waits
         };
         let data: Vec<usize> = data.into_iter().filter(is_data).collect();
-        earlier.into_iter().chain(data).for_each(|at| self.mark(at));
+        let needed = self.needed_by_names(at);
+        earlier.into_iter().chain(data).chain(needed).for_each(|at| self.mark(at));
     }
 }

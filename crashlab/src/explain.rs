@@ -8,6 +8,7 @@ use crate::missing::{Missing, missing};
 use crate::model::{MODELS, Model, Part};
 use crate::plan::Open;
 use crate::state::State;
+use std::cell::Cell;
 
 /// Most power cuts tried to find the earliest.
 const CUTS_MAX: usize = 100;
@@ -33,7 +34,7 @@ pub fn explain(
     failing: &Failing,
     limits: Limits<'_>,
 ) -> Result<Explained, Error> {
-    let failing = reduce(history, model, explorer, failing)?;
+    let failing = reduce(history, model, explorer, failing, limits)?;
     let models = models(history, explorer, &failing.state)?;
     let missing = missing(history, model, judge, &failing.state, limits)?;
     Ok(Explained { failing, models, missing })
@@ -50,12 +51,13 @@ pub(crate) fn reduce(
     model: &Model,
     explorer: &Explorer<'_>,
     failing: &Failing,
+    limits: Limits<'_>,
 ) -> Result<Failing, Error> {
     let mut best = failing.clone();
-    let mut tries = 0;
-    let mut fails = |best: &mut Failing, state: Option<State>| -> Result<bool, Error> {
-        tries += 1;
-        let Some(state) = state.filter(|_| tries <= TRIES_MAX) else { return Ok(false) };
+    let tries = Cell::new(0);
+    let fails = |best: &mut Failing, state: Option<State>| -> Result<bool, Error> {
+        let Some(state) = state else { return Ok(false) };
+        tries.set(tries.get() + 1);
         match explorer.verdict(&state)? {
             Verdict::Failed(output) => {
                 *best = Failing { state, output, ..best.clone() };
@@ -67,13 +69,18 @@ pub(crate) fn reduce(
     // Lets as many changes survive as possible, many at a time first.
     let mut chunk = best.state.lost.len();
     let here = open(history, model, best.state.position);
-    while chunk > 0 {
+    while chunk > 0 && tries.get() < TRIES_MAX && !limits.are_reached() {
         let lost: Vec<(usize, Option<Part>)> =
             best.state.lost.iter().map(|(at, part)| (*at, *part)).collect();
         let mut changed = false;
         for survive in lost.chunks(chunk).rev() {
+            if tries.get() >= TRIES_MAX || limits.are_reached() {
+                break;
+            }
             let mut seed = best.state.lost.clone();
-            seed.retain(|at, _| !survive.iter().any(|(other, _)| other == at));
+            survive.iter().for_each(|(at, _)| {
+                seed.remove(at);
+            });
             let state = here.close(&seed).filter(|state| state.lost.len() < best.state.lost.len());
             changed |= fails(&mut best, state)?;
         }

@@ -6,6 +6,7 @@ use crate::state::State;
 use crate::tree::Tree;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -156,11 +157,10 @@ impl<'a> Explorer<'a> {
     ) -> Result<Option<Verdict>, Error> {
         let printed = self.history.printed(position);
         let key = (tree.digest(), printed.len());
-        if self.verdicts.lock().contains_key(&key) {
-            return Ok(None);
+        match self.verdicts.lock().entry(key) {
+            Entry::Occupied(_) => return Ok(None),
+            Entry::Vacant(case) => drop(case.insert(None)),
         }
-        // Another worker may judge the same case, and comes to the same verdict.
-        self.verdicts.lock().insert(key, None);
         self.judged(key, &Case { tree, name, printed, worker }).map(Some)
     }
 

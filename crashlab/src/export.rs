@@ -11,6 +11,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Bytes of a write that stands for a part of a file in the folder.
@@ -53,7 +54,9 @@ pub fn export(tree: &Tree, directory: &Path) -> Result<(), Error> {
             }
             Kind::Special(..) => {}
         }
-        first_names.insert(ino, path);
+        if !matches!(node.kind, Kind::Special(kind, _) if kind != libc::S_IFIFO) {
+            first_names.insert(ino, path);
+        }
     }
     // Their permissions may forbid what had to be done in them.
     for (path, ino) in directories.into_iter().rev() {
@@ -71,20 +74,38 @@ fn finish(path: &Path, node: &Node) -> io::Result<()> {
     }
     let time = UNIX_EPOCH + Duration::from_nanos(u64::try_from(node.mtime_ns).unwrap_or(0));
     File::open(path)?.set_times(FileTimes::new().set_accessed(time).set_modified(time))?;
-    fs::set_permissions(path, Permissions::from_mode(node.mode))
+    // Recordings may come from strangers: nobody gets a program that runs as another user.
+    fs::set_permissions(path, Permissions::from_mode(node.mode & 0o1777))
+}
+
+/// The extended attributes that users set; none where they can't be read.
+fn user_xattrs(path: &Path, metadata: &fs::Metadata) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut names = vec![0; 64 << 10];
+    if metadata.is_symlink() {
+        return Vec::new();
+    }
+    let len = rustix::fs::listxattr(path, &mut names[..]).unwrap_or(0);
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    let value = |name: &[u8]| {
+        let mut value = vec![0; 64 << 10];
+        let len = rustix::fs::getxattr(path, OsStr::from_bytes(name), &mut value[..]).ok()?;
+        value.truncate(len);
+        Some((name.to_vec(), value))
+    };
+    names.filter_map(value).collect()
 }
 
 /// Reads the folder, records each inode in it if there is a recorder, and returns the tree and the next
-/// free inode. `skip` names files at its top that stay out.
+/// free inode. `skip` says which entries stay out. Setting `stop` ends it.
 pub fn import(
     folder: &Path,
     recorder: Option<&Recorder>,
-    skip: impl Fn(&OsStr) -> bool,
+    skip: impl Fn(&fs::DirEntry) -> bool,
+    stop: &AtomicBool,
 ) -> Result<(Tree, Ino), Error> {
-    let mut import = Import { recorder, tree: Tree::default(), next_ino: ROOT + 1, known: HashMap::new() };
-    let failed = |error| Error::file(folder, error);
-    let own = fs::metadata(folder).map_err(failed)?;
-    import.attributes(ROOT, &own);
+    let mut import =
+        Import { recorder, tree: Tree::default(), next_ino: ROOT + 1, known: HashMap::new(), stop };
+    let mut directories = vec![(folder.to_owned(), ROOT)];
     let mut todo = vec![(folder.to_owned(), ROOT)];
     while let Some((path, parent)) = todo.pop() {
         let entries = fs::read_dir(&path).map_err(|error| Error::file(&path, error))?;
@@ -92,12 +113,21 @@ pub fn import(
             entries.collect::<io::Result<Vec<_>>>().map_err(|error| Error::file(&path, error))?;
         entries.sort_by_key(|entry| entry.file_name());
         for entry in entries {
-            if parent == ROOT && skip(&entry.file_name()) {
+            if skip(&entry) {
                 continue;
             }
             let ino = import.entry(parent, &entry).map_err(|error| Error::file(&entry.path(), error))?;
             todo.extend(ino.map(|ino| (entry.path(), ino)));
+            directories.extend(ino.map(|ino| (entry.path(), ino)));
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Stopped("interrupted".into()));
+            }
         }
+    }
+    // Their times are those after the last change in them.
+    for (path, ino) in directories {
+        let metadata = fs::metadata(&path).map_err(|error| Error::file(&path, error))?;
+        import.attributes(ino, &path, &metadata);
     }
     Ok((import.tree, import.next_ino))
 }
@@ -108,6 +138,7 @@ struct Import<'a> {
     next_ino: Ino,
     /// Files with several names, by device and inode.
     known: HashMap<(u64, u64), Ino>,
+    stop: &'a AtomicBool,
 }
 
 impl Import<'_> {
@@ -144,17 +175,20 @@ impl Import<'_> {
         if what == What::File {
             self.contents(ino, &path, metadata.len())?;
         }
-        self.attributes(ino, &metadata);
+        if what != What::Directory {
+            self.attributes(ino, &path, &metadata);
+        }
         Ok((what == What::Directory).then_some(ino))
     }
 
     fn contents(&mut self, ino: Ino, path: &Path, len: u64) -> io::Result<()> {
-        let mut file = File::open(path)?;
+        // No more than there was: it may be growing.
+        let mut file = File::open(path)?.take(len);
         let mut bytes = vec![0; PIECE_BYTES];
         let mut offset = 0;
         loop {
             let count = file.read(&mut bytes)?;
-            if count == 0 {
+            if count == 0 || self.stop.load(Ordering::Relaxed) {
                 break;
             }
             let piece = &bytes[..count];
@@ -170,7 +204,10 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn attributes(&mut self, ino: Ino, metadata: &fs::Metadata) {
+    fn attributes(&mut self, ino: Ino, path: &Path, metadata: &fs::Metadata) {
+        for (name, value) in user_xattrs(path, metadata) {
+            self.act(Action::Xattr { ino, name, value: Some(value) }, &[]);
+        }
         let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         let (mode, uid, gid) = (Some(metadata.mode() & 0o7777), Some(metadata.uid()), Some(metadata.gid()));
         self.act(Action::Attributes { ino, mode, uid, gid, mtime_ns: Some(mtime_ns) }, &[]);

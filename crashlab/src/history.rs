@@ -2,22 +2,27 @@
 
 use crate::Error;
 use crate::action::{Action, Event, Ino, Name, ROOT};
-use crate::contents::BLOCK_BYTES;
 use crate::model::Part;
 use crate::recording::Recording;
 use crate::state::State;
 use crate::tree::{Tree, join};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::ops::Range;
 
-/// Events from one tree that is kept to the next.
-const KEPT_EVERY: usize = 64;
+/// The fewest events from one tree that is kept to the next.
+const KEPT_EVERY_MIN: usize = 64;
+/// The most trees that are kept.
+const KEPT_MAX: usize = 64;
+/// Bytes that a disk writes at once.
+const SECTOR_BYTES: u64 = 512;
 
-/// A recording, with the tree at every 64th event.
+/// A recording, with the trees at some of its events.
 pub struct History {
     /// The recording.
     pub recording: Recording,
     kept: Vec<Tree>,
+    /// Events from one kept tree to the next.
+    kept_every: usize,
     /// Everything that the program printed.
     printed: Vec<u8>,
     /// After which events it had printed how much.
@@ -28,9 +33,10 @@ impl History {
     /// Goes through a recording once.
     pub fn new(recording: Recording) -> Result<Self, Error> {
         let mut tree = Tree::default();
+        let kept_every = (recording.events.len() / KEPT_MAX).max(KEPT_EVERY_MIN);
         let (mut kept, mut printed, mut printed_at) = (Vec::new(), Vec::new(), Vec::new());
         for (at, event) in recording.events.iter().enumerate() {
-            if at.is_multiple_of(KEPT_EVERY) {
+            if at.is_multiple_of(kept_every) {
                 kept.push(tree.clone());
             }
             if let Action::Printed(line) = &event.action {
@@ -40,7 +46,7 @@ impl History {
             tree.apply(&event.action, event.time_ns.into(), &recording.bytes(&event.action)?);
         }
         kept.push(tree);
-        Ok(Self { recording, kept, printed, printed_at })
+        Ok(Self { recording, kept, kept_every, printed, printed_at })
     }
 
     /// What the program had certainly printed before a power cut after `position` events.
@@ -57,9 +63,9 @@ impl History {
     /// The tree of a state.
     pub fn tree(&self, state: &State) -> Result<Tree, Error> {
         let first = state.lost.keys().next().copied().unwrap_or(state.position).min(state.position);
-        let from = first / KEPT_EVERY;
+        let from = first / self.kept_every;
         let mut survivor = Survivor::new(self.kept[from].clone());
-        for at in from * KEPT_EVERY..state.position {
+        for at in from * self.kept_every..state.position {
             let event = &self.events()[at];
             if event.action.is_change() {
                 survivor.step(event, &self.recording.bytes(&event.action)?, state.lost.get(&at).copied());
@@ -82,142 +88,96 @@ impl History {
 pub(crate) struct Survivor {
     /// What has survived so far.
     pub tree: Tree,
-    lost: LostWrites,
+    /// The page cache, which has every change. A write that survives brings along what else is in its
+    /// blocks.
+    cache: Tree,
 }
 
 impl Survivor {
     /// Nothing is lost yet.
     pub fn new(tree: Tree) -> Self {
-        Self { tree, lost: LostWrites::default() }
+        Self { cache: tree.clone(), tree }
     }
 
     /// One more change: it survives, or is lost but for a part.
     pub fn step(&mut self, event: &Event, bytes: &[u8], loss: Option<Option<Part>>) {
-        let Some(part) = loss else {
-            self.lost.before(&mut self.tree, event);
-            return self.tree.apply(&event.action, event.time_ns.into(), bytes);
-        };
-        if let Some(part) = part {
-            apply_part(&mut self.tree, event, part, bytes);
-        }
-        self.lost.add(&event.action, bytes);
-    }
-}
-
-/// Writes that are lost. A later write to the same block of the page cache brings their bytes in that
-/// block along.
-#[derive(Clone, Default)]
-struct LostWrites(HashMap<Ino, Vec<LostBytes>>);
-
-#[derive(Clone)]
-struct LostBytes {
-    begin: u64,
-    end: u64,
-    /// `None`: zeros, behind which the file had ended.
-    bytes: Option<Arc<[u8]>>,
-}
-
-impl LostWrites {
-    fn add(&mut self, action: &Action, bytes: &[u8]) {
-        let (ino, lost) = match action {
-            Action::Write { ino, offset, .. } => {
-                let end = offset + bytes.len() as u64;
-                (ino, LostBytes { begin: *offset, end, bytes: Some(bytes.into()) })
-            }
-            Action::Truncate { ino, from, to } => {
-                let end = to.next_multiple_of(BLOCK_BYTES).min(*from);
-                (ino, LostBytes { begin: *to, end, bytes: None })
-            }
-            _ => return,
-        };
-        self.0.entry(*ino).or_default().push(lost);
-    }
-
-    /// Applies what comes along with a change that survives.
-    fn before(&self, tree: &mut Tree, event: &Event) {
-        let Action::Write { ino, .. } = &event.action else { return };
-        let blocks = event.action.blocks();
-        let touched = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
-        for lost in self.0.get(ino).into_iter().flatten() {
-            let (begin, end) = (touched.start.max(lost.begin), touched.end.min(lost.end));
-            match &lost.bytes {
-                _ if begin >= end => {}
-                Some(bytes) => {
-                    let part = &bytes[(begin - lost.begin) as usize..(end - lost.begin) as usize];
-                    apply_bytes(tree, event, *ino, begin, part);
-                }
-                None => apply_zeros(tree, event, *ino, begin, end),
-            }
-        }
-    }
-}
-
-/// Applies the part of a torn write that survives.
-fn apply_part(tree: &mut Tree, event: &Event, part: Part, bytes: &[u8]) {
-    if let (Action::Rename { ino, to, to_name, replaced, .. }, Part::Linked) = (&event.action, part) {
-        let (ino, parent, name) = (*ino, *to, to_name.clone());
-        if let Some(other) = replaced {
-            let unlink = Action::Unlink { parent, name: name.clone(), ino: *other };
-            tree.apply(&unlink, event.time_ns.into(), &[]);
-        }
-        return tree.apply(&Action::Link { ino, parent, name }, event.time_ns.into(), &[]);
-    }
-    if let (Action::Truncate { ino, .. }, Part::Slice { from, before, .. }) = (&event.action, part) {
-        return apply_zeros(tree, event, *ino, from, before);
-    }
-    let Action::Write { ino, offset, len, size, .. } = &event.action else { return };
-    let cut = |at: u64| at.clamp(*offset, offset + u64::from(*len));
-    match part {
-        Part::Before(at) => apply_bytes(tree, event, *ino, *offset, &bytes[..(cut(at) - offset) as usize]),
-        Part::From(at) => apply_bytes(tree, event, *ino, cut(at), &bytes[(cut(at) - offset) as usize..]),
-        Part::Size => {
-            let grown = Action::Truncate { ino: *ino, from: *size, to: offset + u64::from(*len) };
-            tree.apply(&grown, event.time_ns.into(), &[]);
-        }
-        Part::Linked => {}
-        Part::Without { from, before } => {
-            for (begin, end) in [(*offset, cut(from)), (cut(before), offset + u64::from(*len))] {
-                if begin < end {
-                    let bytes = &bytes[(begin - offset) as usize..(end - offset) as usize];
-                    apply_bytes(tree, event, *ino, begin, bytes);
+        self.cache.apply(&event.action, event.time_ns.into(), bytes);
+        match loss {
+            None => {
+                self.tree.apply(&event.action, event.time_ns.into(), bytes);
+                if let Action::Write { ino, .. } = &event.action {
+                    self.tree.take_blocks(*ino, event.action.blocks(), &self.cache);
                 }
             }
+            Some(Some(part)) => self.apply_part(event, part),
+            Some(None) => {}
         }
-        Part::Slice { from, before, size } => {
-            let len = tree.contents(*ino).map_or(0, |contents| contents.len());
-            let before = if size == 0 { before.min(len) } else { before };
-            let (from, before) = (cut(from), cut(before));
-            if size > len {
-                tree.apply(&Action::Truncate { ino: *ino, from: len, to: size }, event.time_ns.into(), &[]);
+    }
+
+    /// Applies the part of a change that survives.
+    fn apply_part(&mut self, event: &Event, part: Part) {
+        match (&event.action, part) {
+            (Action::Rename { ino, to, to_name, replaced, .. }, Part::Linked) => {
+                let (ino, parent, name) = (*ino, *to, to_name.clone());
+                if let Some(other) = replaced {
+                    self.apply(event, &Action::Unlink { parent, name: name.clone(), ino: *other });
+                }
+                self.apply(event, &Action::Link { ino, parent, name });
             }
-            if from < before {
-                apply_bytes(
-                    tree,
-                    event,
-                    *ino,
-                    from,
-                    &bytes[(from - offset) as usize..(before - offset) as usize],
-                );
+            (Action::Rename { to, to_name, replaced: Some(ino), .. }, Part::Unlinked) => {
+                self.apply(event, &Action::Unlink { parent: *to, name: to_name.clone(), ino: *ino });
+            }
+            (Action::Truncate { ino, .. }, Part::Slice { from, before, .. }) => {
+                let len = before.saturating_sub(from);
+                self.apply(event, &Action::Zero { ino: *ino, offset: from, len, size: 0 });
+            }
+            (Action::Write { ino, offset, len, .. }, part) => {
+                self.apply_part_of_write(event, *ino, *offset..offset + u64::from(*len), part);
+            }
+            _ => {}
+        }
+    }
+
+    fn apply_part_of_write(&mut self, event: &Event, ino: Ino, written: Range<u64>, part: Part) {
+        let cut = |at: u64| at.clamp(written.start, written.end);
+        match part {
+            Part::Before(at) => self.copy(event, ino, written.start..cut(at)),
+            Part::From(at) => self.copy(event, ino, cut(at)..written.end),
+            Part::Size => self.grow(event, ino, written.end),
+            Part::Linked | Part::Unlinked => {}
+            Part::Without { from, before } => {
+                self.copy(event, ino, written.start..cut(from));
+                self.copy(event, ino, cut(before)..written.end);
+            }
+            Part::Slice { from, before, size } => {
+                let len = self.tree.contents(ino).map_or(0, |contents| contents.len());
+                let before = if size == 0 { before.min(len) } else { before };
+                self.grow(event, ino, size);
+                self.copy(event, ino, cut(from)..cut(before));
             }
         }
     }
-}
 
-fn apply_zeros(tree: &mut Tree, event: &Event, ino: Ino, begin: u64, end: u64) {
-    let zeros = Action::Zero { ino, offset: begin, len: end.saturating_sub(begin), size: 0 };
-    tree.apply(&zeros, event.time_ns.into(), &[]);
-}
+    /// Copies bytes from the page cache, as whole sectors.
+    fn copy(&mut self, event: &Event, ino: Ino, range: Range<u64>) {
+        let Some(cached) = self.cache.contents(ino).filter(|_| !range.is_empty()) else { return };
+        let offset = range.start - range.start % SECTOR_BYTES;
+        let bytes = cached.read(offset, (range.end - offset) as usize);
+        let (len, stored) = (bytes.len() as u32, Default::default());
+        let write = Action::Write { ino, offset, len, size: 0, mapped: false, stored };
+        self.tree.apply(&write, event.time_ns.into(), &bytes);
+    }
 
-fn apply_bytes(tree: &mut Tree, event: &Event, ino: Ino, offset: u64, bytes: &[u8]) {
-    let write = Action::Write {
-        ino,
-        offset,
-        len: bytes.len() as u32,
-        size: 0,
-        mapped: false,
-        stored: Default::default(),
-    };
-    tree.apply(&write, event.time_ns.into(), bytes);
+    fn grow(&mut self, event: &Event, ino: Ino, size: u64) {
+        let from = self.tree.contents(ino).map_or(0, |contents| contents.len());
+        if size > from {
+            self.apply(event, &Action::Truncate { ino, from, to: size });
+        }
+    }
+
+    fn apply(&mut self, event: &Event, action: &Action) {
+        self.tree.apply(action, event.time_ns.into(), &[]);
+    }
 }
 
 /// Paths of inodes.

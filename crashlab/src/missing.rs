@@ -68,7 +68,7 @@ pub fn missing(
             let (places, is_complete) = (tried.added.len(), found.is_complete);
             return Ok(Some(Missing { syncs, places, verified, is_complete, left: None }));
         };
-        next = tried.original(&reduce(&tried.history, model, &explorer, first)?.state);
+        next = tried.original(&reduce(&tried.history, model, &explorer, first, limits)?.state);
         let (syncs, places, left) = (syncs.clone(), tried.added.len(), Some(next.clone()));
         best = Some(Missing { syncs, places, verified: 0, is_complete: false, left });
     }

@@ -3,7 +3,7 @@
 
 use crate::action::{Action, Ino};
 use crate::contents::BLOCK_BYTES;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// What an fsync of a file or directory makes durable, besides the data of that file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +99,8 @@ pub struct Model {
     pub append: Unit,
     /// A file may have its new size before its new data: zeros are in between.
     pub zeros: bool,
+    /// A file may have its new size before any of its new data.
+    pub size_first: bool,
     /// A truncate to the middle of a block zeroes the rest of the block, which is a write of its own and
     /// may be there while the file still has its old size.
     pub truncate_zeroes: bool,
@@ -120,6 +122,7 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(512),
         zeros: true,
+        size_first: true,
         truncate_zeroes: true,
         logs_names: false,
     },
@@ -134,6 +137,7 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(4096),
         zeros: true,
+        size_first: false,
         truncate_zeroes: true,
         logs_names: false,
     },
@@ -148,12 +152,13 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(512),
         append: Unit::Bytes(4096),
         zeros: true,
+        size_first: true,
         truncate_zeroes: true,
         logs_names: false,
     },
-    // Two things that the kernel does are left out, as they need rare programs. A rename over a file that was
-    // synced, and has another name, can take the name away and not give it to the other file. And a name that
-    // is used again after two renames can be durable while the file that the first one replaced is there.
+    // One thing that the kernel does is left out, as it needs rare programs: when a name is used again after
+    // a rename, or a file is renamed twice, the last names can be durable while those in between, and what
+    // they replaced, are as before.
     Model {
         name: "btrfs",
         about: "Btrfs",
@@ -166,6 +171,7 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(4096),
         append: Unit::Bytes(4096),
         zeros: true,
+        size_first: false,
         truncate_zeroes: false,
         logs_names: true,
     },
@@ -180,6 +186,7 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(128 << 10),
         append: Unit::Bytes(128 << 10),
         zeros: false,
+        size_first: false,
         truncate_zeroes: false,
         logs_names: false,
     },
@@ -194,6 +201,7 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Bytes(4096),
         append: Unit::Bytes(4096),
         zeros: false,
+        size_first: false,
         truncate_zeroes: false,
         logs_names: false,
     },
@@ -208,6 +216,7 @@ pub static MODELS: [Model; 7] = [
         overwrite: Unit::Pages,
         append: Unit::Pages,
         zeros: false,
+        size_first: false,
         truncate_zeroes: false,
         logs_names: false,
     },
@@ -244,6 +253,9 @@ pub enum Part {
     /// Of a rename into another directory: the new name, and the old one as well. Btrfs may have logged the
     /// one directory and not the other.
     Linked,
+    /// Of a rename over a file that was synced: that file has lost the name, and the other one has not got
+    /// it. Btrfs has the one in its log and not the other.
+    Unlinked,
 }
 
 impl Model {
@@ -273,7 +285,7 @@ impl Model {
         let Action::Write { offset, len, .. } = write else { return Vec::new() };
         let (begin, end) = (*offset, offset + u64::from(*len));
         let mut parts = Vec::new();
-        if write.extends() && self.zeros {
+        if self.allows(write, Part::Size) {
             parts.push(Part::Size);
         }
         let next = (begin / BLOCK_BYTES + 1) * BLOCK_BYTES;
@@ -303,11 +315,13 @@ impl Model {
         match part {
             Part::Before(cut) => on_border(cut),
             Part::From(cut) => on_border(cut) && may_have_zeros,
-            Part::Size => self.zeros && action.extends(),
+            // XFS and Btrfs set the size when the last bytes have been written.
+            Part::Size => self.size_first && action.extends(),
             Part::Without { from, before } => {
                 from < before && on_border(from) && on_border(before) && may_have_zeros
             }
             Part::Linked => self.logs_names && action.moves_to_another_directory(),
+            Part::Unlinked => self.logs_names && action.replaces(),
             Part::Slice { from, before, size } => match self.zeroed(action) {
                 Some(zeroed) => self.allows_zeros(zeroed, (from, before, size)),
                 None => self.allows_slice(action, from, before, size),
@@ -334,7 +348,7 @@ impl Model {
     /// True if this part of a change does not wait for the changes before it: a page that is written in
     /// place, or a logged name.
     pub fn is_in_place(&self, action: &Action, part: Part) -> bool {
-        if part == Part::Linked {
+        if matches!(part, Part::Linked | Part::Unlinked) {
             return self.allows(action, part);
         }
         let is_free = self.zeros && self.data != DataOrder::All;
@@ -387,12 +401,19 @@ pub struct Losses {
     new_blocks_of: HashSet<Ino>,
     inodes: HashSet<Ino>,
     names: HashSet<(Ino, Vec<u8>)>,
+    /// Directories that a name or a directory did not leave.
+    left: HashSet<Ino>,
+    /// Inodes that were not moved.
+    moved: HashSet<Ino>,
+    /// Sizes that files are left with.
+    sizes: HashMap<Ino, u64>,
 }
 
 impl Losses {
     /// True if `action`, which is not durable, can't survive after these losses.
     pub fn take(&self, model: &Model, action: &Action, logged: Logged) -> bool {
-        if !self.any {
+        // The kernel may have written a page of a mapping back before anything else.
+        if !self.any || matches!(action, Action::Write { mapped: true, .. }) {
             return false;
         }
         self.names_are_lost(action) || self.order_is_lost(model, action, logged)
@@ -404,7 +425,17 @@ impl Losses {
         let names = action.names();
         let lost =
             |dir: Ino, name: &[u8]| self.inodes.contains(&dir) || self.names.contains(&(dir, name.to_vec()));
-        names.iter().any(|(dir, name)| lost(*dir, name))
+        let empties = match action {
+            Action::Unlink { ino, .. } => Some(*ino),
+            Action::Rename { replaced, .. } => *replaced,
+            _ => None,
+        };
+        // A directory goes only when everything has left it, and moves only into one that is where it was.
+        let leaves = empties.is_some_and(|ino| self.left.contains(&ino));
+        let moves = matches!(action, Action::Rename { to, .. } if self.moved.contains(to));
+        leaves
+            || moves
+            || names.iter().any(|(dir, name)| lost(*dir, name))
             || (!names.is_empty() && action.ino().is_some_and(|ino| self.inodes.contains(&ino)))
     }
 
@@ -413,7 +444,10 @@ impl Losses {
             return true;
         }
         let waits_for_journal = match action.is_write() {
-            true => model.data == DataOrder::All || model.data == DataOrder::Extending && action.extends(),
+            true => {
+                let extends = action.extends() || self.extends_what_is_left(action);
+                model.data == DataOrder::All || model.data == DataOrder::Extending && extends
+            }
             false => model.names_in_order,
         };
         let waits_for_data = match action {
@@ -429,9 +463,27 @@ impl Losses {
             || waits_for_data && action.ino().is_some_and(|ino| data_of.contains(&ino))
     }
 
+    /// True if a write ends behind the size that its file is left with.
+    fn extends_what_is_left(&self, action: &Action) -> bool {
+        let Action::Write { ino, offset, len, .. } = action else { return false };
+        self.sizes.get(ino).is_some_and(|size| offset + u64::from(*len) > *size)
+    }
+
     /// Adds a change that is lost, whole or but for a part.
     pub fn add(&mut self, action: &Action, part: Option<Part>, logged: Logged) {
         self.any = true;
+        if let Some((ino, size)) = action.size_before_growth() {
+            let left = self.sizes.entry(ino).or_insert(size);
+            *left = size.min(*left);
+        }
+        match action {
+            Action::Unlink { parent, .. } => drop(self.left.insert(*parent)),
+            Action::Rename { parent, ino, .. } => {
+                self.left.insert(*parent);
+                self.moved.insert(*ino);
+            }
+            _ => {}
+        }
         self.in_log |= logged == Logged::Yes;
         if action.is_write() {
             self.data_of.extend(action.ino());

@@ -71,6 +71,8 @@ pub struct Open<'a> {
     logged: HashMap<usize, Logged>,
     /// Those that survive at least as [`Part::Linked`].
     halves: HashSet<usize>,
+    /// Those of which [`Part::Unlinked`] may survive.
+    unlinks: HashSet<usize>,
 }
 
 impl<'a> Open<'a> {
@@ -84,8 +86,9 @@ impl<'a> Open<'a> {
     fn of(model: &'a Model, events: &'a [Event], durable: &Durable<'_>, position: usize) -> Self {
         let changes = durable.open();
         let logged = changes.iter().map(|at| (*at, durable.logged(*at))).collect();
+        let unlinks = changes.iter().copied().filter(|at| durable.may_unlink(*at)).collect();
         let halves = changes.iter().copied().filter(|at| durable.is_half(*at)).collect();
-        Self { model, events, position, changes, logged, halves }
+        Self { model, events, position, changes, logged, halves, unlinks }
     }
 
     /// The state in which these are lost, with everything that can't be without them; `None` if one of
@@ -108,9 +111,11 @@ impl<'a> Open<'a> {
             losses.add(action, lost.get(at).copied().flatten(), self.logged[at]);
         }
         let all = seed.keys().all(|at| lost.contains_key(at));
-        let parts = lost
-            .iter()
-            .all(|(at, part)| part.is_none_or(|part| self.model.allows(&self.events[*at].action, part)));
+        let allows = |at: usize, part: Part| {
+            let is_possible = part != Part::Unlinked || self.unlinks.contains(&at);
+            is_possible && self.model.allows(&self.events[at].action, part)
+        };
+        let parts = lost.iter().all(|(at, part)| part.is_none_or(|part| allows(*at, part)));
         (all && parts).then_some(State { position: self.position, lost })
     }
 
@@ -130,9 +135,16 @@ impl<'a> Open<'a> {
         self.close(&lost)
     }
 
+    /// The parts of a change that may survive.
+    fn parts(&self, at: usize) -> Vec<Part> {
+        let mut parts = self.model.parts(&self.events[at].action);
+        parts.extend(self.unlinks.contains(&at).then_some(Part::Unlinked));
+        parts
+    }
+
     /// Those of which a part may survive.
     fn torn(&self) -> impl Iterator<Item = usize> {
-        self.changes.iter().copied().filter(|at| !self.model.parts(&self.events[*at].action).is_empty())
+        self.changes.iter().copied().filter(|at| !self.parts(*at).is_empty())
     }
 }
 
@@ -203,7 +215,7 @@ impl<'a> Plan<'a> {
         let torn: Vec<usize> = open.torn().collect();
         let mut states = Vec::new();
         for at in chosen(&torn, &mut self.rng) {
-            for part in self.model.parts(&open.events[at].action) {
+            for part in open.parts(at) {
                 // Once with everything else there, and once as the last that arrived.
                 states.push(open.close(&Lost::from([(at, Some(part))])));
                 if at >= stretch.begin {
@@ -237,7 +249,7 @@ impl<'a> Plan<'a> {
         let mut lost = Lost::new();
         for at in &open.changes {
             if self.rng.random_bool(share) {
-                let parts = self.model.parts(&open.events[*at].action);
+                let parts = open.parts(*at);
                 let torn = !parts.is_empty() && self.rng.random_bool(0.2);
                 let part = torn.then(|| parts[self.rng.random_range(0..parts.len())]);
                 lost.insert(*at, part);

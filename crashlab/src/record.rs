@@ -9,8 +9,9 @@ use crate::serve::Recorded;
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -54,10 +55,16 @@ pub fn record(
     in_place: bool,
     stop: &AtomicBool,
 ) -> Result<Outcome, Error> {
+    let own = file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+    let own = own.map_err(|error| Error::file(folder, error))?;
     let recorder = Recorder::new(file).map_err(|error| Error::file(folder, error))?;
     let recorder = Arc::new(recorder);
-    let is_recording = |name: &OsStr| name.as_encoded_bytes().ends_with(SUFFIX.as_bytes());
-    let (tree, next_ino) = import(folder, Some(&recorder), is_recording)?;
+    let skip = |entry: &DirEntry| {
+        let is_recording = entry.file_name().as_encoded_bytes().ends_with(SUFFIX.as_bytes());
+        let is_own = || entry.metadata().is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == own);
+        is_recording && entry.path().parent() == Some(folder) || is_own()
+    };
+    let (tree, next_ino) = import(folder, Some(&recorder), skip, stop)?;
     recorder.record(0, Action::Begin, &[]);
     let before = recorder.actions();
     let elsewhere = tempfile::Builder::new().prefix("crashlab-").tempdir();

@@ -72,6 +72,10 @@ impl Recording {
             }
         };
         let begin = begin_of(&events);
+        if events[..begin].iter().any(|event| matches!(event.action, Action::Printed(_) | Action::End { .. }))
+        {
+            return Err(frames.damaged("the program printed before it began"));
+        }
         Ok(Self { events, begin, is_cut_off, file: Arc::new(file), path: path.to_owned() })
     }
 
@@ -105,7 +109,9 @@ fn is_possible(action: &Action) -> bool {
     let is_size = |size: u64| size <= i64::MAX as u64;
     let is_end = |offset: u64, len: u64| offset.checked_add(len).is_some_and(is_size);
     let sizes = match action {
-        Action::Write { offset, len, size, .. } => is_end(*offset, (*len).into()) && is_size(*size),
+        Action::Write { offset, len, size, .. } => {
+            *len > 0 && is_end(*offset, (*len).into()) && is_size(*size)
+        }
         Action::Zero { offset, len, size, .. } => is_end(*offset, *len) && is_size(*size),
         Action::Truncate { from, to, .. } => is_size(*from) && is_size(*to),
         _ => true,
@@ -209,12 +215,12 @@ impl Recorder {
         Ok(Self(Mutex::new(Inner { file, actions: 0, programs: HashMap::new(), failed: None })))
     }
 
-    /// Records an action; of a write, with its bytes. Returns the time.
-    pub fn record(&self, pid: u32, action: Action, bytes: &[u8]) -> u64 {
+    /// Records an action of a thread, or of nobody (0); of a write, with its bytes. Returns the time.
+    pub fn record(&self, thread: u32, action: Action, bytes: &[u8]) -> u64 {
         let mut inner = self.0.lock();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        let program = inner.new_program(pid);
+        let (pid, program) = if thread == 0 { (0, None) } else { inner.process(thread) };
         let event = Event { time_ns, pid, program, action };
         if inner.failed.is_none()
             && let Err(error) = inner.write(&event, bytes)
@@ -240,12 +246,17 @@ impl Recorder {
 }
 
 impl Inner {
-    /// The program of a process, unless it is known to run it.
-    fn new_program(&mut self, pid: u32) -> Option<String> {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().filter(|_| pid != 0)?;
-        let name = name.trim_end().to_owned();
-        let known = self.programs.insert(pid, name.clone());
-        (known.as_ref() != Some(&name)).then_some(name)
+    /// The process of a thread, and its program unless it is known to run it.
+    fn process(&mut self, thread: u32) -> (u32, Option<String>) {
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let pid = field("Tgid:").and_then(|pid| pid.parse().ok()).unwrap_or(thread);
+        let name = field("Name:").filter(|_| thread != 0).map(str::to_owned);
+        let is_new = name.is_some() && self.programs.get(&pid) != name.as_ref();
+        if let Some(name) = name.clone().filter(|_| is_new) {
+            self.programs.insert(pid, name);
+        }
+        (pid, name.filter(|_| is_new))
     }
 
     fn write(&mut self, event: &Event, bytes: &[u8]) -> io::Result<()> {
@@ -258,7 +269,8 @@ impl Inner {
             self.file.write_all(&crc32c::crc32c(bytes).to_le_bytes())?;
         }
         self.actions += u64::from(event.action.ino().is_some());
-        Ok(())
+        // Whatever ends this process, the recording is good up to here.
+        self.file.flush()
     }
 }
 

@@ -199,6 +199,9 @@ fn lines(report: &Report<'_>, first: &Explained) -> Vec<Line> {
             Some(Some(Part::Without { from, before })) => {
                 format!(": the bytes from {from} to {before} are missing")
             }
+            Some(Some(Part::Unlinked)) => {
+                ": what had the new name has lost it, and nothing has it".to_owned()
+            }
             Some(Some(Part::Linked)) => ": both names are there".to_owned(),
             Some(Some(Part::Size)) => ": only the new size is there, with zeros".to_owned(),
             _ => String::new(),

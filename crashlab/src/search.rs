@@ -29,6 +29,19 @@ enum Loss {
     InPlace,
     /// The file of a rename has both names.
     Linked,
+    /// What a rename replaces has lost its name.
+    Unlinked,
+}
+
+impl Loss {
+    /// The part of a change of names that is there.
+    fn of_name(self) -> Option<Part> {
+        match self {
+            Self::Linked => Some(Part::Linked),
+            Self::Unlinked => Some(Part::Unlinked),
+            Self::Whole | Self::Torn | Self::InPlace => None,
+        }
+    }
 }
 
 type Losing = BTreeMap<usize, Loss>;
@@ -87,6 +100,10 @@ impl<'a> Allowed<'a> {
             let can_be_torn = event.action.is_write() || self.model.zeroed(&event.action).is_some();
             let fates: &[Loss] = match can_be_torn {
                 _ if durable.is_half(at) => &[Loss::Linked],
+                false if durable.may_unlink(at) && self.model.allows(&event.action, Part::Linked) => {
+                    &[Loss::Whole, Loss::Linked, Loss::Unlinked]
+                }
+                false if durable.may_unlink(at) => &[Loss::Whole, Loss::Unlinked],
                 false if !is_durable && self.model.allows(&event.action, Part::Linked) => {
                     &[Loss::Whole, Loss::Linked]
                 }
@@ -98,7 +115,7 @@ impl<'a> Allowed<'a> {
             for loss in fates {
                 let (mut survivor, mut losses, mut losing) =
                     (survivor.clone(), losses.clone(), losing.clone());
-                let part = (*loss == Loss::Linked).then_some(Part::Linked);
+                let part = loss.of_name();
                 survivor.step(event, &[], Some(part));
                 losses.add(&event.action, part, durable.logged(at));
                 losing.insert(at, *loss);
@@ -132,8 +149,7 @@ impl<'a> Allowed<'a> {
 
     /// The state with these losses, if there are parts of its torn writes with which it has this tree.
     fn with_contents(&self, losing: &Losing, tree: &Tree) -> Result<Option<State>, Error> {
-        let part = |loss: &Loss| (*loss == Loss::Linked).then_some(Part::Linked);
-        let whole = losing.iter().map(|(at, loss)| (*at, part(loss))).collect();
+        let whole = losing.iter().map(|(at, loss)| (*at, loss.of_name())).collect();
         let mut state = State { position: self.position, lost: whole };
         let own = self.history.tree(&state)?;
         for (path, ino) in own.walk() {

@@ -5,8 +5,8 @@
 //! `41.l17-19`: those of events 17 to 19, as far as they are changes. `41.t17b4096`: of the write of
 //! event 17 only the bytes before offset 4096 of the file are there; `f4096`: only those from there on;
 //! `s`: only its size; `f0b512s4096`: only the bytes from 0 to 512, and the size up to 4096; `w0b512`: all
-//! but those. `41.t17l`:
-//! the file of the rename of event 17 has both names.
+//! but those. `41.t17l`: the file of the rename of event 17 has both names; `u`: what it replaces has lost
+//! the name, and nothing has it.
 
 use crate::Error;
 use crate::action::Event;
@@ -60,6 +60,7 @@ fn lost_by(word: &str) -> Option<(std::ops::Range<usize>, Option<Part>)> {
     let part = match part.split_at_checked(1)? {
         ("s", "") => Part::Size,
         ("l", "") => Part::Linked,
+        ("u", "") => Part::Unlinked,
         ("b", offset) => Part::Before(offset.parse().ok()?),
         ("w", rest) => {
             let (from, before) = rest.split_once('b')?;
@@ -98,6 +99,7 @@ impl State {
                 Part::Size => "s".to_owned(),
                 Part::Without { from, before } => format!("w{from}b{before}"),
                 Part::Linked => "l".to_owned(),
+                Part::Unlinked => "u".to_owned(),
                 Part::Before(offset) => format!("b{offset}"),
                 Part::From(offset) => format!("f{offset}"),
                 Part::Slice { from, before, size } => format!("f{from}b{before}s{size}"),
@@ -116,7 +118,7 @@ mod tests {
     fn a_name_comes_back() {
         let action = Action::Truncate { ino: 2, from: 0, to: 1 };
         let events = vec![Event { time_ns: 0, pid: 0, program: None, action }; 40];
-        for name in ["30", "30.l3.l7-9.t2b4096.t5f512.t6s", "12.t3f0b512s4096.t4l.t5w0b512"] {
+        for name in ["30", "30.l3.l7-9.t2b4096.t5f512.t6s", "12.t3f0b512s4096.t4l.t5w0b512.t6u"] {
             assert_eq!(State::parse(name, &events, 10).unwrap().name(10), name);
         }
         for name in ["31", "x", "3.l4", "9.l0", "9.t3", "9.t3f1b2", "9.q"] {

@@ -151,6 +151,16 @@ impl Tree {
         }
     }
 
+    /// Makes blocks of a file, as far as it goes, those that it has in another tree.
+    pub fn take_blocks(&mut self, ino: Ino, blocks: std::ops::Range<u64>, from: &Self) {
+        let Some(from) = from.contents(ino).cloned() else { return };
+        self.change(ino, |node| {
+            if let Kind::File(contents) = &mut node.kind {
+                blocks.for_each(|block| contents.take_block(block, &from));
+            }
+        });
+    }
+
     fn rename(&mut self, action: &Action, now_ns: i128) {
         let Action::Rename { parent, name, to, to_name, ino, replaced, exchanged } = action else { return };
         self.set_name(*parent, name, replaced.filter(|_| *exchanged), now_ns);
@@ -253,8 +263,13 @@ impl Tree {
     /// All inodes that have a path, with it; a directory comes before its contents. A file with several
     /// names comes several times.
     pub fn walk(&self) -> Vec<(Vec<u8>, Ino)> {
+        self.walk_from(&[], ROOT)
+    }
+
+    /// The same below a directory, which has this path.
+    pub fn walk_from(&self, path: &[u8], ino: Ino) -> Vec<(Vec<u8>, Ino)> {
         let mut found = Vec::new();
-        let mut todo = vec![(Vec::new(), ROOT)];
+        let mut todo = vec![(path.to_vec(), ino)];
         let mut seen = HashSet::new();
         while let Some((path, ino)) = todo.pop() {
             // A directory that is found twice is in a recording that is wrong.

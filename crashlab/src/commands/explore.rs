@@ -23,6 +23,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// The longest time: ten years.
+const SECONDS_MAX: u64 = 315_360_000;
 /// Exit code after an interrupt, as in a shell.
 const INTERRUPTED: u8 = 130;
 
@@ -50,10 +52,10 @@ pub struct Args {
     #[arg(long)]
     keep_going: bool,
     /// Seconds after which no further state is begun; the explanation of a failing one may take as long again
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
     /// Seconds that a checker may take
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     timeout: u64,
     /// States at once. Default: one for each CPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -39,7 +39,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let (file, path) = output(&args)?;
     let outcome = record(&folder, &args.program, Vec::new(), file, in_place, &stop);
     if outcome.is_err() {
-        let _ = std::fs::remove_file(&path);
+        remove(&path);
     }
     let outcome = outcome?;
     if outcome.is_in_use {
@@ -50,7 +50,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     }
     match outcome.actions {
         0 => {
-            let _ = std::fs::remove_file(&path);
+            remove(&path);
             note(
                 "PROGRAM did nothing to the files of its working folder, so there is nothing to explore: give it relative \
                  paths, or $CRASHLAB_DIR",
@@ -64,11 +64,18 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(u8::try_from(outcome.exit_code).unwrap_or(1)))
 }
 
+/// Removes a recording without a use; a device that was named with -o stays.
+fn remove(path: &Path) {
+    if path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 /// Starts this program again in a mount namespace of its own, where it can cover the folder, so that every
 /// path to it leads to the copy. Returns whether it is in one: where there are none, the copy has another
 /// path.
 fn enter_namespace() -> bool {
-    if std::env::var_os(NAMESPACE).is_some() {
+    if std::env::var_os(NAMESPACE).is_some() && has_namespace_of_its_own() {
         return true;
     }
     let is_root = rustix::process::geteuid().is_root();
@@ -87,6 +94,18 @@ fn enter_namespace() -> bool {
         let _failed = unshare().arg(program).args(std::env::args_os().skip(1)).env(NAMESPACE, "1").exec();
     }
     false
+}
+
+/// True if the process that started this one is in another mount namespace.
+fn has_namespace_of_its_own() -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
+    let parent = rustix::process::getppid().map_or(1, |parent| parent.as_raw_nonzero().get());
+    match (namespace("self"), namespace(&parent.to_string())) {
+        (Ok(own), Ok(parents)) => own != parents,
+        // It belongs to another user: unshare(1) has set the variable.
+        (Ok(_), Err(_)) => true,
+        _ => false,
+    }
 }
 
 /// A new file for the recording.

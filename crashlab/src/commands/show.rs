@@ -9,6 +9,7 @@ use crate::recording::Recording;
 use crate::state::State;
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,6 +67,9 @@ pub fn extract(args: ExtractArgs) -> Result<ExitCode, Error> {
     let state = State::parse(&args.state, history.events(), history.recording.begin)?;
     std::fs::create_dir(&args.directory).map_err(|error| Error::file(&args.directory, error))?;
     export(&history.tree(&state)?, &args.directory)?;
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&args.directory, private)
+        .map_err(|error| Error::file(&args.directory, error))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -23,6 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -168,7 +169,7 @@ impl Machine {
             }
             Err(error) => return Ok(Err(format!("{} refuses to mount: {error}", self.filesystem.name))),
         };
-        let tree = import(&mounted.files(), None, |_| false);
+        let tree = import(&mounted.files(), None, |_| false, &AtomicBool::new(false));
         mounted.leave()?;
         let unreadable = |error| format!("{} mounts, and can't be read: {error}", self.filesystem.name);
         Ok(tree.map(|(tree, _)| tree).map_err(unreadable))
