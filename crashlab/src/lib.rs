@@ -29,6 +29,8 @@ pub mod real;
 mod record;
 mod recording;
 mod report;
+#[cfg(test)]
+mod rules;
 mod search;
 mod serve;
 mod state;

@@ -1,0 +1,198 @@
+//! Tests of the rules, each on a few changes.
+
+use crate::action::{Action, Ino, Name, ROOT, Stored, What};
+use crate::history::History;
+use crate::model::{Model, Part};
+use crate::plan::Open;
+use crate::recording::{Recorder, Recording};
+use crate::tree::Tree;
+use std::collections::BTreeMap;
+use std::fs::File;
+
+fn name(text: &str) -> Name {
+    text.as_bytes().to_vec()
+}
+
+fn make(parent: Ino, text: &str, ino: Ino, what: What) -> (Action, Vec<u8>) {
+    (Action::Create { parent, name: name(text), ino, what, mode: 0o755, uid: 0, gid: 0 }, Vec::new())
+}
+
+fn file(parent: Ino, text: &str, ino: Ino) -> (Action, Vec<u8>) {
+    make(parent, text, ino, What::File)
+}
+
+fn mkdir(parent: Ino, text: &str, ino: Ino) -> (Action, Vec<u8>) {
+    make(parent, text, ino, What::Directory)
+}
+
+fn write(ino: Ino, offset: u64, bytes: &[u8], size: u64) -> (Action, Vec<u8>) {
+    let (len, stored) = (bytes.len() as u32, Stored::default());
+    (Action::Write { ino, offset, len, size, mapped: false, stored }, bytes.to_vec())
+}
+
+fn truncate(ino: Ino, from: u64, to: u64) -> (Action, Vec<u8>) {
+    (Action::Truncate { ino, from, to }, Vec::new())
+}
+
+fn rename(parent: Ino, text: &str, to: Ino, to_text: &str, ino: Ino) -> (Action, Vec<u8>) {
+    let (name, to_name) = (name(text), name(to_text));
+    (Action::Rename { parent, name, to, to_name, ino, replaced: None, exchanged: false }, Vec::new())
+}
+
+fn sync(ino: Ino) -> (Action, Vec<u8>) {
+    (Action::Sync { ino, data_only: false }, Vec::new())
+}
+
+/// What a program did, after what was there.
+fn history(before: &[(Action, Vec<u8>)], actions: &[(Action, Vec<u8>)]) -> History {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let recorder = Recorder::new(File::create(file.path()).unwrap()).unwrap();
+    let begin = [(Action::Begin, Vec::new())];
+    for (action, bytes) in before.iter().chain(&begin).chain(actions) {
+        recorder.record(0, action.clone(), bytes);
+    }
+    recorder.finish().unwrap();
+    History::new(Recording::open(file.path()).unwrap()).unwrap()
+}
+
+/// The tree after all actions if those with these numbers, from 1, are lost; `None` if one is durable.
+fn without(history: &History, model: &str, lost: &[usize]) -> Option<Tree> {
+    let begin = history.recording.begin;
+    let lost = lost.iter().map(|number| (begin + number - 1, None)).collect();
+    left(history, model, &lost)
+}
+
+fn left(history: &History, model: &str, lost: &BTreeMap<usize, Option<Part>>) -> Option<Tree> {
+    let (events, begin) = (history.events(), history.recording.begin);
+    let state = Open::at(Model::named(model).unwrap(), events, begin, events.len()).close(lost)?;
+    Some(history.tree(&state).unwrap())
+}
+
+fn bytes(tree: &Tree, ino: Ino) -> Vec<u8> {
+    tree.contents(ino).map_or_else(Vec::new, |contents| contents.read(0, 1 << 20))
+}
+
+fn paths(tree: &Tree) -> Vec<String> {
+    let mut paths: Vec<String> =
+        tree.walk().into_iter().map(|(path, _)| String::from_utf8(path).unwrap()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn a_write_that_survives_brings_along_what_its_block_has_by_then() {
+    let before = [file(ROOT, "f", 2), write(2, 0, &[b'.'; 200], 0)];
+    let history =
+        history(&before, &[write(2, 0, b"AA", 200), write(2, 0, b"BB", 200), write(2, 100, b"C", 200)]);
+    for model in ["posix", "xfs", "ext4", "btrfs", "syncline"] {
+        let Some(tree) = without(&history, model, &[1]) else { continue };
+        assert_eq!(bytes(&tree, 2)[..2], *b"BB", "{model}");
+        let Some(tree) = without(&history, model, &[1, 2]) else { continue };
+        assert_eq!(bytes(&tree, 2)[..2], *b"BB", "{model}: the page was written after both");
+    }
+}
+
+#[test]
+fn bytes_of_a_lost_write_don_t_come_back_behind_a_truncate() {
+    let history = history(
+        &[file(ROOT, "f", 2)],
+        &[write(2, 0, &[b'A'; 3000], 0), truncate(2, 3000, 0), write(2, 0, &[b'B'; 10], 0)],
+    );
+    for model in ["posix", "xfs", "ext4", "btrfs", "syncline"] {
+        let Some(tree) = without(&history, model, &[1]) else { continue };
+        assert_eq!(bytes(&tree, 2), [b'B'; 10], "{model}");
+    }
+}
+
+#[test]
+fn a_torn_write_brings_its_sector_along() {
+    let before = [file(ROOT, "f", 2), write(2, 0, &[b'.'; 2000], 0)];
+    let history = history(&before, &[write(2, 0, &[b'A'; 100], 2000), write(2, 100, &[b'B'; 1000], 2000)]);
+    let begin = history.recording.begin;
+    let lost = BTreeMap::from([(begin, None), (begin + 1, Some(Part::Before(512)))]);
+    let tree = left(&history, "ext4", &lost).unwrap();
+    assert_eq!(bytes(&tree, 2)[..600], [vec![b'A'; 100], vec![b'B'; 412], vec![b'.'; 88]].concat());
+}
+
+#[test]
+fn a_linked_file_is_there_once_it_and_its_directory_are_synced() {
+    let before = [mkdir(ROOT, "tmp", 2), mkdir(ROOT, "new", 3)];
+    let link = (Action::Link { ino: 4, parent: 3, name: name("x") }, Vec::new());
+    let history = history(&before, &[file(2, "x", 4), write(4, 0, b"mail", 0), sync(4), link, sync(3)]);
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "syncline"] {
+        if let Some(tree) = without(&history, model, &[1]) {
+            assert!(paths(&tree).contains(&"new/x".to_owned()), "{model}");
+        }
+        assert!(without(&history, model, &[4]).is_none(), "{model}");
+    }
+}
+
+#[test]
+fn a_file_that_was_moved_is_in_one_place_at_least() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "x", 3)];
+    let history = history(&before, &[mkdir(ROOT, "e", 4), rename(2, "x", 4, "x", 3), sync(4)]);
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "syncline"] {
+        for lost in [&[1][..], &[2], &[1, 2]] {
+            let Some(tree) = without(&history, model, lost) else { continue };
+            let paths = paths(&tree);
+            assert!(
+                paths.contains(&"d/x".to_owned()) || paths.contains(&"e/x".to_owned()),
+                "{model}: {paths:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_directory_goes_only_when_it_is_empty() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "x", 3)];
+    let rmdir = (Action::Unlink { parent: ROOT, name: name("d"), ino: 2 }, Vec::new());
+    let history = history(&before, &[rename(2, "x", ROOT, "y", 3), rmdir]);
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "syncline"] {
+        let tree = without(&history, model, &[1]).unwrap();
+        assert_eq!(paths(&tree), ["d", "d/x"], "{model}");
+    }
+}
+
+#[test]
+fn a_write_waits_for_the_truncate_that_made_room_for_it() {
+    let history =
+        history(&[file(ROOT, "f", 2)], &[truncate(2, 0, 1 << 20), write(2, 8192, b"data", 1 << 20)]);
+    for model in ["xfs", "ext4", "btrfs", "zfs", "syncline"] {
+        assert!(bytes(&without(&history, model, &[1]).unwrap(), 2).is_empty(), "{model}");
+    }
+}
+
+#[test]
+fn zfs_makes_names_durable_with_any_fsync_and_sizes_of_other_files_not() {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3), write(3, 0, b"old", 0)];
+    let history = history(&before, &[truncate(3, 3, 0), rename(ROOT, "b", ROOT, "c", 3), sync(2)]);
+    assert!(without(&history, "zfs", &[2]).is_none());
+    let tree = without(&history, "zfs", &[1]).unwrap();
+    assert_eq!((paths(&tree), bytes(&tree, 3)), (vec!["a".to_owned(), "c".to_owned()], b"old".to_vec()));
+    assert!(without(&history, "syncline", &[1]).is_none());
+}
+
+#[test]
+fn a_size_comes_before_its_bytes_only_where_filesystems_do_that() {
+    let history = history(&[file(ROOT, "f", 2)], &[write(2, 0, &[7; 100], 0)]);
+    let begin = history.recording.begin;
+    let lost = BTreeMap::from([(begin, Some(Part::Size))]);
+    for (model, may) in [("posix", true), ("ext4", true), ("xfs", false), ("btrfs", false), ("zfs", false)] {
+        assert_eq!(left(&history, model, &lost).is_some(), may, "{model}");
+    }
+}
+
+#[test]
+fn a_page_of_a_mapping_may_be_written_back_before_anything_else() {
+    let before = [file(ROOT, "f", 2), write(2, 0, &[b'.'; 8192], 0)];
+    let page = |offset: u64| {
+        let stored = Stored::default();
+        (Action::Write { ino: 2, offset, len: 4096, size: 8192, mapped: true, stored }, vec![b'N'; 4096])
+    };
+    let history = history(&before, &[page(0), page(4096)]);
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "syncline"] {
+        let tree = without(&history, model, &[1]).unwrap();
+        assert_eq!((bytes(&tree, 2)[0], bytes(&tree, 2)[5000]), (b'.', b'N'), "{model}");
+    }
+}
