@@ -55,12 +55,15 @@ pub fn export(tree: &Tree, directory: &Path) -> Result<(), Error> {
             Kind::Special(..) => {}
         }
         if !matches!(node.kind, Kind::Special(kind, _) if kind != libc::S_IFIFO) {
+            // As far as it may.
+            let _ = std::os::unix::fs::lchown(&path, Some(node.uid), Some(node.gid));
             first_names.insert(ino, path);
         }
     }
     // Their permissions may forbid what had to be done in them.
     for (path, ino) in directories.into_iter().rev() {
         let Some(node) = tree.node(ino) else { continue };
+        let _ = std::os::unix::fs::lchown(&path, Some(node.uid), Some(node.gid));
         finish(&path, node).map_err(|error| Error::file(&path, error))?;
     }
     Ok(())
@@ -68,7 +71,6 @@ pub fn export(tree: &Tree, directory: &Path) -> Result<(), Error> {
 
 /// Sets permissions, times, and as far as allowed owner and attributes.
 fn finish(path: &Path, node: &Node) -> io::Result<()> {
-    let _ = std::os::unix::fs::lchown(path, Some(node.uid), Some(node.gid));
     for (name, value) in &node.xattrs {
         let _ = rustix::fs::setxattr(path, OsStr::from_bytes(name), value, rustix::fs::XattrFlags::empty());
     }

@@ -237,7 +237,7 @@ impl State {
             Kind::Symlink(target) => (target.len() as u64, 0, 0),
             Kind::Special(_, device) => (0, 0, *device),
         };
-        let mtime = UNIX_EPOCH + Duration::from_nanos(u64::try_from(node.mtime_ns).unwrap_or(0));
+        let mtime = time(node.mtime_ns);
         Ok(FileAttr {
             ino: INodeNo(ino),
             size,
@@ -308,6 +308,11 @@ fn sized(reply: ReplyXattr, size: u32, value: &[u8]) {
     }
 }
 
+fn time(nanoseconds: i128) -> SystemTime {
+    let distance = Duration::from_nanos(u64::try_from(nanoseconds.unsigned_abs()).unwrap_or(0));
+    if nanoseconds < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
+}
+
 fn nanoseconds(time: SystemTime) -> i128 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_nanos() as i128,
@@ -323,6 +328,9 @@ impl fuser::Filesystem for Recorded {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let mut state = self.state.lock();
+        if name.len() > NAME_BYTES_MAX {
+            return reply.error(Errno::ENAMETOOLONG);
+        }
         let found = state.tree.lookup(parent.0, name.as_bytes()).ok_or(Errno::ENOENT);
         entry(reply, found.and_then(|ino| state.referred(ino)));
     }
