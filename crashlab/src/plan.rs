@@ -16,12 +16,12 @@ type Lost = BTreeMap<usize, Option<Part>>;
 enum Class {
     /// One change is lost, and what can't be without it.
     One,
+    /// One write is torn.
+    Torn,
     /// The end of the program's changes so far is lost: a kill would do the same.
     Suffix,
     /// All open changes of one inode, or all open writes of a file, are lost.
     Object,
-    /// One write is torn.
-    Torn,
     /// Only one open change is there, and what it can't be without.
     Only,
     /// Two changes are lost.
@@ -31,12 +31,13 @@ enum Class {
 }
 
 const CLASSES: [Class; 7] =
-    [Class::One, Class::Suffix, Class::Object, Class::Torn, Class::Only, Class::Pair, Class::Random];
+    [Class::One, Class::Torn, Class::Suffix, Class::Object, Class::Only, Class::Pair, Class::Random];
 
-/// The most states of a class for one stretch; more are chosen at random, the newest changes above all.
-const EACH_MAX: usize = 128;
-/// Random states for one stretch.
-const RANDOM: usize = 24;
+/// The most states of a class for one stretch, in each pass over all classes; where
+/// there are more, they are chosen at random, the newest changes above all.
+const EACH_MAX: [usize; 3] = [2, 16, 128];
+/// Random states for one stretch, in each pass.
+const RANDOM: [usize; 3] = [1, 6, 24];
 
 /// A stretch of a program in which nothing becomes durable and nothing is printed: a power cut in it can
 /// leave what one at its end can.
@@ -155,6 +156,7 @@ pub struct Plan<'a> {
     begin: usize,
     stretches: Vec<Stretch>,
     rng: ChaCha8Rng,
+    pass: usize,
     class: usize,
     next: usize,
     durable: Durable<'a>,
@@ -166,7 +168,18 @@ impl<'a> Plan<'a> {
     pub fn new(model: &'a Model, events: &'a [Event], begin: usize, seed: u64) -> Self {
         let durable = Durable::new(model, events, begin);
         let (stretches, rng) = (stretches(events, begin), ChaCha8Rng::seed_from_u64(seed));
-        Self { model, events, begin, stretches, rng, class: 0, next: 0, durable, queue: VecDeque::new() }
+        Self {
+            model,
+            events,
+            begin,
+            stretches,
+            rng,
+            pass: 0,
+            class: 0,
+            next: 0,
+            durable,
+            queue: VecDeque::new(),
+        }
     }
 
     fn fill(&mut self, class: Class, stretch: Stretch) {
@@ -177,17 +190,15 @@ impl<'a> Plan<'a> {
             Class::Suffix => {
                 let kept = open.changes.partition_point(|at| *at < stretch.begin);
                 let ends: Vec<usize> = (kept..=open.changes.len()).collect();
-                let ends = chosen(&ends, &mut self.rng);
+                let ends = self.chosen(&ends);
                 ends.iter().rev().map(|end| open.close(&all(&open.changes[*end..]))).collect()
             }
-            Class::One => {
-                chosen(&open.changes, &mut self.rng).iter().map(|at| open.close(&all(&[*at]))).collect()
-            }
+            Class::One => self.chosen(&open.changes).iter().map(|at| open.close(&all(&[*at]))).collect(),
             Class::Object => self.objects(&open),
             Class::Torn => self.torn(&open, stretch),
-            Class::Only => chosen(&open.changes, &mut self.rng).iter().map(|at| open.only(*at)).collect(),
+            Class::Only => self.chosen(&open.changes).iter().map(|at| open.only(*at)).collect(),
             Class::Pair => self.pairs(&open),
-            Class::Random => (0..RANDOM).map(|_| self.random(&open)).collect(),
+            Class::Random => (0..RANDOM[self.pass]).map(|_| self.random(&open)).collect(),
         };
         self.queue.extend(states.into_iter().flatten());
     }
@@ -199,7 +210,7 @@ impl<'a> Plan<'a> {
             groups.entry(action.ino().unwrap_or_default()).or_default().push(*at);
         }
         let mut states = Vec::new();
-        for group in groups.into_values().rev().take(EACH_MAX) {
+        for group in groups.into_values().rev().take(EACH_MAX[self.pass]) {
             let writes: Vec<usize> =
                 group.iter().copied().filter(|at| open.events[*at].action.is_write()).collect();
             if writes.len() > 1 && writes.len() < group.len() {
@@ -214,7 +225,7 @@ impl<'a> Plan<'a> {
     fn torn(&mut self, open: &Open<'_>, stretch: Stretch) -> Vec<Option<State>> {
         let torn: Vec<usize> = open.torn().collect();
         let mut states = Vec::new();
-        for at in chosen(&torn, &mut self.rng) {
+        for at in self.chosen(&torn) {
             for part in open.parts(at) {
                 // Once with everything else there, and once as the last that arrived.
                 states.push(open.close(&Lost::from([(at, Some(part))])));
@@ -232,7 +243,7 @@ impl<'a> Plan<'a> {
         if count < 2 {
             return Vec::new();
         }
-        if count * (count - 1) / 2 <= EACH_MAX {
+        if count * (count - 1) / 2 <= EACH_MAX[self.pass] {
             let pairs = (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other)));
             return pairs
                 .map(|(one, other)| open.close(&all(&[open.changes[one], open.changes[other]])))
@@ -241,7 +252,19 @@ impl<'a> Plan<'a> {
         let pair = |rng: &mut ChaCha8Rng| {
             index::sample(rng, count, 2).iter().map(|at| (open.changes[at], None)).collect()
         };
-        (0..EACH_MAX).map(|_| open.close(&pair(&mut self.rng))).collect()
+        (0..EACH_MAX[self.pass]).map(|_| open.close(&pair(&mut self.rng))).collect()
+    }
+
+    /// All of them, or the newest ones and some others.
+    fn chosen(&mut self, from: &[usize]) -> Vec<usize> {
+        let most = EACH_MAX[self.pass];
+        if from.len() <= most {
+            return from.to_vec();
+        }
+        let (old, new) = from.split_at(from.len() - most / 2);
+        let mut some = index::sample(&mut self.rng, old.len(), most / 2).into_vec();
+        some.sort_unstable();
+        some.into_iter().map(|at| old[at]).chain(new.iter().copied()).collect()
     }
 
     fn random(&mut self, open: &Open<'_>) -> Option<State> {
@@ -269,6 +292,9 @@ impl Iterator for Plan<'_> {
             }
             if self.next == self.stretches.len() {
                 (self.class, self.next) = (self.class + 1, 0);
+                if self.class == CLASSES.len() && self.pass + 1 < EACH_MAX.len() {
+                    (self.pass, self.class) = (self.pass + 1, 0);
+                }
                 self.durable = Durable::new(self.model, self.events, self.begin);
             }
             let (class, stretch) = (CLASSES.get(self.class)?, *self.stretches.get(self.next)?);
@@ -280,15 +306,4 @@ impl Iterator for Plan<'_> {
 
 fn all(changes: &[usize]) -> Lost {
     changes.iter().map(|at| (*at, None)).collect()
-}
-
-/// All of them, or the newest ones and some others.
-fn chosen(from: &[usize], rng: &mut ChaCha8Rng) -> Vec<usize> {
-    if from.len() <= EACH_MAX {
-        return from.to_vec();
-    }
-    let (old, new) = from.split_at(from.len() - EACH_MAX / 2);
-    let mut some = index::sample(rng, old.len(), EACH_MAX / 2).into_vec();
-    some.sort_unstable();
-    some.into_iter().map(|at| old[at]).chain(new.iter().copied()).collect()
 }
