@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Records a program and looks for the power cut that breaks it.
 ///
-/// ```no_run
+/// ```text
 /// let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_store"));
 /// program.args(["put", "key", "value"]);
 /// crashlab::Lab::new().model("ext4").test(&program, |files, printed| {

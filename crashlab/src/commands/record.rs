@@ -72,17 +72,20 @@ fn remove(path: &Path) {
 }
 
 /// Starts this program again in a mount namespace of its own, where it can cover the folder, so that every
-/// path to it leads to the copy. Returns whether it is in one: where there are none, the copy has another
-/// path.
+/// path to it leads to the copy. Returns whether it is in one: where there are none, or where one would keep
+/// other mounts of the machine, the copy has another path.
 fn enter_namespace() -> bool {
     if std::env::var_os(NAMESPACE).is_some() && has_namespace_of_its_own() {
         return true;
+    }
+    if !follows_the_machine() {
+        return false;
     }
     let is_root = rustix::process::geteuid().is_root();
     let users: &[&str] = if is_root { &[] } else { &["--user", "--map-current-user", "--keep-caps"] };
     let unshare = || {
         let mut command = Command::new("unshare");
-        command.args(users).args(["--mount", "--"]);
+        command.args(users).args(["--mount", "--propagation", "slave", "--"]);
         command
     };
     let mut trial = unshare();
@@ -94,6 +97,18 @@ fn enter_namespace() -> bool {
         let _failed = unshare().arg(program).args(std::env::args_os().skip(1)).env(NAMESPACE, "1").exec();
     }
     false
+}
+
+/// True if a mount that is removed goes from new namespaces too: the root is shared, as systemd makes it.
+/// Elsewhere a namespace would keep all mounts of the machine for as long as the program runs.
+fn follows_the_machine() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // Number, parent, device, root, mount point, options, and then what is optional, up to a dash.
+    let root = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/"));
+    root.is_some_and(|line| {
+        let optional = line.split(' ').skip(6).take_while(|field| *field != "-");
+        optional.into_iter().any(|field| field.starts_with("shared:"))
+    })
 }
 
 /// True if the process that started this one is in another mount namespace.
