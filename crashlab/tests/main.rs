@@ -6,3 +6,4 @@ mod programs;
 mod readme;
 #[path = "real.rs"]
 mod real;
+mod record;
