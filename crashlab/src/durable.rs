@@ -46,11 +46,11 @@ pub struct Durable<'a> {
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
     names: HashMap<(Ino, Name), Vec<usize>>,
-    /// What was synced, and the directories that lead to it.
+    /// Inodes that were synced, and the directories above them.
     logged: HashSet<Ino>,
-    /// As far as there was something to log.
+    /// Those of them that had changes to log.
     surely_logged: HashSet<Ino>,
-    /// Changes of names, as far as they are logged.
+    /// For each change of names, whether the filesystem logs it.
     names_logged: HashMap<usize, Logged>,
     /// Renames over what is in the log, of what is not.
     unlinks: HashSet<usize>,

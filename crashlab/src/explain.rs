@@ -21,7 +21,7 @@ pub struct Explained {
     pub failing: Failing,
     /// The models under which it, or one that fails like it, is possible.
     pub models: Vec<&'static str>,
-    /// What would exclude it, and every state that fails.
+    /// The missing syncs that would exclude the failing states.
     pub missing: Option<Missing>,
 }
 

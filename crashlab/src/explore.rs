@@ -25,7 +25,7 @@ pub struct Case<'a> {
     pub tree: &'a Tree,
     /// The state's name.
     pub name: &'a str,
-    /// What the program had certainly printed.
+    /// The program's output that was certainly printed before the power cut.
     pub printed: &'a [u8],
     /// Number of the worker that asks; no two workers use the same number at once.
     pub worker: usize,
@@ -86,7 +86,7 @@ pub struct Found {
     pub is_complete: bool,
 }
 
-/// A tree, and the length of what was printed before.
+/// The digest of a tree, and the length of the program's output before the power cut.
 type Key = (u128, usize);
 
 /// Explores states of one recording.

@@ -25,7 +25,7 @@ pub struct History {
     kept_every: usize,
     /// Everything that the program printed.
     printed: Vec<u8>,
-    /// After which events it had printed how much.
+    /// For each printed line, the number of events up to it and the length of the output with it.
     printed_at: Vec<(usize, usize)>,
 }
 
@@ -49,7 +49,7 @@ impl History {
         Ok(Self { recording, kept, kept_every, printed, printed_at })
     }
 
-    /// What the program had certainly printed before a power cut after `position` events.
+    /// The program's output that was certainly printed before a power cut after `position` events.
     pub fn printed(&self, position: usize) -> &[u8] {
         let lines = self.printed_at.partition_point(|(at, _)| *at <= position);
         &self.printed[..lines.checked_sub(1).map_or(0, |last| self.printed_at[last].1)]

@@ -199,7 +199,7 @@ struct Inner {
     file: BufWriter<File>,
     /// Changes and syncs.
     actions: u64,
-    /// What each process runs.
+    /// The program of each process.
     programs: HashMap<u32, String>,
     /// The first error: the recording ends there.
     failed: Option<io::Error>,

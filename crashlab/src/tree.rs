@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// An inode.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it is, with its contents.
+    /// Its kind and contents.
     pub kind: Kind,
     /// Permissions.
     pub mode: u32,

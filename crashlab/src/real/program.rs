@@ -48,7 +48,7 @@ struct Program {
     tree: Tree,
     next_ino: Ino,
     writes: usize,
-    /// What the next write writes.
+    /// The byte that fills the next write.
     fill: u8,
     /// Every other program syncs more.
     kinds: u32,
@@ -67,7 +67,7 @@ impl Program {
         self.tree.apply(&action, time_ns.into(), &bytes);
     }
 
-    /// What is there before.
+    /// Makes the files from which the program starts.
     fn prepare(&mut self) {
         for name in [b"one", b"two"] {
             self.create(ROOT, name.to_vec(), What::Directory, 0o755);

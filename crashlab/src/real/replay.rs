@@ -33,7 +33,7 @@ const COMMIT: Duration = Duration::from_millis(1200);
 /// A file outside the program's tree.
 const OTHER: &str = "other";
 
-/// What a replay left in the disk's log.
+/// The disk's log of a replayed program.
 pub struct Run {
     /// The disk before the program.
     pub base: Contents,

@@ -55,7 +55,7 @@ impl fmt::Display for Cut {
     }
 }
 
-/// What is on the disk, and the power cuts that leave it.
+/// The contents of a disk after a power cut, and the cuts that leave them.
 pub struct DiskState {
     /// The disk.
     pub image: Contents,
