@@ -141,6 +141,11 @@ impl Action {
         !self.names().is_empty()
     }
 
+    /// True for a truncate, or bytes that are zeroed.
+    pub fn changes_size(&self) -> bool {
+        matches!(self, Self::Truncate { .. } | Self::Zero { .. })
+    }
+
     /// True for written bytes.
     pub fn is_write(&self) -> bool {
         matches!(self, Self::Write { .. })

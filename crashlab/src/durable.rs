@@ -14,6 +14,8 @@ struct LastChange {
     of_size: Option<usize>,
     /// More than times, which a write within the file changes.
     beyond_times: Option<usize>,
+    /// A write.
+    of_data: Option<usize>,
 }
 
 impl LastChange {
@@ -159,6 +161,7 @@ impl<'a> Durable<'a> {
             let last = self.last.entry(inode).or_default();
             last.of_size = if of_size { Some(at) } else { last.of_size };
             last.beyond_times = if of_size || !action.is_write() { Some(at) } else { last.beyond_times };
+            last.of_data = if action.is_write() { Some(at) } else { last.of_data };
             if at >= self.begin {
                 self.open_of.entry(inode).or_default().push(at);
             }
@@ -202,10 +205,11 @@ impl<'a> Durable<'a> {
             Action::Rename { parent, ino: renamed, .. } => *parent != ino && *renamed != ino,
             _ => false,
         });
-        let last = self.last.get(&ino).copied().unwrap_or_default();
-        let last = last.needed(data_only, self.model.fdatasync).map_or(0, |last| last + 1);
+        let changes = self.last.get(&ino).copied().unwrap_or_default();
+        let end = |last: Option<usize>| last.map_or(0, |last| last + 1);
+        let last = end(changes.needed(data_only, self.model.fdatasync));
         match self.model.reach {
-            Reach::Everything => return self.everything(at),
+            Reach::Everything => self.everything_up_to(last.max(end(changes.of_data))),
             Reach::Inode => {}
             Reach::Journal => self.journal_up_to(last),
             Reach::Names if data_only && self.model.names != NameOrder::All => self.journal_up_to(last),
@@ -247,7 +251,25 @@ impl<'a> Durable<'a> {
     fn journal_up_to(&mut self, end: usize) {
         for at in self.journal..end {
             let action = &self.events[at].action;
-            if action.is_change() && !action.is_write() {
+            if action.is_change() && !action.is_write() && !self.truncates_data(at) {
+                self.mark(at);
+            }
+        }
+        self.journal = self.journal.max(end);
+    }
+
+    /// True for a truncate that belongs to unsynced data before it.
+    fn truncates_data(&self, at: usize) -> bool {
+        let action = &self.events[at].action;
+        let open = action.ino().and_then(|ino| self.open_of.get(&ino)).map_or(&[][..], Vec::as_slice);
+        let is_open_write = |other: &usize| *other < at && self.events[*other].action.is_write();
+        self.model.truncates_data && action.changes_size() && open.iter().any(is_open_write)
+    }
+
+    /// Every change before `end` is durable.
+    fn everything_up_to(&mut self, end: usize) {
+        for at in self.journal..end {
+            if self.events[at].action.is_change() {
                 self.mark(at);
             }
         }

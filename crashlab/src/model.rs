@@ -16,7 +16,7 @@ pub enum Reach {
     Log,
     /// Every change of names and attributes.
     Names,
-    /// Everything.
+    /// Everything up to the last change of this inode.
     Everything,
 }
 
@@ -107,6 +107,8 @@ pub struct Model {
     /// Changes of the names of what was synced before go into a log, which the next sync of anything makes
     /// durable without the other changes before it.
     pub logs_names: bool,
+    /// A truncate of a file with unsynced data belongs to that data: other files do not wait for it.
+    pub truncates_data: bool,
 }
 
 /// All models, the weakest first.
@@ -125,6 +127,7 @@ pub static MODELS: [Model; 7] = [
         size_first: true,
         truncate_zeroes: true,
         logs_names: false,
+        truncates_data: false,
     },
     Model {
         name: "xfs",
@@ -140,6 +143,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: true,
         logs_names: false,
+        truncates_data: false,
     },
     Model {
         name: "ext4",
@@ -155,6 +159,7 @@ pub static MODELS: [Model; 7] = [
         size_first: true,
         truncate_zeroes: true,
         logs_names: false,
+        truncates_data: false,
     },
     // One thing that the kernel does is left out, as it needs rare programs: when a name is used again after
     // a rename, or a file is renamed twice, the last names can be durable while those in between, and what
@@ -174,6 +179,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: false,
         logs_names: true,
+        truncates_data: false,
     },
     Model {
         name: "zfs",
@@ -189,13 +195,14 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: false,
         logs_names: false,
+        truncates_data: false,
     },
     Model {
         name: "ext4-journal",
         about: "ext4 with data=journal",
         names_in_order: true,
         reach: Reach::Everything,
-        fdatasync: Skips::Times,
+        fdatasync: Skips::Attributes,
         data: DataOrder::All,
         names: NameOrder::All,
         overwrite: Unit::Bytes(4096),
@@ -204,6 +211,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: false,
         logs_names: false,
+        truncates_data: false,
     },
     Model {
         name: "syncline",
@@ -219,6 +227,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: false,
         logs_names: false,
+        truncates_data: true,
     },
 ];
 
@@ -470,7 +479,7 @@ impl Losses {
     }
 
     /// Adds a change that is lost, whole or but for a part.
-    pub fn add(&mut self, action: &Action, part: Option<Part>, logged: Logged) {
+    pub fn add(&mut self, model: &Model, action: &Action, part: Option<Part>, logged: Logged) {
         self.any = true;
         if let Some((ino, size)) = action.size_before_growth() {
             let left = self.sizes.entry(ino).or_insert(size);
@@ -490,7 +499,8 @@ impl Losses {
             self.new_blocks_of.extend(action.ino().filter(|_| action.needs_blocks()));
             return;
         }
-        self.in_journal = true;
+        let has_lost_data = action.ino().is_some_and(|ino| self.data_of.contains(&ino));
+        self.in_journal |= !(model.truncates_data && has_lost_data && action.changes_size());
         let names = action.names().into_iter().map(|(dir, name)| (dir, name.clone()));
         // With both names of a rename, only the loss of the first is lost.
         self.names.extend(names.take(if part == Some(Part::Linked) { 1 } else { 2 }));

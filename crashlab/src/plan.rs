@@ -109,7 +109,7 @@ impl<'a> Open<'a> {
                 Some(part) => drop(lost.insert(*at, *part)),
                 None => continue,
             }
-            losses.add(action, lost.get(at).copied().flatten(), self.logged[at]);
+            losses.add(self.model, action, lost.get(at).copied().flatten(), self.logged[at]);
         }
         let all = seed.keys().all(|at| lost.contains_key(at));
         let allows = |at: usize, part: Part| {
@@ -125,7 +125,7 @@ impl<'a> Open<'a> {
         let mut needed = vec![kept];
         for at in self.changes.iter().rev().skip_while(|at| **at >= kept) {
             let mut losses = Losses::default();
-            losses.add(&self.events[*at].action, None, self.logged[at]);
+            losses.add(self.model, &self.events[*at].action, None, self.logged[at]);
             let takes =
                 |later: &usize| losses.take(self.model, &self.events[*later].action, self.logged[later]);
             if needed.iter().any(takes) {

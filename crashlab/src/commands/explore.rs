@@ -45,9 +45,12 @@ pub struct Args {
     /// The rules by which changes survive: 'crashlab models' lists them
     #[arg(long, default_value = "posix", value_parser = model)]
     model: &'static Model,
-    /// A real filesystem instead (ext4, xfs or btrfs): the kernel's own, on a disk in memory. Needs root
+    /// A real filesystem instead, on a disk in memory: ext4, ext4-journal, xfs, btrfs or syncline. Needs root
     #[arg(long, value_name = "FILESYSTEM", value_parser = filesystem, conflicts_with = "model")]
     on: Option<&'static Filesystem>,
+    /// More options for the mount of the real filesystem
+    #[arg(long, value_name = "OPTION,...", requires = "on", default_value = "", hide_default_value = true)]
+    mount_options: String,
     /// Go on after the first state that fails
     #[arg(long)]
     keep_going: bool,
@@ -128,8 +131,10 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         filesystem.check()?;
     }
     let model = filesystem.and_then(|on| Model::named(on.name)).unwrap_or(args.model);
-    let on =
-        filesystem.map(|filesystem| OnDisk { history: &history, filesystem, explorer: &explorer, limits });
+    let on = filesystem.map(|filesystem| {
+        let mount_options = &args.mount_options;
+        OnDisk { history: &history, filesystem, mount_options, explorer: &explorer, limits }
+    });
     if let (Some(name), Some(on)) = (&args.state, &on) {
         return again(on, name);
     }

@@ -38,6 +38,8 @@ pub struct OnDisk<'a> {
     pub history: &'a History,
     /// The filesystem.
     pub filesystem: &'static Filesystem,
+    /// More options for its mount.
+    pub mount_options: &'a str,
     /// Asks the judge, and counts.
     pub explorer: &'a Explorer<'a>,
     /// When to end.
@@ -73,18 +75,21 @@ impl OnDisk<'_> {
         seeds: impl Iterator<Item = u64>,
         failing: &Mutex<Vec<Seen>>,
     ) -> Result<(), Error> {
-        let machine = || Machine::new(self.filesystem, room(self.history));
-        let mut current = machine()?;
+        let mut current = self.machine()?;
         for seed in seeds {
             match self.seed(&current, seed, worker, failing) {
                 // A process with mounts of its own may have got a copy of ours.
-                Err(Error::InUse(_)) => current = machine()?,
+                Err(Error::InUse(_)) => current = self.machine()?,
                 Err(error) => return Err(error),
                 Ok(()) if self.is_enough(failing) => break,
                 Ok(()) => {}
             }
         }
         Ok(())
+    }
+
+    fn machine(&self) -> Result<Machine, Error> {
+        Machine::new(self.filesystem, room(self.history), self.mount_options)
     }
 
     fn is_enough(&self, failing: &Mutex<Vec<Seen>>) -> bool {
@@ -151,7 +156,7 @@ impl OnDisk<'_> {
         let bad = || Error::State { text: name.into(), detail: "it is FILESYSTEM:SEED.CUT".into() };
         let (seed, cut) = name.split_once(':').and_then(|(_, rest)| rest.split_once('.')).ok_or_else(bad)?;
         let seed: u64 = seed.parse().map_err(|_| bad())?;
-        let machine = Machine::new(self.filesystem, room(self.history))?;
+        let machine = self.machine()?;
         let run = Replay { history: self.history, seed, stop: self.limits.stop }.run(&machine)?;
         let mut states = disk_states(&run, self.filesystem.sector, seed);
         states.sort_by_key(|state| state.cuts.iter().all(|(other, _)| other.to_string() != cut));

@@ -1,6 +1,5 @@
-//! The kernel's own filesystems: a program's operations are done again on one of them, over a [disk]
-//! that notes every write, and the trees are those that the filesystem itself makes of the disk after a
-//! power cut.
+//! Real filesystems: a program's operations are done again on one of them, over a [disk] that notes every
+//! write, and the trees are those that the filesystem itself makes of the disk after a power cut.
 
 mod disk;
 mod explore;
@@ -21,6 +20,7 @@ use crate::export::import;
 use crate::tree::Tree;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -32,11 +32,22 @@ pub(crate) const FILES: &str = "files";
 /// How long a filesystem may be busy when it is unmounted.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// A filesystem of the kernel.
+/// Mounts a filesystem.
+#[derive(Debug)]
+enum Driver {
+    /// The kernel; its name for this type of filesystem.
+    Kernel(&'static str),
+    /// This program, over FUSE: `PROGRAM mount -o OPTIONS DEVICE DIRECTORY`, and `PROGRAM umount DIRECTORY`,
+    /// which waits until it has left the device.
+    Program(&'static str),
+}
+
+/// A real filesystem.
 #[derive(Debug)]
 pub struct Filesystem {
     /// Its name, which is also that of its model.
     pub name: &'static str,
+    driver: Driver,
     mkfs: &'static str,
     mkfs_options: &'static [&'static str],
     mib: u64,
@@ -48,12 +59,12 @@ pub struct Filesystem {
 }
 
 /// All filesystems that can be used.
-pub static FILESYSTEMS: [Filesystem; 3] = [
+pub static FILESYSTEMS: [Filesystem; 5] = [
     Filesystem {
         name: "ext4",
+        driver: Driver::Kernel("ext4"),
         mkfs: "mkfs.ext4",
-        // As it does by itself from 512 MiB on.
-        mkfs_options: &["-q", "-F", "-b", "4096", "-I", "256"],
+        mkfs_options: EXT4_OPTIONS,
         mib: 64,
         // Without the thread that goes on with mkfs's work in the background.
         options: "commit=1,noinit_itable",
@@ -61,7 +72,18 @@ pub static FILESYSTEMS: [Filesystem; 3] = [
         commits_by_time: true,
     },
     Filesystem {
+        name: "ext4-journal",
+        driver: Driver::Kernel("ext4"),
+        mkfs: "mkfs.ext4",
+        mkfs_options: EXT4_OPTIONS,
+        mib: 64,
+        options: "data=journal,commit=1,noinit_itable",
+        sector: 512,
+        commits_by_time: true,
+    },
+    Filesystem {
         name: "xfs",
+        driver: Driver::Kernel("xfs"),
         mkfs: "mkfs.xfs",
         mkfs_options: &["-q", "-f"],
         mib: 300,
@@ -71,6 +93,7 @@ pub static FILESYSTEMS: [Filesystem; 3] = [
     },
     Filesystem {
         name: "btrfs",
+        driver: Driver::Kernel("btrfs"),
         mkfs: "mkfs.btrfs",
         mkfs_options: &["-q", "-f"],
         mib: 128,
@@ -79,7 +102,21 @@ pub static FILESYSTEMS: [Filesystem; 3] = [
         sector: 4096,
         commits_by_time: true,
     },
+    Filesystem {
+        name: "syncline",
+        driver: Driver::Program("syncline"),
+        mkfs: "syncline",
+        mkfs_options: &["mkfs", "-q"],
+        mib: 64,
+        // As fuseblk, sync(2) reaches it.
+        options: "noatime,fuseblk=always,commit=1",
+        sector: 512,
+        commits_by_time: true,
+    },
 ];
+
+/// As mkfs.ext4 chooses by itself from 512 MiB on.
+const EXT4_OPTIONS: &[&str] = &["-q", "-F", "-b", "4096", "-I", "256"];
 
 impl Filesystem {
     /// The filesystem with this name.
@@ -122,26 +159,23 @@ pub struct Machine {
     pub disk: Disk,
     fresh: Contents,
     mountpoint: TempDir,
+    options: String,
 }
 
 impl Machine {
-    /// Makes the filesystem, with room for as many bytes.
-    pub fn new(filesystem: &'static Filesystem, room: u64) -> Result<Self, Error> {
+    /// Makes the filesystem, with room for as many bytes; `options` are for its mount, with commas between
+    /// them.
+    pub fn new(filesystem: &'static Filesystem, room: u64, options: &str) -> Result<Self, Error> {
         filesystem.check()?;
         let mountpoint = tempfile::Builder::new().prefix("crashlab-mount-").tempdir();
         let mountpoint = mountpoint.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
         // Whole MiB.
         let disk = Disk::new((filesystem.mib + ((room * 2) >> 20)) << 20)?;
-        let failed = |source| Error::Run { what: filesystem.mkfs.into(), source };
-        let mut command = Command::new(filesystem.mkfs);
-        command.args(filesystem.mkfs_options).arg(disk.device()).stdin(Stdio::null());
-        let output = command.output().map_err(failed)?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(Error::Stopped(format!("{} failed: {said}", filesystem.mkfs)));
-        }
+        run(Command::new(filesystem.mkfs).args(filesystem.mkfs_options).arg(disk.device()))?;
         let fresh = disk.image();
-        Ok(Self { filesystem, disk, fresh, mountpoint })
+        let own = [filesystem.options, options].into_iter().filter(|options| !options.is_empty());
+        let options = own.collect::<Vec<_>>().join(",");
+        Ok(Self { filesystem, disk, fresh, mountpoint, options })
     }
 
     /// Puts the fresh filesystem on the disk.
@@ -151,12 +185,18 @@ impl Machine {
 
     /// Mounts what is on the disk.
     pub fn mount(&self) -> Result<Mounted<'_>, Error> {
-        let (path, name) = (self.mountpoint.path(), self.filesystem.name);
-        let options = CString::new(self.filesystem.options).unwrap_or_default();
-        let flags = MountFlags::NOATIME;
-        rustix::mount::mount(self.disk.device(), path, name, flags, options.as_c_str())
-            .map_err(|error| Error::file(self.disk.device(), error.into()))?;
-        Ok(Mounted { path, is_mounted: true })
+        let (path, device, options) = (self.mountpoint.path(), self.disk.device(), self.options.as_str());
+        match self.filesystem.driver {
+            Driver::Kernel(kind) => {
+                let options = CString::new(options).unwrap_or_default();
+                rustix::mount::mount(device, path, kind, MountFlags::NOATIME, options.as_c_str())
+                    .map_err(|error| Error::file(device, error.into()))?;
+            }
+            Driver::Program(program) => {
+                run(Command::new(program).args(["mount", "-q", "-o", options]).arg(device).arg(path))?;
+            }
+        }
+        Ok(Mounted { path, driver: &self.filesystem.driver, is_mounted: true })
     }
 
     /// The program's files as the filesystem finds them on this disk; or why it does not.
@@ -176,9 +216,30 @@ impl Machine {
     }
 }
 
+/// True if a filesystem is mounted there.
+fn is_mount_point(path: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    path.parent().is_some_and(|parent| device(parent) != device(path))
+}
+
+/// Runs a program; an error has its last words.
+fn run(command: &mut Command) -> Result<(), Error> {
+    let what = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|source| Error::Run { what: what.clone(), source })?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(Error::Stopped(format!("{what} failed: {said}")))
+        }
+    }
+}
+
 /// A mounted filesystem; unmounted when dropped.
 pub struct Mounted<'a> {
     path: &'a Path,
+    driver: &'a Driver,
     is_mounted: bool,
 }
 
@@ -195,6 +256,15 @@ impl Mounted<'_> {
 
     /// Unmounts it.
     pub fn leave(mut self) -> Result<(), Error> {
+        if let Driver::Program(program) = self.driver {
+            let left = run(Command::new(program).args(["umount", "-q"]).arg(self.path));
+            self.is_mounted = left.is_err() && is_mount_point(self.path);
+            // A process with mounts of its own may have got a copy of this one.
+            return left.map_err(|error| match self.is_mounted {
+                true => error,
+                false => Error::InUse(self.path.to_owned()),
+            });
+        }
         let started = Instant::now();
         loop {
             match rustix::mount::unmount(self.path, UnmountFlags::empty()) {

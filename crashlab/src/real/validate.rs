@@ -56,7 +56,7 @@ pub struct Validation<'a> {
 impl Validation<'_> {
     /// Compares as many programs.
     pub fn run(&self, programs: u64, mut progress: impl FnMut(&Compared)) -> Result<Compared, Error> {
-        let mut machine = Machine::new(self.filesystem, 0)?;
+        let mut machine = Machine::new(self.filesystem, 0, "")?;
         let file = tempfile::NamedTempFile::new();
         let file = file.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
         let mut compared = Compared::default();
@@ -68,7 +68,7 @@ impl Validation<'_> {
             let mut one = One { validation: self, history: &history, seed, allowed: HashMap::new() };
             match one.compare(&machine, &mut compared) {
                 // A process with mounts of its own may have got a copy of ours.
-                Err(Error::InUse(_)) => machine = Machine::new(self.filesystem, 0)?,
+                Err(Error::InUse(_)) => machine = Machine::new(self.filesystem, 0, "")?,
                 other => other?,
             }
             compared.programs += 1;
