@@ -87,7 +87,7 @@ apps *options="--peers --runs 3":
     cargo build --profile dist
     tests/apps/run target/dist/syncline {{options}}
 
-# PostgreSQL and MariaDB without their protection from torn pages, through 1,000 power cuts each (root)
+# PostgreSQL and MariaDB without their protection from torn pages, through power cuts for half an hour each (root)
 database-cuts *options="":
     cargo build --profile dist
     tests/apps/database-cuts target/dist/syncline {{options}}

@@ -34,8 +34,6 @@ const REFUSED: &str = "
     1  | receive image -i missing                  | missing; No such file
     5  | snapshot rollback missing name            | missing; No such file; check the path
     5  | mount missing empty                       | missing; No such file; --create
-    5  | crashlab explore missing --check true     | missing; No such file; crashlab record
-    5  | crashlab record missing empty -- true     | missing; No such file; syncline mkfs
     6  | umount missing                            | missing; No such file; mount point
     6  | scrub missing                             | missing; No such file; check the path
     6  | sync missing                              | missing; No such file; check the path
@@ -63,7 +61,6 @@ const REFUSED: &str = "
     5  | mkfs empty                                | empty; neither a regular file nor a block device; name an image
     5  | inspect empty                             | empty; neither a regular file nor a block device; name an image
     5  | mount empty full                          | neither a regular file nor a block device; name an image
-    5  | crashlab explore empty --check true       | empty is a directory; crashlab record
     6  | resize empty 1GiB                         | empty is not on a mounted Syncline filesystem; syncline status
     6  | trim empty                                | empty is not on a mounted Syncline filesystem; syncline status
     6  | label empty                               | empty is not on a mounted Syncline filesystem; syncline status
@@ -96,7 +93,6 @@ const REFUSED: &str = "
     5  | mount ext4 empty                          | ext4; not a Syncline image: it holds an ext2, ext3 or ext4; name another image
     5  | resize ext4 1GiB                          | ext4; not a Syncline image: it holds an ext2, ext3 or ext4; name another image
     5  | trim junk                                 | junk; not a Syncline image; mkfs
-    5  | crashlab list junk                        | junk is no recording; crashlab record
     5  | mount stream empty                        | stream; it holds a stream of 'syncline send'; receive IMAGE -i FILE
     5  | receive stream                            | stream; it holds a stream of 'syncline send'; receive IMAGE -i FILE
 
@@ -128,8 +124,6 @@ const REFUSED: &str = "
     6  | mount image missing                       | missing; does not exist; mkdir
     6  | mount image full                          | full; not empty
     6  | mount image text                          | text; not a directory
-    2  | crashlab record image empty --mount-options ro -- true | is writable; leave out ro
-    2  | crashlab record image empty --mount-options atomic -- true | atomic; unknown option
     2  | mount image empty -o atomic_writes        | atomic_writes; no such option any more; leave it out
     2  | mount image empty -o nonsense             | nonsense; unknown option; --help
     2  | mount image empty -o commit=0             | commit=0; seconds, 1 at least
@@ -155,7 +149,6 @@ const REFUSED_MOUNTED: &str = "
     11 | receive mount -i text                     | no stream; syncline send
     1  | receive mount --token                     | no part of a stream is saved; without --resume
     1  | send mount none                           | there is no snapshot; snapshot list
-    3  | crashlab record used empty -- true        | used is in use; unmount
     3  | cp -a used: new                           | used is in use; IMAGE@SNAPSHOT:PATH
     1  | cp used@kept:none new                     | used@kept:/none; no such file
     8  | check mount                               | mount is a mounted filesystem; /used); syncline scrub

@@ -268,31 +268,9 @@ Examples:
 
 pub const CRASHLAB: &str = "\
 Examples:
-  syncline crashlab record disk.img mnt -- ./my-test
-  syncline crashlab explore disk.img.crashlab --check $PWD/my-check
-'syncline crashlab COMMAND --help' describes each.";
-
-pub const RECORD: &str = "\
-Examples:
-  syncline crashlab record disk.img mnt -- ./my-test --rounds 10
-  syncline crashlab record disk.img mnt -o run.crashlab -- ./my-test
-  syncline crashlab record disk.img mnt --mount-options durability=ordered -- ./my-test
-The image is only read: the command works on a copy in memory, in the folder that SYNCLINE_CRASHLAB_DIR names.";
-
-pub const LIST: &str = "\
-Examples:
-  syncline crashlab list run.crashlab
-  syncline crashlab list run.crashlab --json";
-
-pub const EXPLORE: &str = "\
-Examples:
-  syncline crashlab explore run.crashlab --check $PWD/my-check
-  syncline crashlab explore run.crashlab --check $PWD/my-check --keep-going --limit 500
-The checker runs in the recovered filesystem; an exit code other than 0 is a failure.";
-
-pub const STATE: &str = "\
-Examples:
-  syncline crashlab mount run.crashlab 41:3 mnt  a state as 'explore' has named it";
+  syncline crashlab record -- ./my-program
+  syncline crashlab explore --check ./my-checker
+  syncline crashlab explore --on syncline --check ./my-checker      on Syncline itself, as root";
 
 pub const DEMO: &str = "\
 Examples:

@@ -8,7 +8,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_check::CheckError;
-use syncline_cuts::CutsError;
 use syncline_device::DeviceError;
 use syncline_fs::FsError;
 use syncline_fuse::control::ControlError;
@@ -412,32 +411,6 @@ impl From<CheckError> for Failure {
             CheckError::Device(error) => error.into(),
             CheckError::Store(error) => error.into(),
             // Each text says what is wrong with the file that was named.
-        }
-    }
-}
-
-impl From<CutsError> for Failure {
-    fn from(error: CutsError) -> Self {
-        match error {
-            CutsError::File { path, source } => match source.kind() {
-                io::ErrorKind::NotFound => {
-                    Self::of(Cause::NotAnImage, format!("cannot open {}: {source}", path.display()))
-                        .next("make a recording with 'syncline crashlab record'")
-                }
-                io::ErrorKind::IsADirectory => {
-                    Self::of(Cause::NotAnImage, format!("{} is a directory", path.display()))
-                        .next("name a file that 'syncline crashlab record' made")
-                }
-                kind => Self::from(io::Error::new(kind, source)).about(&path),
-            },
-            CutsError::NotARecording { .. } | CutsError::Version { .. } | CutsError::Damaged { .. } => {
-                Self::of(Cause::NotAnImage, error)
-            }
-            CutsError::State { .. } | CutsError::Stopped(_) => Self::usage(error),
-            CutsError::Device(error) => error.into(),
-            CutsError::Store(error) => error.into(),
-            CutsError::Engine(error) => error.into(),
-            error => Self::new(error),
         }
     }
 }

@@ -54,7 +54,7 @@ Exit codes:
   11  a stream is damaged or cut off, or does not fit the image
 'check' has those of fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 8 not done, 16 wrong usage.
 
-'crashlab record' has that of the recorded command, or 127; 'crashlab explore' has 1 if a state fails.
+'crashlab' has its own.
 -v, or SYNCLINE_LOG=debug, logs more.";
 
 #[derive(Parser)]
@@ -168,8 +168,8 @@ enum Command {
     /// time
     #[command(after_help = examples::EXPLAIN)]
     Explain(commands::explain::Args),
-    /// Record a program's work on a mount, and check every state that a power cut could leave
-    #[command(after_help = examples::CRASHLAB)]
+    /// Run 'crashlab', which finds the power cut that breaks a program, on any filesystem
+    #[command(after_help = examples::CRASHLAB, disable_help_flag = true)]
     Crashlab(commands::crashlab::Args),
     /// Ask a mount's daemon, in a process that a caller can give up on
     #[command(hide = true)]

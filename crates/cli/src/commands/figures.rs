@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use syncline_check::Scrub;
-use syncline_device::Spawn;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::superblock::Superblock;
 use syncline_fs::{Durability, Filesystem};
@@ -85,48 +84,14 @@ pub fn register(
     let figures = storage.clone();
     control.register(remote::LOST, move || remote::lost(&figures).to_string());
     let (figures, name, file) = (storage.clone(), image.to_owned(), ImageFile::of(image));
-    register_stats(session, fs, (scrub.clone(), report), daemon, move |stats, fs| {
-        remote::add_to(stats, &figures, &name);
-        let size_bytes = fs.store().geometry().total_blocks * BLOCK_BYTES as u64;
-        stats["image_changed"] = file.as_ref().and_then(|file| file.change(size_bytes)).into();
-    });
-}
-
-/// Makes the daemon of a filesystem in memory answer the questions that need no image. `umount`
-/// then expects no image to be clean.
-pub fn register_without_image(session: &Arc<Session>, fs: &Arc<Filesystem>, spawn: Arc<dyn Spawn>) {
-    let control = session.control();
-    let scrub = Scrub::new(fs.store(), spawn);
-    super::scrub::register(control, &scrub);
-    super::explain::register(control, fs);
-    let daemon = json!({
-        "pid": std::process::id(),
-        "pid_namespace": namespace_of_processes(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "transport": session.transport(),
-    });
-    let text = daemon.to_string();
-    control.register("daemon", move || text.clone());
-    let distributed = Arc::downgrade(fs);
-    control.register(DISTRIBUTIONS, move || {
-        distributed.upgrade().map_or("{}".into(), |fs| json!(fs.store().distributions()).to_string())
-    });
-    register_stats(session, fs, (scrub, RecoveryReport::default()), daemon, |_, _| {});
-}
-
-/// Makes the daemon answer `stats`, with what `add` adds to it.
-fn register_stats(
-    session: &Arc<Session>,
-    fs: &Arc<Filesystem>,
-    (scrub, report): (Arc<Scrub>, RecoveryReport),
-    daemon: Value,
-    add: impl Fn(&mut Value, &Filesystem) + Send + Sync + 'static,
-) {
-    let (fs, weak, started) = (Arc::downgrade(fs), Arc::downgrade(session), Instant::now());
-    session.control().register("stats", move || {
+    let (fs, scrub, started) = (Arc::downgrade(fs), scrub.clone(), Instant::now());
+    let weak = Arc::downgrade(session);
+    control.register("stats", move || {
         let (Some(fs), Some(session)) = (fs.upgrade(), weak.upgrade()) else { return "{}".into() };
         let mut stats = of(&fs, &scrub, &report, started);
-        add(&mut stats, &fs);
+        remote::add_to(&mut stats, &figures, &name);
+        let size_bytes = fs.store().geometry().total_blocks * BLOCK_BYTES as u64;
+        stats["image_changed"] = file.as_ref().and_then(|file| file.change(size_bytes)).into();
         stats["daemon"] = daemon.clone();
         stats["requests"] = serde_json::from_str(&session.counters().to_json()).unwrap_or_default();
         stats.to_string()
