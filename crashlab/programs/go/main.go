@@ -11,9 +11,12 @@ var programs = map[string]struct {
 	run     func(verb string) error
 	library string
 }{
-	"badger": {runBadger, "github.com/dgraph-io/badger/v4"},
-	"bbolt":  {runBbolt, "go.etcd.io/bbolt"},
-	"pebble": {runPebble, "github.com/cockroachdb/pebble"},
+	"badger":    {runBadger, "github.com/dgraph-io/badger/v4"},
+	"bbolt":     {runBbolt, "go.etcd.io/bbolt"},
+	"buntdb":    {runBuntdb, "github.com/tidwall/buntdb"},
+	"goleveldb": {runGoleveldb, "github.com/syndtr/goleveldb"},
+	"nats":      {runNats, "github.com/nats-io/nats-server/v2"},
+	"pebble":    {runPebble, "github.com/cockroachdb/pebble"},
 }
 
 func main() {

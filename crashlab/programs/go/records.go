@@ -67,3 +67,16 @@ func check(found map[string]string) error {
 	}
 	return nil
 }
+
+// writeSynced writes a file and syncs it.
+func writeSynced(name, text string) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.WriteString(text); err != nil {
+		return err
+	}
+	return file.Sync()
+}

@@ -1,10 +1,15 @@
 //! Tests of stores written in Rust: `programs NAME setup|work|check|version`.
 
+mod canopydb;
 mod fjall;
 mod heed;
+mod jammdb;
+mod nebari;
+mod persy;
 mod records;
 mod redb;
 mod sled;
+mod surrealkv;
 
 use std::error::Error;
 
@@ -21,10 +26,15 @@ fn main() {
         return;
     }
     let result = match &name[..] {
+        "canopydb" => canopydb::run(verb),
         "fjall" => fjall::run(verb),
         "heed" => heed::run(verb),
+        "jammdb" => jammdb::run(verb),
+        "nebari" => nebari::run(verb),
+        "persy" => persy::run(verb),
         "redb" => redb::run(verb),
         "sled" => sled::run(verb),
+        "surrealkv" => surrealkv::run(verb),
         _ => Err(format!("there is no program '{name}'").into()),
     };
     if let Err(error) = result {

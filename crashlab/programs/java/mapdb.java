@@ -1,0 +1,31 @@
+import java.util.Map;
+import java.util.TreeMap;
+import org.mapdb.DB;
+import org.mapdb.DBMaker;
+import org.mapdb.Serializer;
+
+/**
+ * MapDB: transactions of two records each, with transactionEnable().
+ *
+ * <p>Promise: the write-ahead log "protects the store from crashes", and commit "is durable" in
+ * that a write-ahead log is synced (https://mapdb.org/book/).
+ *
+ * <p>Install: apt install openjdk-17-jdk-headless maven
+ */
+final class Mapdb {
+    static void run(String verb, String variant) throws Exception {
+        DB store = DBMaker.fileDB("test.mapdb").transactionEnable().make();
+        Map<String, String> map = store.treeMap("records", Serializer.STRING, Serializer.STRING).createOrOpen();
+        switch (verb) {
+            case "setup" -> {
+                store.commit();
+                store.close();
+            }
+            case "work" -> Records.makeChanges((number, records) -> {
+                map.putAll(records);
+                store.commit();
+            });
+            default -> Records.check(new TreeMap<>(map));
+        }
+    }
+}

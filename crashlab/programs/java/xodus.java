@@ -1,0 +1,45 @@
+import java.util.Map;
+import java.util.TreeMap;
+import jetbrains.exodus.bindings.StringBinding;
+import jetbrains.exodus.env.Environment;
+import jetbrains.exodus.env.EnvironmentConfig;
+import jetbrains.exodus.env.Environments;
+import jetbrains.exodus.env.Store;
+import jetbrains.exodus.env.StoreConfig;
+
+/**
+ * Xodus: transactions of two records each, with exodus.log.durableWrite.
+ *
+ * <p>Promise: transactions are ACID; with durableWrite "all changes are guaranteed to be durable"
+ * (EnvironmentConfig.LOG_DURABLE_WRITE).
+ *
+ * <p>Install: apt install openjdk-17-jdk-headless maven
+ */
+final class Xodus {
+    static void run(String verb, String variant) throws Exception {
+        EnvironmentConfig config = new EnvironmentConfig().setLogDurableWrite(true).setGcEnabled(false);
+        config.setLogFileSize(64).setMemoryUsage(8 << 20).setManagementEnabled(false);
+        Environment environment = Environments.newInstance("db", config);
+        Store store = environment.computeInTransaction(
+                transaction -> environment.openStore("records", StoreConfig.WITHOUT_DUPLICATES, transaction));
+        switch (verb) {
+            case "setup" -> environment.close();
+            case "work" -> Records.makeChanges((number, records) -> environment.executeInTransaction(transaction -> {
+                for (Map.Entry<String, String> record : records.entrySet()) {
+                    store.put(transaction, StringBinding.stringToEntry(record.getKey()), StringBinding.stringToEntry(record.getValue()));
+                }
+            }));
+            default -> {
+                Map<String, String> found = new TreeMap<>();
+                environment.executeInReadonlyTransaction(transaction -> {
+                    try (var cursor = store.openCursor(transaction)) {
+                        while (cursor.getNext()) {
+                            found.put(StringBinding.entryToString(cursor.getKey()), StringBinding.entryToString(cursor.getValue()));
+                        }
+                    }
+                });
+                Records.check(found);
+            }
+        }
+    }
+}
