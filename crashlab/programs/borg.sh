@@ -1,10 +1,9 @@
 #!/bin/sh
 # BorgBackup: two archives are made in a repository.
 #
-# Promise: a repository is a transactional store, "the repository will be consistent after a crash", and
-# data is synced before a commit is (https://borgbackup.readthedocs.io/en/stable/internals/data-structures.html,
-# "Segments": a transaction that has a commit is whole). So `borg check` finds no damage, and each archive
-# that was made is there.
+# Promise: a repository is a log with transactions, which ends with the last commit that is whole
+# (https://borgbackup.readthedocs.io/en/stable/internals/data-structures.html). So `borg check` finds no damage,
+# and each archive that was made is there.
 # A check takes a second: give it --seconds 300.
 # Install: apt install borgbackup
 set -eu

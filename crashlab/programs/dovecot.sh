@@ -1,11 +1,11 @@
 #!/bin/bash
 # Dovecot: three messages are saved into a mailbox.
 #
-# Variants, by the format of the mailbox: mdbox (default), sdbox, maildir.
+# Variants, by the format of the mailbox: mdbox (default), sdbox, maildir; and mdbox-as-is: see below.
 #
-# Promise: mail_fsync is "optimized" from the start: "Use fsync() whenever necessary to avoid losing important
-# data" (https://doc.dovecot.org/2.3/settings/core/#core_setting-mail_fsync). So each message that was saved is
-# there, and whole.
+# Promise: mail_fsync is "optimized" from the start: fsync "whenever necessary to avoid losing important data"
+# (10-mail.conf). So each message that was saved is there, and whole. Indexes may be damaged, for which there is
+# `doveadm force-resync`: the checker runs it if a message is missing, but in the variant mdbox-as-is.
 # Install: apt install dovecot-core
 set -eu
 export USER=somebody
@@ -57,14 +57,26 @@ work() {
 
 check() {
     prepare
-    if ! found=$(mail fetch text mailbox INBOX 2>&1); then
-        found=$(mail fetch text mailbox INBOX 2>&1) || fail "$found $(cat "$directory/log")"
+    # Dovecot overrides locks that are two minutes old. The checker does not wait for that.
+    find mail -name '*.lock' -delete
+    missing=$(find_missing)
+    if [ -n "$missing" ] && [ $resync = yes ]; then
+        mail force-resync INBOX 2> "$directory/resync" || true
+        missing=$(find_missing)
     fi
-    found=$(echo "$found" | tr -d '\r')
+    [ -z "$missing" ] || fail "lost or damaged: $missing $(cat "$directory/fetch")"
+}
+
+# The numbers of the messages that were saved and are not there. A first look may end with the error that an
+# index is damaged, and mend it.
+find_missing() {
+    mail fetch text mailbox INBOX > "$directory/found" 2> "$directory/fetch" ||
+        mail fetch text mailbox INBOX > "$directory/found" 2>> "$directory/fetch" || true
+    found=$(tr -d '\r' < "$directory/found")
     for number in 0 $(sed -n 's/saved //p' "$CRASHLAB_ACKED"); do
         case $found in
             *"$(message $number)"*) ;;
-            *) fail "message $number is lost or damaged: $(echo "$found" | grep Subject) $(cat "$directory/log")" ;;
+            *) echo "$number" ;;
         esac
     done
 }
@@ -80,4 +92,9 @@ fail() {
 
 verb=$1
 format=${2:-mdbox}
+resync=yes
+if [ $format = mdbox-as-is ]; then
+    format=mdbox
+    resync=no
+fi
 "$verb"

@@ -3,9 +3,9 @@
 #
 # Variants: default, and fsync, with write-region-inhibit-fsync nil.
 #
-# Promise: saving renames the old file to a backup or copies it, and with write-region-inhibit-fsync nil the
-# file is synced (C-h v write-region-inhibit-fsync); so the file or its backup has the old text, or the file
-# the new one, and with fsync the new one is there after Emacs has said so.
+# Promise: save-buffer keeps the old text as a backup (manual, "Backup Files"), and if write-region-inhibit-fsync is
+# nil it calls fsync (C-h v write-region-inhibit-fsync). So the file or its backup has the old text, or the file
+# has the new one; with fsync the new one is there after Emacs has saved it.
 # Install: apt install emacs-nox
 set -eu
 

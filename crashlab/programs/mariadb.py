@@ -1,9 +1,8 @@
 """MariaDB, with InnoDB: transactions of two records each.
 
-Promise: with innodb_flush_log_at_trx_commit=1, the default, "the log buffer is written to the InnoDB redo
-log file and a flush to disk performed after each transaction", which is needed for "full ACID compliance"
-(https://mariadb.com/kb/en/innodb-system-variables/#innodb_flush_log_at_trx_commit). The doublewrite buffer
-is on, as by default.
+Promise: with innodb_flush_log_at_trx_commit=1, the default, the log is written and synced at each commit, as
+ACID transactions need (https://mariadb.com/kb/en/innodb-system-variables/#innodb_flush_log_at_trx_commit). The
+doublewrite buffer is on, as by default.
 A check takes a second: give it --seconds 600.
 Install: apt install mariadb-server
 """

@@ -1,10 +1,10 @@
 """Redis: transactions of two records each, and a rewrite of the append-only file after the third.
 
-Promise: with appendfsync always the file is synced "every time new commands are appended", "before
-sending the reply", and a transaction is in the file as a whole
-(https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/). If the end of the file is
-damaged the server may refuse to start; the same page tells to run `redis-check-aof --fix`, and so the
-checker does. The variant start demands that the server starts without it.
+Promise: of appendfsync always the comment in redis.conf says: "fsync after every write to the append only
+log. Slow, Safest"; and a transaction is there as a whole
+(https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/). If the
+end of the file is damaged the server may refuse to start; the same page tells to run `redis-check-aof
+--fix`, and so the checker does. The variant start demands that the server starts without it.
 Install: apt install redis-server
 """
 

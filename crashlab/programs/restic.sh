@@ -1,9 +1,9 @@
 #!/bin/sh
 # restic: two snapshots are made in a repository in a folder.
 #
-# Promise: files of a repository are "written once and never modified", with names that are their hashes,
-# and written "atomically" (https://restic.readthedocs.io/en/stable/100_references.html, "Repository
-# Layout"). So `restic check --read-data` finds no damage, and each snapshot that was made is there.
+# Promise: the files of a repository are written once, under a name that is their hash, and replaced by none
+# (https://restic.readthedocs.io/en/stable/design.html). So `restic check --read-data` finds no damage, and each
+# snapshot that was made is there.
 # A check takes two seconds: give it --seconds 600.
 # Install: apt install restic
 set -eu

@@ -1,9 +1,8 @@
 #!/bin/sh
 # Subversion: three commits to a repository in a folder (FSFS), from a working copy that is not recorded.
 #
-# Promise: a commit is atomic, and flushed to disk: only the option --no-flush-to-disk of svnadmin is
-# "faster, but unsafe on power off" (svnadmin help load). So `svnadmin verify` finds no damage, and
-# each commit that was made is there.
+# Promise: commits are atomic and synced: only svnadmin's option --no-flush-to-disk is "faster, but unsafe on
+# power off" (svnadmin help load). So `svnadmin verify` finds no damage, and each commit that was made is there.
 # Install: apt install subversion
 set -eu
 export LC_ALL=C.UTF-8

@@ -1,6 +1,6 @@
 """Turso, SQLite rewritten in Rust: transactions of two records each, and a checkpoint after the third.
 
-Promise: it is compatible with SQLite, whose write-ahead log with synchronous=FULL makes transactions atomic and
+Promise: it is "compatible with SQLite", whose write-ahead log with synchronous=FULL makes transactions atomic and
 durable (https://sqlite.org/pragma.html#pragma_synchronous). Turso calls itself beta.
 Install: pip install pyturso
 """

@@ -1,7 +1,6 @@
 """UnQLite: transactions of two records each.
 
-Promise: "Transactional (ACID)" (https://pypi.org/project/unqlite), and "atomic, consistent, isolated, and durable
-[...] even if the transaction is interrupted by [...] a power failure" (https://unqlite.symisc.net/features.html).
+Promise: "Transactional (ACID)" (https://pypi.org/project/unqlite).
 Install: pip install unqlite
 """
 

@@ -1,10 +1,12 @@
 """ZODB, with FileStorage: transactions of two records each, and a pack after the third.
+Then another file is synced, as any program may do.
 
-Promise: "ACID transactions" (https://zodb.org/en/latest/introduction.html#transactions); FileStorage syncs the
-file at the end of each.
+Promise: "ZODB is an ACID Transactional database" (https://pypi.org/project/ZODB). FileStorage syncs its file at the
+end of each transaction.
 Install: pip install ZODB
 """
 
+import os
 import sys
 
 sys.path.append(sys.path.pop(0))  # This file has almost the module's name, so look in this folder last.
@@ -37,6 +39,8 @@ def work():
         transaction.commit()
         if number == 3:
             database.pack()
+            with open("other", "w") as file:
+                os.fsync(file.fileno())
 
     records.make_changes(write)
 

@@ -1,7 +1,7 @@
 // BuntDB: transactions with two records each, with SyncPolicy Always, and a Shrink after the third. Then
 // another file is synced, as any program may do.
 //
-// Promise: "ACID semantics", and Always does "fsync after every write, very durable, slower"
+// Promise: ACID semantics, and Always is "fsync after every write, very durable, slower"
 // (https://github.com/tidwall/buntdb#durability-and-fsync).
 // Install: go, https://go.dev/doc/install
 package main

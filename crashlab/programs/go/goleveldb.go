@@ -1,8 +1,7 @@
 // goleveldb: batches of two records, written with Sync, and a new file of tables after every second.
 //
-// Promise: a batch is atomic, and of Sync the documents say that it is "whether to sync underlying writes
-// from the OS buffer cache through to actual disk"; without it "when the machine crashes" writes may be lost
-// (https://pkg.go.dev/github.com/syndtr/goleveldb/leveldb/opt#WriteOptions).
+// Promise: a batch is atomic, and "Sync being true means write followed by fsync"; without it, "if the machine crashes,
+// then some recent writes may be lost" (https://pkg.go.dev/github.com/syndtr/goleveldb/leveldb/opt#WriteOptions).
 // Install: go, https://go.dev/doc/install
 package main
 

@@ -5,9 +5,8 @@ import java.sql.SQLException;
 /**
  * Apache Derby: transactions of two records each, and a checkpoint after every third.
  *
- * <p>Promise: a commit is durable: "Derby [...] guarantees that committed transactions are durable"; only
- * derby.system.durability=test gives that up
- * (https://db.apache.org/derby/docs/10.16/ref/rrefproperdurability.html).
+ * <p>Promise: "Derby ensures that all committed transactions are durable, even if the system fails"
+ * (developer's guide, "Storage and recovery").
  *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */

@@ -5,9 +5,8 @@ import java.sql.DriverManager;
  * HSQLDB: transactions of two records each in a CACHED table, with WRITE DELAY FALSE, and a checkpoint after
  * every third.
  *
- * <p>Promise: with WRITE DELAY FALSE "the fsync operation is performed for each commit", and all
- * committed transactions survive
- * (https://hsqldb.org/doc/2.0/guide/management-chapt.html#mtc_acid_persistence).
+ * <p>Promise: FALSE "indicates there is no delay and at each commit a file synch operation is performed"
+ * (https://hsqldb.org/doc/2.0/guide/, SET FILES WRITE DELAY).
  *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */

@@ -7,8 +7,8 @@ import org.mapdb.Serializer;
 /**
  * MapDB: transactions of two records each, with transactionEnable().
  *
- * <p>Promise: the write-ahead log "protects the store from crashes", and commit "is durable" in
- * that a write-ahead log is synced (https://mapdb.org/book/).
+ * <p>Promise: transactionEnable() is a write-ahead log, for protection from crashes (https://mapdb.org/book/). So what
+ * was committed is there.
  *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */

@@ -10,8 +10,8 @@ import jetbrains.exodus.env.StoreConfig;
 /**
  * Xodus: transactions of two records each, with exodus.log.durableWrite.
  *
- * <p>Promise: transactions are ACID; with durableWrite "all changes are guaranteed to be durable"
- * (EnvironmentConfig.LOG_DURABLE_WRITE).
+ * <p>Promise: transactions are ACID
+ * (https://github.com/JetBrains/xodus/wiki/Transactions); durableWrite syncs the log at each commit.
  *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */
