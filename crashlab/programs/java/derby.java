@@ -13,10 +13,11 @@ import java.sql.SQLException;
 final class Derby {
     static void run(String verb, String variant) throws Exception {
         System.setProperty("derby.stream.error.field", "java.lang.System.err");
-        Connection connection = DriverManager.getConnection("jdbc:derby:db" + (verb.equals("setup") ? ";create=true" : ""));
+        String create = verb.equals("setup") ? ";create=true" : "";
+        Connection connection = DriverManager.getConnection("jdbc:derby:db" + create);
         switch (verb) {
             case "setup" -> {
-                Records.execute(connection, "CREATE TABLE records (name VARCHAR(20) PRIMARY KEY, content VARCHAR(1000))");
+                Records.createTable(connection, "TABLE");
                 connection.close();
                 try {
                     DriverManager.getConnection("jdbc:derby:;shutdown=true");
@@ -24,9 +25,10 @@ final class Derby {
                     // This is how Derby says that it has ended.
                 }
             }
-            case "work" -> Records.makeChanges(connection, "CALL SYSCS_UTIL.SYSCS_CHECKPOINT_DATABASE()");
+            case "work" -> Records.makeChanges(connection, 3, "CALL SYSCS_UTIL.SYSCS_CHECKPOINT_DATABASE()");
             default -> {
-                try (var rows = connection.createStatement().executeQuery("VALUES SYSCS_UTIL.SYSCS_CHECK_TABLE('APP', 'RECORDS')")) {
+                String checkTable = "VALUES SYSCS_UTIL.SYSCS_CHECK_TABLE('APP', 'RECORDS')";
+                try (var rows = connection.createStatement().executeQuery(checkTable)) {
                     rows.next();
                 }
                 Records.check(Records.read(connection));

@@ -19,21 +19,14 @@ final class H2 {
         Connection connection = DriverManager.getConnection("jdbc:h2:./test;DB_CLOSE_ON_EXIT=FALSE");
         switch (verb) {
             case "setup" -> {
-                Records.execute(connection, "CREATE TABLE records (name VARCHAR(20) PRIMARY KEY, content VARCHAR(1000))");
+                Records.createTable(connection, "TABLE");
                 connection.close();
             }
             case "work" -> {
                 if (variant.equals("sync")) {
-                    connection.setAutoCommit(false);
-                    Records.makeChanges((number, records) -> {
-                        for (var record : records.entrySet()) {
-                            Records.execute(connection, "MERGE INTO records VALUES (?, ?)", record.getKey(), record.getValue());
-                        }
-                        connection.commit();
-                        Records.execute(connection, "CHECKPOINT SYNC");
-                    });
+                    Records.makeChanges(connection, 1, "CHECKPOINT SYNC");
                 }
-                Records.makeChanges(connection, "CHECKPOINT");
+                Records.makeChanges(connection, 3, "CHECKPOINT");
             }
             default -> {
                 if (variant.equals("sync")) {

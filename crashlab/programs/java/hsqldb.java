@@ -13,14 +13,15 @@ import java.sql.DriverManager;
 final class Hsqldb {
     static void run(String verb, String variant) throws Exception {
         System.setProperty("hsqldb.reconfig_logging", "false");
-        Connection connection = DriverManager.getConnection("jdbc:hsqldb:file:db/test;hsqldb.lock_file=false", "SA", "");
+        String url = "jdbc:hsqldb:file:db/test;hsqldb.lock_file=false";
+        Connection connection = DriverManager.getConnection(url, "SA", "");
         switch (verb) {
             case "setup" -> {
                 Records.execute(connection, "SET FILES WRITE DELAY FALSE");
-                Records.execute(connection, "CREATE CACHED TABLE records (name VARCHAR(20) PRIMARY KEY, content VARCHAR(1000))");
+                Records.createTable(connection, "CACHED TABLE");
                 Records.execute(connection, "SHUTDOWN");
             }
-            case "work" -> Records.makeChanges(connection, "CHECKPOINT");
+            case "work" -> Records.makeChanges(connection, 3, "CHECKPOINT");
             default -> Records.check(Records.read(connection));
         }
     }

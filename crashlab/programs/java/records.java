@@ -51,12 +51,16 @@ final class Records {
             expected.put(COUNT, String.valueOf(count));
         }
         if (!expected.equals(found)) {
-            throw new IllegalStateException(count + " changes are there, but not with these records: " + found.keySet());
+            throw new IllegalStateException(count + " changes are there, but the records are " + found.keySet());
         }
     }
 
-    /** Makes the changes in a table by SQL: one transaction each, with the statement {@code then} after it. */
-    static void makeChanges(Connection connection, String then) throws Exception {
+    static void createTable(Connection connection, String kind) throws SQLException {
+        execute(connection, "CREATE " + kind + " records (name VARCHAR(20) PRIMARY KEY, content VARCHAR(1000))");
+    }
+
+    /** Makes the changes in the table, one transaction each; after so many follows the statement. */
+    static void makeChanges(Connection connection, int transactions, String statement) throws Exception {
         connection.setAutoCommit(false);
         makeChanges((number, records) -> {
             for (Map.Entry<String, String> record : records.entrySet()) {
@@ -64,8 +68,8 @@ final class Records {
                 execute(connection, "INSERT INTO records VALUES (?, ?)", record.getKey(), record.getValue());
             }
             connection.commit();
-            if (!then.isEmpty() && number % 3 == 0) {
-                execute(connection, then);
+            if (number % transactions == 0) {
+                execute(connection, statement);
             }
         });
     }

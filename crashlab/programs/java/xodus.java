@@ -1,5 +1,6 @@
 import java.util.Map;
 import java.util.TreeMap;
+import jetbrains.exodus.ByteIterable;
 import jetbrains.exodus.bindings.StringBinding;
 import jetbrains.exodus.env.Environment;
 import jetbrains.exodus.env.EnvironmentConfig;
@@ -26,7 +27,8 @@ final class Xodus {
             case "setup" -> environment.close();
             case "work" -> Records.makeChanges((number, records) -> environment.executeInTransaction(transaction -> {
                 for (Map.Entry<String, String> record : records.entrySet()) {
-                    store.put(transaction, StringBinding.stringToEntry(record.getKey()), StringBinding.stringToEntry(record.getValue()));
+                    ByteIterable key = StringBinding.stringToEntry(record.getKey());
+                    store.put(transaction, key, StringBinding.stringToEntry(record.getValue()));
                 }
             }));
             default -> {
@@ -34,7 +36,8 @@ final class Xodus {
                 environment.executeInReadonlyTransaction(transaction -> {
                     try (var cursor = store.openCursor(transaction)) {
                         while (cursor.getNext()) {
-                            found.put(StringBinding.entryToString(cursor.getKey()), StringBinding.entryToString(cursor.getValue()));
+                            String value = StringBinding.entryToString(cursor.getValue());
+                            found.put(StringBinding.entryToString(cursor.getKey()), value);
                         }
                     }
                 });
