@@ -1,6 +1,7 @@
 //! The commands.
 
 mod explore;
+mod init;
 mod record;
 mod show;
 mod validate;
@@ -28,6 +29,8 @@ const NOT_FOUND: u8 = 127;
 pub enum Command {
     /// Run a program in a copy of the working folder, and record what it does to the files
     Record(record::Args),
+    /// Write a first checker for your program
+    Init(init::Args),
     /// Check the files that power cuts leave
     Explore(explore::Args),
     /// Show what a program did
@@ -46,6 +49,7 @@ pub fn run(command: Command) -> ExitCode {
     let records = matches!(command, Command::Record(_));
     let outcome = match command {
         Command::Record(args) => record::run(args),
+        Command::Init(args) => init::run(args),
         Command::Explore(args) => explore::run(args),
         Command::Show(args) => show::run(args),
         Command::Extract(args) => show::extract(args),
