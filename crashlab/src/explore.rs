@@ -140,6 +140,20 @@ impl<'a> Explorer<'a> {
         Ok(Found { failing, is_complete: is_complete.into_inner() })
     }
 
+    /// Refuses a judge that fails on the files as the program left them: it would fail on everything.
+    pub fn accept_the_end(&self) -> Result<(), Error> {
+        let end = State { position: self.history.events().len(), lost: Default::default() };
+        match self.verdict(&end)? {
+            Verdict::Passed => Ok(()),
+            Verdict::Failed(output) => Err(Error::Usage(format!(
+                "the checker fails on the files as the program left them, without any power cut, so it would fail on all states:\n{}\n\
+                 To look at these files: crashlab extract RECORDING {} DIRECTORY",
+                output.trim_end(),
+                end.name(self.history.recording.begin)
+            ))),
+        }
+    }
+
     /// The verdict on a state of which nothing was known; `None` if there is or will be one already.
     fn look(&self, state: &State, worker: usize) -> Result<Option<Verdict>, Error> {
         let tree = self.history.tree(state)?;

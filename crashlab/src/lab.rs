@@ -10,25 +10,34 @@ use crate::plan::Plan;
 use crate::record::record;
 use crate::recording::Recording;
 use crate::report::{Report, as_text};
+use std::any::Any;
 use std::ffi::OsString;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+mod function;
+
 /// Records a program and looks for the power cut that breaks it.
 ///
 /// ```text
-/// let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_store"));
-/// program.args(["put", "key", "value"]);
-/// crashlab::Lab::new().model("ext4").test(&program, |files, printed| {
-///     let value = std::fs::read_to_string(files.join("key"));
-///     match printed.contains("stored") && value.is_err() {
-///         true => Err("the value is lost".to_owned()),
-///         false => Ok(()),
-///     }
-/// });
+/// #[test]
+/// fn the_store_survives_power_cuts() {
+///     let program = crashlab::Lab::function(|| {
+///         Store::open(".").unwrap().put("key", "value").unwrap();
+///         println!("stored");
+///     });
+///     crashlab::Lab::new().model("ext4").test(&program, |files, printed| {
+///         let store = Store::open(files).map_err(|error| error.to_string())?;
+///         if printed.contains("stored") {
+///             assert_eq!(store.get("key"), Some("value"));
+///         }
+///         Ok(())
+///     });
+/// }
 /// ```
 pub struct Lab {
     model: &'static Model,
@@ -70,14 +79,29 @@ impl Lab {
         self
     }
 
+    /// A program that is a function of a test: a command that runs the test again, up to here, and then
+    /// this function, and ends. Its folder is the working folder, and what it prints is a promise. Whatever
+    /// the test does before is done in that process too, but for [`Lab::find`], which returns `None`.
+    ///
+    /// # Panics
+    ///
+    /// If it is not called by a test, in the test's own thread.
+    pub fn function(function: impl FnOnce()) -> Command {
+        function::again(function)
+    }
+
     /// Runs the program (its name, arguments and environment; not its folder) in a folder of its own, and
-    /// `check` in the files of each state, with what the program had certainly printed. Returns a report
-    /// of the first state that fails.
+    /// `check` on the files of each state, with what the program had certainly printed. A check that
+    /// panics has failed. Returns a report of the first state that fails.
     pub fn find(
         &self,
         program: &Command,
         check: impl Fn(&Path, &str) -> Result<(), String> + Sync,
     ) -> Result<Option<String>, Error> {
+        if function::is_program() {
+            // The test has passed here before, and is on its way to a later function.
+            return Ok(None);
+        }
         let stop = AtomicBool::new(false);
         let place = tempfile::Builder::new().prefix("crashlab-").tempdir();
         let place = place.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
@@ -88,11 +112,20 @@ impl Lab {
         let words: Vec<OsString> =
             [program.get_program()].into_iter().chain(program.get_args()).map(Into::into).collect();
         let environment = program.get_envs().map(|(name, value)| (name.to_owned(), value.map(Into::into)));
-        record(self.folder.as_ref().unwrap_or(&empty), &words, environment.collect(), file, false, &stop)?;
+        let folder = self.folder.as_ref().unwrap_or(&empty);
+        let outcome = record(folder, &words, environment.collect(), file, false, &stop)?;
+        if outcome.exit_code != 0 {
+            return Err(Error::Stopped(format!("the program ended with exit code {}", outcome.exit_code)));
+        }
+        if outcome.actions == 0 {
+            let text = "the program did nothing to the files of its working folder: give it relative paths";
+            return Err(Error::Usage(text.into()));
+        }
 
         let history = History::new(Recording::open(&path)?)?;
         let judge = Closure { check, folder: place.path().to_owned() };
         let explorer = Explorer::new(&history, &judge);
+        explorer.accept_the_end()?;
         let started = Instant::now();
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let limits = Limits { stop: &stop, until: Some(started + self.time), keep_going: false, jobs };
@@ -138,7 +171,15 @@ impl<F: Fn(&Path, &str) -> Result<(), String> + Sync> Judge for Closure<F> {
     fn judge(&self, case: &Case<'_>) -> Result<Verdict, Error> {
         in_folder(&self.folder, case, |files| {
             let printed = String::from_utf8_lossy(case.printed);
-            Ok((self.check)(files, &printed).map_or_else(Verdict::Failed, |()| Verdict::Passed))
+            let checked = catch_unwind(AssertUnwindSafe(|| (self.check)(files, &printed)));
+            let checked = checked.unwrap_or_else(|panic| Err(message(&*panic)));
+            Ok(checked.map_or_else(Verdict::Failed, |()| Verdict::Passed))
         })
     }
+}
+
+/// What a panic says.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("the check panicked").to_owned()
 }

@@ -121,7 +121,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     if let Some(command) = &args.check {
         warn_of_older_copies(command, &history)?;
     }
-    accept_the_end(&explorer, &history)?;
+    explorer.accept_the_end()?;
     let started = Instant::now();
     let jobs =
         args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
@@ -213,20 +213,6 @@ fn warn_of_older_copies(command: &str, history: &History) -> Result<(), Error> {
         ));
     }
     Ok(())
-}
-
-/// Refuses a checker that fails on the files as the program left them: it would fail on everything.
-fn accept_the_end(explorer: &Explorer<'_>, history: &History) -> Result<(), Error> {
-    let end = State { position: history.events().len(), lost: Default::default() };
-    match explorer.verdict(&end)? {
-        Verdict::Passed => Ok(()),
-        Verdict::Failed(output) => Err(Error::Usage(format!(
-            "the checker fails on the files as the program left them, without any power cut, so it would fail on all states:\n{}\n\
-             To look at these files: crashlab extract RECORDING {} DIRECTORY",
-            output.trim_end(),
-            end.name(history.recording.begin)
-        ))),
-    }
 }
 
 /// The first state of a real filesystem that the model explains.
