@@ -4,6 +4,7 @@ mod init;
 mod lab;
 #[path = "programs.rs"]
 mod programs;
+mod pytest;
 mod readme;
 #[path = "real.rs"]
 mod real;
