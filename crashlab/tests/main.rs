@@ -1,5 +1,6 @@
 //! `crashlab` on small programs: ten with a planted bug each, ten correct ones, in `tests/programs`.
 
+mod go;
 mod init;
 mod lab;
 #[path = "programs.rs"]
