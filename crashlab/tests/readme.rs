@@ -1,4 +1,4 @@
-//! The example of the README does what the README says.
+//! What documents and the action of GitHub say about crashlab holds.
 
 use crate::programs::why_not;
 use std::fs;
@@ -46,4 +46,15 @@ fn the_example_finds_its_bug_and_prints_what_the_readme_shows() {
         counts(&printed).contains(counts(shown).trim_end()),
         "the README shows:\n{shown}\nit printed:\n{printed}"
     );
+}
+
+#[test]
+fn the_action_of_github_and_the_plugin_of_pytest_have_this_version() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let has_line = |file: &str, line: &str| {
+        let text = fs::read_to_string(folder.join(file)).unwrap();
+        text.lines().any(|found| found.trim() == line)
+    };
+    assert!(has_line("action.yml", concat!("default: ", env!("CARGO_PKG_VERSION"))));
+    assert!(has_line("pytest/pyproject.toml", concat!("version = \"", env!("CARGO_PKG_VERSION"), "\"")));
 }
