@@ -138,6 +138,7 @@ impl Lab {
             path: &path,
             history: &history,
             model: self.model,
+            on: None,
             first: Some(first),
             failing: &found.failing,
             seen: &[],

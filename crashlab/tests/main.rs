@@ -10,3 +10,4 @@ mod readme;
 #[path = "real.rs"]
 mod real;
 mod record;
+mod reports;

@@ -51,13 +51,22 @@ impl Program {
         format!("python3 -I -S '{}' check", self.script.display())
     }
 
+    /// A file in the folder of the recording.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.path().join(name)).unwrap()
+    }
+
+    /// The same, of JSON.
+    pub fn json(&self, name: &str) -> Value {
+        serde_json::from_str(&self.read(name)).unwrap()
+    }
+
     fn explore(&self, model: &str, options: &[&str]) -> (Output, Value) {
         let check = self.check();
-        let words = ["explore", "--json", "--check", &check, "--model", model, "--timeout", "3600"];
+        let words =
+            ["explore", "--check", &check, "--model", model, "--timeout", "3600", "--report", "r.json"];
         let output = self.crashlab(&words).args(options).output().unwrap();
-        let json = serde_json::from_slice(&output.stdout);
-        let json = json.unwrap_or_else(|_| panic!("no JSON: {output:?}"));
-        (output, json)
+        (output, self.json("r.json"))
     }
 
     /// The models under which it fails, by its own words.

@@ -3,7 +3,6 @@
 
 use super::programs::{Program, why_not};
 use crashlab::real::{FILESYSTEMS, Filesystem};
-use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -97,9 +96,10 @@ fn is_found_on(name: &str, program: &str) {
         let mut command = program.crashlab(&["explore", "--check", &check]);
         command.args(options).env("TMPDIR", temporary.0.path()).output().unwrap()
     };
-    let output = explore(&["--on", name, "--json", "--seconds", "60"]);
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    assert_eq!((output.status.code(), json["on"].as_str()), (Some(1), Some(name)), "{json:#}");
+    let output = explore(&["--on", name, "--seconds", "60", "--report", "r.json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let json = program.json("r.json");
+    assert_eq!(json["on"], name, "{json:#}");
     // The model has the same state.
     assert!(json["first"]["models"].as_array().unwrap().contains(&name.into()), "{json:#}");
     temporary.is_clean();

@@ -12,9 +12,10 @@ use crate::model::{MODELS, Model};
 use crate::plan::Plan;
 use crate::real::{FILESYSTEMS, Filesystem, OnDisk, Seen};
 use crate::recording::Recording;
-use crate::report::{Report, as_json, as_text};
+use crate::report::{Report, ReportFile, as_text};
 use crate::search::explanation;
 use crate::state::State;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::HashMap;
@@ -69,9 +70,9 @@ pub struct Args {
     /// Check this state only
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    /// Write a report too: .json, .xml (JUnit) or .sarif. Can be given several times
+    #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(ReportFile::new), conflicts_with = "state")]
+    report: Vec<ReportFile>,
 }
 
 pub(super) fn model(name: &str) -> Result<&'static Model, String> {
@@ -165,6 +166,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         path: &path,
         history: &history,
         model,
+        on: filesystem.map(|on| on.name),
         first,
         failing: &failing,
         seen: &seen,
@@ -173,7 +175,8 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         cases,
         elapsed: started.elapsed(),
     };
-    print(&if args.json { as_json(&report) } else { as_text(&report) })?;
+    print(&as_text(&report))?;
+    args.report.iter().try_for_each(|file| file.write(&report))?;
     Ok(ExitCode::from(u8::from(!failing.is_empty() || !seen.is_empty())))
 }
 

@@ -1,0 +1,206 @@
+//! What a program did, one line for each event, and what a power cut makes of each.
+
+use crate::action::{Action, Event, Ino};
+use crate::history::{History, Paths, describe};
+use crate::model::Part;
+use crate::state::State;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+/// A line of a program's source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: u32,
+    /// The function.
+    pub function: Option<String>,
+}
+
+/// A kind of event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sort {
+    /// The program begins or ends.
+    Border,
+    /// A change of files.
+    Change,
+    /// An fsync, fdatasync or sync.
+    Sync,
+    /// A printed line.
+    Printed,
+}
+
+/// An event in words.
+#[derive(Clone, Debug)]
+pub struct Operation<'a> {
+    /// Its place among the events of the recording.
+    pub at: usize,
+    /// Its number, counted from the program's first.
+    pub number: usize,
+    /// Nanoseconds since the program began.
+    pub time_ns: u64,
+    /// The process, or zero where the kernel acts on its own.
+    pub pid: u32,
+    /// The program that it runs.
+    pub program: Option<&'a str>,
+    /// Its kind.
+    pub sort: Sort,
+    /// The inode that it is about.
+    pub ino: Option<Ino>,
+    /// What was done.
+    pub what: String,
+    /// Where in the program's source.
+    pub source: Option<Source>,
+}
+
+/// All operations of a program, in order.
+pub struct Operations<'a> {
+    /// From the beginning of the program on.
+    pub list: Vec<Operation<'a>>,
+    /// One process did everything.
+    pub is_alone: bool,
+}
+
+impl<'a> Operations<'a> {
+    /// The operations of a recording.
+    pub fn new(history: &'a History) -> Self {
+        let (events, begin) = (history.events(), history.recording.begin);
+        let start = events.get(begin.saturating_sub(1)).map_or(0, |event| event.time_ns);
+        let mut paths = Paths::default();
+        let mut programs = HashMap::new();
+        let mut list = Vec::with_capacity(events.len().saturating_sub(begin) + 1);
+        for (at, event) in events.iter().enumerate() {
+            programs.extend(event.program.as_deref().map(|program| (event.pid, program)));
+            if at + 1 >= begin && (at >= begin || event.action == Action::Begin) {
+                list.push(Operation {
+                    at,
+                    number: at + 1 - begin,
+                    time_ns: event.time_ns.saturating_sub(start),
+                    pid: event.pid,
+                    program: programs.get(&event.pid).copied(),
+                    sort: Sort::of(&event.action),
+                    ino: event.action.ino(),
+                    // Before the event: an unlinked file still has its name.
+                    what: describe(event, &paths),
+                    source: None,
+                });
+            }
+            paths.add(&event.action);
+        }
+        let processes: HashSet<u32> = list.iter().map(|one| one.pid).filter(|pid| *pid != 0).collect();
+        Self { list, is_alone: processes.len() < 2 }
+    }
+
+    /// Those before a power cut after so many events of the recording, and the others.
+    pub fn until(&self, position: usize) -> (&[Operation<'a>], &[Operation<'a>]) {
+        self.list.split_at(self.list.partition_point(|one| one.at < position))
+    }
+
+    /// The last operation before a power cut after so many events of the recording.
+    pub fn before(&self, position: usize) -> Option<&Operation<'a>> {
+        self.until(position).0.last()
+    }
+
+    /// The operation at a place among the events of the recording.
+    pub fn at(&self, at: usize) -> Option<&Operation<'a>> {
+        let first = self.list.first()?.at;
+        self.list.get(at.checked_sub(first)?)
+    }
+
+    /// The different programs, by name.
+    pub fn programs(&self) -> Vec<&'a str> {
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.list.iter().filter_map(|one| one.program) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
+impl Operation<'_> {
+    /// The process and its program.
+    pub fn process(&self) -> String {
+        match self.program {
+            Some(program) => format!("{program}, process {}", self.pid),
+            None if self.pid == 0 => "the kernel".to_owned(),
+            None => format!("process {}", self.pid),
+        }
+    }
+}
+
+impl Sort {
+    fn of(action: &Action) -> Self {
+        match action {
+            Action::Begin | Action::End { .. } => Self::Border,
+            Action::Sync { .. } | Action::SyncAll => Self::Sync,
+            Action::Printed(_) => Self::Printed,
+            _ => Self::Change,
+        }
+    }
+}
+
+/// What a power cut makes of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// The change is lost.
+    Lost,
+    /// Only this part of the change is there.
+    Torn(Part),
+    /// The change is there.
+    There,
+    /// It was done before the power cut, and is no change.
+    Before,
+    /// It was not yet done.
+    NotYet,
+}
+
+impl Fate {
+    /// The fate of the event at this place.
+    pub fn of(state: &State, at: usize, event: &Event) -> Self {
+        match state.lost.get(&at) {
+            _ if at >= state.position => Self::NotYet,
+            Some(None) => Self::Lost,
+            Some(Some(part)) => Self::Torn(*part),
+            None if event.action.is_change() => Self::There,
+            None => Self::Before,
+        }
+    }
+
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Torn(_) => "torn",
+            Self::There => "there",
+            Self::Before => "before",
+            Self::NotYet => "not yet",
+        }
+    }
+
+    /// The change, or some of it, is not there though it was done.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Self::Lost | Self::Torn(_))
+    }
+
+    /// Which part of a torn change is there.
+    pub fn detail(self, action: &Action) -> Option<String> {
+        let Self::Torn(part) = self else { return None };
+        Some(match part {
+            Part::Before(offset) => format!("only the bytes before {offset} are there"),
+            Part::From(offset) => format!("only the bytes from {offset} on are there"),
+            Part::Slice { from, before, .. } if !action.is_write() => {
+                format!("only zeros from {from} to {before} are there, and the old size")
+            }
+            Part::Slice { from, before, size } => {
+                format!("only the bytes from {from} to {before} are there, and the size is {size}")
+            }
+            Part::Without { from, before } => format!("the bytes from {from} to {before} are missing"),
+            Part::Unlinked => "what had the new name has lost it, and nothing has it".to_owned(),
+            Part::Linked => "both names are there".to_owned(),
+            Part::Size => "only the new size is there, with zeros".to_owned(),
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! Files of reports.
+
+use super::{Report, json, junit, sarif};
+use crate::Error;
+use std::ffi::OsString;
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+type Render = fn(&Report<'_>) -> String;
+
+/// Formats, by the ending of a file.
+const FORMATS: [(&str, Render); 3] =
+    [("json", json::as_json), ("xml", junit::as_junit), ("sarif", sarif::as_sarif)];
+
+/// A file for a report.
+#[derive(Clone)]
+pub struct ReportFile {
+    path: PathBuf,
+    render: Render,
+}
+
+impl ReportFile {
+    /// Of the format that the path's ending names.
+    pub fn new(path: OsString) -> Result<Self, String> {
+        let path = PathBuf::from(path);
+        let ending = path.extension().unwrap_or_default();
+        match FORMATS.iter().find(|(name, _)| ending == *name) {
+            Some((_, render)) => Ok(Self { render: *render, path }),
+            None => Err("its ending says the format: .json, .xml (JUnit) or .sarif".to_owned()),
+        }
+    }
+
+    /// Writes the report. A power cut leaves the old file or the whole new one.
+    pub fn write(&self, report: &Report<'_>) -> Result<(), Error> {
+        let write = || -> io::Result<()> {
+            let folder = match self.path.parent() {
+                Some(folder) if folder != Path::new("") => folder,
+                _ => Path::new("."),
+            };
+            // As any new file: less what the umask takes.
+            let permissions = Permissions::from_mode(0o666);
+            let mut file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder)?;
+            file.write_all((self.render)(report).as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(&self.path)?;
+            File::open(folder)?.sync_all()
+        };
+        write().map_err(|error| Error::file(&self.path, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_is_the_format() {
+        for name in ["a.json", "dir/b.xml", "c.d.sarif"] {
+            assert!(ReportFile::new(name.into()).is_ok(), "{name}");
+        }
+        for name in ["", "-", "json", "a.txt", ".xml", "a.json.gz"] {
+            let refused = ReportFile::new(name.into()).err();
+            let all_named =
+                refused.is_some_and(|why| [".json", ".xml", ".sarif"].iter().all(|one| why.contains(one)));
+            assert!(all_named, "{name}");
+        }
+    }
+}

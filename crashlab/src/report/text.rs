@@ -1,0 +1,85 @@
+//! The report for a terminal.
+
+use super::{Entry, Operations, Report, end_of, missing_text};
+use std::fmt::Write;
+
+/// Failing states that are named besides the first.
+const NAMED_MAX: usize = 20;
+
+/// The report for a terminal.
+pub fn as_text(report: &Report<'_>) -> String {
+    let mut text = String::new();
+    let operations = Operations::new(report.history);
+    if let Some(first) = report.entries().first() {
+        text += &entry_text(report, &operations, first);
+    }
+    let names = report.names();
+    if names.len() > 1 {
+        let more = (names.len() - 1).saturating_sub(NAMED_MAX);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let shown = names[1..names.len().min(NAMED_MAX + 1)].join(" ");
+        let _ = writeln!(text, "Other states that fail: {shown}{rest}\n");
+    }
+    text + &report.summary() + "\n"
+}
+
+/// A state that fails.
+pub(super) fn entry_text(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) -> String {
+    let mut text = String::new();
+    let Entry { name, position, state, output, explained } = entry;
+    let Some(state) = state else {
+        let _ = writeln!(text, "State {name} fails: a power cut after event {position}.");
+        if report.seen.first().is_some_and(|first| first.name == *name) {
+            let _ = writeln!(text, "No few lost changes explain it.");
+        }
+        write_output(&mut text, output);
+        return text + "\n";
+    };
+    let own = state.name(report.begin());
+    if *name != own {
+        let seen = report.seen.first().map_or(0, |seen| seen.position.saturating_sub(report.begin()));
+        let _ = writeln!(text, "State {name} fails: a power cut after event {seen}.");
+        let _ = writeln!(text, "The simplest state of its kind, in the words of the model:\n");
+    }
+    let _ = writeln!(text, "State {own} fails: a power cut after event {position}.\n");
+    for line in report.lines(operations, state) {
+        let operation = line.operation;
+        let word = line.fate.word();
+        let word = if line.fate.is_loss() { word.to_uppercase() } else { word.to_owned() };
+        let who = match operation.program {
+            Some(program) if !operations.is_alone => format!(" ({program}, process {})", operation.pid),
+            _ => String::new(),
+        };
+        let what = report.with_detail(&line);
+        let _ = writeln!(text, "  {word:<7} #{:<5} {what}{who}", operation.number);
+    }
+    if state.lost.is_empty() {
+        let _ = writeln!(text, "\nNothing is lost: a program that is killed there leaves the same files.");
+    }
+    let printed = report.history.printed(state.position);
+    let count = printed.split_inclusive(|byte| *byte == b'\n').count();
+    let _ = match count {
+        0 => writeln!(text, "\nThe program had printed nothing yet."),
+        1 => writeln!(text, "\nThe program had printed one line."),
+        count => writeln!(text, "\nThe program had printed {count} lines."),
+    };
+    write_output(&mut text, output);
+    if let Some(explained) = explained {
+        let _ = writeln!(text, "\nPossible under: {}", explained.models.join(", "));
+        let _ = writeln!(text, "{}", missing_text(report, explained.missing.as_ref()));
+        let path = report.path.display();
+        let _ = writeln!(text, "To look at its files: crashlab extract {path} {own} DIRECTORY");
+    }
+    text + "\n"
+}
+
+fn write_output(text: &mut String, output: &str) {
+    let _ = writeln!(text, "The checker says:");
+    let (skipped, lines) = end_of(output);
+    if skipped > 0 {
+        let _ = writeln!(text, "  ... {skipped} lines before");
+    }
+    for line in lines {
+        let _ = writeln!(text, "  {line}");
+    }
+}

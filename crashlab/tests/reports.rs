@@ -1,0 +1,153 @@
+//! The files that `--report` writes.
+
+use crate::programs::{Program, why_not};
+use roxmltree::{Document, Node};
+use std::fs;
+use std::process::{Command, Stdio};
+
+/// All elements of this name.
+fn named<'a>(document: &'a Document<'_>, name: &str) -> Vec<Node<'a, 'a>> {
+    document.descendants().filter(|node| node.has_tag_name(name)).collect()
+}
+
+/// A document, which must be well-formed: of the characters that XML allows, too.
+fn parsed(xml: &str) -> Document<'_> {
+    let is_allowed =
+        |c: char| matches!(c, '\t' | '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    assert!(xml.chars().all(is_allowed), "{xml:?}");
+    Document::parse(xml).unwrap_or_else(|error| panic!("{error}: {xml}"))
+}
+
+const REPORTS: [&str; 6] = ["--report", "r.json", "--report", "r.xml", "--report", "r.sarif"];
+
+#[test]
+fn a_planted_bug_is_in_each_report() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let program = Program::record("planted", "wrong-file");
+    let check = program.check();
+    let words = ["explore", "--check", &check, "--seconds", "3600", "--keep-going"];
+    let output = program.crashlab(&words).args(REPORTS).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+
+    let json = program.json("r.json");
+    let (state, lost) = (json["first"]["state"].as_str().unwrap(), &json["first"]["events"][0]);
+    assert!(text.contains(&format!("State {state} fails")), "{text}");
+    assert_eq!(lost["fate"], "lost");
+    let what = lost["what"].as_str().unwrap();
+    assert!(what.starts_with("write data"), "{what}");
+    let failing = json["failing"].as_array().unwrap().len();
+    assert!(failing > 1, "{json:#}");
+
+    let xml = program.read("r.xml");
+    let xml = parsed(&xml);
+    let suite = named(&xml, "testsuite")[0];
+    assert_eq!(suite.attribute("tests"), Some(&*failing.to_string()));
+    let failures = named(&xml, "failure");
+    assert_eq!((named(&xml, "testcase").len(), failures.len()), (failing, failing));
+    assert_eq!(failures[0].attribute("type"), Some("crashlab/lost-change"));
+    assert!(failures[0].attribute("message").unwrap().contains(what), "{failures:?}");
+    let text = failures[0].text().unwrap();
+    assert!(text.contains("Missing: fsync of data after #"), "{text}");
+    assert!(text.contains("was stored, and is not in its place"), "{text}");
+
+    let sarif = program.json("r.sarif");
+    let (run, results) = (&sarif["runs"][0], sarif["runs"][0]["results"].as_array().unwrap());
+    assert_eq!((sarif["version"].as_str(), results.len()), (Some("2.1.0"), failing));
+    let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
+    for result in results {
+        assert_eq!(result["ruleId"], rules[result["ruleIndex"].as_u64().unwrap() as usize]["id"]);
+        assert_eq!(result["level"], "error");
+        let flow = result["codeFlows"][0]["threadFlows"][0]["locations"].as_array().unwrap();
+        assert!(!flow.is_empty() && flow.iter().all(|step| step["executionOrder"].is_u64()), "{result:#}");
+    }
+    let first = &results[0];
+    assert_eq!(first["ruleId"], "crashlab/lost-change");
+    assert!(first["message"]["text"].as_str().unwrap().contains("Missing: fsync of data after #"));
+    let place = &first["locations"][0]["logicalLocations"][0]["fullyQualifiedName"];
+    assert_eq!(place, &format!("#{} {what}", lost["event"]));
+}
+
+#[test]
+fn a_program_without_a_failing_state_passes_in_each_report() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let program = Program::record("correct", "atomic-replace");
+    let check = program.check();
+    let words = ["explore", "--check", &check, "--seconds", "1"];
+    let output = program.crashlab(&words).args(REPORTS).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let json = program.json("r.json");
+    assert_eq!((json["failing"].as_array().unwrap().len(), json["first"].is_null()), (0, true));
+    let xml = program.read("r.xml");
+    let xml = parsed(&xml);
+    let suite = named(&xml, "testsuite")[0];
+    assert_eq!((suite.attribute("tests"), suite.attribute("failures")), (Some("1"), Some("0")));
+    assert_eq!((named(&xml, "testcase").len(), named(&xml, "failure").len()), (1, 0));
+    let sarif = program.json("r.sarif");
+    assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_report_of_another_kind_is_refused_and_one_that_cannot_be_written_is_an_error() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let program = Program::record("planted", "no-fsync");
+    let check = program.check();
+    let explore = |report: &str| {
+        let words = ["explore", "--check", &check, "--report", report];
+        program.crashlab(&words).output().unwrap()
+    };
+    let refused = explore("r.txt");
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{said}");
+    assert!([".json", ".xml", ".sarif"].iter().all(|ending| said.contains(ending)), "{said}");
+    let failed = explore("missing/r.json");
+    let said = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!(failed.status.code(), Some(3), "{said}");
+    assert!(said.contains("missing/r.json"), "{said}");
+    assert!(String::from_utf8(failed.stdout).unwrap().contains("State "));
+}
+
+/// Names, printed lines and what a checker says are bytes of strangers.
+#[test]
+fn hostile_bytes_do_not_leave_their_place() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let hostile = r#"</pre></script><script>alert(1)</script>"'&amp;]]>--><!--"#;
+    let script = format!(
+        r#"name=$(printf '%s\001\033[31m\377\342\200\256\357\277\276\n.' '{}'); name=${{name%.}}
+        echo x >"$(printf %s "$name" | tr / _)"; printf '%s\r\n' "$name""#,
+        hostile.replace('\'', r"'\''")
+    );
+    let crashlab = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
+        command.args(words).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap()
+    };
+    let recorded = crashlab(&["record", "-o", "r.crashlab", "--", "sh", "-c", &script]);
+    assert!(recorded.status.success(), "{recorded:?}");
+    let check = r#"ls -A; cat "$CRASHLAB_ACKED"; printf '\001\033[31m\377\342\200\256\357\277\276\n';
+        test -s * || test ! -s "$CRASHLAB_ACKED""#;
+    let words = ["explore", "--check", check, "--seconds", "3600", "--keep-going"];
+    let output = crashlab(&[&words[..], &REPORTS[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let xml = read("r.xml");
+    let xml = parsed(&xml);
+    let text = named(&xml, "failure")[0].text().unwrap();
+    assert!(text.contains(hostile), "{text}");
+    let sarif: serde_json::Value = serde_json::from_str(&read("r.sarif")).unwrap();
+    assert!(sarif["runs"][0]["results"][0]["message"]["text"].as_str().unwrap().contains(hostile));
+    let json: serde_json::Value = serde_json::from_str(&read("r.json")).unwrap();
+    assert!(json["first"]["output"].as_str().unwrap().contains(hostile));
+}
