@@ -266,7 +266,7 @@ pub fn describe(event: &Event, paths: &Paths) -> String {
         },
         Action::Xattr { ino, name, value } => {
             let verb = if value.is_some() { "set" } else { "remove" };
-            format!("{verb} attribute {} of {}", String::from_utf8_lossy(name), path(ino))
+            format!("{verb} attribute {} of {}", clean(name), path(ino))
         }
         Action::Sync { ino, data_only } => {
             format!("{} {}", if *data_only { "fdatasync" } else { "fsync" }, path(ino))
@@ -278,9 +278,16 @@ pub fn describe(event: &Event, paths: &Paths) -> String {
     }
 }
 
-/// Text, with each control character as `?`.
+/// Text, with each character as `?` that a terminal or a page would obey.
 fn clean(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    String::from_utf8_lossy(bytes).chars().map(|c| if is_obeyed(c) { '?' } else { c }).collect()
+}
+
+/// True for control characters, for those that turn the direction of writing, and for those that are none.
+pub(crate) fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
 /// The beginning of a printed line, safe for a terminal.

@@ -18,7 +18,8 @@ fn parsed(xml: &str) -> Document<'_> {
     Document::parse(xml).unwrap_or_else(|error| panic!("{error}: {xml}"))
 }
 
-const REPORTS: [&str; 6] = ["--report", "r.json", "--report", "r.xml", "--report", "r.sarif"];
+const REPORTS: [&str; 8] =
+    ["--report", "r.json", "--report", "r.xml", "--report", "r.sarif", "--report", "r.html"];
 
 #[test]
 fn a_planted_bug_is_in_each_report() {
@@ -67,6 +68,25 @@ fn a_planted_bug_is_in_each_report() {
     let first = &results[0];
     assert_eq!(first["ruleId"], "crashlab/lost-change");
     assert!(first["message"]["text"].as_str().unwrap().contains("Missing: fsync of data after #"));
+    let page = program.read("r.html");
+    let cut = page.find("the power fails here").unwrap();
+    let row = format!("<li class=\"lost\"><b>lost</b><span class=\"n\">#{}</span>", lost["event"]);
+    assert!(page.find(&row).is_some_and(|at| at < cut), "{row}: {page}");
+    assert!(page[..cut].contains("<code>add fsync of data here</code>"), "{page}");
+    assert!(page[cut..].contains("<li class=\"later\"><b>not yet</b>"), "{page}");
+    assert!(
+        page.contains("was stored, and is not in its place") && page.contains("<th><code>data</code></th>"),
+        "{page}"
+    );
+    assert!(page.contains("Other states that fail"), "{page}");
+
+    let shown = program.crashlab(&["show", "r.crashlab", "--state", state]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let (before, after) = shown.split_once("-------- the power fails here --------\n").unwrap();
+    let is_lost = |line: &&str| line.starts_with("LOST") && line.ends_with(what);
+    assert_eq!(before.lines().filter(is_lost).count(), 1, "{shown}");
+    assert!(after.lines().all(|line| line.starts_with("not yet")), "{shown}");
+
     let place = &first["locations"][0]["logicalLocations"][0]["fullyQualifiedName"];
     assert_eq!(place, &format!("#{} {what}", lost["event"]));
 }
@@ -89,6 +109,8 @@ fn a_program_without_a_failing_state_passes_in_each_report() {
     let suite = named(&xml, "testsuite")[0];
     assert_eq!((suite.attribute("tests"), suite.attribute("failures")), (Some("1"), Some("0")));
     assert_eq!((named(&xml, "testcase").len(), named(&xml, "failure").len()), (1, 0));
+    let page = program.read("r.html");
+    assert!(page.contains("<h1>No state fails") && !page.contains("the power fails here"), "{page}");
     let sarif = program.json("r.sarif");
     assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 0);
 }
@@ -108,7 +130,7 @@ fn a_report_of_another_kind_is_refused_and_one_that_cannot_be_written_is_an_erro
     let refused = explore("r.txt");
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{said}");
-    assert!([".json", ".xml", ".sarif"].iter().all(|ending| said.contains(ending)), "{said}");
+    assert!([".json", ".xml", ".sarif", ".html"].iter().all(|ending| said.contains(ending)), "{said}");
     let failed = explore("missing/r.json");
     let said = String::from_utf8(failed.stderr).unwrap();
     assert_eq!(failed.status.code(), Some(3), "{said}");
@@ -148,6 +170,12 @@ fn hostile_bytes_do_not_leave_their_place() {
     assert!(text.contains(hostile), "{text}");
     let sarif: serde_json::Value = serde_json::from_str(&read("r.sarif")).unwrap();
     assert!(sarif["runs"][0]["results"][0]["message"]["text"].as_str().unwrap().contains(hostile));
+    let page = read("r.html");
+    // The page's own script, and no other.
+    assert_eq!((page.matches("<script").count(), page.matches("</pre></script>").count()), (1, 0), "{page}");
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&quot;'&amp;amp;"), "{page}");
+    let is_obeyed = |c: char| c.is_control() && c != '\n' || matches!(c, '\u{202e}' | '\u{fffe}');
+    assert!(!page.contains(is_obeyed), "{page:?}");
     let json: serde_json::Value = serde_json::from_str(&read("r.json")).unwrap();
     assert!(json["first"]["output"].as_str().unwrap().contains(hostile));
 }

@@ -70,7 +70,7 @@ pub struct Args {
     /// Check this state only
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// Write a report too: .json, .xml (JUnit) or .sarif. Can be given several times
+    /// Write a report too: .json, .xml (JUnit), .sarif, or .html for people. Can be given several times
     #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(ReportFile::new), conflicts_with = "state")]
     report: Vec<ReportFile>,
 }

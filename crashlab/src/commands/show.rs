@@ -3,11 +3,11 @@
 use super::{chosen, print};
 use crate::Error;
 use crate::export;
-use crate::history::{History, Paths, describe};
+use crate::history::History;
 use crate::model::MODELS;
+use crate::operation::{Fate, Operation, Operations, Sort};
 use crate::recording::Recording;
 use crate::state::State;
-use std::collections::HashMap;
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -18,6 +18,9 @@ use std::process::ExitCode;
 pub struct Args {
     /// Recording. Default: the newest in the working folder
     recording: Option<PathBuf>,
+    /// Show what becomes of each operation in this state, as 'crashlab explore' names it
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
 }
 
 /// Arguments of `crashlab extract`.
@@ -35,30 +38,46 @@ pub struct ExtractArgs {
 #[derive(clap::Args)]
 pub struct ModelsArgs {}
 
-/// Shows what a program did.
+/// Shows what a program did, and what a power cut makes of it.
 pub fn run(args: Args) -> Result<ExitCode, Error> {
-    let recording = Recording::open(&chosen(args.recording)?)?;
-    let mut paths = Paths::default();
+    let history = History::new(Recording::open(&chosen(args.recording)?)?)?;
+    let parse = |name: String| State::parse(&name, history.events(), history.recording.begin);
+    let state = args.state.map(parse).transpose()?;
+    let operations = Operations::new(&history);
     let mut text = String::new();
-    let start = recording.events.get(recording.begin).map_or(0, |event| event.time_ns);
-    let mut programs = HashMap::new();
-    for (at, event) in recording.events.iter().enumerate() {
-        programs.extend(event.program.as_deref().map(|program| (event.pid, program)));
-        if at >= recording.begin {
-            let ms = event.time_ns.saturating_sub(start) as f64 / 1e6;
-            let _ = writeln!(
-                text,
-                "#{:<6} {ms:>10.3} ms {:>7} {:<15} {}",
-                at + 1 - recording.begin,
-                event.pid,
-                programs.get(&event.pid).copied().unwrap_or_default(),
-                describe(event, &paths)
-            );
-        }
-        paths.add(&event.action);
+    let (before, after) = operations.until(state.as_ref().map_or(usize::MAX, |state| state.position));
+    before.iter().for_each(|operation| write_line(&mut text, &history, state.as_ref(), operation));
+    if state.is_some() {
+        let _ = writeln!(text, "-------- the power fails here --------");
     }
+    after.iter().for_each(|operation| write_line(&mut text, &history, state.as_ref(), operation));
     print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_line(text: &mut String, history: &History, state: Option<&State>, operation: &Operation<'_>) {
+    let event = &history.events()[operation.at];
+    let fate = state.map(|state| Fate::of(state, operation.at, event));
+    if let Some(fate) = fate {
+        let word = if fate.is_loss() { fate.word().to_uppercase() } else { fate.word().to_owned() };
+        let _ = write!(text, "{word:<8}");
+    }
+    let number = match operation.number {
+        0 => String::new(),
+        number => format!("#{number}"),
+    };
+    let process = match operation.pid {
+        0 => String::new(),
+        pid => pid.to_string(),
+    };
+    let (ms, program) = (operation.time_ns as f64 / 1e6, operation.program.unwrap_or_default());
+    let _ = write!(text, "{number:<7} {ms:>10.3} ms {process:>7} {program:<15} ");
+    let detail = fate.and_then(|fate| fate.detail(&event.action));
+    let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
+    let _ = match operation.sort {
+        Sort::Border => writeln!(text, "-- {} --", operation.what),
+        Sort::Printed | Sort::Sync | Sort::Change => writeln!(text, "{}{detail}", operation.what),
+    };
 }
 
 /// Writes the files of a state.

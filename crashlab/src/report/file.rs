@@ -1,6 +1,6 @@
 //! Files of reports.
 
-use super::{Report, json, junit, sarif};
+use super::{Report, html, json, junit, sarif};
 use crate::Error;
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 type Render = fn(&Report<'_>) -> String;
 
 /// Formats, by the ending of a file.
-const FORMATS: [(&str, Render); 3] =
-    [("json", json::as_json), ("xml", junit::as_junit), ("sarif", sarif::as_sarif)];
+const FORMATS: [(&str, Render); 4] =
+    [("json", json::as_json), ("xml", junit::as_junit), ("sarif", sarif::as_sarif), ("html", html::as_html)];
 
 /// A file for a report.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ impl ReportFile {
         let ending = path.extension().unwrap_or_default();
         match FORMATS.iter().find(|(name, _)| ending == *name) {
             Some((_, render)) => Ok(Self { render: *render, path }),
-            None => Err("its ending says the format: .json, .xml (JUnit) or .sarif".to_owned()),
+            None => Err("its ending says the format: .json, .xml (JUnit), .sarif or .html".to_owned()),
         }
     }
 
@@ -57,13 +57,13 @@ mod tests {
 
     #[test]
     fn the_ending_is_the_format() {
-        for name in ["a.json", "dir/b.xml", "c.d.sarif"] {
+        for name in ["a.json", "dir/b.xml", "c.d.sarif", "e.html"] {
             assert!(ReportFile::new(name.into()).is_ok(), "{name}");
         }
         for name in ["", "-", "json", "a.txt", ".xml", "a.json.gz"] {
             let refused = ReportFile::new(name.into()).err();
-            let all_named =
-                refused.is_some_and(|why| [".json", ".xml", ".sarif"].iter().all(|one| why.contains(one)));
+            let all_named = refused
+                .is_some_and(|why| [".json", ".xml", ".sarif", ".html"].iter().all(|one| why.contains(one)));
             assert!(all_named, "{name}");
         }
     }

@@ -54,8 +54,8 @@ fn write(writer: &mut Writer<Vec<u8>>, report: &Report<'_>) -> io::Result<()> {
                 passed.with_attributes(case).write_empty()?;
             }
             for entry in &entries {
-                let name = format!("state {}", entry.name);
-                let message = shown(&report.fault(&operations, entry));
+                let name = format!("state {}", entry.short_name());
+                let message = report.fault(&operations, entry);
                 let text = shown(&entry_text(report, &operations, entry));
                 let element = writer.create_element("testcase").with_attribute(("name", name.as_str()));
                 let mut case = case;

@@ -1,6 +1,7 @@
 //! What an exploration found, for people and for programs.
 
 mod file;
+mod html;
 mod json;
 mod junit;
 mod sarif;
@@ -12,7 +13,7 @@ pub use text::as_text;
 use crate::action::Ino;
 use crate::explain::Explained;
 use crate::explore::Failing;
-use crate::history::History;
+use crate::history::{History, is_obeyed};
 use crate::missing::{Addition, Missing};
 use crate::model::Model;
 use crate::operation::{Fate, Operation, Operations, Sort};
@@ -26,6 +27,8 @@ use std::time::Duration;
 const LISTED_MAX: usize = 200;
 /// Changes of a state that are listed one by one.
 const CHANGES_MAX: usize = 20;
+/// The longest name of a state that is shown whole. It has ASCII characters only.
+const NAME_BYTES_MAX: usize = 80;
 /// Lines of a checker's output that are shown.
 const OUTPUT_LINES_MAX: usize = 20;
 
@@ -119,6 +122,15 @@ impl Entry<'_> {
             Some(state) if state.lost.is_empty() => Rule::Unfinished,
             Some(state) if state.lost.values().all(Option::is_some) => Rule::Torn,
             Some(_) => Rule::Lost,
+        }
+    }
+
+    /// The name of a state, as far as people can use it: one that has lost thousands of changes has a name of
+    /// as many words.
+    fn short_name(&self) -> String {
+        match self.name.len() {
+            0..=NAME_BYTES_MAX => self.name.clone(),
+            _ => format!("{}...", &self.name[..NAME_BYTES_MAX]),
         }
     }
 }
@@ -253,14 +265,9 @@ fn end_of(output: &str) -> (usize, Vec<&str>) {
     (skipped, lines[skipped..].to_vec())
 }
 
-/// Text without what a report can't show, and what would change how it is shown: control characters, and
-/// those that turn the direction of writing.
+/// Text of strangers: what a page would obey and XML forbids is replaced.
 fn shown(text: &str) -> String {
-    let is_bad = |c: char| {
-        c.is_control() && !matches!(c, '\n' | '\t')
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-            || matches!(c, '\u{fffe}' | '\u{ffff}')
-    };
+    let is_bad = |c: char| is_obeyed(c) && !matches!(c, '\n' | '\t');
     text.replace("\r\n", "\n").chars().map(|c| if is_bad(c) { '\u{fffd}' } else { c }).collect()
 }
 

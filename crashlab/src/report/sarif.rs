@@ -59,7 +59,7 @@ fn result(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) -
     let rule = entry.rule();
     let lines = entry.state.map_or(Vec::new(), |state| report.lines(operations, state));
     let (_, said) = end_of(entry.output);
-    let mut message = format!("State {} fails: {}.", entry.name, report.fault(operations, entry));
+    let mut message = format!("State {} fails: {}.", entry.short_name(), report.fault(operations, entry));
     if let Some(explained) = entry.explained {
         message += &format!("\n{}", missing_text(report, explained.missing.as_ref()));
         message += &format!("\nPossible under: {}", explained.models.join(", "));

@@ -1,6 +1,6 @@
 //! The report for a terminal.
 
-use super::{Entry, Operations, Report, end_of, missing_text};
+use super::{Entry, NAME_BYTES_MAX, Operations, Report, end_of, missing_text};
 use std::fmt::Write;
 
 /// Failing states that are named besides the first.
@@ -15,9 +15,14 @@ pub fn as_text(report: &Report<'_>) -> String {
     }
     let names = report.names();
     if names.len() > 1 {
-        let more = (names.len() - 1).saturating_sub(NAMED_MAX);
-        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let shown = names[1..names.len().min(NAMED_MAX + 1)].join(" ");
+        let short = names[1..].iter().filter(|name| name.len() <= NAME_BYTES_MAX);
+        let named: Vec<&str> = short.take(NAMED_MAX).map(String::as_str).collect();
+        let rest = match (named.len(), names.len() - 1 - named.len()) {
+            (_, 0) => String::new(),
+            (0, more) => format!("{more}, with many losses each"),
+            (_, more) => format!(" and {more} more"),
+        };
+        let shown = named.join(" ");
         let _ = writeln!(text, "Other states that fail: {shown}{rest}\n");
     }
     text + &report.summary() + "\n"
@@ -27,8 +32,9 @@ pub fn as_text(report: &Report<'_>) -> String {
 pub(super) fn entry_text(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) -> String {
     let mut text = String::new();
     let Entry { name, position, state, output, explained } = entry;
+    let short = entry.short_name();
     let Some(state) = state else {
-        let _ = writeln!(text, "State {name} fails: a power cut after event {position}.");
+        let _ = writeln!(text, "State {short} fails: a power cut after event {position}.");
         if report.seen.first().is_some_and(|first| first.name == *name) {
             let _ = writeln!(text, "No few lost changes explain it.");
         }
@@ -41,7 +47,8 @@ pub(super) fn entry_text(report: &Report<'_>, operations: &Operations<'_>, entry
         let _ = writeln!(text, "State {name} fails: a power cut after event {seen}.");
         let _ = writeln!(text, "The simplest state of its kind, in the words of the model:\n");
     }
-    let _ = writeln!(text, "State {own} fails: a power cut after event {position}.\n");
+    let shown = if explained.is_some() { &own } else { &short };
+    let _ = writeln!(text, "State {shown} fails: a power cut after event {position}.\n");
     for line in report.lines(operations, state) {
         let operation = line.operation;
         let word = line.fate.word();
