@@ -69,7 +69,7 @@ fn trees_of_real_filesystems_are_within_their_models() {
         let Some(_) = usable(name) else { continue };
         let temporary = Temporary::new();
         let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
-        command.args(["validate", name, "--programs", "6", "--seconds", "20", "--seed", "1"]);
+        command.args(["validate", name, "--programs", "6", "--seconds", "3600", "--seed", "1"]);
         let output = command.env("TMPDIR", temporary.0.path()).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let line = String::from_utf8(output.stdout).unwrap();
