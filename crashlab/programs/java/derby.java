@@ -8,6 +8,8 @@ import java.sql.SQLException;
  * <p>Promise: "Derby ensures that all committed transactions are durable, even if the system fails"
  * (developer's guide, "Storage and recovery").
  *
+ * <p>A check takes half a second, to start Java: give it --seconds 300.
+ *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */
 final class Derby {

@@ -12,6 +12,8 @@ import java.sql.DriverManager;
  * CHECKPOINT SYNC "flushes the data to disk and forces all system buffers be written to the underlying
  * device" (https://h2database.com/html/commands.html#checkpoint_sync).
  *
+ * <p>A check takes half a second, to start Java: give it --seconds 300.
+ *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */
 final class H2 {

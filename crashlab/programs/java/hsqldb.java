@@ -8,6 +8,8 @@ import java.sql.DriverManager;
  * <p>Promise: FALSE "indicates there is no delay and at each commit a file synch operation is performed"
  * (https://hsqldb.org/doc/2.0/guide/, SET FILES WRITE DELAY).
  *
+ * <p>A check takes half a second, to start Java: give it --seconds 300.
+ *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */
 final class Hsqldb {

@@ -20,6 +20,8 @@ import org.apache.lucene.store.FSDirectory;
  * index updates will survive an OS or machine crash or power loss"
  * (https://lucene.apache.org/core/9_12_3/core/org/apache/lucene/index/IndexWriter.html#commit()).
  *
+ * <p>A check takes half a second, to start Java: give it --seconds 300.
+ *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */
 final class Lucene {

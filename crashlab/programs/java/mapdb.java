@@ -10,6 +10,8 @@ import org.mapdb.Serializer;
  * <p>Promise: transactionEnable() is a write-ahead log, for protection from crashes (https://mapdb.org/book/). So what
  * was committed is there.
  *
+ * <p>A check takes half a second, to start Java: give it --seconds 300.
+ *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */
 final class Mapdb {

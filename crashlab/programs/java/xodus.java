@@ -14,6 +14,8 @@ import jetbrains.exodus.env.StoreConfig;
  * <p>Promise: transactions are ACID
  * (https://github.com/JetBrains/xodus/wiki/Transactions); durableWrite syncs the log at each commit.
  *
+ * <p>A check takes half a second, to start Java: give it --seconds 300.
+ *
  * <p>Install: apt install openjdk-17-jdk-headless maven
  */
 final class Xodus {
