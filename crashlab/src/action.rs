@@ -85,6 +85,8 @@ pub enum Action {
     Begin,
     /// The program ended.
     End { code: i32 },
+    /// A successful sync_file_range that waited until the range was written.
+    SyncRange { ino: Ino, offset: u64, len: u64 },
 }
 
 /// An action, its time and its process.
@@ -113,7 +115,8 @@ impl Action {
             | Self::Zero { ino, .. }
             | Self::Attributes { ino, .. }
             | Self::Xattr { ino, .. }
-            | Self::Sync { ino, .. } => Some(*ino),
+            | Self::Sync { ino, .. }
+            | Self::SyncRange { ino, .. } => Some(*ino),
             Self::SyncAll | Self::Printed(_) | Self::Begin | Self::End { .. } => None,
         }
     }
@@ -133,7 +136,7 @@ impl Action {
 
     /// True if a power cut can take it back.
     pub fn is_change(&self) -> bool {
-        self.ino().is_some() && !matches!(self, Self::Sync { .. })
+        self.ino().is_some() && !matches!(self, Self::Sync { .. } | Self::SyncRange { .. })
     }
 
     /// True for a change of names.

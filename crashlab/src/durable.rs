@@ -1,8 +1,10 @@
 //! What the syncs of a program have made durable, by the rules of a model.
 
 use crate::action::{Action, Event, Ino, Name};
+use crate::contents::BLOCK_BYTES;
 use crate::model::{Logged, Model, NameOrder, Part, Reach, Skips};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Range;
 
 /// The deepest directory.
 const DEPTH_MAX: usize = 4096;
@@ -58,6 +60,8 @@ pub struct Durable<'a> {
     unlinks: HashSet<usize>,
     /// Renames of which the new name is durable, and not yet the loss of the old one.
     halves: HashSet<usize>,
+    /// What each sync_file_range has written, in order.
+    ranges: VecDeque<(usize, Vec<usize>)>,
 }
 
 impl<'a> Durable<'a> {
@@ -80,6 +84,7 @@ impl<'a> Durable<'a> {
             names_logged: HashMap::new(),
             halves: HashSet::new(),
             unlinks: HashSet::new(),
+            ranges: VecDeque::new(),
         }
     }
 
@@ -91,6 +96,7 @@ impl<'a> Durable<'a> {
             match &self.events[at].action {
                 Action::Sync { ino, data_only } => self.synced(at, *ino, *data_only),
                 Action::SyncAll => self.everything(at),
+                Action::SyncRange { ino, offset, len } => self.written(at, *ino, *offset..offset + len),
                 action if action.is_change() => self.changed(at, action),
                 _ => {}
             }
@@ -197,6 +203,21 @@ impl<'a> Durable<'a> {
         self.journal = before;
         self.halves.clear();
         self.open_of.clear();
+        self.ranges.clear();
+    }
+
+    /// All pages of this range are on the disk, and the changes of the journal that lead to them are in memory.
+    fn written(&mut self, at: usize, ino: Ino, range: Range<u64>) {
+        if !self.model.ranges_in_journal {
+            return;
+        }
+        let pages = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        let is_written = |at: &usize| {
+            let (action, blocks) = (&self.events[*at].action, self.events[*at].action.blocks());
+            action.is_write() && pages.start <= blocks.start && blocks.end <= pages.end
+        };
+        let open = self.open_of.get(&ino).into_iter().flatten().copied();
+        self.ranges.push_back((at, open.filter(is_written).collect()));
     }
 
     fn synced(&mut self, at: usize, ino: Ino, data_only: bool) {
@@ -274,6 +295,11 @@ impl<'a> Durable<'a> {
             }
         }
         self.journal = self.journal.max(end);
+        while self.ranges.front().is_some_and(|(at, _)| *at < end)
+            && let Some((_, writes)) = self.ranges.pop_front()
+        {
+            writes.into_iter().for_each(|at| self.mark(at));
+        }
     }
 
     /// Every change of names before `end` is durable.

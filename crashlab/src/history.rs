@@ -272,6 +272,9 @@ pub fn describe(event: &Event, paths: &Paths) -> String {
             format!("{} {}", if *data_only { "fdatasync" } else { "fsync" }, path(ino))
         }
         Action::SyncAll => "sync".into(),
+        Action::SyncRange { ino, offset, len } => {
+            format!("sync_file_range {}, {len} bytes at {offset}", path(ino))
+        }
         Action::Printed(line) => format!("printed '{}'", short(line)),
         Action::Begin => "the program begins".into(),
         Action::End { code } => format!("the program ends with exit code {code}"),

@@ -6,7 +6,7 @@
 //! allows, an [`Explorer`] makes the [`Tree`] of each and asks a [`Judge`], and [`explain`](fn@explain)
 //! says which sync is missing. [`real`] takes the trees from the kernel's own filesystems instead, and
 //! compares the models with them. [`Lab`] does all of it in a test.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[expect(missing_docs, reason = "the fields of actions say what they are")]
 mod action;
@@ -20,7 +20,9 @@ mod explain;
 mod explore;
 mod export;
 mod history;
+mod kernel;
 mod lab;
+mod losses;
 mod missing;
 mod model;
 mod operation;
@@ -48,8 +50,9 @@ pub use explore::{Case, Counts, Explorer, Failing, Found, Judge, Limits, Verdict
 pub use export::export;
 pub use history::{History, Paths, describe};
 pub use lab::Lab;
+pub use losses::Losses;
 pub use missing::{Addition, Missing};
-pub use model::{DataOrder, Logged, Losses, MODELS, Model, NameOrder, Part, Reach, Skips, Unit};
+pub use model::{DataOrder, Logged, MODELS, Model, NameOrder, Part, Reach, Skips, Unit};
 pub use operation::{Fate, Operation, Operations, Sort, Source};
 pub use plan::{Open, Plan, Stretch, stretches};
 pub use record::{Environment, Outcome, record};

@@ -129,6 +129,7 @@ fn is_synced_next(events: &[Event], at: usize, ino: Ino) -> bool {
         Action::Sync { ino: synced, data_only } => {
             synced == ino && (!data_only || events[at].action.is_write())
         }
+        Action::SyncAll => true,
         _ => false,
     })
 }

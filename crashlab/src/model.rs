@@ -1,9 +1,8 @@
 //! What filesystems promise about the order in which changes survive a power cut. MODELS.md gives the
 //! source of each rule.
 
-use crate::action::{Action, Ino};
+use crate::action::Action;
 use crate::contents::BLOCK_BYTES;
-use std::collections::{HashMap, HashSet};
 
 /// What an fsync of a file or directory makes durable, besides the data of that file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +108,9 @@ pub struct Model {
     pub logs_names: bool,
     /// A truncate of a file with unsynced data belongs to that data: other files do not wait for it.
     pub truncates_data: bool,
+    /// What a sync_file_range has written becomes durable with the changes of names, attributes and sizes
+    /// before the call.
+    pub ranges_in_journal: bool,
 }
 
 /// All models, the weakest first.
@@ -128,6 +130,7 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: true,
         logs_names: false,
         truncates_data: false,
+        ranges_in_journal: false,
     },
     Model {
         name: "xfs",
@@ -144,6 +147,7 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: true,
         logs_names: false,
         truncates_data: false,
+        ranges_in_journal: true,
     },
     Model {
         name: "ext4",
@@ -160,6 +164,7 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: true,
         logs_names: false,
         truncates_data: false,
+        ranges_in_journal: true,
     },
     // One thing that the kernel does is left out, as it needs rare programs: when a name is used again after
     // a rename, or a file is renamed twice, the last names can be durable while those in between, and what
@@ -180,6 +185,7 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: false,
         logs_names: true,
         truncates_data: false,
+        ranges_in_journal: false,
     },
     Model {
         name: "zfs",
@@ -196,6 +202,7 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: false,
         logs_names: false,
         truncates_data: false,
+        ranges_in_journal: false,
     },
     Model {
         name: "ext4-journal",
@@ -212,6 +219,7 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: false,
         logs_names: false,
         truncates_data: false,
+        ranges_in_journal: false,
     },
     Model {
         name: "syncline",
@@ -228,6 +236,7 @@ pub static MODELS: [Model; 7] = [
         truncate_zeroes: false,
         logs_names: false,
         truncates_data: true,
+        ranges_in_journal: false,
     },
 ];
 
@@ -392,120 +401,6 @@ impl Model {
                 (!is_page).then_some(4096)
             }
             Unit::Whole => None,
-        }
-    }
-}
-
-/// The changes that a power cut has taken away so far, in the order of the program: what must be lost
-/// with them.
-#[derive(Clone, Default)]
-pub struct Losses {
-    any: bool,
-    /// A change of names, attributes or sizes.
-    in_journal: bool,
-    /// A change of names that was logged.
-    in_log: bool,
-    data_of: HashSet<Ino>,
-    /// As far as it needed new blocks.
-    new_blocks_of: HashSet<Ino>,
-    inodes: HashSet<Ino>,
-    names: HashSet<(Ino, Vec<u8>)>,
-    /// Directories that a name or a directory did not leave.
-    left: HashSet<Ino>,
-    /// Inodes that were not moved.
-    moved: HashSet<Ino>,
-    /// Sizes that files are left with.
-    sizes: HashMap<Ino, u64>,
-}
-
-impl Losses {
-    /// True if `action`, which is not durable, can't survive after these losses.
-    pub fn take(&self, model: &Model, action: &Action, logged: Logged) -> bool {
-        // The kernel may have written a page of a mapping back before anything else.
-        if !self.any || matches!(action, Action::Write { mapped: true, .. }) {
-            return false;
-        }
-        self.names_are_lost(action) || self.order_is_lost(model, action, logged)
-    }
-
-    /// A name needs its directory, its inode, and what the name stood for before. No filesystem gives
-    /// that up.
-    fn names_are_lost(&self, action: &Action) -> bool {
-        let names = action.names();
-        let lost =
-            |dir: Ino, name: &[u8]| self.inodes.contains(&dir) || self.names.contains(&(dir, name.to_vec()));
-        let empties = match action {
-            Action::Unlink { ino, .. } => Some(*ino),
-            Action::Rename { replaced, .. } => *replaced,
-            _ => None,
-        };
-        // A directory goes only when everything has left it, and moves only into one that is where it was.
-        let leaves = empties.is_some_and(|ino| self.left.contains(&ino));
-        let moves = matches!(action, Action::Rename { to, .. } if self.moved.contains(to));
-        leaves
-            || moves
-            || names.iter().any(|(dir, name)| lost(*dir, name))
-            || (!names.is_empty() && action.ino().is_some_and(|ino| self.inodes.contains(&ino)))
-    }
-
-    fn order_is_lost(&self, model: &Model, action: &Action, logged: Logged) -> bool {
-        if model.names == NameOrder::All {
-            return true;
-        }
-        let waits_for_journal = match action.is_write() {
-            true => {
-                let extends = action.extends() || self.extends_what_is_left(action);
-                model.data == DataOrder::All || model.data == DataOrder::Extending && extends
-            }
-            false => model.names_in_order,
-        };
-        let waits_for_data = match action {
-            Action::Rename { replaced, exchanged, .. } if model.names == NameOrder::Replacing => {
-                replaced.is_some() && !exchanged
-            }
-            Action::Rename { .. } | Action::Link { .. } => model.names == NameOrder::Naming,
-            _ => false,
-        };
-        let journal_is_lost = if logged == Logged::No { self.in_journal } else { self.in_log };
-        let data_of = if model.rename_waits_for_all_data() { &self.data_of } else { &self.new_blocks_of };
-        waits_for_journal && journal_is_lost
-            || waits_for_data && action.ino().is_some_and(|ino| data_of.contains(&ino))
-    }
-
-    /// True if a write ends behind the size that its file is left with.
-    fn extends_what_is_left(&self, action: &Action) -> bool {
-        let Action::Write { ino, offset, len, .. } = action else { return false };
-        self.sizes.get(ino).is_some_and(|size| offset + u64::from(*len) > *size)
-    }
-
-    /// Adds a change that is lost, whole or but for a part.
-    pub fn add(&mut self, model: &Model, action: &Action, part: Option<Part>, logged: Logged) {
-        self.any = true;
-        if let Some((ino, size)) = action.size_before_growth() {
-            let left = self.sizes.entry(ino).or_insert(size);
-            *left = size.min(*left);
-        }
-        match action {
-            Action::Unlink { parent, .. } => drop(self.left.insert(*parent)),
-            Action::Rename { parent, ino, .. } => {
-                self.left.insert(*parent);
-                self.moved.insert(*ino);
-            }
-            _ => {}
-        }
-        self.in_log |= logged == Logged::Yes;
-        if action.is_write() {
-            self.data_of.extend(action.ino());
-            self.new_blocks_of.extend(action.ino().filter(|_| action.needs_blocks()));
-            return;
-        }
-        let has_lost_data = action.ino().is_some_and(|ino| self.data_of.contains(&ino));
-        self.in_journal |= !(model.truncates_data && has_lost_data && action.changes_size());
-        let names = action.names().into_iter().map(|(dir, name)| (dir, name.clone()));
-        // With both names of a rename, only the loss of the first is lost.
-        self.names.extend(names.take(if part == Some(Part::Linked) { 1 } else { 2 }));
-        if let Action::Create { ino, .. } = action {
-            self.inodes.insert(*ino);
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::action::{Action, Event};
 use crate::durable::Durable;
-use crate::model::{Logged, Losses, Model, Part};
+use crate::losses::Losses;
+use crate::model::{Logged, Model, Part};
 use crate::state::State;
 use rand::seq::index;
 use rand::{Rng, SeedableRng};

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::action::Action;
 use crate::export::import;
+use crate::kernel;
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::serve::Recorded;
@@ -34,7 +35,7 @@ pub const SUFFIX: &str = ".crashlab";
 pub type Environment = Vec<(OsString, Option<OsString>)>;
 
 /// How a recording went.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Outcome {
     /// The program's exit code; 128 plus the number of the signal that ended it.
     pub exit_code: i32,
@@ -42,6 +43,8 @@ pub struct Outcome {
     pub actions: u64,
     /// Processes that the program left behind still use the mount.
     pub is_in_use: bool,
+    /// Why sync(2), syncfs(2) and sync_file_range(2) were not seen.
+    pub unseen: Option<io::Error>,
 }
 
 /// Copies `folder` into a mount in memory, runs `command` there, and writes what it does into `file`. The
@@ -73,14 +76,14 @@ pub fn record(
     let no_terminal = |source| Error::Run { what: "the program".into(), source };
     let (output, stdout) = Output::new(recorder.clone()).map_err(no_terminal)?;
     let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone());
-    let session = mount(served, directory)?;
-    let ran = run(command, environment, directory, (&recorder, &output), stdout, stop);
+    let session = mount(served.clone(), directory)?;
+    let ran = run(command, environment, directory, (&recorder, &output, served), stdout, stop);
     output.end();
     let actions = recorder.actions() - before;
     let is_in_use = leave(session, directory);
-    let exit_code = ran?;
+    let (exit_code, unseen) = ran?;
     recorder.finish().map_err(|error| Error::Stopped(format!("the recording is incomplete: {error}")))?;
-    Ok(Outcome { exit_code, actions, is_in_use })
+    Ok(Outcome { exit_code, actions, is_in_use, unseen })
 }
 
 fn mount(recorded: Recorded, directory: &Path) -> Result<BackgroundSession, Error> {
@@ -123,14 +126,15 @@ fn unmounted(directory: &Path) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// Runs the program. Returns its exit code, and why not all of its syncs were seen.
 fn run(
     command: &[OsString],
     environment: Environment,
     directory: &Path,
-    (recorder, output): (&Recorder, &Arc<Output>),
+    (recorder, output, served): (&Recorder, &Arc<Output>, Recorded),
     stdout: Stdio,
     stop: &AtomicBool,
-) -> Result<i32, Error> {
+) -> Result<(i32, Option<io::Error>), Error> {
     let Some((name, arguments)) = command.split_first() else {
         return Err(Error::Usage("name a program to run".into()));
     };
@@ -150,7 +154,8 @@ fn run(
         };
     }
     command.env("CRASHLAB_DIR", directory).env("PWD", directory).env_remove(NAMESPACE);
-    let mut child = command.spawn().map_err(failed)?;
+    let (mut child, listener) = kernel::spawn(&mut command).map_err(failed)?;
+    let unseen = listener.and_then(|listener| served.watch(listener, directory.to_owned())).err();
     // Our copy of its end of the terminal.
     drop(command);
     let (sender, printed) = mpsc::channel();
@@ -177,5 +182,5 @@ fn run(
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     recorder.record(0, Action::End { code }, &[]);
     let _ = printed.recv_timeout(PRINT);
-    Ok(code)
+    Ok((code, unseen))
 }

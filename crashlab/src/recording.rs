@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Begins every recording.
 pub const MAGIC: [u8; 8] = *b"CRASHLAB";
 /// Version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const HEADER_BYTES: u64 = 12;
 /// Bytes of the checksum behind the bytes of a write.
 const SUM_BYTES: usize = 4;
@@ -112,6 +112,7 @@ fn is_possible(action: &Action) -> bool {
         Action::Write { offset, len, size, .. } => {
             *len > 0 && is_end(*offset, (*len).into()) && is_size(*size)
         }
+        Action::SyncRange { offset, len, .. } => is_end(*offset, *len),
         Action::Zero { offset, len, size, .. } => is_end(*offset, *len) && is_size(*size),
         Action::Truncate { from, to, .. } => is_size(*from) && is_size(*to),
         _ => true,
@@ -268,7 +269,8 @@ impl Inner {
         if event.action.is_write() {
             self.file.write_all(&crc32c::crc32c(bytes).to_le_bytes())?;
         }
-        self.actions += u64::from(event.action.ino().is_some());
+        let is_sync_of_all = event.action == Action::SyncAll;
+        self.actions += u64::from(event.action.ino().is_some() || is_sync_of_all);
         // Whatever ends this process, the recording is good up to here.
         self.file.flush()
     }

@@ -196,3 +196,41 @@ fn a_page_of_a_mapping_may_be_written_back_before_anything_else() {
         assert_eq!((bytes(&tree, 2)[0], bytes(&tree, 2)[5000]), (b'.', b'N'), "{model}");
     }
 }
+
+/// A write through a range that was waited for, and then a sync of another file, which `changed` or not
+/// after that.
+fn range_and_sync_of_another(changed: bool) -> History {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
+    let range = (Action::SyncRange { ino: 2, offset: 0, len: 4096 }, Vec::new());
+    let written = [write(2, 0, &[b'A'; 4096], 0), write(2, 4096, &[b'B'; 10], 4096), range];
+    let chmod = Action::Attributes { ino: 3, mode: Some(0o600), uid: None, gid: None, mtime_ns: None };
+    let after: &[_] = if changed { &[(chmod, Vec::new()), sync(3)] } else { &[sync(3)] };
+    history(&before, &[&written, after].concat())
+}
+
+#[test]
+fn what_sync_file_range_has_written_is_durable_with_the_journal() {
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "syncline"] {
+        let history = range_and_sync_of_another(true);
+        let is_durable = matches!(model, "xfs" | "ext4");
+        assert_eq!(without(&history, model, &[1]).is_none(), is_durable, "{model}");
+        assert!(without(&history, model, &[2]).is_some(), "{model}: it is behind the range");
+        let history = range_and_sync_of_another(false);
+        assert!(without(&history, model, &[1, 2]).is_some(), "{model}: the sync may find nothing to commit");
+    }
+}
+
+#[test]
+fn a_sync_of_everything_makes_everything_durable_that_was_there_before_it() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "x", 3)];
+    let all = (Action::SyncAll, Vec::new());
+    let changes = [write(3, 0, b"data", 0), rename(2, "x", ROOT, "y", 3), file(2, "z", 4)];
+    let after = [all, write(4, 0, b"more", 0)];
+    let history = history(&before, &[&changes[..], &after].concat());
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "ext4-journal", "syncline"] {
+        for lost in 1..=3 {
+            assert!(without(&history, model, &[lost]).is_none(), "{model}: {lost}");
+        }
+        assert!(without(&history, model, &[5]).is_some(), "{model}");
+    }
+}

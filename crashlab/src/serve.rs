@@ -1,16 +1,19 @@
 //! The filesystem that a program works in while it is recorded: a [`Tree`] behind FUSE. The kernel sends
 //! one request at a time, and each change is recorded before it is answered.
 
+mod answers;
 mod changes;
+mod syncs;
 
 use crate::action::{Action, Ino, Name, ROOT, What};
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::tree::{Kind, Tree};
+use answers::{empty, entry, file_type, nanoseconds, sized, time};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -19,7 +22,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 /// How long the kernel may keep names and attributes.
 const KEPT: Duration = Duration::from_secs(1);
@@ -27,14 +31,19 @@ const KEPT: Duration = Duration::from_secs(1);
 const NAME_BYTES_MAX: usize = 255;
 /// Size of the filesystem that programs are told.
 const SIZE_BLOCKS: u64 = 1 << 28;
+/// Handle of a file that is open for writing.
+const WRITER: FileHandle = FileHandle(1);
 
-/// A tree that a program works in, and the recorder that it tells of each change.
+/// A tree that a program works in, and the recorder that it tells of each change. Clones share the tree.
+#[derive(Clone)]
 pub struct Recorded {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     recorder: Arc<Recorder>,
     output: Arc<Output>,
     /// Files bypass the page cache, so each write(2) is one request.
     is_direct: bool,
+    /// The thread that watches syncs; its own are not the program's.
+    watcher: Arc<AtomicU32>,
 }
 
 struct State {
@@ -45,22 +54,28 @@ struct State {
     listings: HashMap<u64, Vec<(Ino, Name)>>,
     /// The kernel's references to inodes.
     references: HashMap<Ino, u64>,
+    /// How often each file is open for writing.
+    writers: HashMap<Ino, u64>,
 }
 
 impl Recorded {
     /// Serves `tree`, whose inodes are all below `next_ino`.
     pub fn new(tree: Tree, next_ino: Ino, recorder: Arc<Recorder>, output: Arc<Output>) -> Self {
-        let (listings, references) = (HashMap::new(), HashMap::new());
-        Self {
-            state: Mutex::new(State { tree, next_ino, next_handle: 1, listings, references }),
-            recorder,
-            output,
-            is_direct: false,
-        }
+        let (listings, references, writers) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let state = State { tree, next_ino, next_handle: 1, listings, references, writers };
+        let (state, watcher) = (Arc::new(Mutex::new(state)), Arc::new(AtomicU32::new(0)));
+        Self { state, recorder, output, is_direct: false, watcher }
     }
 
-    fn opened(&self) -> FopenFlags {
-        if self.is_direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE }
+    /// A handle and flags for an opened file.
+    fn opened(&self, ino: Ino, flags: i32) -> (FileHandle, FopenFlags) {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        if writes {
+            *self.state.lock().writers.entry(ino).or_default() += 1;
+        }
+        let is_direct = self.is_direct;
+        let how = if is_direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE };
+        (if writes { WRITER } else { FileHandle(0) }, how)
     }
 }
 
@@ -111,59 +126,21 @@ impl State {
         Ok(attributes)
     }
 
+    /// Follows the end of an open file.
+    fn closed(&mut self, ino: Ino, handle: FileHandle) {
+        let left = self.writers.get(&ino).map_or(0, |writers| writers.saturating_sub(1));
+        match (handle, left) {
+            (WRITER, 0) => drop(self.writers.remove(&ino)),
+            (WRITER, left) => drop(self.writers.insert(ino, left)),
+            _ => {}
+        }
+    }
+
     /// Forgets an inode that has neither a name nor a reference.
     fn drop_unused(&mut self, ino: Ino) {
         if !self.references.contains_key(&ino) && self.tree.node(ino).is_some_and(|node| node.links == 0) {
             self.tree.forget(ino);
         }
-    }
-}
-
-fn file_type(kind: &Kind) -> FileType {
-    match kind {
-        Kind::File(_) => FileType::RegularFile,
-        Kind::Directory(_) => FileType::Directory,
-        Kind::Symlink(_) => FileType::Symlink,
-        Kind::Special(kind, _) => match *kind {
-            libc::S_IFIFO => FileType::NamedPipe,
-            libc::S_IFSOCK => FileType::Socket,
-            libc::S_IFCHR => FileType::CharDevice,
-            _ => FileType::BlockDevice,
-        },
-    }
-}
-
-fn entry(reply: ReplyEntry, outcome: Result<FileAttr, Errno>) {
-    match outcome {
-        Ok(attributes) => reply.entry(&KEPT, &attributes, Generation(0)),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn sized(reply: ReplyXattr, size: u32, value: &[u8]) {
-    match size {
-        0 => reply.size(value.len() as u32),
-        size if value.len() > size as usize => reply.error(Errno::ERANGE),
-        _ => reply.data(value),
-    }
-}
-
-fn time(nanoseconds: i128) -> SystemTime {
-    let distance = Duration::from_nanos(u64::try_from(nanoseconds.unsigned_abs()).unwrap_or(0));
-    if nanoseconds < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
-}
-
-fn nanoseconds(time: SystemTime) -> i128 {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => since.as_nanos() as i128,
-        Err(before) => -(before.duration().as_nanos() as i128),
     }
 }
 
@@ -289,12 +266,13 @@ impl fuser::Filesystem for Recorded {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
         match Self::create(self, request, parent, name, What::File, mode & !umask) {
             Ok(attributes) => {
-                reply.created(&KEPT, &attributes, Generation(0), FileHandle(0), self.opened());
+                let (handle, how) = self.opened(attributes.ino.0, flags);
+                reply.created(&KEPT, &attributes, Generation(0), handle, how);
             }
             Err(errno) => reply.error(errno),
         }
@@ -331,8 +309,23 @@ impl fuser::Filesystem for Recorded {
         entry(reply, outcome);
     }
 
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), self.opened());
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (handle, how) = self.opened(ino.0, flags.0);
+        reply.opened(handle, how);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.state.lock().closed(ino.0, fh);
+        reply.ok();
     }
 
     fn read(
@@ -376,7 +369,9 @@ impl fuser::Filesystem for Recorded {
     }
 
     fn fsync(&self, request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.sync(request, ino.0, datasync);
+        if request.pid() != self.watcher.load(Ordering::Relaxed) {
+            self.sync(request, ino.0, datasync);
+        }
         reply.ok();
     }
 

@@ -145,6 +145,7 @@ impl Tree {
             }),
             Action::Sync { .. }
             | Action::SyncAll
+            | Action::SyncRange { .. }
             | Action::Printed(_)
             | Action::Begin
             | Action::End { .. } => {}

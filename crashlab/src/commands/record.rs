@@ -42,6 +42,11 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         remove(&path);
     }
     let outcome = outcome?;
+    if let Some(error) = outcome.unseen {
+        note(&format!(
+            "sync(2), syncfs(2) and sync_file_range(2) of PROGRAM can't be seen here, so they count for nothing: {error}"
+        ));
+    }
     if outcome.is_in_use {
         note("PROGRAM has left processes behind that use its folder; the recording ends here");
     }

@@ -29,7 +29,7 @@ pub fn program(seed: u64, path: &Path) -> Result<History, Error> {
         next_ino: ROOT + 1,
         writes: 0,
         fill: b'A',
-        kinds: if seed.is_multiple_of(2) { 20 } else { 28 },
+        kinds: [20, 28, 36][(seed % 3) as usize],
     };
     program.prepare();
     let steps = program.rng.random_range(4..=8);
@@ -50,7 +50,7 @@ struct Program {
     writes: usize,
     /// The byte that fills the next write.
     fill: u8,
-    /// Every other program syncs more.
+    /// The first of three programs syncs little, the next more, and the last in all ways.
     kinds: u32,
 }
 
@@ -151,6 +151,11 @@ impl Program {
             }
             15..18 | 20..25 => self.sync(ino, false),
             18 | 25 => self.sync(ino, true),
+            28..34 => self.sync_range(ino),
+            34.. => {
+                self.act(Action::SyncAll);
+                true
+            }
             _ => {
                 let directory = self.rng.random_range(ROOT..4);
                 self.sync(directory, false)
@@ -160,6 +165,16 @@ impl Program {
 
     fn sync(&mut self, ino: Ino, data_only: bool) -> bool {
         self.act(Action::Sync { ino, data_only });
+        true
+    }
+
+    fn sync_range(&mut self, ino: Ino) -> bool {
+        let size = self.len(ino);
+        let (offset, len) = match self.rng.random_bool(0.7) {
+            true => (0, size),
+            false => (self.rng.random_range(0..=size / BLOCK) * BLOCK, BLOCK),
+        };
+        self.act(Action::SyncRange { ino, offset, len });
         true
     }
 

@@ -8,6 +8,7 @@ use crate::action::{Action, Event, Ino, Name, ROOT, What};
 use crate::contents::Contents;
 use crate::export::export;
 use crate::history::{History, describe};
+use crate::kernel::write_range;
 use crate::state::State;
 use crate::tree::join;
 use rand::seq::IteratorRandom;
@@ -280,6 +281,7 @@ impl Files {
             Action::Sync { ino, data_only: false } => self.file(*ino)?.sync_all()?,
             Action::Sync { ino, data_only: true } => self.file(*ino)?.sync_data()?,
             Action::SyncAll => rustix::fs::syncfs(File::open(&self.folder)?)?,
+            Action::SyncRange { ino, offset, len } => write_range(self.file(*ino)?, *offset, *len)?,
             Action::Printed(_) | Action::Begin | Action::End { .. } => {}
         }
         self.name(&event.action);
