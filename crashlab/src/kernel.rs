@@ -11,6 +11,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, offset_of};
@@ -34,16 +35,28 @@ const FLAGS: libc::c_ulong =
 const RECEIVE: libc::Ioctl = libc::_IOWR::<seccomp_notif>(b'!' as u32, 0);
 const SEND: libc::Ioctl = libc::_IOWR::<seccomp_notif_resp>(b'!' as u32, 1);
 
-/// Starts a program. Returns the listener, or why there is none.
+/// Starts a program, which is killed when the calling thread ends. Returns the listener, or why there is none.
 pub fn spawn(command: &mut Command) -> io::Result<(Child, io::Result<Listener>)> {
     let (ours, its) = UnixStream::pair()?;
-    let filter = filter();
-    let prepare = move || tell(&its, &filter);
+    let (parent, filter) = (rustix::process::getpid(), filter());
+    let prepare = move || {
+        die_with(parent)?;
+        tell(&its, &filter)
+    };
     // SAFETY: between fork and exec it makes system calls only, takes no lock and needs no memory.
     unsafe { command.pre_exec(prepare) };
     let child = command.spawn()?;
     // It has been told: the program runs.
     Ok((child, told(&ours)))
+}
+
+/// The kernel kills this process when the thread that has started it ends, or has ended.
+fn die_with(parent: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    match rustix::process::getppid() == Some(parent) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::Interrupted.into()),
+    }
 }
 
 /// Stops at [`CALLS`], and lets all others pass.

@@ -23,11 +23,15 @@ fn usable(name: &str) -> Option<&'static Filesystem> {
 
 /// A folder for a program's temporary files. What is still mounted or attached there is cleaned up when it
 /// is dropped.
-struct Temporary(TempDir);
+pub struct Temporary(TempDir);
 
 impl Temporary {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
     }
 
     /// Mounts in the folder, the newest first.

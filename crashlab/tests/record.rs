@@ -1,9 +1,15 @@
 //! What a recording sees, and what it leaves alone.
 
 use crate::programs::why_not;
+use crate::real::Temporary;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take to kill a process.
+const KILL: Duration = Duration::from_secs(300);
 
 fn crashlab(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
@@ -85,4 +91,32 @@ fn without_a_view_of_all_syncs_the_recording_goes_on_with_a_note() {
     assert!(recorded.status.success(), "{recorded:?}");
     assert_eq!(said.matches("sync_file_range(2) of PROGRAM can't be seen here").count(), 1, "{said}");
     assert!(said.contains("changes and syncs in inner"), "{said}");
+}
+
+#[test]
+fn a_program_ends_with_the_recording() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let temporary = Temporary::new();
+    let words = ["record", "-o", "r", "--", "sh", "-c", "echo $$; exec sleep 3600"];
+    let mut command = crashlab(temporary.path(), &words);
+    let mut recording = command.env("TMPDIR", temporary.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(recording.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let program = Path::new("/proc").join(line.trim());
+    assert!(program.exists(), "{line:?}");
+    recording.kill().unwrap();
+    recording.wait().unwrap();
+    // It is a zombie for as long as nobody asks for its exit code.
+    let runs = || {
+        let status = fs::read_to_string(program.join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))
+    };
+    let killed = Instant::now();
+    while runs() {
+        assert!(killed.elapsed() < KILL, "the program goes on");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
