@@ -62,6 +62,8 @@ pub struct Durable<'a> {
     halves: HashSet<usize>,
     /// What each sync_file_range has written, in order.
     ranges: VecDeque<(usize, Vec<usize>)>,
+    /// What the last syncs of everything have left in the disk's cache.
+    cached: Vec<usize>,
 }
 
 impl<'a> Durable<'a> {
@@ -85,6 +87,7 @@ impl<'a> Durable<'a> {
             halves: HashSet::new(),
             unlinks: HashSet::new(),
             ranges: VecDeque::new(),
+            cached: Vec::new(),
         }
     }
 
@@ -95,7 +98,7 @@ impl<'a> Durable<'a> {
             self.position += 1;
             match &self.events[at].action {
                 Action::Sync { ino, data_only } => self.synced(at, *ino, *data_only),
-                Action::SyncAll => self.everything(at),
+                Action::SyncAll => self.all_synced(at),
                 Action::SyncRange { ino, offset, len } => self.written(at, *ino, *offset..offset + len),
                 action if action.is_change() => self.changed(at, action),
                 _ => {}
@@ -206,6 +209,17 @@ impl<'a> Durable<'a> {
         self.ranges.clear();
     }
 
+    fn all_synced(&mut self, at: usize) {
+        let is_left = |at: &usize| {
+            let action = &self.events[*at].action;
+            self.model.sync_leaves_cached && action.is_write() && !action.extends()
+        };
+        let left: Vec<usize> = self.open.iter().copied().filter(is_left).collect();
+        self.everything(at);
+        self.open.extend(&left);
+        self.cached = left;
+    }
+
     /// All pages of this range are on the disk, and the changes of the journal that lead to them are in memory.
     fn written(&mut self, at: usize, ino: Ino, range: Range<u64>) {
         if !self.model.ranges_in_journal {
@@ -222,6 +236,9 @@ impl<'a> Durable<'a> {
 
     fn synced(&mut self, at: usize, ino: Ino, data_only: bool) {
         let events = self.events;
+        for cached in std::mem::take(&mut self.cached) {
+            self.mark(cached);
+        }
         self.halves.retain(|at| match &events[*at].action {
             Action::Rename { parent, ino: renamed, .. } => *parent != ino && *renamed != ino,
             _ => false,

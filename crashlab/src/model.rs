@@ -111,6 +111,8 @@ pub struct Model {
     /// What a sync_file_range has written becomes durable with the changes of names, attributes and sizes
     /// before the call.
     pub ranges_in_journal: bool,
+    /// A sync of everything may leave writes within files in the disk's cache, until the next fsync of anything.
+    pub sync_leaves_cached: bool,
 }
 
 /// All models, the weakest first.
@@ -131,6 +133,7 @@ pub static MODELS: [Model; 7] = [
         logs_names: false,
         truncates_data: false,
         ranges_in_journal: false,
+        sync_leaves_cached: false,
     },
     Model {
         name: "xfs",
@@ -148,6 +151,7 @@ pub static MODELS: [Model; 7] = [
         logs_names: false,
         truncates_data: false,
         ranges_in_journal: true,
+        sync_leaves_cached: true,
     },
     Model {
         name: "ext4",
@@ -165,6 +169,7 @@ pub static MODELS: [Model; 7] = [
         logs_names: false,
         truncates_data: false,
         ranges_in_journal: true,
+        sync_leaves_cached: false,
     },
     // One thing that the kernel does is left out, as it needs rare programs: when a name is used again after
     // a rename, or a file is renamed twice, the last names can be durable while those in between, and what
@@ -186,6 +191,7 @@ pub static MODELS: [Model; 7] = [
         logs_names: true,
         truncates_data: false,
         ranges_in_journal: false,
+        sync_leaves_cached: false,
     },
     Model {
         name: "zfs",
@@ -203,6 +209,7 @@ pub static MODELS: [Model; 7] = [
         logs_names: false,
         truncates_data: false,
         ranges_in_journal: false,
+        sync_leaves_cached: false,
     },
     Model {
         name: "ext4-journal",
@@ -220,6 +227,7 @@ pub static MODELS: [Model; 7] = [
         logs_names: false,
         truncates_data: false,
         ranges_in_journal: false,
+        sync_leaves_cached: false,
     },
     Model {
         name: "syncline",
@@ -237,6 +245,7 @@ pub static MODELS: [Model; 7] = [
         logs_names: false,
         truncates_data: true,
         ranges_in_journal: false,
+        sync_leaves_cached: false,
     },
 ];
 

@@ -234,3 +234,16 @@ fn a_sync_of_everything_makes_everything_durable_that_was_there_before_it() {
         assert!(without(&history, model, &[5]).is_some(), "{model}");
     }
 }
+
+#[test]
+fn xfs_leaves_writes_within_files_in_the_cache_of_the_disk() {
+    let before = [file(ROOT, "f", 2), write(2, 0, b"old", 0), file(ROOT, "g", 3)];
+    let all = || (Action::SyncAll, Vec::new());
+    let changes = [write(2, 0, b"new", 3), all(), all()];
+    let history_with = |syncs: &[(Action, Vec<u8>)]| history(&before, &[&changes, syncs].concat());
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "ext4-journal", "syncline"] {
+        let is_lost = without(&history_with(&[]), model, &[1]).is_some();
+        assert_eq!(is_lost, model == "xfs", "{model}");
+        assert!(without(&history_with(&[sync(3)]), model, &[1]).is_none(), "{model}: any fsync flushes");
+    }
+}
