@@ -1,6 +1,6 @@
 //! What a program did to its files, and what it said.
 
-use crate::contents::BLOCK_BYTES;
+use crate::blocks::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// Number of a file, directory or other inode; never used twice in a recording.

@@ -44,13 +44,17 @@ impl<'a> BuiltIn<'a> {
         let end = history.tree(&State { position, lost: Default::default() })?;
         let replaced = replaced(history)?;
         let begin = history.tree(&State { position: history.recording.begin, lost: Default::default() })?;
-        let json =
-            begin.walk().into_iter().filter(|(path, ino)| path.ends_with(b".json") && is_json(&begin, *ino));
-        let json = json.map(|(path, _)| path).collect();
-        let mut checks = Self { replaced, json, tools: tools(&end), folder, stop };
+        let named = begin.walk().into_iter().filter(|(path, _)| path.ends_with(b".json"));
+        let mut json = Vec::new();
+        for (path, ino) in named {
+            if is_json(&begin, ino)? {
+                json.push(path);
+            }
+        }
+        let mut checks = Self { replaced, json, tools: tools(&end)?, folder, stop };
         // What is not so without a power cut is no promise.
         for tree in [&begin, &end] {
-            while let Some((path, _)) = checks.fault(tree) {
+            while let Some((path, _)) = checks.fault(tree)? {
                 checks.replaced.remove(&path);
                 checks.json.retain(|json| *json != path);
             }
@@ -87,27 +91,27 @@ impl<'a> BuiltIn<'a> {
     }
 
     /// A file that is broken, and how.
-    fn fault(&self, tree: &Tree) -> Option<(Vec<u8>, String)> {
+    fn fault(&self, tree: &Tree) -> Result<Option<(Vec<u8>, String)>, Error> {
         for (path, ino) in tree.walk() {
             let Some(contents) = tree.contents(ino) else { continue };
             let name = String::from_utf8_lossy(&path);
             if self.replaced.get(&path).is_some_and(|versions| !versions.contains(&contents.digest())) {
                 let text =
                     format!("{name} has {} bytes that are neither an old nor a new version", contents.len());
-                return Some((path.clone(), text));
+                return Ok(Some((path.clone(), text)));
             }
-            if self.json.contains(&path) && !is_json(tree, ino) {
+            if self.json.contains(&path) && !is_json(tree, ino)? {
                 let text = format!("{name} is no JSON any more");
-                return Some((path.clone(), text));
+                return Ok(Some((path.clone(), text)));
             }
         }
-        None
+        Ok(None)
     }
 }
 
 impl Judge for BuiltIn<'_> {
     fn judge(&self, case: &Case<'_>) -> Result<Verdict, Error> {
-        if let Some((_, fault)) = self.fault(case.tree) {
+        if let Some((_, fault)) = self.fault(case.tree)? {
             return Ok(Verdict::Failed(fault));
         }
         for tool in &self.tools {
@@ -121,13 +125,13 @@ impl Judge for BuiltIn<'_> {
 }
 
 /// A tool for each database and repository.
-fn tools(end: &Tree) -> Vec<Tool> {
+fn tools(end: &Tree) -> Result<Vec<Tool>, Error> {
     let mut tools = Vec::new();
     for (path, ino) in end.walk() {
         let Ok(name) = std::str::from_utf8(&path) else { continue };
         let quoted = format!("'./{}'", name.replace('\'', r"'\''"));
         match end.node(ino).map(|node| &node.kind) {
-            Some(Kind::File(contents)) if contents.read(0, SQLITE.len()) == SQLITE => {
+            Some(Kind::File(contents)) if contents.read(0, SQLITE.len())? == SQLITE => {
                 let command = format!(
                     "[ ! -s {quoted} ] || [ \"$(sqlite3 {quoted} 'pragma integrity_check')\" = ok ] || \
                      {{ echo {quoted}: SQLite finds it damaged; exit 1; }}"
@@ -142,7 +146,7 @@ fn tools(end: &Tree) -> Vec<Tool> {
             _ => {}
         }
     }
-    tools
+    Ok(tools)
 }
 
 /// A name that a file got, and when.
@@ -161,7 +165,7 @@ fn replaced(history: &History) -> Result<HashMap<Vec<u8>, HashSet<u128>>, Error>
     let mut is_replaced: HashSet<Vec<u8>> = HashSet::new();
     let begin = history.recording.begin;
     for (at, event) in history.events().iter().enumerate() {
-        tree.apply(&event.action, event.time_ns.into(), &history.recording.bytes(&event.action)?);
+        tree.apply(&event.action, event.time_ns.into(), &history.recording.bytes(&event.action)?)?;
         paths.add(&event.action);
         if at + 1 < begin {
             continue;
@@ -201,11 +205,11 @@ fn replaced(history: &History) -> Result<HashMap<Vec<u8>, HashSet<u128>>, Error>
     Ok(names.into_iter().map(|(path, namings)| (path, digests(namings))).collect())
 }
 
-fn is_json(tree: &Tree, ino: Ino) -> bool {
-    let contents = tree.contents(ino);
-    let contents = contents.filter(|contents| contents.len() <= JSON_BYTES_MAX);
-    let bytes = contents.map(|contents| contents.read(0, contents.len() as usize));
-    bytes.is_some_and(|bytes| serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok())
+fn is_json(tree: &Tree, ino: Ino) -> Result<bool, Error> {
+    let contents = tree.contents(ino).filter(|contents| contents.len() <= JSON_BYTES_MAX);
+    let Some(contents) = contents else { return Ok(false) };
+    let bytes = contents.read(0, contents.len() as usize)?;
+    Ok(serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok())
 }
 
 fn installed(tool: &str) -> bool {

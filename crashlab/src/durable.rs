@@ -1,7 +1,7 @@
 //! What the syncs of a program have made durable, by the rules of a model.
 
 use crate::action::{Action, Event, Ino, Name};
-use crate::contents::BLOCK_BYTES;
+use crate::blocks::BLOCK_BYTES;
 use crate::model::{Logged, Model, NameOrder, Part, Reach, Skips};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;

@@ -1,5 +1,6 @@
 //! Why a recording can't be made, read or explored.
 
+use fuser::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -65,12 +66,31 @@ pub enum Error {
     /// A disk can't be used for another state.
     #[error("{path}: somebody else has it open, and the kernel still shows what was on it before", path = .0.display())]
     InUse(PathBuf),
+    /// The temporary file for contents of files can't be used.
+    #[error(
+        "there is no room for the contents of files in {path}: {source}; name a folder with room in TMPDIR",
+        path = .path.display()
+    )]
+    NoRoom {
+        /// Its folder.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
     /// The checker can't be run, or an interrupt came.
     #[error("{0}")]
     Stopped(String),
 }
 
 impl Error {
+    /// The number by which a program knows it.
+    pub(crate) fn errno(&self) -> Errno {
+        match self {
+            Self::NoRoom { source, .. } if source.kind() == io::ErrorKind::StorageFull => Errno::ENOSPC,
+            _ => Errno::EIO,
+        }
+    }
+
     /// An error about a path.
     pub fn file(path: &Path, source: io::Error) -> Self {
         Self::File { path: path.to_owned(), source }

@@ -34,8 +34,9 @@ pub fn export(tree: &Tree, directory: &Path) -> Result<(), Error> {
             Kind::File(contents) => {
                 let file = File::create_new(&path).map_err(failed)?;
                 file.set_len(contents.len()).map_err(failed)?;
-                for (offset, bytes) in contents.pieces() {
-                    file.write_all_at(bytes, offset).map_err(failed)?;
+                for piece in contents.pieces() {
+                    let (offset, bytes) = piece?;
+                    file.write_all_at(&bytes, offset).map_err(failed)?;
                 }
                 finish(&path, node).map_err(failed)?;
             }
@@ -118,7 +119,7 @@ pub fn import(
             if skip(&entry) {
                 continue;
             }
-            let ino = import.entry(parent, &entry).map_err(|error| Error::file(&entry.path(), error))?;
+            let ino = import.entry(parent, &entry)?;
             todo.extend(ino.map(|ino| (entry.path(), ino)));
             directories.extend(ino.map(|ino| (entry.path(), ino)));
             if stop.load(Ordering::Relaxed) {
@@ -129,7 +130,7 @@ pub fn import(
     // Their times are those after the last change in them.
     for (path, ino) in directories {
         let metadata = fs::metadata(&path).map_err(|error| Error::file(&path, error))?;
-        import.attributes(ino, &path, &metadata);
+        import.attributes(ino, &path, &metadata)?;
     }
     Ok((import.tree, import.next_ino))
 }
@@ -144,25 +145,29 @@ struct Import<'a> {
 }
 
 impl Import<'_> {
-    fn act(&mut self, action: Action, bytes: &[u8]) {
+    fn act(&mut self, action: Action, bytes: &[u8]) -> Result<(), Error> {
         let time_ns = self.recorder.map_or(0, |recorder| recorder.record(0, action.clone(), bytes));
-        self.tree.apply(&action, time_ns.into(), bytes);
+        self.tree.apply(&action, time_ns.into(), bytes)
     }
 
     /// Returns the inode of a directory, which is to be read.
-    fn entry(&mut self, parent: Ino, entry: &fs::DirEntry) -> io::Result<Option<Ino>> {
+    fn entry(&mut self, parent: Ino, entry: &fs::DirEntry) -> Result<Option<Ino>, Error> {
         let (path, name) = (entry.path(), entry.file_name().as_bytes().to_vec());
-        let metadata = entry.metadata()?;
+        let failed = |error| Error::file(&path, error);
+        let metadata = entry.metadata().map_err(failed)?;
         let kind = metadata.file_type();
         let id = (metadata.dev(), metadata.ino());
         if let Some(ino) = self.known.get(&id).copied() {
-            self.act(Action::Link { ino, parent, name }, &[]);
+            self.act(Action::Link { ino, parent, name }, &[])?;
             return Ok(None);
         }
         let what = match kind {
             _ if kind.is_file() => What::File,
             _ if kind.is_dir() => What::Directory,
-            _ if kind.is_symlink() => What::Symlink(fs::read_link(&path)?.as_os_str().as_bytes().to_vec()),
+            _ if kind.is_symlink() => {
+                let target = fs::read_link(&path).map_err(failed)?;
+                What::Symlink(target.as_os_str().as_bytes().to_vec())
+            }
             _ if kind.is_fifo() => What::Special(libc::S_IFIFO, 0),
             // A socket has no use without the program that listens, and devices belong to the machine.
             _ => return Ok(None),
@@ -170,7 +175,7 @@ impl Import<'_> {
         let ino = self.next_ino;
         self.next_ino += 1;
         let (mode, uid, gid) = (metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
-        self.act(Action::Create { parent, name, ino, what: what.clone(), mode, uid, gid }, &[]);
+        self.act(Action::Create { parent, name, ino, what: what.clone(), mode, uid, gid }, &[])?;
         if metadata.nlink() > 1 && what == What::File {
             self.known.insert(id, ino);
         }
@@ -178,40 +183,41 @@ impl Import<'_> {
             self.contents(ino, &path, metadata.len())?;
         }
         if what != What::Directory {
-            self.attributes(ino, &path, &metadata);
+            self.attributes(ino, &path, &metadata)?;
         }
         Ok((what == What::Directory).then_some(ino))
     }
 
-    fn contents(&mut self, ino: Ino, path: &Path, len: u64) -> io::Result<()> {
+    fn contents(&mut self, ino: Ino, path: &Path, len: u64) -> Result<(), Error> {
+        let failed = |error| Error::file(path, error);
         // No more than there was: it may be growing.
-        let mut file = File::open(path)?.take(len);
+        let mut file = File::open(path).map_err(failed)?.take(len);
         let mut bytes = vec![0; PIECE_BYTES];
         let mut offset = 0;
         loop {
-            let count = file.read(&mut bytes)?;
+            let count = file.read(&mut bytes).map_err(failed)?;
             if count == 0 || self.stop.load(Ordering::Relaxed) {
                 break;
             }
             let piece = &bytes[..count];
             if piece.iter().any(|byte| *byte != 0) {
                 let (len, size, stored) = (count as u32, offset, Stored::default());
-                self.act(Action::Write { ino, offset, len, size, mapped: false, stored }, piece);
+                self.act(Action::Write { ino, offset, len, size, mapped: false, stored }, piece)?;
             }
             offset += count as u64;
         }
         if self.tree.contents(ino).is_some_and(|contents| contents.len() < len) {
-            self.act(Action::Truncate { ino, from: 0, to: len }, &[]);
+            self.act(Action::Truncate { ino, from: 0, to: len }, &[])?;
         }
         Ok(())
     }
 
-    fn attributes(&mut self, ino: Ino, path: &Path, metadata: &fs::Metadata) {
+    fn attributes(&mut self, ino: Ino, path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
         for (name, value) in user_xattrs(path, metadata) {
-            self.act(Action::Xattr { ino, name, value: Some(value) }, &[]);
+            self.act(Action::Xattr { ino, name, value: Some(value) }, &[])?;
         }
         let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
         let (mode, uid, gid) = (Some(metadata.mode() & 0o7777), Some(metadata.uid()), Some(metadata.gid()));
-        self.act(Action::Attributes { ino, mode, uid, gid, mtime_ns: Some(mtime_ns) }, &[]);
+        self.act(Action::Attributes { ino, mode, uid, gid, mtime_ns: Some(mtime_ns) }, &[])
     }
 }

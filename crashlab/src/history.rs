@@ -43,7 +43,7 @@ impl History {
                 printed.extend_from_slice(line);
                 printed_at.push((at + 1, printed.len()));
             }
-            tree.apply(&event.action, event.time_ns.into(), &recording.bytes(&event.action)?);
+            tree.apply(&event.action, event.time_ns.into(), &recording.bytes(&event.action)?)?;
         }
         kept.push(tree);
         Ok(Self { recording, kept, kept_every, printed, printed_at })
@@ -68,7 +68,7 @@ impl History {
         for at in from * self.kept_every..state.position {
             let event = &self.events()[at];
             if event.action.is_change() {
-                survivor.step(event, &self.recording.bytes(&event.action)?, state.lost.get(&at).copied());
+                survivor.step(event, &self.recording.bytes(&event.action)?, state.lost.get(&at).copied())?;
             }
         }
         Ok(survivor.tree)
@@ -100,83 +100,93 @@ impl Survivor {
     }
 
     /// One more change: it survives, or is lost but for a part.
-    pub fn step(&mut self, event: &Event, bytes: &[u8], loss: Option<Option<Part>>) {
-        self.cache.apply(&event.action, event.time_ns.into(), bytes);
+    pub fn step(&mut self, event: &Event, bytes: &[u8], loss: Option<Option<Part>>) -> Result<(), Error> {
+        self.cache.apply(&event.action, event.time_ns.into(), bytes)?;
         match loss {
             None => {
-                self.tree.apply(&event.action, event.time_ns.into(), bytes);
-                if let Action::Write { ino, .. } = &event.action {
-                    self.tree.take_blocks(*ino, event.action.blocks(), &self.cache);
+                self.tree.apply(&event.action, event.time_ns.into(), bytes)?;
+                match &event.action {
+                    Action::Write { ino, .. } => {
+                        self.tree.take_blocks(*ino, event.action.blocks(), &self.cache)
+                    }
+                    _ => Ok(()),
                 }
             }
             Some(Some(part)) => self.apply_part(event, part),
-            Some(None) => {}
+            Some(None) => Ok(()),
         }
     }
 
     /// Applies the part of a change that survives.
-    fn apply_part(&mut self, event: &Event, part: Part) {
+    fn apply_part(&mut self, event: &Event, part: Part) -> Result<(), Error> {
         match (&event.action, part) {
             (Action::Rename { ino, to, to_name, replaced, .. }, Part::Linked) => {
                 let (ino, parent, name) = (*ino, *to, to_name.clone());
                 if let Some(other) = replaced {
-                    self.apply(event, &Action::Unlink { parent, name: name.clone(), ino: *other });
+                    self.apply(event, &Action::Unlink { parent, name: name.clone(), ino: *other })?;
                 }
-                self.apply(event, &Action::Link { ino, parent, name });
+                self.apply(event, &Action::Link { ino, parent, name })
             }
             (Action::Rename { to, to_name, replaced: Some(ino), .. }, Part::Unlinked) => {
-                self.apply(event, &Action::Unlink { parent: *to, name: to_name.clone(), ino: *ino });
+                self.apply(event, &Action::Unlink { parent: *to, name: to_name.clone(), ino: *ino })
             }
             (Action::Truncate { ino, .. }, Part::Slice { from, before, .. }) => {
                 let len = before.saturating_sub(from);
-                self.apply(event, &Action::Zero { ino: *ino, offset: from, len, size: 0 });
+                self.apply(event, &Action::Zero { ino: *ino, offset: from, len, size: 0 })
             }
             (Action::Write { ino, offset, len, .. }, part) => {
-                self.apply_part_of_write(event, *ino, *offset..offset + u64::from(*len), part);
+                self.apply_part_of_write(event, *ino, *offset..offset + u64::from(*len), part)
             }
-            _ => {}
+            _ => Ok(()),
         }
     }
 
-    fn apply_part_of_write(&mut self, event: &Event, ino: Ino, written: Range<u64>, part: Part) {
+    fn apply_part_of_write(
+        &mut self,
+        event: &Event,
+        ino: Ino,
+        written: Range<u64>,
+        part: Part,
+    ) -> Result<(), Error> {
         let cut = |at: u64| at.clamp(written.start, written.end);
         match part {
             Part::Before(at) => self.copy(event, ino, written.start..cut(at)),
             Part::From(at) => self.copy(event, ino, cut(at)..written.end),
             Part::Size => self.grow(event, ino, written.end),
-            Part::Linked | Part::Unlinked => {}
+            Part::Linked | Part::Unlinked => Ok(()),
             Part::Without { from, before } => {
-                self.copy(event, ino, written.start..cut(from));
-                self.copy(event, ino, cut(before)..written.end);
+                self.copy(event, ino, written.start..cut(from))?;
+                self.copy(event, ino, cut(before)..written.end)
             }
             Part::Slice { from, before, size } => {
                 let len = self.tree.contents(ino).map_or(0, |contents| contents.len());
                 let before = if size == 0 { before.min(len) } else { before };
-                self.grow(event, ino, size);
-                self.copy(event, ino, cut(from)..cut(before));
+                self.grow(event, ino, size)?;
+                self.copy(event, ino, cut(from)..cut(before))
             }
         }
     }
 
     /// Copies bytes from the page cache, as whole sectors.
-    fn copy(&mut self, event: &Event, ino: Ino, range: Range<u64>) {
-        let Some(cached) = self.cache.contents(ino).filter(|_| !range.is_empty()) else { return };
+    fn copy(&mut self, event: &Event, ino: Ino, range: Range<u64>) -> Result<(), Error> {
+        let Some(cached) = self.cache.contents(ino).filter(|_| !range.is_empty()) else { return Ok(()) };
         let offset = range.start - range.start % SECTOR_BYTES;
-        let bytes = cached.read(offset, (range.end - offset) as usize);
+        let bytes = cached.read(offset, (range.end - offset) as usize)?;
         let (len, stored) = (bytes.len() as u32, Default::default());
         let write = Action::Write { ino, offset, len, size: 0, mapped: false, stored };
-        self.tree.apply(&write, event.time_ns.into(), &bytes);
+        self.tree.apply(&write, event.time_ns.into(), &bytes)
     }
 
-    fn grow(&mut self, event: &Event, ino: Ino, size: u64) {
+    fn grow(&mut self, event: &Event, ino: Ino, size: u64) -> Result<(), Error> {
         let from = self.tree.contents(ino).map_or(0, |contents| contents.len());
-        if size > from {
-            self.apply(event, &Action::Truncate { ino, from, to: size });
+        match size > from {
+            true => self.apply(event, &Action::Truncate { ino, from, to: size }),
+            false => Ok(()),
         }
     }
 
-    fn apply(&mut self, event: &Event, action: &Action) {
-        self.tree.apply(action, event.time_ns.into(), &[]);
+    fn apply(&mut self, event: &Event, action: &Action) -> Result<(), Error> {
+        self.tree.apply(action, event.time_ns.into(), &[])
     }
 }
 

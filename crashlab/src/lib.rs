@@ -10,6 +10,7 @@
 
 #[expect(missing_docs, reason = "the fields of actions say what they are")]
 mod action;
+mod blocks;
 mod built_in;
 mod checker;
 pub mod commands;
@@ -40,9 +41,10 @@ mod state;
 mod tree;
 
 pub use action::{Action, Event, Ino, Name, ROOT, Stored, What};
+pub use blocks::BLOCK_BYTES;
 pub use built_in::BuiltIn;
 pub use checker::Checker;
-pub use contents::{BLOCK_BYTES, Contents};
+pub use contents::Contents;
 pub use durable::Durable;
 pub use error::Error;
 pub use explain::{Explained, explain};

@@ -2,7 +2,7 @@
 //! source of each rule.
 
 use crate::action::Action;
-use crate::contents::BLOCK_BYTES;
+use crate::blocks::BLOCK_BYTES;
 
 /// What an fsync of a file or directory makes durable, besides the data of that file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

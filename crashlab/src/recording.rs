@@ -193,6 +193,12 @@ impl Frames<'_> {
     }
 }
 
+/// Nanoseconds since 1970.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Writes a recording while it happens.
 pub struct Recorder(Mutex<Inner>);
 
@@ -218,9 +224,14 @@ impl Recorder {
 
     /// Records an action of a thread, or of nobody (0); of a write, with its bytes. Returns the time.
     pub fn record(&self, thread: u32, action: Action, bytes: &[u8]) -> u64 {
+        let time_ns = now();
+        self.record_at(time_ns, thread, action, bytes);
+        time_ns
+    }
+
+    /// Records an action of this time.
+    pub fn record_at(&self, time_ns: u64, thread: u32, action: Action, bytes: &[u8]) {
         let mut inner = self.0.lock();
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let (pid, program) = if thread == 0 { (0, None) } else { inner.process(thread) };
         let event = Event { time_ns, pid, program, action };
         if inner.failed.is_none()
@@ -228,7 +239,6 @@ impl Recorder {
         {
             inner.failed = Some(error);
         }
-        time_ns
     }
 
     /// Number of changes and syncs so far.

@@ -69,7 +69,7 @@ fn left(history: &History, model: &str, lost: &BTreeMap<usize, Option<Part>>) ->
 }
 
 fn bytes(tree: &Tree, ino: Ino) -> Vec<u8> {
-    tree.contents(ino).map_or_else(Vec::new, |contents| contents.read(0, 1 << 20))
+    tree.contents(ino).map_or_else(Vec::new, |contents| contents.read(0, 1 << 20).unwrap())
 }
 
 fn paths(tree: &Tree) -> Vec<String> {

@@ -117,7 +117,7 @@ impl<'a> Allowed<'a> {
                 let (mut survivor, mut losses, mut losing) =
                     (survivor.clone(), losses.clone(), losing.clone());
                 let part = loss.of_name();
-                survivor.step(event, &[], Some(part));
+                survivor.step(event, &[], Some(part))?;
                 losses.add(self.model, &event.action, part, durable.logged(at));
                 losing.insert(at, *loss);
                 self.add(durable, at + 1, survivor, losses, &losing)?;
@@ -127,7 +127,7 @@ impl<'a> Allowed<'a> {
             }
             // Contents are compared later.
             if !event.action.is_write() {
-                survivor.step(event, &[], None);
+                survivor.step(event, &[], None)?;
             }
             at += 1;
         }
@@ -234,11 +234,11 @@ impl<'a> File<'a> {
         };
         for fate in fates {
             let (mut survivor, mut parts) = (survivor.clone(), parts.clone());
-            survivor.step(event, &bytes, fate);
+            survivor.step(event, &bytes, fate)?;
             if let Some(Some(part)) = fate {
                 parts.insert(at, part);
             }
-            if self.can_be(&survivor.tree, next)
+            if self.can_be(&survivor.tree, next)?
                 && let Some(found) = self.go(next + 1, survivor, parts)?
             {
                 return Ok(Some(found));
@@ -248,11 +248,11 @@ impl<'a> File<'a> {
     }
 
     /// False if blocks that no later change touches differ from what is wanted.
-    fn can_be(&self, tree: &Tree, done: usize) -> bool {
+    fn can_be(&self, tree: &Tree, done: usize) -> Result<bool, Error> {
         let (Action::Write { .. }, Some(own)) =
             (&self.allowed.history.events()[self.changes[done]].action, tree.contents(self.ino))
         else {
-            return true;
+            return Ok(true);
         };
         let later = |block: u64| {
             self.changes[done + 1..].iter().any(|at| match &self.allowed.history.events()[*at].action {
@@ -263,11 +263,16 @@ impl<'a> File<'a> {
         };
         let blocks = self.allowed.history.events()[self.changes[done]].action.blocks();
         let bytes = |contents: &crate::contents::Contents, block: u64| {
-            let mut bytes = contents.read(block * 4096, 4096);
+            let mut bytes = contents.read(block * 4096, 4096)?;
             bytes.resize(4096, 0);
-            bytes
+            Ok::<_, Error>(bytes)
         };
-        blocks.into_iter().all(|block| later(block) || bytes(own, block) == bytes(self.wanted, block))
+        for block in blocks {
+            if !later(block) && bytes(own, block)? != bytes(self.wanted, block)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The parts of a write that the model allows, the simplest first.

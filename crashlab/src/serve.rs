@@ -9,7 +9,8 @@ use crate::action::{Action, Ino, Name, ROOT, What};
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::tree::{Kind, Tree};
-use answers::{empty, entry, file_type, nanoseconds, sized, time};
+pub(crate) use answers::empty;
+use answers::{entry, file_type, nanoseconds, sized, time};
 use fuser::{
     Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
@@ -198,10 +199,13 @@ impl fuser::Filesystem for Recorded {
     ) {
         let (mut state, ino) = (self.state.lock(), ino.0);
         if let Some(to) = size {
-            match state.tree.contents(ino).map(|contents| contents.len()) {
-                Some(from) if from == to => {}
+            let resized = match state.tree.contents(ino).map(|contents| contents.len()) {
+                Some(from) if from == to => Ok(()),
                 Some(from) => self.act(&mut state, request.pid(), Action::Truncate { ino, from, to }, &[]),
-                None => return reply.error(Errno::EINVAL),
+                None => Err(Errno::EINVAL),
+            };
+            if let Err(errno) = resized {
+                return reply.error(errno);
             }
         }
         let mtime_ns = mtime.map(|time| match time {
@@ -209,10 +213,14 @@ impl fuser::Filesystem for Recorded {
             TimeOrNow::Now => nanoseconds(SystemTime::now()),
         });
         let mode = mode.map(|mode| mode & 0o7777);
-        if mode.is_some() || uid.is_some() || gid.is_some() || mtime_ns.is_some() {
-            self.act(&mut state, request.pid(), Action::Attributes { ino, mode, uid, gid, mtime_ns }, &[]);
-        }
-        match state.attributes(ino) {
+        let set = match mode.is_some() || uid.is_some() || gid.is_some() || mtime_ns.is_some() {
+            true => {
+                let action = Action::Attributes { ino, mode, uid, gid, mtime_ns };
+                self.act(&mut state, request.pid(), action, &[])
+            }
+            false => Ok(()),
+        };
+        match set.and_then(|()| state.attributes(ino)) {
             Ok(attributes) => reply.attr(&KEPT, &attributes),
             Err(errno) => reply.error(errno),
         }
@@ -303,7 +311,7 @@ impl fuser::Filesystem for Recorded {
         let mut state = self.state.lock();
         let outcome = state.free_name(newparent.0, newname).and_then(|name| {
             let action = Action::Link { ino: ino.0, parent: newparent.0, name };
-            self.act(&mut state, request.pid(), action, &[]);
+            self.act(&mut state, request.pid(), action, &[])?;
             state.referred(ino.0)
         });
         entry(reply, outcome);
@@ -339,9 +347,13 @@ impl fuser::Filesystem for Recorded {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.state.lock().tree.contents(ino.0) {
-            Some(contents) => reply.data(&contents.read(offset, size as usize)),
-            None => reply.error(Errno::EBADF),
+        let read = match self.state.lock().tree.contents(ino.0) {
+            Some(contents) => contents.read(offset, size as usize).map_err(|error| error.errno()),
+            None => Err(Errno::EBADF),
+        };
+        match read {
+            Ok(bytes) => reply.data(&bytes),
+            Err(errno) => reply.error(errno),
         }
     }
 
@@ -358,26 +370,24 @@ impl fuser::Filesystem for Recorded {
         reply: ReplyWrite,
     ) {
         let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        if let Err(errno) = self.write_bytes(request, ino.0, offset, data, mapped) {
-            return reply.error(errno);
-        }
         // O_SYNC contains O_DSYNC.
-        if !mapped && flags.0 & libc::O_DSYNC != 0 {
-            self.sync(request, ino.0, flags.0 & libc::O_SYNC != libc::O_SYNC);
+        let is_synced = !mapped && flags.0 & libc::O_DSYNC != 0;
+        let synced = is_synced.then_some(flags.0 & libc::O_SYNC != libc::O_SYNC);
+        let written = self.write_bytes(request, ino.0, offset, data, mapped);
+        let sync = |_| synced.map_or(Ok(()), |data_only| self.sync(request, ino.0, data_only));
+        match written.and_then(sync) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(errno) => reply.error(errno),
         }
-        reply.written(data.len() as u32);
     }
 
     fn fsync(&self, request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        if request.pid() != self.watcher.load(Ordering::Relaxed) {
-            self.sync(request, ino.0, datasync);
-        }
-        reply.ok();
+        let is_own = request.pid() == self.watcher.load(Ordering::Relaxed);
+        empty(reply, if is_own { Ok(()) } else { self.sync(request, ino.0, datasync) });
     }
 
     fn fsyncdir(&self, request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.sync(request, ino.0, datasync);
-        reply.ok();
+        empty(reply, self.sync(request, ino.0, datasync));
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {

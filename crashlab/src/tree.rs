@@ -1,6 +1,7 @@
 //! A tree of files in memory. Copies share what they have in common, so a tree for each moment of a
 //! program costs little.
 
+use crate::Error;
 use crate::action::{Action, Ino, Name, ROOT, What};
 use crate::contents::Contents;
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
@@ -105,8 +106,9 @@ impl Tree {
         self.nodes.remove_mut(&ino);
     }
 
-    /// Applies an action, as far as its inodes are there. Of a write, `bytes` is what it wrote.
-    pub fn apply(&mut self, action: &Action, now_ns: i128, bytes: &[u8]) {
+    /// Applies an action, as far as its inodes are there. Of a write, `bytes` is what it wrote. After an error,
+    /// part of the action is done.
+    pub fn apply(&mut self, action: &Action, now_ns: i128, bytes: &[u8]) -> Result<(), Error> {
         match action {
             Action::Create { parent, name, ino, what, mode, uid, gid } => {
                 self.nodes.insert_mut(*ino, Arc::new(Node::new(what, *mode, *uid, *gid, now_ns)));
@@ -126,13 +128,13 @@ impl Tree {
             }
             Action::Rename { .. } => self.rename(action, now_ns),
             Action::Write { ino, offset, .. } => {
-                self.change_file(*ino, now_ns, |file| file.write(*offset, bytes))
+                self.change_file(*ino, now_ns, |file| file.write(*offset, bytes))?
             }
-            Action::Truncate { ino, to, .. } => self.change_file(*ino, now_ns, |file| file.truncate(*to)),
+            Action::Truncate { ino, to, .. } => self.change_file(*ino, now_ns, |file| file.truncate(*to))?,
             Action::Zero { ino, offset, len, size } => self.change_file(*ino, now_ns, |file| {
-                file.zero(*offset, offset.saturating_add(*len));
-                file.truncate(file.len().max(*size));
-            }),
+                file.zero(*offset, offset.saturating_add(*len))?;
+                file.truncate(file.len().max(*size))
+            })?,
             Action::Attributes { ino, mode, uid, gid, mtime_ns } => self.change(*ino, |node| {
                 node.mode = mode.unwrap_or(node.mode);
                 node.uid = uid.unwrap_or(node.uid);
@@ -150,16 +152,19 @@ impl Tree {
             | Action::Begin
             | Action::End { .. } => {}
         }
+        Ok(())
     }
 
     /// Makes blocks of a file, as far as it goes, those that it has in another tree.
-    pub fn take_blocks(&mut self, ino: Ino, blocks: std::ops::Range<u64>, from: &Self) {
-        let Some(from) = from.contents(ino).cloned() else { return };
-        self.change(ino, |node| {
-            if let Kind::File(contents) = &mut node.kind {
-                blocks.for_each(|block| contents.take_block(block, &from));
-            }
-        });
+    pub fn take_blocks(
+        &mut self,
+        ino: Ino,
+        mut blocks: std::ops::Range<u64>,
+        from: &Self,
+    ) -> Result<(), Error> {
+        let Some(from) = from.contents(ino).cloned() else { return Ok(()) };
+        self.contents_mut(ino)
+            .map_or(Ok(()), |(contents, _)| blocks.try_for_each(|block| contents.take_block(block, &from)))
     }
 
     fn rename(&mut self, action: &Action, now_ns: i128) {
@@ -209,13 +214,24 @@ impl Tree {
         }
     }
 
-    fn change_file(&mut self, ino: Ino, now_ns: i128, change: impl FnOnce(&mut Contents)) {
-        self.change(ino, |node| {
-            if let Kind::File(contents) = &mut node.kind {
-                change(contents);
-                node.mtime_ns = now_ns;
-            }
-        });
+    fn change_file(
+        &mut self,
+        ino: Ino,
+        now_ns: i128,
+        change: impl FnOnce(&mut Contents) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some((contents, mtime_ns)) = self.contents_mut(ino) else { return Ok(()) };
+        *mtime_ns = now_ns;
+        change(contents)
+    }
+
+    /// The contents of a file, and the time of their last change.
+    fn contents_mut(&mut self, ino: Ino) -> Option<(&mut Contents, &mut i128)> {
+        let node = Arc::make_mut(self.nodes.get_mut(&ino)?);
+        match &mut node.kind {
+            Kind::File(contents) => Some((contents, &mut node.mtime_ns)),
+            _ => None,
+        }
     }
 
     /// A digest of everything that a program can see from the root on, except times.

@@ -206,7 +206,7 @@ fn warn_of_older_copies(command: &str, history: &History) -> Result<(), Error> {
         let contents = recorded.get(word.as_bytes()).and_then(|ino| tree.contents(*ino));
         let about = match contents {
             None => "is not in the recording",
-            Some(contents) if contents.read(0, present.len() + 1) != present => {
+            Some(contents) if contents.read(0, present.len() + 1)? != present => {
                 "has changed since the recording"
             }
             Some(_) => continue,

@@ -7,6 +7,7 @@
 
 use crate::Error;
 use crate::contents::Contents;
+use crate::serve::empty;
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation,
     INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -45,11 +46,11 @@ pub enum Access {
 
 impl Access {
     /// Applies it.
-    pub fn apply(&self, image: &mut Contents) {
+    pub fn apply(&self, image: &mut Contents) -> Result<(), Error> {
         match self {
             Self::Write(offset, bytes) => image.write(*offset, bytes),
             Self::Zero(begin, end) => image.zero(*begin, *end),
-            Self::Flush => {}
+            Self::Flush => Ok(()),
         }
     }
 }
@@ -76,7 +77,7 @@ impl Disk {
         let directory = tempfile::Builder::new().prefix("crashlab-disk-").tempdir();
         let directory = directory.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
         let inner = Arc::new(Mutex::new(Inner::default()));
-        inner.lock().image.truncate(bytes);
+        inner.lock().image.truncate(bytes)?;
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("crashlab-disk".into())];
         let served = Served { inner: inner.clone(), bytes };
@@ -101,12 +102,12 @@ impl Disk {
         // The kernel forgets what it kept of a device when nobody has it open any more. A process that is
         // just being started has it open for a moment, so this image tells whether it did.
         let mut between = Contents::default();
-        between.truncate(image.len());
-        between.write(0, &self.puts.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        between.truncate(image.len())?;
+        between.write(0, &self.puts.fetch_add(1, Ordering::Relaxed).to_le_bytes())?;
         let started = Instant::now();
         for image in [&between, image] {
             self.inner.lock().image = image.clone();
-            while self.head()? != image.read(0, HEAD_BYTES) {
+            while self.head()? != image.read(0, HEAD_BYTES)? {
                 if started.elapsed() > BUSY {
                     return Err(Error::InUse(self.device().to_owned()));
                 }
@@ -235,12 +236,15 @@ impl Served {
         }
     }
 
-    fn act(&self, access: Access) {
+    fn act(&self, access: Access) -> Result<(), Errno> {
         let mut inner = self.inner.lock();
-        access.apply(&mut inner.image);
+        let mut image = inner.image.clone();
+        access.apply(&mut image).map_err(|error| error.errno())?;
+        inner.image = image;
         if inner.is_logging {
             inner.log.push(access);
         }
+        Ok(())
     }
 }
 
@@ -293,8 +297,10 @@ impl fuser::Filesystem for Served {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let bytes = self.inner.lock().image.read(offset, size as usize);
-        reply.data(&bytes);
+        match self.inner.lock().image.read(offset, size as usize) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(error.errno()),
+        }
     }
 
     fn write(
@@ -312,13 +318,14 @@ impl fuser::Filesystem for Served {
         if offset + data.len() as u64 > self.bytes {
             return reply.error(Errno::ENOSPC);
         }
-        self.act(Access::Write(offset, data.into()));
-        reply.written(data.len() as u32);
+        match self.act(Access::Write(offset, data.into())) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn fsync(&self, _: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.act(Access::Flush);
-        reply.ok();
+        empty(reply, self.act(Access::Flush));
     }
 
     fn fallocate(
@@ -334,8 +341,7 @@ impl fuser::Filesystem for Served {
         if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) == 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        self.act(Access::Zero(offset, offset.saturating_add(length).min(self.bytes)));
-        reply.ok();
+        empty(reply, self.act(Access::Zero(offset, offset.saturating_add(length).min(self.bytes))));
     }
 }
 
@@ -346,12 +352,12 @@ mod tests {
     #[test]
     fn an_access_changes_the_image_and_a_flush_does_not() {
         let mut image = Contents::default();
-        image.truncate(8192);
-        Access::Write(512, [7; 1024][..].into()).apply(&mut image);
-        Access::Zero(1024, 8192).apply(&mut image);
+        image.truncate(8192).unwrap();
+        Access::Write(512, [7; 1024][..].into()).apply(&mut image).unwrap();
+        Access::Zero(1024, 8192).apply(&mut image).unwrap();
         let digest = image.digest();
-        Access::Flush.apply(&mut image);
+        Access::Flush.apply(&mut image).unwrap();
         assert_eq!((image.digest(), image.len()), (digest, 8192));
-        assert_eq!(image.read(1022, 4), [7, 7, 0, 0]);
+        assert_eq!(image.read(1022, 4).unwrap(), [7, 7, 0, 0]);
     }
 }

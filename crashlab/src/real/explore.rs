@@ -105,7 +105,7 @@ impl OnDisk<'_> {
         failing: &Mutex<Vec<Seen>>,
     ) -> Result<(), Error> {
         let run = Replay { history: self.history, seed, stop: self.limits.stop }.run(machine)?;
-        for state in self.states(&run, seed) {
+        for state in self.states(&run, seed)? {
             if self.is_enough(failing) {
                 break;
             }
@@ -116,11 +116,11 @@ impl OnDisk<'_> {
     }
 
     /// Some states of a run, in any order.
-    fn states(&self, run: &Run, seed: u64) -> Vec<DiskState> {
-        let mut states = disk_states(run, self.filesystem.sector, seed);
+    fn states(&self, run: &Run, seed: u64) -> Result<Vec<DiskState>, Error> {
+        let mut states = disk_states(run, self.filesystem.sector, seed)?;
         states.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
         states.truncate(STATES_MAX);
-        states
+        Ok(states)
     }
 
     /// Mounts a state and judges it, once for each moment at which it is possible.
@@ -158,7 +158,7 @@ impl OnDisk<'_> {
         let seed: u64 = seed.parse().map_err(|_| bad())?;
         let machine = self.machine()?;
         let run = Replay { history: self.history, seed, stop: self.limits.stop }.run(&machine)?;
-        let mut states = disk_states(&run, self.filesystem.sector, seed);
+        let mut states = disk_states(&run, self.filesystem.sector, seed)?;
         states.sort_by_key(|state| state.cuts.iter().all(|(other, _)| other.to_string() != cut));
         for state in states {
             let failing = self.look(&machine, &state, seed, 0)?;

@@ -30,6 +30,7 @@ pub fn program(seed: u64, path: &Path) -> Result<History, Error> {
         writes: 0,
         fill: b'A',
         kinds: [20, 28, 36][(seed % 3) as usize],
+        failed: None,
     };
     program.prepare();
     let steps = program.rng.random_range(4..=8);
@@ -38,6 +39,7 @@ pub fn program(seed: u64, path: &Path) -> Result<History, Error> {
         done += usize::from(program.step());
     }
     program.act(Action::End { code: 0 });
+    program.failed.map_or(Ok(()), Err)?;
     program.recorder.finish().map_err(failed)?;
     History::new(Recording::open(path)?)
 }
@@ -52,6 +54,8 @@ struct Program {
     fill: u8,
     /// The first of three programs syncs little, the next more, and the last in all ways.
     kinds: u32,
+    /// The first error.
+    failed: Option<Error>,
 }
 
 impl Program {
@@ -64,7 +68,9 @@ impl Program {
             self.fill += 1;
         }
         let time_ns = self.recorder.record(0, action.clone(), &bytes);
-        self.tree.apply(&action, time_ns.into(), &bytes);
+        if let Err(error) = self.tree.apply(&action, time_ns.into(), &bytes) {
+            self.failed.get_or_insert(error);
+        }
     }
 
     /// Makes the files from which the program starts.

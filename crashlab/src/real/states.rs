@@ -3,6 +3,7 @@
 
 use super::disk::Access;
 use super::replay::Run;
+use crate::Error;
 use crate::contents::Contents;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -64,19 +65,19 @@ pub struct DiskState {
 }
 
 /// The different states of a run, in the order of the log.
-pub fn disk_states(run: &Run, sector: u64, seed: u64) -> Vec<DiskState> {
+pub fn disk_states(run: &Run, sector: u64, seed: u64) -> Result<Vec<DiskState>, Error> {
     let mut found = States { run, sector, states: Vec::new(), known: HashMap::new() };
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut base = run.base.clone();
     let mut begin = 0;
     for end in 0..=run.log.len() {
         if matches!(run.log.get(end), None | Some(Access::Flush)) {
-            found.stretch(&base, begin, end, &mut rng);
-            run.log[begin..end].iter().for_each(|access| access.apply(&mut base));
+            found.stretch(&base, begin, end, &mut rng)?;
+            run.log[begin..end].iter().try_for_each(|access| access.apply(&mut base))?;
             begin = end + 1;
         }
     }
-    found.states
+    Ok(found.states)
 }
 
 struct States<'a> {
@@ -88,7 +89,13 @@ struct States<'a> {
 
 impl States<'_> {
     /// The states between two flushes.
-    fn stretch(&mut self, base: &Contents, begin: usize, end: usize, rng: &mut ChaCha8Rng) {
+    fn stretch(
+        &mut self,
+        base: &Contents,
+        begin: usize,
+        end: usize,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<(), Error> {
         let count = end - begin;
         let mut cuts: Vec<Cut> = (begin..=end).map(|at| Cut { at, kept: Kept::All }).collect();
         let mut all: Vec<usize> = (0..count).collect();
@@ -107,9 +114,7 @@ impl States<'_> {
                 cuts.push(Cut { at: begin + which + 1, kept: Kept::TornLast(which, bytes) });
             }
         }
-        for cut in cuts {
-            self.add(base, begin, cut);
-        }
+        cuts.into_iter().try_for_each(|cut| self.add(base, begin, cut))
     }
 
     /// Where a write can be torn.
@@ -125,8 +130,8 @@ impl States<'_> {
         (!places.is_empty()).then(|| places[rng.random_range(0..places.len())] - offset)
     }
 
-    fn add(&mut self, base: &Contents, begin: usize, cut: Cut) {
-        let image = image(base, &self.run.log[begin..cut.at], cut.kept);
+    fn add(&mut self, base: &Contents, begin: usize, cut: Cut) -> Result<(), Error> {
+        let image = image(base, &self.run.log[begin..cut.at], cut.kept)?;
         let states = &mut self.states;
         let index = *self.known.entry(image.digest()).or_insert_with(|| {
             states.push(DiskState { image, cuts: Vec::new() });
@@ -137,11 +142,12 @@ impl States<'_> {
         if cuts.iter().all(|(_, other)| *other != position) {
             cuts.push((cut, position));
         }
+        Ok(())
     }
 }
 
 /// The disk with these writes after the last flush.
-fn image(base: &Contents, log: &[Access], kept: Kept) -> Contents {
+fn image(base: &Contents, log: &[Access], kept: Kept) -> Result<Contents, Error> {
     let mut image = base.clone();
     let mut rng = match kept {
         Kept::Random(seed) => ChaCha8Rng::seed_from_u64(seed),
@@ -154,10 +160,10 @@ fn image(base: &Contents, log: &[Access], kept: Kept) -> Contents {
             (Kept::Torn(which, len) | Kept::TornLast(which, len), Access::Write(offset, bytes))
                 if which == at =>
             {
-                image.write(*offset, &bytes[..(len as usize).min(bytes.len())]);
+                image.write(*offset, &bytes[..(len as usize).min(bytes.len())])?;
             }
-            _ => access.apply(&mut image),
+            _ => access.apply(&mut image)?,
         }
     }
-    image
+    Ok(image)
 }

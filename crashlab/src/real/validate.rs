@@ -91,7 +91,7 @@ impl<'a> One<'a> {
     fn compare(&mut self, machine: &Machine, compared: &mut Compared) -> Result<(), Error> {
         let Validation { filesystem, stop, .. } = self.validation;
         let run = Replay { history: self.history, seed: self.seed, stop }.run(machine)?;
-        let mut states = disk_states(&run, filesystem.sector, self.seed);
+        let mut states = disk_states(&run, filesystem.sector, self.seed)?;
         states.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed));
         let ordered = self.ordered()?;
         let mut seen: HashSet<u128> = HashSet::new();
@@ -117,7 +117,7 @@ impl<'a> One<'a> {
                     Some(true) => {}
                     None => compared.skipped += 1,
                     Some(false) if !told.insert(digest) => {}
-                    Some(false) => compared.outside.push(self.words(&state, *position, &tree)),
+                    Some(false) => compared.outside.push(self.words(&state, *position, &tree)?),
                 }
             }
         }
@@ -160,7 +160,7 @@ impl<'a> One<'a> {
     }
 
     /// A tree outside the model, with the program.
-    fn words(&self, state: &DiskState, position: usize, tree: &Tree) -> String {
+    fn words(&self, state: &DiskState, position: usize, tree: &Tree) -> Result<String, Error> {
         let mut text = format!("{} after event {position}:\n", self.name(state));
         let begin = self.history.recording.begin;
         let mut paths = self.history.paths(begin);
@@ -170,23 +170,23 @@ impl<'a> One<'a> {
             paths.add(&event.action);
         }
         for (path, ino) in tree.walk() {
-            let _ = writeln!(text, "    {}", line(tree, &path, ino));
+            let _ = writeln!(text, "    {}", line(tree, &path, ino)?);
         }
-        text
+        Ok(text)
     }
 }
 
 /// One file or directory of a tree in words: its mode, and its bytes as runs.
-fn line(tree: &Tree, path: &[u8], ino: u64) -> String {
+fn line(tree: &Tree, path: &[u8], ino: u64) -> Result<String, Error> {
     let path = String::from_utf8_lossy(path);
-    let Some(node) = tree.node(ino) else { return path.into_owned() };
+    let Some(node) = tree.node(ino) else { return Ok(path.into_owned()) };
     let mut text = format!("{path} {:o}", node.mode);
     if let Kind::File(contents) = &node.kind {
         let _ = write!(text, " inode {ino}, {} bytes:", contents.len());
-        for run in contents.read(0, 1 << 20).chunk_by(|one, next| one == next) {
+        for run in contents.read(0, 1 << 20)?.chunk_by(|one, next| one == next) {
             let byte = if run[0] == 0 { '0' } else { char::from(run[0]) };
             let _ = write!(text, " {}*{byte}", run.len());
         }
     }
-    text
+    Ok(text)
 }

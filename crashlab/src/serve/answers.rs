@@ -26,7 +26,7 @@ pub(super) fn entry(reply: ReplyEntry, outcome: Result<FileAttr, Errno>) {
     }
 }
 
-pub(super) fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+pub(crate) fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
     match outcome {
         Ok(()) => reply.ok(),
         Err(errno) => reply.error(errno),

@@ -2,18 +2,23 @@
 
 use super::{NAME_BYTES_MAX, Recorded, State};
 use crate::action::{Action, Ino, Stored, What};
-use crate::contents::BLOCK_BYTES;
+use crate::blocks::BLOCK_BYTES;
+use crate::recording::now;
 use crate::tree::Node;
 use fuser::{Errno, FileAttr, INodeNo, RenameFlags, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 impl Recorded {
-    /// Records an action, after what the program has printed before it, and applies it.
-    pub(super) fn act(&self, state: &mut State, pid: u32, action: Action, bytes: &[u8]) {
+    /// Applies an action and records it, after what the program has printed before it. After an error nothing
+    /// has happened.
+    pub(super) fn act(&self, state: &mut State, pid: u32, action: Action, bytes: &[u8]) -> Result<(), Errno> {
         self.output.drain();
-        let time_ns = self.recorder.record(pid, action.clone(), bytes);
-        state.tree.apply(&action, time_ns.into(), bytes);
+        let (time_ns, mut tree) = (now(), state.tree.clone());
+        tree.apply(&action, time_ns.into(), bytes).map_err(|error| error.errno())?;
+        self.recorder.record_at(time_ns, pid, action, bytes);
+        state.tree = tree;
+        Ok(())
     }
 
     pub(super) fn create(
@@ -33,7 +38,7 @@ impl Recorded {
         let ino = state.next_ino;
         state.next_ino += 1;
         let action = Action::Create { parent, name, ino, what, mode: mode & 0o7777, uid: request.uid(), gid };
-        self.act(&mut state, request.pid(), action, &[]);
+        self.act(&mut state, request.pid(), action, &[])?;
         state.referred(ino)
     }
 
@@ -53,7 +58,7 @@ impl Recorded {
             (false, Some(_)) => return Err(Errno::EISDIR),
             _ => {}
         }
-        self.act(&mut state, request.pid(), Action::Unlink { parent, name, ino }, &[]);
+        self.act(&mut state, request.pid(), Action::Unlink { parent, name, ino }, &[])?;
         state.drop_unused(ino);
         Ok(())
     }
@@ -91,7 +96,7 @@ impl Recorded {
             _ => {}
         }
         let action = Action::Rename { parent: parent.0, name, to: to.0, to_name, ino, replaced, exchanged };
-        self.act(&mut state, request.pid(), action, &[]);
+        self.act(&mut state, request.pid(), action, &[])?;
         if let Some(other) = replaced {
             state.drop_unused(other);
         }
@@ -120,7 +125,7 @@ impl Recorded {
         for piece in pieces {
             let len = piece.len() as u32;
             let action = Action::Write { ino, offset, len, size, mapped, stored: Stored::default() };
-            self.act(&mut state, pid, action, piece);
+            self.act(&mut state, pid, action, piece)?;
             offset += u64::from(len);
         }
         Ok(data.len() as u32)
@@ -146,7 +151,7 @@ impl Recorded {
             libc::FALLOC_FL_ZERO_RANGE => Action::Zero { ino, offset, len, size: new_size },
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        self.act(&mut state, request.pid(), action, &[]);
+        self.act(&mut state, request.pid(), action, &[])?;
         Ok(())
     }
 
@@ -168,11 +173,11 @@ impl Recorded {
             return Err(Errno::EEXIST);
         }
         let value = value.map(<[u8]>::to_vec);
-        self.act(&mut state, request.pid(), Action::Xattr { ino, name, value }, &[]);
+        self.act(&mut state, request.pid(), Action::Xattr { ino, name, value }, &[])?;
         Ok(())
     }
 
-    pub(super) fn sync(&self, request: &Request, ino: Ino, data_only: bool) {
-        self.act(&mut self.state.lock(), request.pid(), Action::Sync { ino, data_only }, &[]);
+    pub(super) fn sync(&self, request: &Request, ino: Ino, data_only: bool) -> Result<(), Errno> {
+        self.act(&mut self.state.lock(), request.pid(), Action::Sync { ino, data_only }, &[])
     }
 }

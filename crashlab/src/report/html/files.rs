@@ -162,7 +162,10 @@ fn has_same_contents(one: &Node, other: &Node) -> bool {
 
 /// The text of a file, with zeros in words: a lost page reads as zeros.
 fn as_text(contents: &Contents) -> String {
-    let bytes = contents.read(0, contents.len() as usize);
+    let bytes = match contents.read(0, contents.len() as usize) {
+        Ok(bytes) => bytes,
+        Err(error) => return format!("[{error}]"),
+    };
     let mut text = String::new();
     for run in bytes.chunk_by(|one, next| (*one == 0) == (*next == 0)) {
         match run[0] {
