@@ -7,8 +7,8 @@
 # Promise: with core.fsync=all, a commit that was made is there and the repository has no damage. Of the
 # default the manual says that loose objects are not synced, and of batch that it is "as safe as" fsync
 # on macOS and Windows only: these variants show what that means
-# (https://git-scm.com/docs/git-config#Documentation/git-config.txt-corefsync). batch also relies on
-# sync_file_range(2), which crashlab does not see, so it looks worse here than it may be.
+# (https://git-scm.com/docs/git-config#Documentation/git-config.txt-corefsync). batch relies on
+# sync_file_range(2), after which the next fsync of anything makes the objects durable on ext4 and XFS.
 # Install: apt install git
 set -eu
 export HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1

@@ -4,8 +4,6 @@
 use crate::skip_if;
 use crate::support::{Place, no_fuse, not_root, program, run, tool};
 use std::ffi::OsStr;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -36,11 +34,6 @@ fn the_lines_of_the_documents_run_as_they_stand() {
 /// Runs every line in a shell of its own.
 fn paste(document: &str) {
     let place = Place::new();
-    let script = |name: &str, text: &str| {
-        let path = place.path().join(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    };
     let programs = Path::new(program().get_program()).parent().unwrap().to_owned();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let _mounted = Leftover(&place);
