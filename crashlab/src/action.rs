@@ -98,6 +98,8 @@ pub struct Event {
     pub pid: u32,
     /// The program that it runs, where that is new.
     pub program: Option<String>,
+    /// The stack of the thread that did it, or zero.
+    pub stack: u32,
     /// What it did.
     pub action: Action,
 }

@@ -4,19 +4,8 @@ use crate::action::{Action, Event, Ino};
 use crate::history::{History, Paths, describe};
 use crate::model::Part;
 use crate::state::State;
+use crate::symbols::{Frame, Symbols};
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
-
-/// A line of a program's source.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Source {
-    /// The file.
-    pub file: PathBuf,
-    /// The line, from 1.
-    pub line: u32,
-    /// The function.
-    pub function: Option<String>,
-}
 
 /// A kind of event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,8 +39,8 @@ pub struct Operation<'a> {
     pub ino: Option<Ino>,
     /// What was done.
     pub what: String,
-    /// Where in the program's source.
-    pub source: Option<Source>,
+    /// The stack of the thread that did it, or zero.
+    pub stack: u32,
 }
 
 /// All operations of a program, in order.
@@ -60,6 +49,7 @@ pub struct Operations<'a> {
     pub list: Vec<Operation<'a>>,
     /// One process did everything.
     pub is_alone: bool,
+    symbols: Symbols<'a>,
 }
 
 impl<'a> Operations<'a> {
@@ -83,13 +73,14 @@ impl<'a> Operations<'a> {
                     ino: event.action.ino(),
                     // Before the event: an unlinked file still has its name.
                     what: describe(event, &paths),
-                    source: None,
+                    stack: event.stack,
                 });
             }
             paths.add(&event.action);
         }
         let processes: HashSet<u32> = list.iter().map(|one| one.pid).filter(|pid| *pid != 0).collect();
-        Self { list, is_alone: processes.len() < 2 }
+        let symbols = Symbols::new(&history.recording.stacks);
+        Self { list, is_alone: processes.len() < 2, symbols }
     }
 
     /// Those before a power cut after so many events of the recording, and the others.
@@ -106,6 +97,16 @@ impl<'a> Operations<'a> {
     pub fn at(&self, at: usize) -> Option<&Operation<'a>> {
         let first = self.list.first()?.at;
         self.list.get(at.checked_sub(first)?)
+    }
+
+    /// The function of the program that did it.
+    pub fn frame(&self, operation: &Operation<'_>) -> Option<Frame> {
+        self.symbols.frame(operation.stack)
+    }
+
+    /// The functions that led to it, from the innermost outwards.
+    pub fn frames(&self, operation: &Operation<'_>) -> Vec<Frame> {
+        self.symbols.frames(operation.stack)
     }
 
     /// The different programs, by name.

@@ -7,6 +7,7 @@ use crate::kernel;
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::serve::Recorded;
+use crate::unwind::{Mounted, Unwinder};
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
@@ -17,7 +18,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long other processes may keep printing once the program has ended.
@@ -75,8 +76,14 @@ pub fn record(
     let directory = if in_place { folder } else { elsewhere.path() };
     let no_terminal = |source| Error::Run { what: "the program".into(), source };
     let (output, stdout) = Output::new(recorder.clone()).map_err(no_terminal)?;
-    let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone());
+    let mounted = Arc::new(OnceLock::new());
+    let unwinder = Unwinder::new(recorder.clone(), mounted.clone());
+    let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone(), unwinder);
     let session = mount(served.clone(), directory)?;
+    if let (Ok(path), Ok(metadata)) = (directory.canonicalize(), directory.metadata()) {
+        let device = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+        let _ = mounted.set(Mounted { device, path, folder: folder.to_owned() });
+    }
     let ran = run(command, environment, directory, (&recorder, &output, served), stdout, stop);
     output.end();
     let actions = recorder.actions() - before;

@@ -4,7 +4,9 @@
 
 use crate::Error;
 use crate::action::{Action, Event, Stored};
+use crate::stack::{Module, Place, Stacks};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -35,6 +37,8 @@ pub struct Recording {
     pub begin: usize,
     /// The frames behind the last event are incomplete: the recording was cut off.
     pub is_cut_off: bool,
+    /// The stacks that events name.
+    pub stacks: Arc<Stacks>,
     file: Arc<File>,
     path: PathBuf,
 }
@@ -43,7 +47,8 @@ impl Recording {
     /// The same bytes with other events.
     pub fn with_events(&self, events: Vec<Event>) -> Self {
         let begin = begin_of(&events);
-        Self { events, begin, is_cut_off: self.is_cut_off, file: self.file.clone(), path: self.path.clone() }
+        let (stacks, file, path) = (self.stacks.clone(), self.file.clone(), self.path.clone());
+        Self { events, begin, is_cut_off: self.is_cut_off, stacks, file, path }
     }
 
     /// Opens a recording.
@@ -62,11 +67,12 @@ impl Recording {
         if found != VERSION {
             return Err(Error::Version { path: path.to_owned(), found, supported: VERSION });
         }
-        let mut frames = Frames { reader, at: HEADER_BYTES, len, path };
+        let mut frames = Frames { reader, at: HEADER_BYTES, len, path, stacks: Stacks::default() };
         let mut events = Vec::new();
         let is_cut_off = loop {
             match frames.next_event()? {
                 Next::Event(event) => events.push(event),
+                Next::Stack => {}
                 Next::End => break false,
                 Next::CutOff => break true,
             }
@@ -76,7 +82,8 @@ impl Recording {
         {
             return Err(frames.damaged("the program printed before it began"));
         }
-        Ok(Self { events, begin, is_cut_off, file: Arc::new(file), path: path.to_owned() })
+        let stacks = Arc::new(frames.stacks);
+        Ok(Self { events, begin, is_cut_off, stacks, file: Arc::new(file), path: path.to_owned() })
     }
 
     /// The bytes of a write.
@@ -125,8 +132,20 @@ fn begin_of(events: &[Event]) -> usize {
     events.iter().position(|event| event.action == Action::Begin).map_or(events.len(), |at| at + 1)
 }
 
+/// What a frame has.
+#[derive(Serialize, Deserialize)]
+enum Entry {
+    Event(Event),
+    /// The next module.
+    Module(Module),
+    /// The next stack.
+    Stack(Vec<Place>),
+}
+
 enum Next {
     Event(Event),
+    /// Nothing happened: a stack, or a part of one.
+    Stack,
     End,
     CutOff,
 }
@@ -137,6 +156,7 @@ struct Frames<'a> {
     at: u64,
     len: u64,
     path: &'a Path,
+    stacks: Stacks,
 }
 
 impl Frames<'_> {
@@ -162,9 +182,20 @@ impl Frames<'_> {
         if crc32c::crc32c(&frame) != sum {
             return Err(self.damaged("a checksum does not match"));
         }
-        let mut event: Event = postcard::from_bytes(&frame)
+        let entry = postcard::from_bytes(&frame)
             .map_err(|error| self.damaged(&format!("a frame is invalid ({error})")))?;
-        if !is_possible(&event.action) {
+        let mut event = match entry {
+            Entry::Event(event) => event,
+            Entry::Module(module) => {
+                self.stacks.modules.push(module);
+                return Ok(Next::Stack);
+            }
+            Entry::Stack(stack) => match self.stacks.push(stack) {
+                true => return Ok(Next::Stack),
+                false => return Err(self.damaged("a stack is impossible")),
+            },
+        };
+        if !self.stacks.has(event.stack) || !is_possible(&event.action) {
             return Err(self.damaged("an action is impossible"));
         }
         if let Action::Write { len, stored, .. } = &mut event.action {
@@ -199,6 +230,23 @@ pub fn now() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Who asks for a change.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The thread, or zero.
+    pub thread: u32,
+    /// Its stack, or zero.
+    pub stack: u32,
+    /// It runs the same program as at its last change.
+    pub is_known: bool,
+}
+
+impl From<u32> for Caller {
+    fn from(thread: u32) -> Self {
+        Self { thread, stack: 0, is_known: false }
+    }
+}
+
 /// Writes a recording while it happens.
 pub struct Recorder(Mutex<Inner>);
 
@@ -206,6 +254,8 @@ struct Inner {
     file: BufWriter<File>,
     /// Changes and syncs.
     actions: u64,
+    /// The process of each thread.
+    processes: HashMap<u32, u32>,
     /// The program of each process.
     programs: HashMap<u32, String>,
     /// The first error: the recording ends there.
@@ -219,26 +269,40 @@ impl Recorder {
         file.write_all(&MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
         file.flush()?;
-        Ok(Self(Mutex::new(Inner { file, actions: 0, programs: HashMap::new(), failed: None })))
+        let (processes, programs) = (HashMap::new(), HashMap::new());
+        Ok(Self(Mutex::new(Inner { file, actions: 0, processes, programs, failed: None })))
     }
 
-    /// Records an action of a thread, or of nobody (0); of a write, with its bytes. Returns the time.
-    pub fn record(&self, thread: u32, action: Action, bytes: &[u8]) -> u64 {
+    /// Records an action of a thread, or of nobody (0); that of a write with its bytes. Returns the time.
+    pub fn record(&self, caller: impl Into<Caller>, action: Action, bytes: &[u8]) -> u64 {
         let time_ns = now();
-        self.record_at(time_ns, thread, action, bytes);
+        self.record_at(time_ns, caller.into(), action, bytes);
         time_ns
     }
 
     /// Records an action of this time.
-    pub fn record_at(&self, time_ns: u64, thread: u32, action: Action, bytes: &[u8]) {
+    pub fn record_at(&self, time_ns: u64, caller: Caller, action: Action, bytes: &[u8]) {
         let mut inner = self.0.lock();
-        let (pid, program) = if thread == 0 { (0, None) } else { inner.process(thread) };
-        let event = Event { time_ns, pid, program, action };
-        if inner.failed.is_none()
-            && let Err(error) = inner.write(&event, bytes)
-        {
-            inner.failed = Some(error);
-        }
+        let (pid, program) = match caller.thread {
+            0 => (0, None),
+            thread => match inner.processes.get(&thread).filter(|_| caller.is_known) {
+                Some(pid) => (*pid, None),
+                None => inner.process(thread),
+            },
+        };
+        let stack = caller.stack;
+        inner.actions += u64::from(action.ino().is_some() || action == Action::SyncAll);
+        inner.add(&Entry::Event(Event { time_ns, pid, program, stack, action }), bytes);
+    }
+
+    /// Records the next module of stacks.
+    pub fn add_module(&self, module: Module) {
+        self.0.lock().add(&Entry::Module(module), &[]);
+    }
+
+    /// Records the next stack.
+    pub fn add_stack(&self, stack: Vec<Place>) {
+        self.0.lock().add(&Entry::Stack(stack), &[]);
     }
 
     /// Number of changes and syncs so far.
@@ -262,6 +326,7 @@ impl Inner {
         let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let pid = field("Tgid:").and_then(|pid| pid.parse().ok()).unwrap_or(thread);
+        self.processes.insert(thread, pid);
         let name = field("Name:").filter(|_| thread != 0).map(str::to_owned);
         let is_new = name.is_some() && self.programs.get(&pid) != name.as_ref();
         if let Some(name) = name.clone().filter(|_| is_new) {
@@ -270,17 +335,21 @@ impl Inner {
         (pid, name.filter(|_| is_new))
     }
 
-    fn write(&mut self, event: &Event, bytes: &[u8]) -> io::Result<()> {
-        let frame = postcard::to_allocvec(event).map_err(io::Error::other)?;
+    fn add(&mut self, entry: &Entry, bytes: &[u8]) {
+        if self.failed.is_none() {
+            self.failed = self.write(entry, bytes).err();
+        }
+    }
+
+    fn write(&mut self, entry: &Entry, bytes: &[u8]) -> io::Result<()> {
+        let frame = postcard::to_allocvec(entry).map_err(io::Error::other)?;
         self.file.write_all(&(frame.len() as u32).to_le_bytes())?;
         self.file.write_all(&crc32c::crc32c(&frame).to_le_bytes())?;
         self.file.write_all(&frame)?;
         self.file.write_all(bytes)?;
-        if event.action.is_write() {
+        if matches!(entry, Entry::Event(event) if event.action.is_write()) {
             self.file.write_all(&crc32c::crc32c(bytes).to_le_bytes())?;
         }
-        let is_sync_of_all = event.action == Action::SyncAll;
-        self.actions += u64::from(event.action.ino().is_some() || is_sync_of_all);
         // Whatever ends this process, the recording is good up to here.
         self.file.flush()
     }
@@ -290,9 +359,16 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::action::{ROOT, What};
+    use crate::stack::FRAMES_MAX;
+
+    fn module() -> Module {
+        Module { path: b"/bin/save".into(), build_id: Some(vec![1; 20]), size: 5, mtime_ns: 6 }
+    }
 
     fn sample(path: &Path) -> Vec<Action> {
         let recorder = Recorder::new(File::create(path).unwrap()).unwrap();
+        recorder.add_module(module());
+        recorder.add_stack(vec![Place { module: 0, address: 0x1234 }]);
         let create = |ino, name: &[u8]| {
             let (what, name) = (What::File, name.to_vec());
             Action::Create { parent: ROOT, name, ino, what, mode: 0o644, uid: 0, gid: 0 }
@@ -307,7 +383,8 @@ mod tests {
             create(3, b"new"),
         ];
         for action in &actions {
-            recorder.record(7, action.clone(), if action.is_write() { b"abc" } else { b"" });
+            let caller = Caller { thread: 7, stack: u32::from(action.is_write()), is_known: false };
+            recorder.record(caller, action.clone(), if action.is_write() { b"abc" } else { b"" });
         }
         recorder.finish().unwrap();
         actions
@@ -321,9 +398,33 @@ mod tests {
         let recording = Recording::open(&path).unwrap();
         assert_eq!((recording.begin, recording.is_cut_off), (2, false));
         assert_eq!(recording.bytes(&recording.events[2].action).unwrap(), b"abc");
+        assert_eq!(recording.stacks.modules, [module()]);
+        let stacks = recording.events.iter().map(|event| recording.stacks.get(event.stack).len());
+        assert_eq!(stacks.collect::<Vec<_>>(), [0, 0, 1, 0, 0]);
         let other = |action: &&Action| !action.is_write();
         let found: Vec<&Action> = recording.events.iter().map(|event| &event.action).filter(other).collect();
         assert_eq!(found, actions.iter().filter(other).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_stack_that_is_not_there_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        let refused = |write: &dyn Fn(&Recorder)| {
+            let recorder = Recorder::new(File::create(&path).unwrap()).unwrap();
+            recorder.add_module(module());
+            write(&recorder);
+            recorder.finish().unwrap();
+            matches!(Recording::open(&path), Err(Error::Damaged { .. }))
+        };
+        let place = |module| Place { module, address: u64::MAX };
+        assert!(!refused(&|recorder| recorder.add_stack(vec![place(0)])));
+        assert!(refused(&|recorder| recorder.add_stack(vec![place(1)])));
+        assert!(refused(&|recorder| recorder.add_stack(vec![place(0); FRAMES_MAX + 1])));
+        let caller = Caller { thread: 7, stack: 1, is_known: false };
+        assert!(refused(&|recorder| {
+            recorder.record(caller, Action::Begin, &[]);
+        }));
     }
 
     #[test]

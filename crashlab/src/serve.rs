@@ -9,6 +9,7 @@ use crate::action::{Action, Ino, Name, ROOT, What};
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::tree::{Kind, Tree};
+use crate::unwind::Unwinder;
 pub(crate) use answers::empty;
 use answers::{entry, file_type, nanoseconds, sized, time};
 use fuser::{
@@ -49,6 +50,7 @@ pub struct Recorded {
 
 struct State {
     tree: Tree,
+    unwinder: Unwinder,
     next_ino: Ino,
     next_handle: u64,
     /// Listings of open directories: what was there when they were opened.
@@ -61,9 +63,15 @@ struct State {
 
 impl Recorded {
     /// Serves `tree`, whose inodes are all below `next_ino`.
-    pub fn new(tree: Tree, next_ino: Ino, recorder: Arc<Recorder>, output: Arc<Output>) -> Self {
+    pub fn new(
+        tree: Tree,
+        next_ino: Ino,
+        recorder: Arc<Recorder>,
+        output: Arc<Output>,
+        unwinder: Unwinder,
+    ) -> Self {
         let (listings, references, writers) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let state = State { tree, next_ino, next_handle: 1, listings, references, writers };
+        let state = State { tree, unwinder, next_ino, next_handle: 1, listings, references, writers };
         let (state, watcher) = (Arc::new(Mutex::new(state)), Arc::new(AtomicU32::new(0)));
         Self { state, recorder, output, is_direct: false, watcher }
     }

@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_name_comes_back() {
         let action = Action::Truncate { ino: 2, from: 0, to: 1 };
-        let events = vec![Event { time_ns: 0, pid: 0, program: None, action }; 40];
+        let events = vec![Event { time_ns: 0, pid: 0, program: None, stack: 0, action }; 40];
         for name in ["30", "30.l3.l7-9.t2b4096.t5f512.t6s", "12.t3f0b512s4096.t4l.t5w0b512.t6u"] {
             assert_eq!(State::parse(name, &events, 10).unwrap().name(10), name);
         }

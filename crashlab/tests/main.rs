@@ -11,3 +11,4 @@ mod readme;
 mod real;
 mod record;
 mod reports;
+mod stacks;

@@ -8,6 +8,7 @@ use crate::model::MODELS;
 use crate::operation::{Fate, Operation, Operations, Sort};
 use crate::recording::Recording;
 use crate::state::State;
+use crate::symbols::Frame;
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -21,6 +22,9 @@ pub struct Args {
     /// Show what becomes of each operation in this state, as 'crashlab explore' names it
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
+    /// Show the functions in which the program did it
+    #[arg(long)]
+    stacks: bool,
 }
 
 /// Arguments of `crashlab extract`.
@@ -46,16 +50,26 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let operations = Operations::new(&history);
     let mut text = String::new();
     let (before, after) = operations.until(state.as_ref().map_or(usize::MAX, |state| state.position));
-    before.iter().for_each(|operation| write_line(&mut text, &history, state.as_ref(), operation));
+    let write = |text: &mut String, operation: &Operation<'_>| {
+        let stack = if args.stacks { operations.frames(operation) } else { Vec::new() };
+        write_line(text, &history, state.as_ref(), operation, &stack);
+    };
+    before.iter().for_each(|operation| write(&mut text, operation));
     if state.is_some() {
         let _ = writeln!(text, "-------- the power fails here --------");
     }
-    after.iter().for_each(|operation| write_line(&mut text, &history, state.as_ref(), operation));
+    after.iter().for_each(|operation| write(&mut text, operation));
     print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_line(text: &mut String, history: &History, state: Option<&State>, operation: &Operation<'_>) {
+fn write_line(
+    text: &mut String,
+    history: &History,
+    state: Option<&State>,
+    operation: &Operation<'_>,
+    stack: &[Frame],
+) {
     let event = &history.events()[operation.at];
     let fate = state.map(|state| Fate::of(state, operation.at, event));
     if let Some(fate) = fate {
@@ -78,6 +92,9 @@ fn write_line(text: &mut String, history: &History, state: Option<&State>, opera
         Sort::Border => writeln!(text, "-- {} --", operation.what),
         Sort::Printed | Sort::Sync | Sort::Change => writeln!(text, "{}{detail}", operation.what),
     };
+    for frame in stack {
+        let _ = writeln!(text, "{:>23}{frame}", "");
+    }
 }
 
 /// Writes the files of a state.

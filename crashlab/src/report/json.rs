@@ -2,6 +2,8 @@
 
 use super::{Operations, Report};
 use crate::explain::Explained;
+use crate::operation::Operation;
+use crate::symbols::Frame;
 use serde_json::{Value, json};
 
 /// The report as JSON.
@@ -26,6 +28,12 @@ pub fn as_json(report: &Report<'_>) -> String {
     format!("{value:#}\n")
 }
 
+/// The functions that led to an operation, from the innermost outwards.
+fn stack(operations: &Operations<'_>, operation: &Operation<'_>) -> Value {
+    let frame = |frame: Frame| json!({ "function": frame.function, "file": frame.file, "line": frame.line, "module": frame.module });
+    operations.frames(operation).into_iter().map(frame).collect()
+}
+
 fn first_json(report: &Report<'_>, first: &Explained) -> Value {
     let operations = Operations::new(report.history);
     let lines = report.lines(&operations, &first.failing.state);
@@ -33,7 +41,8 @@ fn first_json(report: &Report<'_>, first: &Explained) -> Value {
         .iter()
         .map(|line| {
             json!({ "event": line.operation.number, "fate": line.fate.word(), "what": report.with_detail(line),
-                "process": line.operation.pid, "program": line.operation.program })
+                "process": line.operation.pid, "program": line.operation.program,
+                "stack": stack(&operations, line.operation) })
         })
         .collect();
     let missing = first.missing.as_ref().map(|missing| {

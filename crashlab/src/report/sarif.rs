@@ -3,6 +3,7 @@
 
 use super::{Entry, Line, Operations, Report, Rule, end_of, missing_text, shown};
 use crate::operation::Operation;
+use crate::symbols::Frame;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::os::unix::ffi::OsStrExt;
@@ -68,7 +69,8 @@ fn result(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) -
     // Where the first loss was written; if nothing is lost, where the power fails.
     let place = lines.iter().find(|line| line.fate.is_loss());
     let place = place.map(|line| line.operation).or(operations.before(report.begin() + entry.position));
-    let locations: Vec<Value> = place.into_iter().map(location).collect();
+    let at = |operation| location(operation, operations.frame(operation).as_ref());
+    let locations: Vec<Value> = place.into_iter().map(at).collect();
     let mut result = json!({
         "ruleId": rule.id(),
         "ruleIndex": Rule::ALL.iter().position(|other| *other == rule),
@@ -78,16 +80,16 @@ fn result(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) -
         "properties": { "state": entry.name, "models": entry.explained.map(|explained| &explained.models) },
     });
     if !lines.is_empty() {
-        let flow: Vec<Value> = lines.iter().map(|line| step(report, line)).collect();
+        let flow: Vec<Value> = lines.iter().map(|line| step(report, operations, line)).collect();
         result["codeFlows"] = json!([{ "threadFlows": [{ "locations": flow }] }]);
     }
     result
 }
 
 /// An operation of a flow, with its fate.
-fn step(report: &Report<'_>, line: &Line<'_>) -> Value {
+fn step(report: &Report<'_>, operations: &Operations<'_>, line: &Line<'_>) -> Value {
     let Operation { number, .. } = line.operation;
-    let mut location = location(line.operation);
+    let mut location = location(line.operation, operations.frame(line.operation).as_ref());
     let text = format!("{}: #{number} {}", line.fate.word(), report.with_detail(line));
     location["message"] = json!({ "text": text });
     let importance = if line.fate.is_loss() { "essential" } else { "important" };
@@ -95,21 +97,21 @@ fn step(report: &Report<'_>, line: &Line<'_>) -> Value {
 }
 
 /// The line of the source, or else the operation itself.
-fn location(operation: &Operation<'_>) -> Value {
+fn location(operation: &Operation<'_>, frame: Option<&Frame>) -> Value {
     let name = format!("#{} {}", operation.number, operation.what);
-    match &operation.source {
-        Some(source) => {
+    match frame {
+        Some(Frame { function, file: Some(file), line: Some(line), .. }) => {
             let mut location = json!({ "physicalLocation": {
-                "artifactLocation": artifact(&source.file),
-                "region": { "startLine": source.line.max(1) },
+                "artifactLocation": artifact(Path::new(file)),
+                "region": { "startLine": line.max(&1) },
             } });
-            if let Some(function) = &source.function {
+            if let Some(function) = function {
                 location["logicalLocations"] =
                     json!([{ "fullyQualifiedName": function, "kind": "function" }]);
             }
             location
         }
-        None => json!({ "logicalLocations": [{ "fullyQualifiedName": name, "kind": "operation" }] }),
+        _ => json!({ "logicalLocations": [{ "fullyQualifiedName": name, "kind": "operation" }] }),
     }
 }
 
@@ -128,11 +130,11 @@ fn artifact(file: &Path) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::{Sort, Source};
+    use crate::operation::Sort;
 
     #[test]
     fn an_operation_is_at_its_line_of_the_source() {
-        let mut operation = Operation {
+        let operation = Operation {
             at: 7,
             number: 2,
             time_ns: 0,
@@ -141,16 +143,18 @@ mod tests {
             sort: Sort::Change,
             ino: None,
             what: "write x, 1 bytes at 0".to_owned(),
-            source: None,
+            stack: 0,
         };
-        let logical = &location(&operation)["logicalLocations"][0];
+        let logical = &location(&operation, None)["logicalLocations"][0];
         assert_eq!(logical["fullyQualifiedName"], "#2 write x, 1 bytes at 0");
-        let here = std::env::current_dir().unwrap();
+        let here = std::env::current_dir().unwrap().display().to_string();
         for (file, uri) in
-            [(here.join("src/a b.rs"), "src/a%20b.rs"), ("/x/ü.c".into(), "file:///x/%C3%BC.c")]
+            [(format!("{here}/src/a b.rs"), "src/a%20b.rs"), ("/x/ü.c".to_owned(), "file:///x/%C3%BC.c")]
         {
-            operation.source = Some(Source { file, line: 12, function: Some("save".to_owned()) });
-            let found = location(&operation);
+            let (function, module) = (Some("save".to_owned()), "store".to_owned());
+            let frame =
+                Frame { function, file: Some(file), line: Some(12), module, address: 0, why_not: None };
+            let found = location(&operation, Some(&frame));
             assert_eq!(found["physicalLocation"]["artifactLocation"]["uri"], uri);
             assert_eq!(found["physicalLocation"]["region"]["startLine"], 12);
             assert_eq!(found["logicalLocations"][0]["fullyQualifiedName"], "save");

@@ -58,7 +58,8 @@ pub(super) fn entry_text(report: &Report<'_>, operations: &Operations<'_>, entry
             _ => String::new(),
         };
         let what = report.with_detail(&line);
-        let _ = writeln!(text, "  {word:<7} #{:<5} {what}{who}", operation.number);
+        let place = operations.frame(operation).map_or(String::new(), |frame| format!("   {frame}"));
+        let _ = writeln!(text, "  {word:<7} #{:<5} {what}{who}{place}", operation.number);
     }
     if state.lost.is_empty() {
         let _ = writeln!(text, "\nNothing is lost: a program that is killed there leaves the same files.");
@@ -74,6 +75,13 @@ pub(super) fn entry_text(report: &Report<'_>, operations: &Operations<'_>, entry
     if let Some(explained) = explained {
         let _ = writeln!(text, "\nPossible under: {}", explained.models.join(", "));
         let _ = writeln!(text, "{}", missing_text(report, explained.missing.as_ref()));
+        let lost = state.lost.keys().filter_map(|at| operations.at(*at));
+        if let Some(lost) = lost.into_iter().find(|lost| operations.frame(lost).is_some()) {
+            let _ = writeln!(text, "\nThe program made #{} in:", lost.number);
+            for frame in operations.frames(lost) {
+                let _ = writeln!(text, "  {frame}");
+            }
+        }
         let path = report.path.display();
         let _ = writeln!(text, "To look at its files: crashlab extract {path} {own} DIRECTORY");
     }

@@ -16,7 +16,8 @@ impl Recorded {
         self.output.drain();
         let (time_ns, mut tree) = (now(), state.tree.clone());
         tree.apply(&action, time_ns.into(), bytes).map_err(|error| error.errno())?;
-        self.recorder.record_at(time_ns, pid, action, bytes);
+        let caller = state.unwinder.caller(pid, &state.tree);
+        self.recorder.record_at(time_ns, caller, action, bytes);
         state.tree = tree;
         Ok(())
     }

@@ -40,9 +40,9 @@ pub fn timeline(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<
             li.head { b { "Fate" } span.n { "Event" } time { "Time in ms" } i { "Process" } code { "Operation" } }
             @for run in items.chunk_by(|one, next| one.is_shown == next.is_shown) {
                 @if run[0].is_shown || run.len() < FOLDED_MIN {
-                    @for item in run { (row(report, item)) }
+                    @for item in run { (row(report, operations, item)) }
                 } @else {
-                    (folded(report, run, &mut left))
+                    (folded(report, operations, run, &mut left))
                 }
             }
         }
@@ -88,7 +88,7 @@ fn items<'a>(report: &Report<'_>, operations: &'a Operations<'a>, entry: &Entry<
     items
 }
 
-fn row(report: &Report<'_>, item: &Item<'_>) -> Markup {
+fn row(report: &Report<'_>, operations: &Operations<'_>, item: &Item<'_>) -> Markup {
     let (operation, fate) = match &item.what {
         What::Operation(operation, fate) => (*operation, *fate),
         What::Add(sync) => {
@@ -116,16 +116,14 @@ fn row(report: &Report<'_>, item: &Item<'_>) -> Markup {
             code {
                 (short(&operation.what))
                 @if let Some(detail) = detail { em { (detail) } }
-                @if let Some(source) = &operation.source {
-                    em { (short(&shown(&source.file.display().to_string()))) ":" (source.line) }
-                }
+                @if let Some(frame) = operations.frame(operation) { em { (short(&shown(&frame.to_string()))) } }
             }
         }
     }
 }
 
 /// Operations that are far from the power cut and from every loss.
-fn folded(report: &Report<'_>, run: &[Item<'_>], left: &mut usize) -> Markup {
+fn folded(report: &Report<'_>, operations: &Operations<'_>, run: &[Item<'_>], left: &mut usize) -> Markup {
     let mut fates: Vec<(&str, usize)> = Vec::new();
     for item in run {
         let word = match &item.what {
@@ -145,7 +143,7 @@ fn folded(report: &Report<'_>, run: &[Item<'_>], left: &mut usize) -> Markup {
         li.fold {
             details {
                 summary { b { (count(run.len(), "operation")) } " " span.note { (fates.join(", ")) } }
-                ol { @for item in &run[..shown] { (row(report, item)) } }
+                ol { @for item in &run[..shown] { (row(report, operations, item)) } }
                 @if shown < run.len() {
                     p.note { (run.len() - shown) " more are left out here: 'crashlab show' lists them." }
                 }
