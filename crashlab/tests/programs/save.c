@@ -37,9 +37,13 @@ __attribute__((noinline)) static void *threaded(void *number) {
 }
 
 __attribute__((noinline)) static int deep(int number) {
-    if (number) return deep(number - 1) + 1;
-    save(4);
-    return 0;
+    int below = 0;
+    if (number)
+        below = deep(number - 1) + 1;
+    else
+        save(4);
+    __asm__ volatile("" : "+r"(below)); /* keeps it a recursion */
+    return below;
 }
 
 static int ordered(const void *one, const void *other) {
