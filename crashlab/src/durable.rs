@@ -294,6 +294,11 @@ impl<'a> Durable<'a> {
             }
         }
         self.journal = self.journal.max(end);
+        while self.ranges.front().is_some_and(|(at, _)| *at < end)
+            && let Some((_, writes)) = self.ranges.pop_front()
+        {
+            writes.into_iter().for_each(|at| self.mark(at));
+        }
     }
 
     /// True for a truncate that belongs to unsynced data before it.
@@ -312,11 +317,6 @@ impl<'a> Durable<'a> {
             }
         }
         self.journal = self.journal.max(end);
-        while self.ranges.front().is_some_and(|(at, _)| *at < end)
-            && let Some((_, writes)) = self.ranges.pop_front()
-        {
-            writes.into_iter().for_each(|at| self.mark(at));
-        }
     }
 
     /// Every change of names before `end` is durable.

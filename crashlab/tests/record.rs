@@ -53,10 +53,12 @@ fn syncs_that_reach_no_fuse_filesystem_are_recorded_after_what_they_cover() {
     let shown = crashlab(folder.path(), &["show"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     let events = shown.lines().map(|line| line.split_once(" ms ").unwrap().1.trim_start());
-    // Without the number of the process.
-    let events: Vec<&str> = events.map(|event| event.split_once(' ').unwrap().1.trim_start()).collect();
+    // Without the number of the process, where there is one.
+    let without_process = |event| str::trim_start_matches(event, |c: char| c.is_ascii_digit()).trim_start();
+    let events: Vec<&str> = events.map(without_process).collect();
     let page = |offset: u64| format!("write through a mapping data, 4096 bytes at {offset}");
     let expected = [
+        "-- the program begins --",
         "python3         create data",
         "python3         write data, 8192 bytes at 0",
         "printed 'begin'",
@@ -71,7 +73,7 @@ fn syncs_that_reach_no_fuse_filesystem_are_recorded_after_what_they_cover() {
         &page(0).replace("data", "renamed"),
         "python3         sync",
         "printed 'all'",
-        "the program ends with exit code 0",
+        "-- the program ends with exit code 0 --",
     ];
     assert_eq!(events, expected, "{shown}");
 }

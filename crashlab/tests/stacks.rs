@@ -134,8 +134,9 @@ fn a_report_says_where_lost_changes_were_made() {
     let stack: Vec<&str> = text.lines().filter(|line| line.starts_with("  save() at save.c:")).collect();
     assert_eq!(stack.len(), 1, "{text}");
 
-    let json = program.crashlab(&[&words[..], &["--json"]].concat()).stdout;
-    let json: Value = serde_json::from_slice(&json).unwrap();
+    program.crashlab(&[&words[..], &["--report", "report.json"]].concat());
+    let json = fs::read_to_string(program.folder.path().join("report.json")).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
     let events = json["first"]["events"].as_array().unwrap();
     let lost = events.iter().find(|event| event["fate"] == "lost").unwrap();
     let frames = lost["stack"].as_array().unwrap();
