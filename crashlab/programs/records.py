@@ -8,6 +8,7 @@ import os
 import sys
 
 CHANGES = 6
+SIZE = 400
 COUNT = b"count"
 
 
@@ -16,7 +17,7 @@ def key(number):
 
 
 def value(number):
-    return (b"value-%d-" % number * 100)[:400]
+    return (b"value-%d-" % number * SIZE)[:SIZE]
 
 
 def variant():
