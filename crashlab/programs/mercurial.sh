@@ -1,11 +1,16 @@
 #!/bin/sh
 # Mercurial: three commits in a repository with files.
 #
+# Variants: none, and 2.9, the version of 2014.
+#
 # Promise: `hg recover` mends what an interrupted command has left (hg help recover), so that `hg verify`
 # finds no damage. The checker also demands each commit that was made.
-# Install: apt install mercurial
+# Install: apt install mercurial; for 2.9: get/mercurial.sh
 set -eu
 export HGRCPATH=/dev/null HGUSER=a
+if [ "${2:-}" ]; then
+    PATH=$(cd "$(dirname "$0")" && pwd)/get/built/mercurial-$2:$PATH
+fi
 
 setup() {
     hg init .
@@ -37,7 +42,7 @@ check() {
 }
 
 version() {
-    hg version --quiet --template '{ver}'
+    hg version --quiet | sed 's/.*version \([^)]*\).*/\1/'
 }
 
 fail() {

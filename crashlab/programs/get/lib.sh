@@ -17,16 +17,22 @@ from_npm() {
 
 # from_pypi NAME VERSION SHA256: unpacks the sources of a package into the folder NAME-VERSION.
 from_pypi() {
-    "${PIP:-pip}" download --quiet --no-deps --no-binary :all: "$1==$2"
+    ${PIP:-pip} download --quiet --no-deps --no-binary :all: "$1==$2"
     verify "$1-$2.tar.gz" "$3"
     tar -xzf "$1-$2.tar.gz"
 }
 
 # from_maven GROUP NAME VERSION SHA256: puts a jar into the working folder.
 from_maven() {
-    mvn --quiet --batch-mode -Dstyle.color=never org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
-        -Dartifact="$1:$2:$3" -DoutputDirectory=.
+    maven copy -Dartifact="$1:$2:$3" -DoutputDirectory=.
     verify "$2-$3.jar" "$4"
+}
+
+# maven GOAL OPTION...: runs a goal of Maven's plugin for dependencies. Its messages, which are for a
+# terminal even when it has none, are shown only when it fails.
+maven() {
+    mvn --quiet --batch-mode "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:$1" "${@:2}" \
+        > log 2>&1 || { cat log && return 1; }
 }
 
 verify() {
