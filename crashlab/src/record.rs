@@ -7,7 +7,7 @@ use crate::kernel;
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::serve::Recorded;
-use crate::unwind::{Mounted, Unwinder};
+use crate::unwind::{Callers, Mounted, Unwinder};
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
@@ -77,8 +77,10 @@ pub fn record(
     let no_terminal = |source| Error::Run { what: "the program".into(), source };
     let (output, stdout) = Output::new(recorder.clone()).map_err(no_terminal)?;
     let mounted = Arc::new(OnceLock::new());
-    let unwinder = Unwinder::new(recorder.clone(), mounted.clone());
-    let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone(), unwinder);
+    let mut unwinder = Unwinder::new(recorder.clone(), mounted.clone());
+    let callers = Callers::new(move |thread, tree| unwinder.caller(thread, tree));
+    let callers = callers.map_err(|error| Error::file(folder, error))?;
+    let served = Recorded::new(tree, next_ino, recorder.clone(), output.clone(), callers);
     let session = mount(served.clone(), directory)?;
     if let (Ok(path), Ok(metadata)) = (directory.canonicalize(), directory.metadata()) {
         let device = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));

@@ -9,7 +9,7 @@ use crate::action::{Action, Ino, Name, ROOT, What};
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::tree::{Kind, Tree};
-use crate::unwind::Unwinder;
+use crate::unwind::Callers;
 pub(crate) use answers::empty;
 use answers::{entry, file_type, nanoseconds, sized, time};
 use fuser::{
@@ -50,7 +50,7 @@ pub struct Recorded {
 
 struct State {
     tree: Tree,
-    unwinder: Unwinder,
+    callers: Callers,
     next_ino: Ino,
     next_handle: u64,
     /// Listings of open directories: what was there when they were opened.
@@ -68,10 +68,10 @@ impl Recorded {
         next_ino: Ino,
         recorder: Arc<Recorder>,
         output: Arc<Output>,
-        unwinder: Unwinder,
+        callers: Callers,
     ) -> Self {
         let (listings, references, writers) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let state = State { tree, unwinder, next_ino, next_handle: 1, listings, references, writers };
+        let state = State { tree, callers, next_ino, next_handle: 1, listings, references, writers };
         let (state, watcher) = (Arc::new(Mutex::new(state)), Arc::new(AtomicU32::new(0)));
         Self { state, recorder, output, is_direct: false, watcher }
     }

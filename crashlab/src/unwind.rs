@@ -3,9 +3,12 @@
 //! program and libraries leads from each function to its caller. Only the stack pointer is known, so a
 //! frame pointer is looked for where one is needed. A doubtful frame ends the stack.
 
+mod callers;
 mod code;
 mod module;
 mod process;
+
+pub use callers::Callers;
 
 use crate::recording::{Caller, Recorder};
 use crate::stack::{FRAMES_MAX, Module, Place};
@@ -117,10 +120,7 @@ impl Unwinder {
     /// What a thread does that waits for the answer to a request. The files of the mount are those of
     /// `tree`.
     pub fn caller(&mut self, thread: u32, tree: &Tree) -> Caller {
-        let unknown = Caller { thread, stack: 0, is_known: false };
-        if thread == 0 {
-            return unknown;
-        }
+        let unknown = Caller::from(thread);
         let known = self.threads.remove(&thread);
         let was_known = known.as_ref().map(|known| known.random);
         let Some((mut thread, registers, memory)) = begin(thread, known) else { return unknown };

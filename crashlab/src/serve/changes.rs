@@ -16,7 +16,7 @@ impl Recorded {
         self.output.drain();
         let (time_ns, mut tree) = (now(), state.tree.clone());
         tree.apply(&action, time_ns.into(), bytes).map_err(|error| error.errno())?;
-        let caller = state.unwinder.caller(pid, &state.tree);
+        let caller = state.callers.caller(pid, &state.tree);
         self.recorder.record_at(time_ns, caller, action, bytes);
         state.tree = tree;
         Ok(())
