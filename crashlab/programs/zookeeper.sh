@@ -1,7 +1,7 @@
 #!/bin/sh
 # ZooKeeper: a server of its own makes six nodes, and begins a new log and a snapshot after some of them.
 #
-# Variants: today (3.9.5, the default), and 3.4.6, of 2014. java/Zookeeper.java has the test: server and
+# Variants: today (3.9.5, the default), and 3.4.6, of 2014. get/Zookeeper.java has the test: server and
 # client are in one process, and the checker reads the files as a server does that starts.
 #
 # Promise: "once an update has been applied, it will persist from that time forward until a client

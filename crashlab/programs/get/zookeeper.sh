@@ -19,7 +19,7 @@ get() {
         echo "</dependencies></project>"
     } > pom.xml
     maven copy-dependencies -DoutputDirectory="$folder" -DincludeScope=runtime
-    javac -cp "$folder/*" -d "$folder" "$built/../../java/Zookeeper.java"
+    javac -cp "$folder/*" -d "$folder" "$built/../Zookeeper.java"
 }
 
 get 3.4.6 8a375a1ef98cbc0e1f6e9dfd0d96d914b74d37ad00b4bf81beb77fa8f34d33ae
