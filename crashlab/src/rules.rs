@@ -247,3 +247,23 @@ fn xfs_leaves_writes_within_files_in_the_cache_of_the_disk() {
         assert!(without(&history_with(&[sync(3)]), model, &[1]).is_none(), "{model}: any fsync flushes");
     }
 }
+
+#[test]
+fn an_fsync_under_data_journal_commits_up_to_the_last_change_of_its_file() {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
+    let nothing = history(&before, &[write(2, 0, b"data", 0), sync(3)]);
+    assert!(
+        without(&nothing, "ext4-journal", &[1]).is_some(),
+        "nothing of the synced file is to be committed"
+    );
+    let written = history(&before, &[write(2, 0, b"data", 0), write(3, 0, b"more", 0), sync(3)]);
+    assert!(without(&written, "ext4-journal", &[1]).is_none());
+}
+
+#[test]
+fn a_truncate_of_unsynced_data_is_lost_with_it_on_syncline_and_later_names_are_not() {
+    let changes = [write(2, 0, &[b'A'; 8192], 0), truncate(2, 8192, 5000), file(ROOT, "b", 3), sync(3)];
+    let history = history(&[file(ROOT, "a", 2)], &changes);
+    let tree = without(&history, "syncline", &[1, 2]).unwrap();
+    assert!(bytes(&tree, 2).is_empty() && tree.lookup(ROOT, b"b").is_some());
+}
