@@ -292,7 +292,7 @@ pub fn describe(event: &Event, paths: &Paths) -> String {
 }
 
 /// Text, with each character as `?` that a terminal or a page would obey.
-fn clean(bytes: &[u8]) -> String {
+pub(crate) fn clean(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(|c| if is_obeyed(c) { '?' } else { c }).collect()
 }
 

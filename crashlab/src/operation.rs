@@ -136,7 +136,7 @@ impl Sort {
     fn of(action: &Action) -> Self {
         match action {
             Action::Begin | Action::End { .. } => Self::Border,
-            Action::Sync { .. } | Action::SyncAll => Self::Sync,
+            Action::Sync { .. } | Action::SyncAll | Action::SyncRange { .. } => Self::Sync,
             Action::Printed(_) => Self::Printed,
             _ => Self::Change,
         }

@@ -4,6 +4,7 @@
 
 use crate::Error;
 use crate::action::{Action, Event, Stored};
+use crate::history::clean;
 use crate::stack::{Module, Place, Stacks};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -198,6 +199,8 @@ impl Frames<'_> {
         if !self.stacks.has(event.stack) || !is_possible(&event.action) {
             return Err(self.damaged("an action is impossible"));
         }
+        // A process chooses its name, which terminals must not obey.
+        event.program = event.program.map(|program| clean(program.as_bytes()));
         if let Action::Write { len, stored, .. } = &mut event.action {
             let bytes = u64::from(*len) + SUM_BYTES as u64;
             if *len > WRITE_BYTES_MAX {

@@ -19,8 +19,20 @@ use std::rc::Rc;
 const RUNTIMES: [&str; 9] =
     ["libc.", "libc-", "libc++", "ld-", "libpthread", "libstdc++", "libgcc_s", "libm.", "libdl."];
 /// How the names of interpreters begin, whose own functions say nothing about a script.
-const INTERPRETERS: [&str; 11] =
-    ["python", "libpython", "node", "libnode", "java", "libjvm", "ruby", "libruby", "perl", "libperl", "php"];
+const INTERPRETERS: [&str; 12] = [
+    "python",
+    "libpython",
+    "node",
+    "nodejs",
+    "libnode",
+    "java",
+    "libjvm",
+    "ruby",
+    "libruby",
+    "perl",
+    "libperl",
+    "php",
+];
 
 /// A function that had called another one, or made a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,7 +87,7 @@ impl<'a> Symbols<'a> {
         let own = || {
             frames
                 .iter()
-                .take_while(|frame| !frame.is_of(&INTERPRETERS))
+                .take_while(|frame| !frame.is_of_interpreter())
                 .filter(|frame| !frame.is_of_runtime())
         };
         let with_source = own().find(|frame| frame.file.is_some());
@@ -165,6 +177,12 @@ impl Frame {
         names.iter().any(|name| self.module.starts_with(name))
     }
 
+    /// True for a module of an interpreter, whose name may end with a version: python3.11, libnode.so.
+    fn is_of_interpreter(&self) -> bool {
+        let is_version = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        INTERPRETERS.iter().any(|name| self.module.strip_prefix(name).is_some_and(is_version))
+    }
+
     /// True for a function of the standard library of C, C++, Rust or Go.
     fn is_of_runtime(&self) -> bool {
         let file = self.file.as_deref().unwrap_or_default();
@@ -180,8 +198,8 @@ impl Frame {
         let name = function.rfind('/').map_or(0, |slash| slash + 1);
         let Some(dot) = function[name..].find('.') else { return false };
         let package = &function[..name + dot];
-        let folder =
-            file.strip_suffix(".go").and_then(|file| file.rsplit_once('/')).map(|(folder, _)| folder);
+        let folder = file.rsplit_once('/').filter(|_| [".go", ".s"].iter().any(|end| file.ends_with(end)));
+        let folder = folder.map(|(folder, _)| folder);
         let is_standard = package != "main" && !package.split('/').next().unwrap_or_default().contains('.');
         let folder = folder.map(|folder| folder.strip_prefix("./").unwrap_or(folder));
         folder.is_some_and(|folder| folder == package || folder.ends_with(&format!("/go/src/{package}")))

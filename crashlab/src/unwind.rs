@@ -28,6 +28,8 @@ use std::sync::{Arc, OnceLock};
 const THREADS_MAX: usize = 128;
 /// The most stacks of a recording.
 const STACKS_MAX: u32 = 1 << 17;
+/// The largest module of the recorded folder.
+const MODULE_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a stack that are searched for a frame.
 const SEARCHED_BYTES: u64 = 16 << 10;
 
@@ -296,6 +298,8 @@ impl Unwinder {
             return known.clone();
         }
         let image = match tree.contents(inode).filter(|_| device == mounted.device) {
+            // Nobody's machine code is larger, and a file with a hole may be of any size.
+            Some(_) if size > MODULE_BYTES_MAX => None,
             Some(contents) => contents.read(0, usize::try_from(size).ok()?).ok().map(Image::Bytes),
             None => File::open(Path::new(OsStr::from_bytes(&identity.path))).ok().map(Image::File),
         };

@@ -152,3 +152,17 @@ fn a_report_says_where_lost_changes_were_made() {
     let lost = text.lines().find(|line| line.contains("LOST")).unwrap();
     assert!(lost.contains("   save+0x") && lost.ends_with(" (changed since)"), "{text}");
 }
+
+/// To read a stack, the kernel takes locks that a thread of the program can hold while it waits for this
+/// filesystem.
+#[test]
+fn a_thread_that_waits_for_the_mount_holds_up_no_other() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let program = Compiled::record("mapping-threads.c", &["-O2", "-pthread"]);
+    let recording = Recording::open(&program.path()).unwrap();
+    let is_write = |action: &Action| matches!(action, Action::Write { mapped: false, len: 1, .. });
+    assert_eq!(recording.events.iter().filter(|event| is_write(&event.action)).count(), 500);
+}

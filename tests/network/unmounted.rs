@@ -41,8 +41,6 @@ fn files_are_listed_and_copied_from_an_export() {
     syncline([OsString::from("cp"), at(&image, ""), copy.clone().into()]).fails(2, &["no path in an image"]);
     let into = [OsString::from("cp"), at(&image, ":/folder/file"), at(&image, ":/other")];
     syncline(into).fails(2, &["nothing is copied into an image"]);
-    let record = [OsStr::new("crashlab"), "record".as_ref(), image.as_os_str(), copy.as_os_str()];
-    syncline(record.into_iter().chain(["--".as_ref(), "true".as_ref()])).fails(2, &["--output"]);
 }
 
 #[test]

@@ -95,6 +95,9 @@ fn wanted(args: &Args) -> Option<&'static Filesystem> {
 pub fn run(args: Args) -> Result<ExitCode, Error> {
     let path = chosen(args.recording.clone())?;
     let recording = Recording::open(&path)?;
+    if args.recording.is_none() {
+        note(&format!("exploring {}", path.display()));
+    }
     if recording.is_cut_off {
         note(&format!("{} is cut off; exploring what is there", path.display()));
     }
@@ -140,7 +143,8 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         return again(on, name);
     }
     let found = with_progress(&explorer, || match &on {
-        Some(on) => on.run(args.seed).map(|seen| (Vec::new(), seen, true)),
+        // There are always more seeds.
+        Some(on) => on.run(args.seed).map(|seen| (Vec::new(), seen, false)),
         None => {
             let plan = Plan::new(model, history.events(), history.recording.begin, args.seed);
             explorer.run(plan, limits).map(|found| (found.failing, Vec::new(), found.is_complete))

@@ -75,8 +75,10 @@ pub fn run(Args { file }: Args) -> Result<ExitCode, Error> {
             Seen::default()
         }
     };
-    let text = language.template.replace("@FILES@", &seen.files(&language));
-    let text = text.replace("@SEEN@\n", &seen.comment());
+    // Names and lines of a recording may contain the marks themselves.
+    let (head, tail) = language.template.split_once("@SEEN@\n").unwrap_or((language.template, ""));
+    let [head, tail] = [head, tail].map(|part| part.replace("@FILES@", &seen.files(&language)));
+    let text = format!("{head}{}{tail}", seen.comment());
     let mut created = File::create_new(&file).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Error::Usage(format!("{} exists: name another file", file.display())),
         _ => Error::file(&file, error),
@@ -135,7 +137,7 @@ impl Seen {
     /// What helps to go on, as lines of comment.
     fn comment(&self) -> String {
         let Some(recording) = self.recording.file_name() else { return String::new() };
-        let mut text = format!("\n# In {} the program printed", recording.to_string_lossy());
+        let mut text = format!("\n# In {} the program printed", recording.to_string_lossy().escape_debug());
         text += if self.lines.is_empty() {
             " nothing, so it has promised nothing: let it print a line when something has to survive.\n"
         } else {

@@ -37,6 +37,12 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let _ignored = interrupt(&[SIGINT]);
     let stop = interrupt(&[SIGTERM, SIGHUP]);
     let (file, path) = output(&args)?;
+    if !in_place {
+        note(&format!(
+            "the copy of this folder has another path, CRASHLAB_DIR: what PROGRAM does in {} itself is not recorded",
+            folder.display()
+        ));
+    }
     let outcome = record(&folder, &args.program, Vec::new(), file, in_place, &stop);
     if outcome.is_err() {
         remove(&path);
@@ -61,12 +67,20 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
                  paths, or $CRASHLAB_DIR",
             );
         }
-        actions => note(&format!(
-            "recorded {actions} changes and syncs in {}; next: crashlab explore --check 'COMMAND'",
-            path.display()
-        )),
+        actions => {
+            let named = args.output.as_ref().map_or(String::new(), |path| format!(" {}", path.display()));
+            note(&format!(
+                "recorded {actions} changes and syncs in {}; next: crashlab explore{named} --check 'COMMAND'",
+                path.display()
+            ));
+        }
     }
-    Ok(ExitCode::from(u8::try_from(outcome.exit_code).unwrap_or(1)))
+    let is_empty = outcome.exit_code == 0 && outcome.actions == 0;
+    Ok(ExitCode::from(if is_empty {
+        super::RECORD_FAILED
+    } else {
+        u8::try_from(outcome.exit_code).unwrap_or(1)
+    }))
 }
 
 /// Removes a recording without a use; a device that was named with -o stays.

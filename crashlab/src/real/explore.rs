@@ -79,7 +79,8 @@ impl OnDisk<'_> {
         for seed in seeds {
             match self.seed(&current, seed, worker, failing) {
                 // A process with mounts of its own may have got a copy of ours.
-                Err(Error::InUse(_)) => current = self.machine()?,
+                Err(Error::InUse(_)) if !self.limits.are_reached() => current = self.machine()?,
+                Err(Error::InUse(_)) => break,
                 Err(error) => return Err(error),
                 Ok(()) if self.is_enough(failing) => break,
                 Ok(()) => {}

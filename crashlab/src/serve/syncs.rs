@@ -16,6 +16,14 @@ use std::thread::Builder;
 const WAITS: u32 = libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
 const ALL_FLAGS: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | WAITS;
 
+/// True for a descriptor that was opened with O_PATH, of which the kernel syncs nothing.
+fn is_path_only(thread: u32, descriptor: i32) -> bool {
+    let told = fs::read_to_string(format!("/proc/{thread}/fdinfo/{descriptor}")).unwrap_or_default();
+    let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_none_or(|flags| flags & libc::O_PATH != 0)
+}
+
 impl Recorded {
     /// Records, in a thread of its own and until all processes of the program have ended, the syncs of the
     /// mount at `directory` that the listener hears of.
@@ -37,7 +45,7 @@ impl Recorded {
         // Of an inode of the mount.
         let ino = |descriptor: i32| {
             let metadata = fs::metadata(format!("/proc/{}/fd/{descriptor}", call.thread)).ok()?;
-            (metadata.dev() == device).then(|| metadata.ino())
+            (metadata.dev() == device && !is_path_only(call.thread, descriptor)).then(|| metadata.ino())
         };
         let action = match call.what {
             Asked::All => Some(Action::SyncAll),

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// How long a change waits for its stack. Only such a page fault takes so long.
+/// How long a change waits for its stack at first. Only such a page fault takes so long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Finds the stacks of callers.
@@ -17,6 +17,8 @@ pub struct Callers {
     answers: Receiver<Caller>,
     /// Nobody waits for the next answer any more.
     is_late: bool,
+    /// How long the next change waits: half as long each time that it was in vain.
+    patience: Duration,
 }
 
 impl Callers {
@@ -32,7 +34,7 @@ impl Callers {
             }
         };
         Builder::new().name("crashlab-stacks".into()).spawn(work)?;
-        Ok(Self { questions, answers, is_late: false })
+        Ok(Self { questions, answers, is_late: false, patience: PATIENCE })
     }
 
     /// The thread that waits for an answer of this filesystem, with its stack if that can be had.
@@ -44,8 +46,9 @@ impl Callers {
         if self.questions.send((thread, tree.clone())).is_err() {
             return thread.into();
         }
-        self.answers.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        self.answers.recv_timeout(self.patience).unwrap_or_else(|_| {
             self.is_late = true;
+            self.patience /= 2;
             thread.into()
         })
     }

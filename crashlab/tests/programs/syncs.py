@@ -24,6 +24,7 @@ sync_file_range(WRITE)
 sync_file_range(WAIT_BEFORE | WRITE)
 libc.syncfs(elsewhere)
 libc.syncfs(1000)
+assert libc.syncfs(os.open("data", os.O_PATH)) == -1
 print("begin", flush=True)
 
 table[0:1] = b"1"
