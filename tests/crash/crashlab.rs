@@ -49,10 +49,15 @@ impl Lab {
         })
     }
 
+    /// Nothing fails, however little time a busy machine leaves: it gets more until it has seen some states.
     fn passes(&self, check: &str) {
-        for report in self.explore(check, "10", 0) {
-            assert!(report["states"].as_u64() > Some(0), "{report:#}");
+        for seconds in ["10", "100", "3600"] {
+            let reports = self.explore(check, seconds, 0);
+            if reports.iter().all(|report| report["states"].as_u64() > Some(0)) {
+                return;
+            }
         }
+        panic!("no state was explored");
     }
 }
 
