@@ -1,5 +1,5 @@
-//! The bytes of blocks: in memory up to a budget, and beyond it in a temporary file without a name. The kernel
-//! keeps of that file in memory what there is room for.
+//! The bytes of blocks: in memory up to a budget, and beyond it in a temporary file without a name, which the
+//! kernel caches.
 
 use crate::Error;
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const BLOCK_BYTES: u64 = 4096;
 /// Blocks of this process that are kept in memory: 256 MiB; tests are to use the file.
 const IN_MEMORY_MAX: usize = if cfg!(test) { 4 } else { 64 << 10 };
-/// Where temporary files have the most room, if nothing else is named.
+/// The folder of the file if TMPDIR is not set: /tmp may be memory.
 const FOLDER: &str = "/var/tmp";
 
 /// All blocks of this process.

@@ -52,7 +52,7 @@ pub struct Durable<'a> {
     names: HashMap<(Ino, Name), Vec<usize>>,
     /// Inodes that were synced, and the directories above them.
     logged: HashSet<Ino>,
-    /// Those of them that had changes to log.
+    /// The synced inodes that had changes to log.
     surely_logged: HashSet<Ino>,
     /// For each change of names, whether the filesystem logs it.
     names_logged: HashMap<usize, Logged>,

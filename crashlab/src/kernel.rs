@@ -116,7 +116,7 @@ fn install(filter: &[sock_filter]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
 }
 
-/// What the process before exec has sent.
+/// Receives the listener, or the error, from the child before its exec.
 fn told(socket: &UnixStream) -> io::Result<Listener> {
     let mut errno = [0; size_of::<i32>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -130,13 +130,13 @@ fn told(socket: &UnixStream) -> io::Result<Listener> {
     descriptor.map(Listener).ok_or_else(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
 }
 
-/// A call at which a thread has stopped.
+/// A system call at which a thread has stopped.
 #[derive(Debug)]
 pub struct Call {
     id: u64,
     /// The thread.
     pub thread: u32,
-    /// What it calls.
+    /// The system call.
     pub what: Asked,
 }
 
@@ -160,7 +160,7 @@ pub enum Asked {
     },
 }
 
-/// Hears of the calls of a program and of all processes that it starts.
+/// Receives the system calls of a program and of all processes that it starts.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 

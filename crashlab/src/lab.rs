@@ -179,7 +179,7 @@ impl<F: Fn(&Path, &str) -> Result<(), String> + Sync> Judge for Closure<F> {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("the check panicked").to_owned()

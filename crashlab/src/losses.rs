@@ -1,11 +1,10 @@
-//! What can't survive a power cut without the changes that it has taken away.
+//! Lost changes, and the later changes that can't survive without them.
 
 use crate::action::{Action, Ino};
 use crate::model::{DataOrder, Logged, Model, NameOrder, Part};
 use std::collections::{HashMap, HashSet};
 
-/// The changes that a power cut has taken away so far, in the order of the program: what must be lost
-/// with them.
+/// The changes that a power cut has taken away, in the order of the program. Later changes may depend on them.
 #[derive(Clone, Default)]
 pub struct Losses {
     any: bool,
@@ -14,7 +13,7 @@ pub struct Losses {
     /// A change of names that was logged.
     in_log: bool,
     data_of: HashSet<Ino>,
-    /// As far as it needed new blocks.
+    /// Files with lost data that needed new blocks.
     new_blocks_of: HashSet<Ino>,
     inodes: HashSet<Ino>,
     names: HashSet<(Ino, Vec<u8>)>,

@@ -108,8 +108,8 @@ pub struct Model {
     pub logs_names: bool,
     /// A truncate of a file with unsynced data belongs to that data: other files do not wait for it.
     pub truncates_data: bool,
-    /// What a sync_file_range has written becomes durable with the changes of names, attributes and sizes
-    /// before the call.
+    /// A sync of any file that commits the journal also makes the ranges durable that sync_file_range wrote
+    /// before.
     pub ranges_in_journal: bool,
     /// A sync of everything may leave writes within files in the disk's cache, until the next fsync of anything.
     pub sync_leaves_cached: bool,

@@ -1,4 +1,4 @@
-//! What a program did, one line for each event, and what a power cut makes of each.
+//! The operations of a program in words, and the fate of each in a power cut.
 
 use crate::action::{Action, Event, Ino};
 use crate::history::{History, Paths, describe};
@@ -35,9 +35,9 @@ pub struct Operation<'a> {
     pub program: Option<&'a str>,
     /// Its kind.
     pub sort: Sort,
-    /// The inode that it is about.
+    /// The inode that the operation changes or syncs.
     pub ino: Option<Ino>,
-    /// What was done.
+    /// The operation in words: `write data, 10 bytes at 0`.
     pub what: String,
     /// The stack of the thread that did it, or zero.
     pub stack: u32,
@@ -143,7 +143,7 @@ impl Sort {
     }
 }
 
-/// What a power cut makes of an operation.
+/// The fate of an operation in a power cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The change is lost.
@@ -152,9 +152,9 @@ pub enum Fate {
     Torn(Part),
     /// The change is there.
     There,
-    /// It was done before the power cut, and is no change.
+    /// The operation came before the power cut, and changed no file: a sync, or a printed line.
     Before,
-    /// It was not yet done.
+    /// The power failed before the operation.
     NotYet,
 }
 

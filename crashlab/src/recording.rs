@@ -133,7 +133,7 @@ fn begin_of(events: &[Event]) -> usize {
     events.iter().position(|event| event.action == Action::Begin).map_or(events.len(), |at| at + 1)
 }
 
-/// What a frame has.
+/// The contents of a frame.
 #[derive(Serialize, Deserialize)]
 enum Entry {
     Event(Event),

@@ -24,7 +24,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// The most threads that something is remembered of, and a file kept open.
+/// The most threads that are remembered, each with an open file.
 const THREADS_MAX: usize = 128;
 /// The most stacks of a recording.
 const STACKS_MAX: u32 = 1 << 17;
@@ -56,11 +56,11 @@ pub struct Unwinder {
     stacks: HashMap<Vec<Place>, u32>,
 }
 
-/// A thread, and what was found out about its program.
+/// A thread, and the code that its program has loaded.
 struct Thread {
     id: u32,
     watch: Watch,
-    /// Bytes that are others once it runs another program, and their address.
+    /// The 16 random bytes of AT_RANDOM, which every exec changes, and their address.
     random: (u64, [u8; 16]),
     mappings: Mappings,
     /// The modules of mappings, by their first addresses.
@@ -119,8 +119,7 @@ impl Unwinder {
         Self { recorder, mounted, threads, modules, module_count: 0, rules, stacks }
     }
 
-    /// What a thread does that waits for the answer to a request. The files of the mount are those of
-    /// `tree`.
+    /// Finds the stack of a thread that waits for the answer to a request. `tree` has the files of the mount.
     pub fn caller(&mut self, thread: u32, tree: &Tree) -> Caller {
         let unknown = Caller::from(thread);
         let known = self.threads.remove(&thread);

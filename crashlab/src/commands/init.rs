@@ -134,7 +134,7 @@ impl Seen {
         names.collect::<Vec<_>>().join(language.between)
     }
 
-    /// What helps to go on, as lines of comment.
+    /// Lines of comment with the recorded files and promises.
     fn comment(&self) -> String {
         let Some(recording) = self.recording.file_name() else { return String::new() };
         let mut text = format!("\n# In {} the program printed", recording.to_string_lossy().escape_debug());

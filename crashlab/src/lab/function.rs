@@ -7,7 +7,7 @@ use std::process::{Command, exit};
 
 /// Set in that process: which of the test's functions is the program.
 const VARIABLE: &str = "CRASHLAB_FUNCTION";
-/// libtest prints to the standard output too, so what is recorded is another descriptor until the function begins.
+/// libtest prints to the standard output too. The recorded output waits in descriptor 3 until the function begins.
 const SCRIPT: &str = "exec 3>&1 >/dev/null; exec \"$@\"";
 const OUTPUT: &str = "/proc/self/fd/3";
 
@@ -39,7 +39,7 @@ pub fn again(function: impl FnOnce()) -> Command {
 
 fn run(function: impl FnOnce()) -> ! {
     let output = File::options().write(true).open(OUTPUT).expect("the output that is recorded is open");
-    // What libtest has printed is not the program's.
+    // Lines that libtest printed go to the old output: the program has not promised them.
     let _ = io::stdout().flush();
     rustix::stdio::dup2_stdout(&output).expect("the output that is recorded can be had");
     function();

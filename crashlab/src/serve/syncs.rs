@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread::Builder;
 
-/// Those of a call whose writes have ended when it returns.
+/// With these flags, the call returns when the writes have ended.
 const WAITS: u32 = libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
 const ALL_FLAGS: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | WAITS;
 
@@ -81,7 +81,7 @@ impl Recorded {
         let tree = if state.writers.keys().any(is_wanted) { state.tree.walk() } else { Vec::new() };
         let paths: Vec<Vec<u8>> =
             tree.into_iter().filter(|(_, ino)| is_wanted(ino)).map(|(path, _)| path).collect();
-        // What follows asks this filesystem.
+        // To open a file of the mount needs this lock.
         drop(state);
         for path in paths {
             // It may be something else by now; a FIFO is not waited for.

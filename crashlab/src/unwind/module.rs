@@ -32,9 +32,9 @@ pub enum Base {
 /// A word in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// What it is counted from.
+    /// The register that the offset is added to.
     pub base: Base,
-    /// Its distance.
+    /// Bytes from there to the word.
     pub offset: i64,
 }
 

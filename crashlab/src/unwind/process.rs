@@ -105,7 +105,7 @@ impl Memory {
     }
 }
 
-/// What the kernel tells of a thread in a file.
+/// Reads a file of the thread in /proc.
 fn told(thread: u32, name: &str) -> Option<Vec<u8>> {
     // Much at once: each read has its price, and the size is not known before.
     let mut bytes = Vec::with_capacity(TOLD_BYTES);
@@ -143,7 +143,7 @@ pub struct Mapping {
 pub struct Mappings {
     /// Executable ones of files.
     code: Vec<Mapping>,
-    /// Those without a file that can be written.
+    /// Writable mappings without a file, such as stacks.
     data: Vec<Mapping>,
 }
 
