@@ -135,7 +135,7 @@ fn is_synced_next(events: &[Event], at: usize, ino: Ino) -> bool {
 }
 
 /// The same syncs at every place like theirs: after the last change of a run of changes of a file, or
-/// after every change of names in a directory, of the same kind of path.
+/// after every change of names in a directory, of the same kind of path, unless the program syncs there.
 fn alike(history: &History, syncs: &[Addition]) -> Vec<Addition> {
     let events = history.events();
     let mut paths = Paths::default();
@@ -157,7 +157,7 @@ fn alike(history: &History, syncs: &[Addition]) -> Vec<Addition> {
         };
         let next = (at + 1..events.len()).find(|next| ends_run(&events[*next]));
         let goes_on = next.and_then(|next| changes[next].as_ref()).is_some_and(|next| next.ino == own.ino);
-        if own.is_directory || !goes_on {
+        if (own.is_directory || !goes_on) && !is_synced_next(events, at, own.ino) {
             added.insert((at, own.ino, own.is_directory));
         }
     }

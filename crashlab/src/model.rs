@@ -396,7 +396,8 @@ impl Model {
         let is_border = |cut: u64| on_border(cut, cut < old_end) || cut == *offset || cut == end;
         let is_size = (before..=end).contains(&new_size) && (on_border(new_size, false) || new_size == end);
         let is_allowed = if keeps_size { self.data != DataOrder::All } else { write.extends() && is_size };
-        let is_within = *offset <= from && from <= before && before <= end;
+        let has_bytes = from < before || keeps_size || self.size_first;
+        let is_within = has_bytes && *offset <= from && from <= before && before <= end;
         self.zeros && is_allowed && is_within && is_border(from) && is_border(before)
     }
 

@@ -141,7 +141,7 @@ impl Filesystem {
             }
         }
         for program in ["losetup", self.mkfs] {
-            let mut command = Command::new(program);
+            let mut command = command(program);
             command.arg("-V").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             if command.status().is_err() {
                 return missing(&format!("{program} is not installed"));
@@ -171,7 +171,7 @@ impl Machine {
         let mountpoint = mountpoint.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
         // Whole MiB.
         let disk = Disk::new((filesystem.mib + ((room * 2) >> 20)) << 20)?;
-        run(Command::new(filesystem.mkfs).args(filesystem.mkfs_options).arg(disk.device()))?;
+        run(command(filesystem.mkfs).args(filesystem.mkfs_options).arg(disk.device()))?;
         let fresh = disk.image();
         let own = [filesystem.options, options].into_iter().filter(|options| !options.is_empty());
         let options = own.collect::<Vec<_>>().join(",");
@@ -193,7 +193,7 @@ impl Machine {
                     .map_err(|error| Error::file(device, error.into()))?;
             }
             Driver::Program(program) => {
-                run(Command::new(program).args(["mount", "-q", "-o", options]).arg(device).arg(path))?;
+                run(command(program).args(["mount", "-q", "-o", options]).arg(device).arg(path))?;
             }
         }
         Ok(Mounted { path, driver: &self.filesystem.driver, is_mounted: true })
@@ -220,6 +220,12 @@ impl Machine {
 fn is_mount_point(path: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
     path.parent().is_some_and(|parent| device(parent) != device(path))
+}
+
+/// The program with this name that is beside crashlab, as Syncline's is, or else in the PATH.
+fn command(name: &str) -> Command {
+    let beside = std::env::current_exe().ok().map(|path| path.with_file_name(name));
+    Command::new(beside.filter(|path| path.is_file()).unwrap_or_else(|| name.into()))
 }
 
 /// Runs a program; an error has its last words.
@@ -257,7 +263,7 @@ impl Mounted<'_> {
     /// Unmounts it.
     pub fn leave(mut self) -> Result<(), Error> {
         if let Driver::Program(program) = self.driver {
-            let left = run(Command::new(program).args(["umount", "-q"]).arg(self.path));
+            let left = run(command(program).args(["umount", "-q"]).arg(self.path));
             self.is_mounted = left.is_err() && is_mount_point(self.path);
             // A process with mounts of its own may have got a copy of this one.
             return left.map_err(|error| match self.is_mounted {

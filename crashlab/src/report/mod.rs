@@ -281,8 +281,8 @@ fn missing_text(report: &Report<'_>, missing: Option<&Missing>) -> String {
     let syncs: Vec<String> = missing.syncs.iter().map(|sync| sync_text(report, sync)).collect();
     let everywhere = match missing.places.saturating_sub(missing.syncs.len()) {
         0 => String::new(),
-        1 => ", and at one more place like it".to_owned(),
-        more => format!(", and at {more} more places like it"),
+        1 => ", and tried at one more place like it".to_owned(),
+        more => format!(", and tried at {more} more places like it"),
     };
     if let Some(left) = &missing.left {
         let left = left.name(report.begin());

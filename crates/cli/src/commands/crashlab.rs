@@ -1,10 +1,9 @@
-//! `syncline crashlab`: runs `crashlab`, a program of its own, which is installed beside this one.
+//! `syncline crashlab`: runs `crashlab`, a program of its own: the one beside this program, or else in the PATH.
 
 use crate::failure::{Failure, Outcome};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 
 const PROGRAM: &str = "crashlab";
@@ -19,13 +18,10 @@ pub struct Args {
 
 /// Runs the command; returns only if it can't.
 pub fn run(args: Args) -> Outcome {
-    // The directory of this program comes first: 'crashlab explore --on syncline' runs this one.
-    let own = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path)));
-    let path = path.map_err(|error| Failure::usage(format!("PATH: {error}")))?;
-    let error = Command::new(PROGRAM).args(args.arguments).env("PATH", path).exec();
-    let failure = Failure::new(format!("cannot run {PROGRAM}: {error}"));
+    let beside = std::env::current_exe().ok().map(|path| path.with_file_name(PROGRAM));
+    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PROGRAM.into());
+    let error = Command::new(&program).args(args.arguments).exec();
+    let failure = Failure::new(format!("cannot run {}: {error}", program.display()));
     Err(match error.kind() {
         io::ErrorKind::NotFound => failure.next("install it: cargo install crashlab"),
         _ => failure,
