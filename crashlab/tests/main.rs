@@ -5,7 +5,6 @@ mod init;
 mod lab;
 #[path = "programs.rs"]
 mod programs;
-mod pytest;
 mod readme;
 #[path = "real.rs"]
 mod real;
