@@ -3,7 +3,10 @@
 //! A program that is started here stops at each sync(2), syncfs(2) and sync_file_range(2), which do not reach
 //! a FUSE filesystem, until a [`Listener`] has seen it. The kernel does the call itself then. See
 //! seccomp_unotify(2).
-#![expect(unsafe_code, reason = "seccomp(2), its ioctls, pre_exec and sync_file_range(2) have no safe form")]
+#![expect(
+    unsafe_code,
+    reason = "seccomp(2), its ioctls, pre_exec, close_range(2) and sync_file_range(2) have no safe form"
+)]
 
 use libc::{c_long, c_uint, seccomp_notif, seccomp_notif_resp, sock_filter};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -48,6 +51,20 @@ pub fn spawn(command: &mut Command) -> io::Result<(Child, io::Result<Listener>)>
     let child = command.spawn()?;
     // It has been told: the program runs.
     Ok((child, told(&ours)))
+}
+
+/// Gives the calling thread a table of descriptors of its own, with none but the standard ones.
+///
+/// A thread that serves a FUSE mount needs it where other threads use the mount: if the process is killed,
+/// such a thread waits for an answer with the process's table open, and with the server's device in it the
+/// kernel would never give up the mount.
+pub fn take_own_descriptors() -> io::Result<()> {
+    let (first, flags) = (libc::STDERR_FILENO as c_uint + 1, libc::CLOSE_RANGE_UNSHARE);
+    // SAFETY: the thread's own copies are closed; the descriptors of all other threads stay.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The kernel kills this process when the thread that has started it ends, or has ended.

@@ -23,6 +23,7 @@ mod export;
 mod history;
 mod kernel;
 mod lab;
+mod leftovers;
 mod losses;
 mod missing;
 mod model;

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::action::Action;
 use crate::export::import;
 use crate::kernel;
+use crate::leftovers;
 use crate::output::Output;
 use crate::recording::Recorder;
 use crate::serve::Recorded;
@@ -96,9 +97,10 @@ pub fn record(
 }
 
 fn mount(recorded: Recorded, directory: &Path) -> Result<BackgroundSession, Error> {
+    leftovers::remove();
     let mut config = Config::default();
     config.mount_options =
-        vec![MountOption::FSName("crashlab".into()), MountOption::DefaultPermissions, MountOption::NoAtime];
+        vec![MountOption::FSName(leftovers::source()), MountOption::DefaultPermissions, MountOption::NoAtime];
     if rustix::process::geteuid().is_root() {
         // A program of root may start others as other users.
         config.acl = SessionACL::All;

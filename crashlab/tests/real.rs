@@ -5,8 +5,8 @@ use super::programs::{Program, why_not};
 use crashlab::real::{FILESYSTEMS, Filesystem};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The filesystem with this name, unless it can't be used here.
@@ -147,20 +147,52 @@ fn fsync_of_the_wrong_file_is_found_on_btrfs() {
     is_found_on("btrfs", "wrong-file");
 }
 
+/// Starts a validation that has a filesystem mounted.
+fn start(temporary: &Temporary) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
+    command.args(["validate", "ext4", "--programs", "1000"]).env("TMPDIR", temporary.0.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let disk = format!("crashlab-{} ", child.id());
+    let has_its_disk = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&disk);
+    while !has_its_disk() || temporary.mounts().len() < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it had mounted anything");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child
+}
+
 #[test]
 fn an_interrupt_leaves_nothing_mounted() {
     let Some(_) = usable("ext4") else { return };
     let temporary = Temporary::new();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
-    command.args(["validate", "ext4", "--programs", "1000"]).env("TMPDIR", temporary.0.path());
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    while temporary.mounts().len() < 2 {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it had mounted anything");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let mut child = start(&temporary);
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     child.wait().unwrap();
+    temporary.is_clean();
+}
+
+/// A killed one ends, though one of its threads may wait for a request to its own disk.
+#[test]
+fn the_next_run_removes_the_mounts_of_killed_ones() {
+    let Some(_) = usable("btrfs") else { return };
+    let temporary = Temporary::new();
+    for pause in 0..5 {
+        let mut child = start(&temporary);
+        std::thread::sleep(Duration::from_millis(7 * pause));
+        child.kill().unwrap();
+        let killed = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(killed.elapsed() < Duration::from_secs(60), "it waits for its own disk");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(!temporary.mounts().is_empty());
+    }
+    // mkfs.btrfs fails for any disk while such mounts are there.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
+    command.args(["validate", "btrfs", "--programs", "1", "--seconds", "3600"]);
+    let output = command.env("TMPDIR", temporary.0.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
     temporary.is_clean();
 }
 

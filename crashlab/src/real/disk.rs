@@ -7,21 +7,26 @@
 
 use crate::Error;
 use crate::contents::Contents;
+use crate::kernel;
+use crate::leftovers;
 use crate::serve::empty;
 use fuser::{
-    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation,
-    INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, LockOwner,
+    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request,
+    TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
@@ -74,15 +79,15 @@ pub struct Disk {
 impl Disk {
     /// An empty disk of this size. Needs root.
     pub fn new(bytes: u64) -> Result<Self, Error> {
+        leftovers::remove();
         let directory = tempfile::Builder::new().prefix("crashlab-disk-").tempdir();
         let directory = directory.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
         let inner = Arc::new(Mutex::new(Inner::default()));
         inner.lock().image.truncate(bytes)?;
         let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("crashlab-disk".into())];
+        config.mount_options = vec![MountOption::FSName(leftovers::source())];
         let served = Served { inner: inner.clone(), bytes };
-        let session = fuser::spawn_mount(served, directory.path(), &config).map_err(Error::NoFuse)?;
-        let session = Session { session: Some(session), directory };
+        let session = Session::new(served, directory, config).map_err(Error::NoFuse)?;
         let device = LoopDevice::new(&session.directory.path().join(Served::NAME))?;
         Ok(Self { inner, puts: AtomicU64::new(1), device, _session: session })
     }
@@ -176,19 +181,41 @@ impl Drop for LoopDevice {
 
 /// The mount of a disk's file; unmounted when dropped.
 struct Session {
-    session: Option<BackgroundSession>,
+    server: Option<JoinHandle<io::Result<()>>>,
     directory: TempDir,
+}
+
+impl Session {
+    fn new(served: Served, directory: TempDir, config: Config) -> io::Result<Self> {
+        let path = directory.path().to_owned();
+        let (sender, mounted) = mpsc::channel();
+        let serve = move || {
+            let session =
+                kernel::take_own_descriptors().and_then(|()| fuser::Session::new(served, path, &config));
+            let session = match session {
+                Ok(session) => session,
+                Err(error) => {
+                    let _ = sender.send(Err(error));
+                    return Ok(());
+                }
+            };
+            let _ = sender.send(Ok(()));
+            session.run()
+        };
+        let server = Builder::new().name("crashlab-disk".into()).spawn(serve)?;
+        mounted.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?;
+        Ok(Self { server: Some(server), directory })
+    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         let path = self.directory.path();
-        if !wait_until(|| rustix::mount::unmount(path, UnmountFlags::empty()).is_ok()) {
-            let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
+        match wait_until(|| rustix::mount::unmount(path, UnmountFlags::empty()).is_ok()) {
+            true => drop(self.server.take().map(JoinHandle::join)),
             // Its thread goes on for as long as somebody uses the file.
-            return std::mem::forget(self.session.take());
+            false => drop(rustix::mount::unmount(path, UnmountFlags::DETACH)),
         }
-        drop(self.session.take().map(BackgroundSession::umount_and_join));
     }
 }
 
