@@ -19,7 +19,7 @@ use crate::contents::Contents;
 use crate::export::import;
 use crate::tree::Tree;
 use rustix::mount::{MountFlags, UnmountFlags};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -171,7 +171,7 @@ impl Machine {
         let mountpoint = mountpoint.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
         // Whole MiB.
         let disk = Disk::new((filesystem.mib + ((room * 2) >> 20)) << 20)?;
-        run(command(filesystem.mkfs).args(filesystem.mkfs_options).arg(disk.device()))?;
+        make(filesystem, disk.device())?;
         let fresh = disk.image();
         let own = [filesystem.options, options].into_iter().filter(|options| !options.is_empty());
         let options = own.collect::<Vec<_>>().join(",");
@@ -214,6 +214,23 @@ impl Machine {
         let unreadable = |error| format!("{} mounts, and can't be read: {error}", self.filesystem.name);
         Ok(tree.map(|(tree, _)| tree).map_err(unreadable))
     }
+}
+
+/// Makes a filesystem. mkfs.btrfs opens every loop device in the table of mounts and fails at one that has
+/// lost its file, so it gets an empty table then.
+fn make(filesystem: &Filesystem, device: &Path) -> Result<(), Error> {
+    let mkfs = command(filesystem.mkfs);
+    let run_after = |words: &[&str]| {
+        let words = words.iter().map(OsStr::new).chain([mkfs.get_program()]);
+        let words = words.chain(filesystem.mkfs_options.iter().map(OsStr::new)).chain([device.as_os_str()]);
+        let words: Vec<&OsStr> = words.collect();
+        run(Command::new(words[0]).args(&words[1..]))
+    };
+    run_after(&[]).or_else(|error| {
+        let script = "mount -t tmpfs none /proc && mkdir /proc/self && : >/proc/self/mounts && exec \"$@\"";
+        let words = ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", script, "sh"];
+        run_after(&words).map_err(|_| error)
+    })
 }
 
 /// True if a filesystem is mounted there.
