@@ -7,6 +7,7 @@ use crate::tree::Tree;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -141,16 +142,23 @@ impl<'a> Explorer<'a> {
     }
 
     /// Refuses a judge that fails on the files as the program left them: it would fail on everything.
-    pub fn accept_the_end(&self) -> Result<(), Error> {
+    /// `path` is the recording's, if it stays.
+    pub fn accept_the_end(&self, path: Option<&Path>) -> Result<(), Error> {
+        self.counts.states.fetch_add(1, Ordering::Relaxed);
         let end = State { position: self.history.events().len(), lost: Default::default() };
         match self.verdict(&end)? {
             Verdict::Passed => Ok(()),
-            Verdict::Failed(output) => Err(Error::Usage(format!(
-                "the checker fails on the files as the program left them, without any power cut, so it would fail on all states:\n{}\n\
-                 To look at these files: crashlab extract RECORDING {} DIRECTORY",
-                output.trim_end(),
-                end.name(self.history.recording.begin)
-            ))),
+            Verdict::Failed(output) => {
+                let name = end.name(self.history.recording.begin);
+                let advice = path.map_or(String::new(), |path| {
+                    format!("\nTo look at these files: crashlab extract {} {name} DIRECTORY", path.display())
+                });
+                Err(Error::Usage(format!(
+                    "the checker fails on the files as the program left them, without any power cut, so it would fail on \
+                     all states:\n{}{advice}",
+                    output.trim_end()
+                )))
+            }
         }
     }
 

@@ -125,7 +125,7 @@ impl Lab {
         let history = History::new(Recording::open(&path)?)?;
         let judge = Closure { check, folder: place.path().to_owned() };
         let explorer = Explorer::new(&history, &judge);
-        explorer.accept_the_end()?;
+        explorer.accept_the_end(None)?;
         let started = Instant::now();
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let limits = Limits { stop: &stop, until: Some(started + self.time), keep_going: false, jobs };
@@ -135,7 +135,7 @@ impl Lab {
         let until = Some(Instant::now() + self.time);
         let first = explain(&history, self.model, &explorer, &judge, first, Limits { until, ..limits })?;
         Ok(Some(as_text(&Report {
-            path: &path,
+            path: None,
             history: &history,
             model: self.model,
             on: None,

@@ -23,8 +23,8 @@ const ADDED_MAX: usize = 20_000;
 pub struct Missing {
     /// One of each kind, where it excludes a failing state.
     pub syncs: Vec<Addition>,
-    /// Number of places where such syncs were added to try them.
-    pub places: usize,
+    /// The places where such syncs were added to try them, in the order of events.
+    pub added: Vec<Addition>,
     /// States that did not fail with them.
     pub verified: u64,
     /// These were all states of the plan.
@@ -65,12 +65,12 @@ pub fn missing(
         let found = explorer.run(plan, Limits { keep_going: false, ..limits })?;
         let Some(first) = found.failing.first() else {
             let verified = explorer.counts.states.load(Ordering::Relaxed);
-            let (places, is_complete) = (tried.added.len(), found.is_complete);
-            return Ok(Some(Missing { syncs, places, verified, is_complete, left: None }));
+            let (added, is_complete) = (tried.added, found.is_complete);
+            return Ok(Some(Missing { syncs, added, verified, is_complete, left: None }));
         };
         next = tried.original(&reduce(&tried.history, model, &explorer, first, limits)?.state);
-        let (syncs, places, left) = (syncs.clone(), tried.added.len(), Some(next.clone()));
-        best = Some(Missing { syncs, places, verified: 0, is_complete: false, left });
+        let (syncs, added, left) = (syncs.clone(), tried.added, Some(next.clone()));
+        best = Some(Missing { syncs, added, verified: 0, is_complete: false, left });
     }
     Ok(best)
 }

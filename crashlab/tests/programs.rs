@@ -17,7 +17,7 @@ pub fn why_not() -> Option<&'static str> {
 /// A program of `tests/programs`, recorded.
 pub struct Program {
     script: PathBuf,
-    folder: TempDir,
+    pub folder: TempDir,
 }
 
 impl Program {
@@ -104,11 +104,20 @@ fn is_found(name: &str, missing: &[&str]) {
     // The state that is named fails again, and its files can be had.
     let state = json["first"]["state"].as_str().unwrap();
     let check = program.check();
-    let again = program.crashlab(&["explore", "--state", state, "--check", &check]).output().unwrap();
-    assert_eq!(again.status.code(), Some(1), "{name}: {again:?}");
-    let extracted = program.crashlab(&["extract", "r.crashlab", state, "files"]).output().unwrap();
+    for model in ["posix", "syncline"] {
+        let words = ["explore", "--model", model, "--state", state, "--check", &check];
+        let again = program.crashlab(&words).output().unwrap();
+        assert_eq!(again.status.code(), Some(1), "{name}: {again:?}");
+        let is_refused = String::from_utf8(again.stderr).unwrap().contains("does not allow this state");
+        let is_allowed = json["first"]["models"].as_array().unwrap().contains(&model.into());
+        assert!(is_allowed || is_refused, "{name} under {model}: {json:#}");
+        assert!(model != "posix" || !is_refused, "{name}");
+    }
+    let extract = || program.crashlab(&["extract", "r.crashlab", state, "files"]).output().unwrap();
+    let extracted = extract();
     assert!(extracted.status.success(), "{extracted:?}");
     assert!(program.folder.path().join("files").is_dir());
+    assert_eq!(extract().status.code(), Some(2), "into a folder that is there");
 }
 
 /// No state of a correct program fails under `posix`, which allows the most.

@@ -166,3 +166,23 @@ fn a_thread_that_waits_for_the_mount_holds_up_no_other() {
     let is_write = |action: &Action| matches!(action, Action::Write { mapped: false, len: 1, .. });
     assert_eq!(recording.events.iter().filter(|event| is_write(&event.action)).count(), 500);
 }
+
+#[test]
+fn a_report_names_all_places_that_lack_a_sync() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let program = Compiled::record("logs.c", &["-O0"]);
+    let check = "while read _ number; do grep -q e log-$number || exit 1; done <$CRASHLAB_ACKED";
+    let words = ["explore", "--check", check, "--seconds", "3600", "--jobs", "1", "--report", "report.json"];
+    let text = String::from_utf8(program.crashlab(&words).stdout).unwrap();
+    let (first, later) = (program.line("first"), program.line("later"));
+    let places = format!("(2 times in later() at logs.c:{later}, once in first() at logs.c:{first})");
+    assert!(text.contains(&format!(", and tried at 2 more places like it {places}.")), "{text}");
+    let json = fs::read_to_string(program.folder.path().join("report.json")).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let source = &json["first"]["missing"]["source"];
+    assert_eq!(source[0]["changes"], 2, "{json:#}");
+    assert_eq!(source[1]["place"], format!("first() at logs.c:{first}"), "{json:#}");
+}

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::action::Ino;
 use crate::built_in::BuiltIn;
 use crate::checker::Checker;
-use crate::explain::explain;
+use crate::explain::{explain, open};
 use crate::explore::{Explorer, Failing, Judge, Limits, Verdict};
 use crate::history::History;
 use crate::model::{MODELS, Model};
@@ -102,6 +102,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         note(&format!("{} is cut off; exploring what is there", path.display()));
     }
     let history = History::new(recording)?;
+    args.report.iter().try_for_each(ReportFile::try_out)?;
     let stop = interrupt(&[SIGINT, SIGTERM, SIGHUP]);
     let folder = tempfile::Builder::new().prefix("crashlab-").tempdir();
     let folder = folder.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
@@ -120,12 +121,16 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let explorer = Explorer::new(&history, &*judge);
     let filesystem = wanted(&args);
     if let (Some(name), None) = (&args.state, filesystem) {
-        return told(explorer.verdict(&State::parse(name, history.events(), history.recording.begin)?)?);
+        let state = State::parse(name, history.events(), history.recording.begin)?;
+        if open(&history, args.model, state.position).close(&state.lost).as_ref() != Some(&state) {
+            note(&format!("{} does not allow this state", args.model.name));
+        }
+        return told(explorer.verdict(&state)?);
     }
     if let Some(command) = &args.check {
         warn_of_older_copies(command, &history)?;
     }
-    explorer.accept_the_end()?;
+    explorer.accept_the_end(Some(&path))?;
     let started = Instant::now();
     let jobs =
         args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
@@ -142,7 +147,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     if let (Some(name), Some(on)) = (&args.state, &on) {
         return again(on, name);
     }
-    let found = with_progress(&explorer, || match &on {
+    let found = with_progress(&explorer, "", || match &on {
         // There are always more seeds.
         Some(on) => on.run(args.seed).map(|seen| (Vec::new(), seen, false)),
         None => {
@@ -162,12 +167,14 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         Some(first) => {
             // The explanation has as much time again.
             let until = Some(Instant::now() + Duration::from_secs(args.seconds));
-            Some(explain(&history, model, &explorer, &*judge, first, Limits { until, ..limits })?)
+            let limits = Limits { until, ..limits };
+            let explain = || explain(&history, model, &explorer, &*judge, first, limits);
+            Some(with_progress(&explorer, ", explaining the first", explain)?)
         }
         None => None,
     };
     let report = Report {
-        path: &path,
+        path: Some(&path),
         history: &history,
         model,
         on: filesystem.map(|on| on.name),
@@ -261,7 +268,7 @@ fn told(verdict: Verdict) -> Result<ExitCode, Error> {
 }
 
 /// Shows progress while `work` runs.
-fn with_progress<T>(explorer: &Explorer<'_>, work: impl FnOnce() -> T) -> T {
+fn with_progress<T>(explorer: &Explorer<'_>, doing: &str, work: impl FnOnce() -> T) -> T {
     let style = ProgressStyle::with_template("{spinner} {pos} states, {per_sec}, {msg}, {elapsed}");
     let bar = ProgressBar::new_spinner().with_style(style.expect("the template is well-formed"));
     let done = AtomicBool::new(false);
@@ -271,7 +278,7 @@ fn with_progress<T>(explorer: &Explorer<'_>, work: impl FnOnce() -> T) -> T {
                 bar.set_position(explorer.counts.states.load(Ordering::Relaxed));
                 let (cases, failing) = (&explorer.counts.cases, &explorer.counts.failing);
                 bar.set_message(format!(
-                    "{} checked, {} failing",
+                    "{} checked, {} failing{doing}",
                     cases.load(Ordering::Relaxed),
                     failing.load(Ordering::Relaxed)
                 ));

@@ -10,6 +10,7 @@ use crate::recording::Recording;
 use crate::state::State;
 use crate::symbols::Frame;
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -101,7 +102,12 @@ fn write_line(
 pub fn extract(args: ExtractArgs) -> Result<ExitCode, Error> {
     let history = History::new(Recording::open(&args.recording)?)?;
     let state = State::parse(&args.state, history.events(), history.recording.begin)?;
-    std::fs::create_dir(&args.directory).map_err(|error| Error::file(&args.directory, error))?;
+    std::fs::create_dir(&args.directory).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            Error::Usage(format!("{} exists: name a new folder", args.directory.display()))
+        }
+        _ => Error::file(&args.directory, error),
+    })?;
     export(&history.tree(&state)?, &args.directory)?;
     let private = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(&args.directory, private)

@@ -32,13 +32,23 @@ impl ReportFile {
         }
     }
 
+    /// Fails if no file can be made there, before an exploration has taken its time.
+    pub fn try_out(&self) -> Result<(), Error> {
+        let made = tempfile::tempfile_in(self.folder());
+        made.map(drop).map_err(|error| Error::Usage(format!("{}: {error}", self.path.display())))
+    }
+
+    fn folder(&self) -> &Path {
+        match self.path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        }
+    }
+
     /// Writes the report. A power cut leaves the old file or the whole new one.
     pub fn write(&self, report: &Report<'_>) -> Result<(), Error> {
         let write = || -> io::Result<()> {
-            let folder = match self.path.parent() {
-                Some(folder) if folder != Path::new("") => folder,
-                _ => Path::new("."),
-            };
+            let folder = self.folder();
             // As any new file: less what the umask takes.
             let permissions = Permissions::from_mode(0o666);
             let mut file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder)?;

@@ -14,7 +14,7 @@ pub fn as_json(report: &Report<'_>) -> String {
         json!({ "state": seen.name, "position": position, "output": seen.output })
     });
     let value = json!({
-        "recording": report.path.display().to_string(),
+        "recording": report.path(),
         "model": report.model.name,
         "states": report.states,
         "checked": report.cases,
@@ -51,7 +51,12 @@ fn first_json(report: &Report<'_>, first: &Explained) -> Value {
             .iter()
             .map(|sync| json!({ "after": report.number(sync.after), "path": sync.path, "directory": sync.is_directory }))
             .collect();
-        json!({ "syncs": syncs, "places": missing.places, "states_without_failure": missing.verified,
+        let source: Vec<Value> = super::source(&operations, missing)
+            .into_iter()
+            .map(|(frame, changes)| json!({ "place": frame, "changes": changes }))
+            .collect();
+        json!({ "syncs": syncs, "places": missing.added.len(),
+            "source": source, "states_without_failure": missing.verified,
             "complete": missing.is_complete,
             "left": missing.left.as_ref().map(|left| left.name(report.begin())) })
     });

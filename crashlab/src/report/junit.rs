@@ -18,7 +18,7 @@ pub fn as_junit(report: &Report<'_>) -> String {
 fn write(writer: &mut Writer<Vec<u8>>, report: &Report<'_>) -> io::Result<()> {
     let entries = report.entries();
     let operations = Operations::new(report.history);
-    let recording = shown(&report.path.display().to_string());
+    let recording = shown(&report.path());
     let class = format!("crashlab.{}", report.on.unwrap_or(report.model.name));
     let (tests, failures) = (entries.len().max(1).to_string(), entries.len().to_string());
     let seconds = format!("{:.3}", report.elapsed.as_secs_f64());

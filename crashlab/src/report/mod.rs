@@ -19,7 +19,8 @@ use crate::model::Model;
 use crate::operation::{Fate, Operation, Operations, Sort};
 use crate::real::Seen;
 use crate::state::State;
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,13 +30,15 @@ const LISTED_MAX: usize = 200;
 const CHANGES_MAX: usize = 20;
 /// The longest name of a state that is shown whole. It has ASCII characters only.
 const NAME_BYTES_MAX: usize = 80;
+/// Places in the source that lack a sync and are named.
+const SOURCE_MAX: usize = 5;
 /// Lines of a checker's output that are shown.
 const OUTPUT_LINES_MAX: usize = 20;
 
 /// An exploration.
 pub struct Report<'a> {
-    /// The recording.
-    pub path: &'a Path,
+    /// The recording, if it stays.
+    pub path: Option<&'a Path>,
     /// Its history.
     pub history: &'a History,
     /// The model.
@@ -140,6 +143,11 @@ impl Report<'_> {
         self.history.recording.begin
     }
 
+    /// The recording's path, for people and programs.
+    fn path(&self) -> String {
+        self.path.map_or(String::new(), |path| path.display().to_string())
+    }
+
     /// The number of an event, counted from the program's first.
     fn number(&self, at: usize) -> usize {
         at + 1 - self.begin()
@@ -197,7 +205,8 @@ impl Report<'_> {
     fn summary(&self) -> String {
         let (states, cases, verdict) = (self.states, self.cases, self.verdict());
         let (name, seconds) = (self.on.unwrap_or(self.model.name), self.elapsed.as_secs_f64());
-        format!("{name}: {states} states, {cases} different ones checked in {seconds:.1} s: {verdict}")
+        let plural = if states == 1 { "" } else { "s" };
+        format!("{name}: {states} state{plural}, {cases} different ones checked in {seconds:.1} s: {verdict}")
     }
 
     /// The fate of an operation in a state.
@@ -272,18 +281,18 @@ fn shown(text: &str) -> String {
 }
 
 /// The syncs that are missing, in words.
-fn missing_text(report: &Report<'_>, missing: Option<&Missing>) -> String {
+fn missing_text(report: &Report<'_>, operations: &Operations<'_>, missing: Option<&Missing>) -> String {
     let Some(missing) = missing else {
         return "No fsync mends it: a power cut can come between two of these changes, or in the middle of one. The \
                 program needs another order of changes, a checksum or a new name."
             .to_owned();
     };
     let syncs: Vec<String> = missing.syncs.iter().map(|sync| sync_text(report, sync)).collect();
-    let everywhere = match missing.places.saturating_sub(missing.syncs.len()) {
+    let everywhere = match missing.added.len().saturating_sub(missing.syncs.len()) {
         0 => String::new(),
         1 => ", and tried at one more place like it".to_owned(),
         more => format!(", and tried at {more} more places like it"),
-    };
+    } + &source_text(operations, missing);
     if let Some(left) = &missing.left {
         let left = left.name(report.begin());
         return format!(
@@ -298,6 +307,35 @@ fn missing_text(report: &Report<'_>, missing: Option<&Missing>) -> String {
         (states, false) => format!("With that none of {states} states fails; for more there was no time."),
     };
     format!("Missing: {}{everywhere}. {verified}", syncs.join(", and "))
+}
+
+/// The places in the source whose changes lack such a sync, with the number of these changes, the most first.
+fn source(operations: &Operations<'_>, missing: &Missing) -> Vec<(String, usize)> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let changes = missing.added.iter().filter_map(|sync| operations.at(sync.after));
+    for frame in changes.filter_map(|change| operations.frame(change)) {
+        *counts.entry(frame.to_string()).or_default() += 1;
+    }
+    let mut found: Vec<(String, usize)> = counts.into_iter().collect();
+    found.sort_by_key(|(_, count)| Reverse(*count));
+    found
+}
+
+/// The same in words, unless it is only one.
+fn source_text(operations: &Operations<'_>, missing: &Missing) -> String {
+    let found = source(operations, missing);
+    let times = |(frame, count): &(String, usize)| match count {
+        1 => format!("once in {frame}"),
+        count => format!("{count} times in {frame}"),
+    };
+    match found.len() {
+        0 | 1 => String::new(),
+        len => {
+            let named: Vec<String> = found.iter().take(SOURCE_MAX).map(times).collect();
+            let rest = if len > SOURCE_MAX { ", and elsewhere" } else { "" };
+            format!(" ({}{rest})", named.join(", "))
+        }
+    }
 }
 
 fn sync_text(report: &Report<'_>, sync: &Addition) -> String {

@@ -43,7 +43,7 @@ pub fn as_sarif(report: &Report<'_>) -> String {
             "columnKind": "unicodeCodePoints",
             "results": results,
             "properties": {
-                "recording": report.path.display().to_string(),
+                "recording": report.path(),
                 "model": report.model.name,
                 "filesystem": report.on,
                 "states": report.states,
@@ -62,7 +62,7 @@ fn result(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) -
     let (_, said) = end_of(entry.output);
     let mut message = format!("State {} fails: {}.", entry.short_name(), report.fault(operations, entry));
     if let Some(explained) = entry.explained {
-        message += &format!("\n{}", missing_text(report, explained.missing.as_ref()));
+        message += &format!("\n{}", missing_text(report, operations, explained.missing.as_ref()));
         message += &format!("\nPossible under: {}", explained.models.join(", "));
     }
     message += &format!("\nThe checker says: {}", said.join("\n"));

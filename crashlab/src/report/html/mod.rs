@@ -27,7 +27,7 @@ pub fn as_html(report: &Report<'_>) -> String {
                 // Nothing is loaded, whatever the recording has put into the page.
                 meta http-equiv="Content-Security-Policy"
                     content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
-                title { (title) ": " (shown(&report.path.display().to_string())) }
+                title { (title) ": " (shown(&report.path())) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
@@ -71,7 +71,7 @@ fn header(report: &Report<'_>, operations: &Operations<'_>, title: &str) -> Mark
             h1 { (title) }
             dl {
                 dt { "Program" } dd { (short(&programs.join(", "))) }
-                dt { "Recording" } dd { code { (shown(&report.path.display().to_string())) } }
+                dt { "Recording" } dd { code { (shown(&report.path())) } }
                 @match report.on {
                     Some(on) => { dt { "Filesystem" } dd { (on) ", the kernel's own" } }
                     None => { dt { "Model" } dd { (report.model.name) span.note { (report.model.about) } } }
@@ -105,7 +105,7 @@ fn failing(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) 
             }
             @if let Some(explained) = entry.explained {
                 @let is_mended = explained.missing.as_ref().is_some_and(|missing| missing.left.is_none());
-                p.fix.open[!is_mended] { (missing_text(report, explained.missing.as_ref())) }
+                p.fix.open[!is_mended] { (missing_text(report, operations, explained.missing.as_ref())) }
             }
             h3 { "The checker says" }
             (output(entry.output))
@@ -116,8 +116,8 @@ fn failing(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) 
             @if let Some(own) = &own {
                 h3 { "To look further" }
                 pre.commands {
-                    "crashlab extract " (shown(&report.path.display().to_string())) " " (own) " DIRECTORY\n"
-                    "crashlab show --state " (own) " " (shown(&report.path.display().to_string()))
+                    "crashlab extract " (shown(&report.path())) " " (own) " DIRECTORY\n"
+                    "crashlab show --state " (own) " " (shown(&report.path()))
                 }
             }
         }
