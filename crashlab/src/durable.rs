@@ -60,6 +60,8 @@ pub struct Durable<'a> {
     unlinks: HashSet<usize>,
     /// Renames of which the new name is durable, and not yet the loss of the old one.
     halves: HashSet<usize>,
+    /// A change that gives a name and the one that takes it away again: the name is durably another file's.
+    passing: Vec<(usize, usize)>,
     /// What each sync_file_range has written, in order.
     ranges: VecDeque<(usize, Vec<usize>)>,
     /// What the last syncs of everything have left in the disk's cache.
@@ -85,6 +87,7 @@ impl<'a> Durable<'a> {
             surely_logged: HashSet::new(),
             names_logged: HashMap::new(),
             halves: HashSet::new(),
+            passing: Vec::new(),
             unlinks: HashSet::new(),
             ranges: VecDeque::new(),
             cached: Vec::new(),
@@ -124,6 +127,12 @@ impl<'a> Durable<'a> {
     /// True for a rename of which only the new name is durable.
     pub fn is_half(&self, at: usize) -> bool {
         self.halves.contains(&at)
+    }
+
+    /// Pairs of changes of which the second one can't be lost without the first one.
+    pub fn passing(&self) -> Vec<(usize, usize)> {
+        let is_open = |at: &usize| self.open.contains(at);
+        self.passing.iter().filter(|(give, change)| is_open(give) && is_open(change)).copied().collect()
     }
 
     /// The changes that a power cut here may take away, as a whole or at least in part.
@@ -359,6 +368,24 @@ impl<'a> Durable<'a> {
 
     /// The names of an inode, and those of the directories that lead to it, are durable.
     fn log(&mut self, ino: Ino) {
+        self.passing = self.passing();
+        // A directory takes its new entries along, as they are.
+        let entries: Vec<Ino> = self
+            .open_of
+            .get(&ino)
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|at| self.given(*at).is_some_and(|(dir, _)| dir == ino))
+            .filter_map(|at| self.events[at].action.ino())
+            .collect();
+        for entry in &entries {
+            let changes = self.open_of.get(entry).into_iter().flatten().copied();
+            let attributes = changes
+                .filter(|at| !self.events[*at].action.is_of_names() && !self.events[*at].action.is_write());
+            self.names_logged.extend(attributes.map(|at| (at, Logged::Perhaps)).collect::<Vec<_>>());
+        }
+        self.logged.extend(entries);
         let mut next = Some(ino);
         let mut steps = 0;
         while let Some(inode) = next {
@@ -371,13 +398,59 @@ impl<'a> Durable<'a> {
                 self.events[*at].action.is_of_names() && self.events[*at].action.ino() == Some(inode)
             };
             let own: Vec<usize> = open.into_iter().filter(own).collect();
-            own.into_iter().for_each(|at| self.mark(at));
+            // The log has the last names, and no trace of those in between.
+            let lasts = |at: &usize| own.iter().all(|later| later <= at || !self.takes_back(*later, *at));
+            let lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
+            lasting.into_iter().for_each(|at| self.mark(at));
             next = self.parents.get(&inode).copied();
             steps += 1;
             // A directory that was moved below itself would be a damaged recording.
             if steps > DEPTH_MAX {
                 return;
             }
+        }
+    }
+
+    /// True if a change takes the name away that a rename or link before has given.
+    fn takes_back(&self, at: usize, before: usize) -> bool {
+        let is_create = matches!(self.events[before].action, Action::Create { .. });
+        match &self.events[at].action {
+            Action::Rename { parent, name, exchanged: false, .. } | Action::Unlink { parent, name, .. } => {
+                !is_create && self.given(before) == Some((*parent, name))
+            }
+            _ => false,
+        }
+    }
+
+    /// The name that a change gives to its file.
+    fn given(&self, at: usize) -> Option<(Ino, &'a Name)> {
+        match &self.events[at].action {
+            Action::Unlink { .. } => None,
+            action => action.names().last().copied(),
+        }
+    }
+
+    /// Marks a change that has given this name, or has taken it away: in the first case nothing more of it
+    /// needs to be durable.
+    fn mark_given(&mut self, at: usize, name: (Ino, &Name)) {
+        if self.open.contains(&at) && self.events[at].action.names().last() == Some(&name) {
+            self.halve(at);
+        }
+        self.mark(at);
+    }
+
+    /// A durable change gives a name, so no other file has it: whoever durably had it has lost it.
+    fn clear(&mut self, at: usize, name: (Ino, &Name)) {
+        let Some(changes) = self.names.get_mut(&(name.0, name.1.clone())) else { return };
+        let count = changes.partition_point(|change| *change < at);
+        let mut owner = None;
+        for change in changes.drain(..count).collect::<Vec<usize>>() {
+            match owner {
+                Some(give) if self.open.contains(&give) => self.passing.push((give, change)),
+                Some(_) => self.mark_given(change, name),
+                None => {}
+            }
+            owner = (self.given(change) == Some(name)).then_some(change);
         }
     }
 
@@ -395,19 +468,15 @@ impl<'a> Durable<'a> {
         }
         let action = &self.events[at].action;
         let mut earlier = Vec::new();
-        let skipped = usize::from(self.halves.contains(&at));
-        for (dir, name) in action.names().into_iter().skip(skipped) {
-            let Some(changes) = self.names.get_mut(&(dir, name.clone())) else { continue };
-            let count = changes.partition_point(|change| *change <= at);
-            let before: Vec<usize> = changes.drain(..count).filter(|change| *change != at).collect();
-            for change in &before {
-                if self.open.contains(change)
-                    && self.events[*change].action.names().last() == Some(&(dir, name))
-                {
-                    self.halve(*change);
-                }
+        if self.model.logs_names {
+            self.given(at).into_iter().for_each(|name| self.clear(at, name));
+            earlier.extend(self.passing.iter().filter(|(give, _)| *give == at).map(|(_, change)| *change));
+        } else {
+            for (dir, name) in action.names() {
+                let Some(changes) = self.names.get_mut(&(dir, name.clone())) else { continue };
+                let count = changes.partition_point(|change| *change <= at);
+                earlier.extend(changes.drain(..count).filter(|change| *change != at));
             }
-            earlier.extend(before);
         }
         let with_data = match action {
             Action::Rename { replaced, exchanged, .. } => match self.model.names {

@@ -6,6 +6,7 @@ use crate::model::Part;
 use crate::recording::Recording;
 use crate::state::State;
 use crate::tree::{Tree, join};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -91,12 +92,14 @@ pub(crate) struct Survivor {
     /// The page cache, which has every change. A write that survives brings along what else is in its
     /// blocks.
     cache: Tree,
+    /// Names of files that a lost rename has not given them, with the names that they had before it.
+    not_given: HashMap<(Ino, Ino, Name), (Ino, Name)>,
 }
 
 impl Survivor {
     /// Nothing is lost yet.
     pub fn new(tree: Tree) -> Self {
-        Self { cache: tree.clone(), tree }
+        Self { cache: tree.clone(), tree, not_given: HashMap::new() }
     }
 
     /// One more change: it survives, or is lost but for a part.
@@ -104,7 +107,8 @@ impl Survivor {
         self.cache.apply(&event.action, event.time_ns.into(), bytes)?;
         match loss {
             None => {
-                self.tree.apply(&event.action, event.time_ns.into(), bytes)?;
+                let action = self.as_it_is(&event.action);
+                self.tree.apply(&action, event.time_ns.into(), bytes)?;
                 match &event.action {
                     Action::Write { ino, .. } => {
                         self.tree.take_blocks(*ino, event.action.blocks(), &self.cache)
@@ -113,8 +117,38 @@ impl Survivor {
                 }
             }
             Some(Some(part)) => self.apply_part(event, part),
-            Some(None) => Ok(()),
+            Some(None) => {
+                if let Action::Rename { parent, name, to, to_name, ino, .. } = &event.action {
+                    let before = self.name_of(*ino, *parent, name);
+                    self.not_given.extend(before.map(|before| ((*ino, *to, to_name.clone()), before)));
+                }
+                Ok(())
+            }
         }
+    }
+
+    /// The name of a file that the program knows by this one.
+    fn name_of(&self, ino: Ino, parent: Ino, name: &Name) -> Option<(Ino, Name)> {
+        match self.tree.lookup(parent, name) == Some(ino) {
+            true => Some((parent, name.clone())),
+            false => self.not_given.get(&(ino, parent, name.clone())).cloned(),
+        }
+    }
+
+    /// A change of a name, where lost renames have left other names: the last name is given all the same, and
+    /// the one that the file has instead goes.
+    fn as_it_is<'a>(&self, action: &'a Action) -> Cow<'a, Action> {
+        let Action::Rename { parent, name, to, to_name, ino, exchanged: false, .. } = action else {
+            return Cow::Borrowed(action);
+        };
+        let (ino, to, to_name) = (*ino, *to, to_name.clone());
+        let replaced = self.tree.lookup(to, &to_name);
+        Cow::Owned(match self.name_of(ino, *parent, name) {
+            Some((parent, name)) => {
+                Action::Rename { parent, name, to, to_name, ino, replaced, exchanged: false }
+            }
+            None => Action::Link { ino, parent: to, name: to_name },
+        })
     }
 
     /// Applies the part of a change that survives.

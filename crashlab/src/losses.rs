@@ -17,6 +17,8 @@ pub struct Losses {
     new_blocks_of: HashSet<Ino>,
     inodes: HashSet<Ino>,
     names: HashSet<(Ino, Vec<u8>)>,
+    /// Of these, the names that no file has without the lost changes.
+    free: HashSet<(Ino, Vec<u8>)>,
     /// Directories that a name or a directory did not leave.
     left: HashSet<Ino>,
     /// Inodes that were not moved.
@@ -32,13 +34,20 @@ impl Losses {
         if !self.any || matches!(action, Action::Write { mapped: true, .. }) {
             return false;
         }
-        self.names_are_lost(action) || self.order_is_lost(model, action, logged)
+        self.names_are_lost(action, logged) || self.order_is_lost(model, action, logged)
     }
 
     /// A name needs its directory, its inode, and what the name stood for before. No filesystem gives
     /// that up.
-    fn names_are_lost(&self, action: &Action) -> bool {
-        let names = action.names();
+    fn names_are_lost(&self, action: &Action, logged: Logged) -> bool {
+        let mut names = action.names();
+        if logged != Logged::No
+            && matches!(action, Action::Rename { exchanged: false, .. } | Action::Link { .. })
+        {
+            // A log has the last names of a file, and no trace of those in between.
+            names.drain(..names.len() - 1);
+            names.retain(|(dir, name)| !self.free.contains(&(*dir, (*name).clone())));
+        }
         let lost =
             |dir: Ino, name: &[u8]| self.inodes.contains(&dir) || self.names.contains(&(dir, name.to_vec()));
         let empties = match action {
@@ -79,6 +88,17 @@ impl Losses {
             || waits_for_data && action.ino().is_some_and(|ino| data_of.contains(&ino))
     }
 
+    /// Notes that a name is free if the change that gave it is lost.
+    fn leave_name(&mut self, action: &Action, part: Option<Part>) {
+        let is_given = !matches!(action, Action::Unlink { .. }) && part != Some(Part::Linked);
+        let replaces = matches!(action, Action::Rename { replaced: Some(_), .. });
+        let Some((dir, name)) = action.names().last().filter(|_| is_given).copied() else { return };
+        let name = (dir, name.clone());
+        if part == Some(Part::Unlinked) || !replaces && !self.names.contains(&name) {
+            self.free.insert(name);
+        }
+    }
+
     /// True if a write ends behind the size that its file is left with.
     fn extends_what_is_left(&self, action: &Action) -> bool {
         let Action::Write { ino, offset, len, .. } = action else { return false };
@@ -108,6 +128,7 @@ impl Losses {
         }
         let has_lost_data = action.ino().is_some_and(|ino| self.data_of.contains(&ino));
         self.in_journal |= !(model.truncates_data && has_lost_data && action.changes_size());
+        self.leave_name(action, part);
         let names = action.names().into_iter().map(|(dir, name)| (dir, name.clone()));
         // With both names of a rename, only the loss of the first is lost.
         self.names.extend(names.take(if part == Some(Part::Linked) { 1 } else { 2 }));

@@ -75,6 +75,8 @@ pub struct Open<'a> {
     halves: HashSet<usize>,
     /// Those of which [`Part::Unlinked`] may survive.
     unlinks: HashSet<usize>,
+    /// Pairs of them of which the second one can't be lost without the first one.
+    passing: Vec<(usize, usize)>,
 }
 
 impl<'a> Open<'a> {
@@ -90,7 +92,8 @@ impl<'a> Open<'a> {
         let logged = changes.iter().map(|at| (*at, durable.logged(*at))).collect();
         let unlinks = changes.iter().copied().filter(|at| durable.may_unlink(*at)).collect();
         let halves = changes.iter().copied().filter(|at| durable.is_half(*at)).collect();
-        Self { model, events, position, changes, logged, halves, unlinks }
+        let passing = durable.passing();
+        Self { model, events, position, changes, logged, halves, unlinks, passing }
     }
 
     /// The state in which these are lost, with everything that can't be without them; `None` if one of
@@ -111,6 +114,13 @@ impl<'a> Open<'a> {
                 None => continue,
             }
             losses.add(self.model, action, lost.get(at).copied().flatten(), self.logged[at]);
+        }
+        let is_left =
+            |(give, change): &&(usize, usize)| lost.contains_key(change) && !lost.contains_key(give);
+        if let Some((give, _)) = self.passing.iter().find(is_left) {
+            let mut seed = seed.clone();
+            seed.insert(*give, None);
+            return self.close(&seed);
         }
         let all = seed.keys().all(|at| lost.contains_key(at));
         let allows = |at: usize, part: Part| {

@@ -267,3 +267,87 @@ fn a_truncate_of_unsynced_data_is_lost_with_it_on_syncline_and_later_names_are_n
     let tree = without(&history, "syncline", &[1, 2]).unwrap();
     assert!(bytes(&tree, 2).is_empty() && tree.lookup(ROOT, b"b").is_some());
 }
+
+fn rename_over(names: [(Ino, &str); 2], ino: Ino, replaced: Ino) -> (Action, Vec<u8>) {
+    let [(parent, from), (to, to_text)] = names;
+    let (name, to_name, replaced) = (name(from), name(to_text), Some(replaced));
+    (Action::Rename { parent, name, to, to_name, ino, replaced, exchanged: false }, Vec::new())
+}
+
+#[test]
+fn btrfs_logs_the_last_name_of_a_file_and_none_in_between() {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
+    let chain = [
+        file(ROOT, "c", 4),
+        rename_over([(ROOT, "c"), (ROOT, "a")], 4, 2),
+        rename_over([(ROOT, "a"), (ROOT, "b")], 4, 3),
+        sync(4),
+    ];
+    let history = history(&before, &chain);
+    let tree = without(&history, "btrfs", &[2]).unwrap();
+    let found = |name: &str| tree.lookup(ROOT, name.as_bytes());
+    assert_eq!((found("a"), found("b"), found("c")), (Some(2), Some(4), None));
+    for model in ["xfs", "ext4", "zfs", "syncline"] {
+        assert!(without(&history, model, &[2]).is_none(), "{model}");
+    }
+}
+
+#[test]
+fn btrfs_logs_a_new_file_without_an_older_one_that_had_its_name_for_a_while() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "b", 3)];
+    let changes = [
+        rename(2, "b", 2, "a", 3),
+        rename(2, "a", ROOT, "c", 3),
+        file(2, "a", 4),
+        write(4, 0, b"new", 0),
+        sync(4),
+    ];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[1, 2]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "d/b"]);
+    // Once the older one has the name, it loses the name only for its next one.
+    for lost in [&[1][..], &[2], &[1, 2]] {
+        let tree = without(&history, "btrfs", lost).unwrap();
+        assert!(tree.walk().iter().any(|(_, ino)| *ino == 3), "{lost:?}: {:?}", paths(&tree));
+        assert_eq!(tree.lookup(2, b"a"), Some(4), "{lost:?}");
+    }
+}
+
+#[test]
+fn a_log_that_was_moved_away_is_somewhere_when_the_next_one_is_synced() {
+    let before = [file(ROOT, "log", 2), write(2, 0, b"old", 0)];
+    let changes = [rename(ROOT, "log", ROOT, "log.1", 2), file(ROOT, "log", 3), sync(3)];
+    let history = history(&before, &changes);
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "syncline"] {
+        for lost in [&[1][..], &[2], &[1, 2]] {
+            let Some(tree) = without(&history, model, lost) else { continue };
+            assert!(tree.walk().iter().any(|(_, ino)| *ino == 2), "{model}, {lost:?}: {:?}", paths(&tree));
+        }
+    }
+    assert!(without(&history, "btrfs", &[1]).is_none() && without(&history, "btrfs", &[2]).is_none());
+}
+
+#[test]
+fn btrfs_logs_new_files_of_a_synced_directory_with_their_attributes() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3)];
+    let chmod = Action::Attributes { ino: 4, mode: Some(0o600), uid: None, gid: None, mtime_ns: None };
+    let changes = [file(2, "new", 4), mkdir(3, "other", 5), (chmod, Vec::new()), sync(2)];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[2]).unwrap();
+    assert_eq!(
+        (paths(&tree), tree.node(4).unwrap().mode),
+        (vec!["d".into(), "d/new".into(), "e".into()], 0o600)
+    );
+}
+
+#[test]
+fn btrfs_gives_a_logged_file_a_name_that_others_had_for_a_while() {
+    let before = [mkdir(ROOT, "d", 2), file(ROOT, "a", 3)];
+    let unlink = (Action::Unlink { parent: 2, name: name("c"), ino: 3 }, Vec::new());
+    let changes =
+        [rename(ROOT, "a", 2, "c", 3), unlink, file(ROOT, "b", 4), sync(4), rename(ROOT, "b", 2, "c", 4)];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[1, 2]).unwrap();
+    assert_eq!(paths(&tree), ["a", "d", "d/c"]);
+    assert_eq!(tree.lookup(2, b"c"), Some(4));
+}

@@ -54,6 +54,7 @@ pub struct Allowed<'a> {
     model: &'a Model,
     position: usize,
     torn_at: Option<u64>,
+    passing: Vec<(usize, usize)>,
     shapes: HashMap<u128, Vec<Losing>>,
     shapes_left: usize,
 }
@@ -71,7 +72,9 @@ impl<'a> Allowed<'a> {
         durable.advance(position);
         let start = history.tree(&State { position: begin, lost: BTreeMap::new() })?;
         let shapes = HashMap::new();
-        let mut allowed = Self { history, model, position, torn_at, shapes, shapes_left: SHAPES_MAX };
+        let passing = durable.passing();
+        let mut allowed =
+            Self { history, model, position, torn_at, passing, shapes, shapes_left: SHAPES_MAX };
         allowed.add(&durable, begin, Survivor::new(start), Losses::default(), &Losing::new())?;
         Ok(allowed)
     }
@@ -131,7 +134,9 @@ impl<'a> Allowed<'a> {
             }
             at += 1;
         }
-        if self.shapes_left > 0 {
+        let is_left =
+            |(give, change): &(usize, usize)| losing.contains_key(change) && !losing.contains_key(give);
+        if self.shapes_left > 0 && !self.passing.iter().any(is_left) {
             self.shapes_left -= 1;
             self.shapes.entry(survivor.tree.shape_digest()).or_default().push(losing.clone());
         }
