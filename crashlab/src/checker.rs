@@ -57,7 +57,7 @@ pub fn run_in(
         let status = wait(&mut child, timeout, stop).map_err(cannot)?;
         let output = end_of(&mut output).map_err(cannot)?;
         if stop.load(Ordering::Relaxed) {
-            return Err(Error::Stopped("interrupted".into()));
+            return Err(Error::Interrupted);
         }
         Ok(verdict(status, timeout, output))
     })

@@ -77,9 +77,12 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The checker can't be run, or an interrupt came.
+    /// The work can't go on.
     #[error("{0}")]
     Stopped(String),
+    /// A signal came.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl Error {

@@ -123,7 +123,7 @@ pub fn import(
             todo.extend(ino.map(|ino| (entry.path(), ino)));
             directories.extend(ino.map(|ino| (entry.path(), ino)));
             if stop.load(Ordering::Relaxed) {
-                return Err(Error::Stopped("interrupted".into()));
+                return Err(Error::Interrupted);
             }
         }
     }

@@ -174,6 +174,20 @@ programs! {
 }
 
 #[test]
+fn a_check_may_name_devices_and_pipes() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let program = Program::record("correct", "atomic-replace");
+    let made = Command::new("mkfifo").arg("pipe").current_dir(program.folder.path()).status().unwrap();
+    assert!(made.success());
+    let words = ["explore", "--check", "true /dev/zero ../../../../dev/zero pipe", "--seconds", "3600"];
+    let output = program.crashlab(&words).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
 fn a_file_that_is_replaced_as_a_whole_needs_no_checker() {
     if let Some(reason) = why_not() {
         eprintln!("skipped: {reason}");

@@ -148,9 +148,11 @@ fn fsync_of_the_wrong_file_is_found_on_btrfs() {
 }
 
 /// Starts a validation that has a filesystem mounted.
-fn start(temporary: &Temporary) -> Child {
+fn start(temporary: &Temporary, filesystem: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
-    command.args(["validate", "ext4", "--programs", "1000"]).env("TMPDIR", temporary.0.path());
+    command
+        .args(["validate", filesystem, "--programs", "1000", "--seconds", "3600"])
+        .env("TMPDIR", temporary.0.path());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let disk = format!("crashlab-{} ", child.id());
     let has_its_disk = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&disk);
@@ -165,34 +167,60 @@ fn start(temporary: &Temporary) -> Child {
 fn an_interrupt_leaves_nothing_mounted() {
     let Some(_) = usable("ext4") else { return };
     let temporary = Temporary::new();
-    let mut child = start(&temporary);
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    child.wait().unwrap();
-    temporary.is_clean();
+    for signal in ["-INT", "-HUP"] {
+        let mut child = start(&temporary, "ext4");
+        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        temporary.is_clean();
+    }
 }
 
-/// A killed one ends, though one of its threads may wait for a request to its own disk.
+/// Kills one, and waits until it has ended, though one of its threads may wait for its own disk.
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    wait_until("the process has ended", || child.try_wait().unwrap().is_some());
+}
+
+fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !happens() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
-fn the_next_run_removes_the_mounts_of_killed_ones() {
+fn a_killed_one_leaves_nothing_mounted() {
+    for name in ["ext4", "xfs", "btrfs"] {
+        let Some(_) = usable(name) else { return };
+        let temporary = Temporary::new();
+        for pause in 0..5 {
+            let child = start(&temporary, name);
+            std::thread::sleep(Duration::from_millis(7 * pause));
+            kill(child);
+            wait_until("nothing is left", || temporary.mounts().is_empty() && temporary.devices().is_empty());
+        }
+    }
+}
+
+#[test]
+fn the_next_run_removes_what_one_leaves_that_was_killed_with_its_guard() {
     let Some(_) = usable("btrfs") else { return };
     let temporary = Temporary::new();
-    for pause in 0..5 {
-        let mut child = start(&temporary);
-        std::thread::sleep(Duration::from_millis(7 * pause));
-        child.kill().unwrap();
-        let killed = Instant::now();
-        while child.try_wait().unwrap().is_none() {
-            assert!(killed.elapsed() < Duration::from_secs(60), "it waits for its own disk");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        assert!(!temporary.mounts().is_empty());
-    }
+    let child = start(&temporary, "ext4");
+    let pgrep =
+        Command::new("pgrep").args(["-f", &format!("crashlab guard {}$", child.id())]).output().unwrap();
+    let guard = String::from_utf8(pgrep.stdout).unwrap();
+    let killed = Command::new("kill").args(["-KILL", guard.trim()]).status().unwrap();
+    assert!(killed.success(), "{guard}");
+    kill(child);
+    assert!(!temporary.mounts().is_empty());
     // mkfs.btrfs fails for any disk while such mounts are there.
     let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
     command.args(["validate", "btrfs", "--programs", "1", "--seconds", "3600"]);
     let output = command.env("TMPDIR", temporary.0.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stdout.starts_with(b"| btrfs | 1 |"), "{output:?}");
     temporary.is_clean();
 }
 

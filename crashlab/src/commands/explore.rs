@@ -8,6 +8,7 @@ use crate::checker::Checker;
 use crate::explain::{explain, open};
 use crate::explore::{Explorer, Failing, Judge, Limits, Verdict};
 use crate::history::History;
+use crate::leftovers::Guard;
 use crate::model::{MODELS, Model};
 use crate::plan::Plan;
 use crate::real::{FILESYSTEMS, Filesystem, OnDisk, Seen};
@@ -19,6 +20,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::HashMap;
+use std::fs::Metadata;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +28,8 @@ use std::time::{Duration, Instant};
 
 /// The longest time: ten years.
 const SECONDS_MAX: u64 = 315_360_000;
-/// Exit code after an interrupt, as in a shell.
-const INTERRUPTED: u8 = 130;
+/// The longest file of the working folder that is compared with the recorded one.
+const COMPARED_MAX: u64 = 16 << 20;
 
 /// Arguments of `crashlab explore`.
 #[derive(clap::Args)]
@@ -88,7 +90,7 @@ pub(super) fn filesystem(name: &str) -> Result<&'static Filesystem, String> {
 /// The filesystem that the arguments name.
 fn wanted(args: &Args) -> Option<&'static Filesystem> {
     let of_state = || args.state.as_deref()?.split_once(':').and_then(|(name, _)| Filesystem::named(name));
-    args.on.or_else(of_state)
+    of_state().or(args.on)
 }
 
 /// Runs the command.
@@ -139,6 +141,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     if let Some(filesystem) = filesystem {
         filesystem.check()?;
     }
+    let _guard = filesystem.map(|_| Guard::start());
     let model = filesystem.and_then(|on| Model::named(on.name)).unwrap_or(args.model);
     let on = filesystem.map(|filesystem| {
         let mount_options = &args.mount_options;
@@ -155,9 +158,8 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
             explorer.run(plan, limits).map(|found| (found.failing, Vec::new(), found.is_complete))
         }
     });
-    if stop.load(Ordering::Relaxed) && found.is_ok() {
-        note("interrupted");
-        return Ok(ExitCode::from(INTERRUPTED));
+    if stop.load(Ordering::Relaxed) {
+        return Err(Error::Interrupted);
     }
     let (mut failing, seen, is_complete) = found?;
     let (states, cases) =
@@ -210,10 +212,11 @@ fn warn_of_older_copies(command: &str, history: &History) -> Result<(), Error> {
     let recorded: HashMap<Vec<u8>, Ino> = tree.walk().into_iter().collect();
     for word in command.split_whitespace().map(|word| word.trim_matches(['\'', '"']).trim_start_matches("./"))
     {
-        let Ok(present) = std::fs::read(word).map_err(drop) else { continue };
-        if word.starts_with('/') {
+        let is_short = |file: Metadata| file.is_file() && file.len() <= COMPARED_MAX;
+        if word.starts_with('/') || !std::fs::metadata(word).is_ok_and(is_short) {
             continue;
         }
+        let Ok(present) = std::fs::read(word) else { continue };
         let contents = recorded.get(word.as_bytes()).and_then(|ino| tree.contents(*ino));
         let about = match contents {
             None => "is not in the recording",

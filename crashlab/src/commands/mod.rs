@@ -7,6 +7,7 @@ mod show;
 mod validate;
 
 use crate::Error;
+use crate::leftovers;
 use crate::record::SUFFIX;
 use crate::recording::MAGIC;
 use std::io::{self, Read, Write};
@@ -19,6 +20,8 @@ use std::sync::atomic::AtomicBool;
 const USAGE: u8 = 2;
 /// Exit code after every other error.
 const FAILED: u8 = 3;
+/// Exit code after an interrupt, as in a shell.
+const INTERRUPTED: u8 = 130;
 /// Exit codes of `record` after an error of its own, and where the program can't be run, as a shell's.
 const RECORD_FAILED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
@@ -42,6 +45,12 @@ pub enum Command {
     /// Compare a model with the filesystem that it stands for
     #[command(hide = true)]
     Validate(validate::Args),
+    /// Wait for the end of a process, and remove its mounts and loop devices if it was killed
+    #[command(hide = true)]
+    Guard {
+        /// The process
+        process: u32,
+    },
 }
 
 /// Runs a command.
@@ -55,6 +64,10 @@ pub fn run(command: Command) -> ExitCode {
         Command::Extract(args) => show::extract(args),
         Command::Models(args) => show::models(args),
         Command::Validate(args) => validate::run(args),
+        Command::Guard { process } => {
+            leftovers::guard(process);
+            Ok(ExitCode::SUCCESS)
+        }
     };
     outcome.unwrap_or_else(|error| {
         let _ = writeln!(io::stderr(), "crashlab: {error}");
@@ -63,6 +76,7 @@ pub fn run(command: Command) -> ExitCode {
             Error::Run { .. } => CANNOT_RUN,
             _ if records => RECORD_FAILED,
             Error::Usage(_) | Error::State { .. } => USAGE,
+            Error::Interrupted => INTERRUPTED,
             _ => FAILED,
         })
     })
@@ -120,7 +134,7 @@ fn chosen(named: Option<PathBuf>) -> Result<PathBuf, Error> {
     let newest = || recordings(Path::new(".")).map(|found| found.into_iter().next_back());
     match named {
         Some(path) if path.is_file() => Ok(path),
-        Some(path) => Err(Error::Usage(format!("there is no file {}: name a recording", path.display()))),
+        Some(path) => Err(Error::Usage(format!("{} is no file: name a recording", path.display()))),
         None => newest()?.ok_or_else(|| {
             Error::Usage("there is no recording here: make one with 'crashlab record -- PROGRAM'".into())
         }),

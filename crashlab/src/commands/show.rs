@@ -100,7 +100,7 @@ fn write_line(
 
 /// Writes the files of a state.
 pub fn extract(args: ExtractArgs) -> Result<ExitCode, Error> {
-    let history = History::new(Recording::open(&args.recording)?)?;
+    let history = History::new(Recording::open(&chosen(Some(args.recording))?)?)?;
     let state = State::parse(&args.state, history.events(), history.recording.begin)?;
     std::fs::create_dir(&args.directory).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {

@@ -2,10 +2,12 @@
 
 use super::{interrupt, note, print};
 use crate::Error;
+use crate::leftovers::Guard;
 use crate::model::Model;
 use crate::real::{Compared, Filesystem, Validation};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Arguments of `crashlab validate`.
@@ -38,8 +40,9 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     let Some(model) = model.or_else(|| Model::named(filesystem.name)) else {
         return Err(Error::Usage(format!("there is no model of {}", filesystem.name)));
     };
-    let stop = interrupt(&[SIGINT, SIGTERM]);
+    let stop = interrupt(&[SIGINT, SIGTERM, SIGHUP]);
     let until = Instant::now() + Duration::from_secs(seconds);
+    let _guard = Guard::start();
     let mut told = 0;
     let compared = Validation { filesystem, model, seed, stop: &stop, until }.run(programs, |compared| {
         compared.outside[told..].iter().for_each(|outside| note(outside));
@@ -51,5 +54,8 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         filesystem.name,
         outside.len()
     ))?;
+    if stop.load(Ordering::Relaxed) {
+        return Err(Error::Interrupted);
+    }
     Ok(ExitCode::from(u8::from(!outside.is_empty())))
 }

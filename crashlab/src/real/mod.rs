@@ -20,6 +20,7 @@ use crate::export::import;
 use crate::tree::Tree;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::{CString, OsStr};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -188,9 +189,13 @@ impl Machine {
         let (path, device, options) = (self.mountpoint.path(), self.disk.device(), self.options.as_str());
         match self.filesystem.driver {
             Driver::Kernel(kind) => {
-                let options = CString::new(options).unwrap_or_default();
-                rustix::mount::mount(device, path, kind, MountFlags::NOATIME, options.as_c_str())
-                    .map_err(|error| Error::file(device, error.into()))?;
+                let data = CString::new(options).unwrap_or_default();
+                let mounted = rustix::mount::mount(device, path, kind, MountFlags::NOATIME, data.as_c_str());
+                mounted.map_err(|error| {
+                    let error = io::Error::from(error);
+                    let text = format!("{error}; the options of the mount are {options}");
+                    Error::file(device, io::Error::new(error.kind(), text))
+                })?;
             }
             Driver::Program(program) => {
                 run(command(program).args(["mount", "-q", "-o", options]).arg(device).arg(path))?;

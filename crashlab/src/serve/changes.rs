@@ -7,7 +7,12 @@ use crate::recording::now;
 use crate::tree::Node;
 use fuser::{Errno, FileAttr, INodeNo, RenameFlags, Request};
 use std::ffi::OsStr;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Once;
+
+/// The user knows of an error of crashlab's own.
+static TOLD: Once = Once::new();
 
 impl Recorded {
     /// Applies an action and records it, after what the program has printed before it. After an error nothing
@@ -15,7 +20,11 @@ impl Recorded {
     pub(super) fn act(&self, state: &mut State, pid: u32, action: Action, bytes: &[u8]) -> Result<(), Errno> {
         self.output.drain();
         let (time_ns, mut tree) = (now(), state.tree.clone());
-        tree.apply(&action, time_ns.into(), bytes).map_err(|error| error.errno())?;
+        tree.apply(&action, time_ns.into(), bytes).map_err(|error| {
+            // The program can't know that its own disk is not to blame.
+            TOLD.call_once(|| drop(writeln!(io::stderr(), "crashlab: {error}")));
+            error.errno()
+        })?;
         let caller = state.callers.caller(pid, &state.tree);
         self.recorder.record_at(time_ns, caller, action, bytes);
         state.tree = tree;
