@@ -1,9 +1,11 @@
 //! What the syncs of a program have made durable, by the rules of a model.
 
+mod log;
+
 use crate::action::{Action, Event, Ino, Name};
 use crate::blocks::BLOCK_BYTES;
-use crate::model::{Logged, Model, NameOrder, Part, Reach, Skips};
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use crate::model::{Logged, Model, NameOrder, Reach, Skips};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 /// The deepest directory.
@@ -50,6 +52,15 @@ pub struct Durable<'a> {
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
     names: HashMap<(Ino, Name), Vec<usize>>,
+    /// A change that gives a file a name, and the one that takes it away again: if the latter survives, the former
+    /// may have left no trace.
+    fading: BTreeMap<usize, usize>,
+    /// The same of inodes that are not in the log.
+    between: HashMap<Ino, Vec<(usize, usize)>>,
+    /// The changes that have given each inode its present names, if there is a log of names.
+    names_of: HashMap<Ino, Vec<usize>>,
+    /// Changes of names that the sync of a directory has made durable.
+    in_directory: HashSet<usize>,
     /// Inodes that were synced, and the directories above them.
     logged: HashSet<Ino>,
     /// The synced inodes that had changes to log.
@@ -60,8 +71,10 @@ pub struct Durable<'a> {
     unlinks: HashSet<usize>,
     /// Renames of which the new name is durable, and not yet the loss of the old one.
     halves: HashSet<usize>,
+    /// Writes of which the blocks and the size are durable, and not yet the data.
+    sized: HashSet<usize>,
     /// A change that gives a name and the one that takes it away again: the name is durably another file's.
-    passing: Vec<(usize, usize)>,
+    passing: HashMap<usize, usize>,
     /// What each sync_file_range has written, in order.
     ranges: VecDeque<(usize, Vec<usize>)>,
     /// What the last syncs of everything have left in the disk's cache.
@@ -83,11 +96,16 @@ impl<'a> Durable<'a> {
             created: HashMap::new(),
             parents: HashMap::new(),
             names: HashMap::new(),
+            fading: BTreeMap::new(),
+            between: HashMap::new(),
+            names_of: HashMap::new(),
+            in_directory: HashSet::new(),
             logged: HashSet::new(),
             surely_logged: HashSet::new(),
             names_logged: HashMap::new(),
             halves: HashSet::new(),
-            passing: Vec::new(),
+            sized: HashSet::new(),
+            passing: HashMap::new(),
             unlinks: HashSet::new(),
             ranges: VecDeque::new(),
             cached: Vec::new(),
@@ -129,15 +147,15 @@ impl<'a> Durable<'a> {
         self.halves.contains(&at)
     }
 
-    /// Pairs of changes of which the second one can't be lost without the first one.
-    pub fn passing(&self) -> Vec<(usize, usize)> {
-        let is_open = |at: &usize| self.open.contains(at);
-        self.passing.iter().filter(|(give, change)| is_open(give) && is_open(change)).copied().collect()
+    /// True for a write that can lose its data only: its blocks and its size are durable.
+    pub fn is_sized(&self, at: usize) -> bool {
+        self.sized.contains(&at)
     }
 
     /// The changes that a power cut here may take away, as a whole or at least in part.
     pub fn open(&self) -> Vec<usize> {
-        let mut open: Vec<usize> = self.open.iter().chain(&self.halves).copied().collect();
+        let mut open: Vec<usize> =
+            self.open.iter().chain(&self.halves).chain(self.fading.keys()).copied().collect();
         open.sort_unstable();
         open.dedup();
         open
@@ -165,8 +183,9 @@ impl<'a> Durable<'a> {
             Action::Create { parent, ino, .. } | Action::Link { parent, ino, .. } => {
                 self.parents.insert(*ino, *parent);
             }
-            Action::Rename { to, ino, .. } => {
+            Action::Rename { parent, to, ino, replaced, exchanged, .. } => {
                 self.parents.insert(*ino, *to);
+                self.parents.extend(replaced.filter(|_| *exchanged).map(|other| (other, *parent)));
             }
             _ => {}
         }
@@ -174,8 +193,16 @@ impl<'a> Durable<'a> {
             || matches!(action, Action::Create { .. } | Action::Truncate { .. } | Action::Zero { .. });
         let mut dirs: Vec<Ino> = action.names().iter().map(|(dir, _)| *dir).collect();
         dirs.dedup();
-        let own = ino.map(|ino| (ino, of_size));
-        for (inode, of_size) in own.into_iter().chain(dirs.into_iter().map(|dir| (dir, true))) {
+        let other = match action {
+            Action::Rename { replaced, exchanged: true, .. } => *replaced,
+            _ => None,
+        };
+        for (inode, of_size) in ino
+            .into_iter()
+            .chain(other)
+            .map(|ino| (ino, of_size))
+            .chain(dirs.into_iter().map(|dir| (dir, true)))
+        {
             let last = self.last.entry(inode).or_default();
             last.of_size = if of_size { Some(at) } else { last.of_size };
             last.beyond_times = if of_size || !action.is_write() { Some(at) } else { last.beyond_times };
@@ -187,26 +214,8 @@ impl<'a> Durable<'a> {
         for (dir, name) in action.names() {
             self.names.entry((dir, name.clone())).or_default().push(at);
         }
-    }
-
-    /// Logged is another or no name of an inode that is in the log, and perhaps the name that a directory in
-    /// the log loses.
-    fn logged_as(&self, action: &Action) -> Logged {
-        let is_in_log = |ino: &Ino| self.logged.contains(ino);
-        match action {
-            Action::Link { ino, .. } | Action::Unlink { ino, .. } | Action::Rename { ino, .. }
-                if is_in_log(ino) =>
-            {
-                if self.surely_logged.contains(ino) {
-                    Logged::Yes
-                } else {
-                    Logged::Perhaps
-                }
-            }
-            Action::Unlink { parent, .. } | Action::Rename { parent, .. } if is_in_log(parent) => {
-                Logged::Perhaps
-            }
-            _ => Logged::No,
+        if self.model.logs_names && action.is_of_names() {
+            self.name_changed(at, ino.unwrap_or_default());
         }
     }
 
@@ -214,6 +223,11 @@ impl<'a> Durable<'a> {
         self.open.clear();
         self.journal = before;
         self.halves.clear();
+        self.sized.clear();
+        self.passing.clear();
+        self.fading.clear();
+        self.between.clear();
+        self.names_of.clear();
         self.open_of.clear();
         self.ranges.clear();
     }
@@ -273,6 +287,10 @@ impl<'a> Durable<'a> {
                 && self.events[at].action.names().last().is_some_and(|(dir, _)| *dir == ino)
             {
                 self.halve(at);
+            }
+            if self.model.logs_names && self.events[at].action.names().iter().any(|(dir, _)| *dir == ino) {
+                self.in_directory.insert(at);
+                self.fading.remove(&at);
             }
             self.mark(at);
         }
@@ -361,121 +379,45 @@ impl<'a> Durable<'a> {
         };
         needed.extend(given.and_then(|ino| self.created.get(&ino).copied()));
         let left = gone.and_then(|ino| self.open_of.get(&ino)).into_iter().flatten().copied();
-        needed.extend(left.filter(|at| self.events[*at].action.is_of_names()));
+        // Btrfs logs nothing of the other names of a file.
+        let is_needed = |at: &usize| {
+            let names = self.events[*at].action.names();
+            if self.model.logs_names {
+                names.iter().any(|(dir, _)| Some(*dir) == gone)
+            } else {
+                !names.is_empty()
+            }
+        };
+        needed.extend(left.filter(is_needed));
         needed.retain(|other| *other < at);
         needed
     }
 
-    /// The names of an inode, and those of the directories that lead to it, are durable.
-    fn log(&mut self, ino: Ino) {
-        self.passing = self.passing();
-        // A directory takes its new entries along, as they are.
-        let entries: Vec<Ino> = self
-            .open_of
-            .get(&ino)
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(|at| self.given(*at).is_some_and(|(dir, _)| dir == ino))
-            .filter_map(|at| self.events[at].action.ino())
-            .collect();
-        for entry in &entries {
-            let changes = self.open_of.get(entry).into_iter().flatten().copied();
-            let attributes = changes
-                .filter(|at| !self.events[*at].action.is_of_names() && !self.events[*at].action.is_write());
-            self.names_logged.extend(attributes.map(|at| (at, Logged::Perhaps)).collect::<Vec<_>>());
-        }
-        self.logged.extend(entries);
-        let mut next = Some(ino);
-        let mut steps = 0;
-        while let Some(inode) = next {
-            self.logged.insert(inode);
-            if self.last.get(&inode).and_then(|last| last.beyond_times).is_some_and(|at| at >= self.begin) {
-                self.surely_logged.insert(inode);
-            }
-            let open = self.open_of.get(&inode).cloned().unwrap_or_default();
-            let own = |at: &usize| {
-                self.events[*at].action.is_of_names() && self.events[*at].action.ino() == Some(inode)
-            };
-            let own: Vec<usize> = open.into_iter().filter(own).collect();
-            // The log has the last names, and no trace of those in between.
-            let lasts = |at: &usize| own.iter().all(|later| later <= at || !self.takes_back(*later, *at));
-            let lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
-            lasting.into_iter().for_each(|at| self.mark(at));
-            next = self.parents.get(&inode).copied();
-            steps += 1;
-            // A directory that was moved below itself would be a damaged recording.
-            if steps > DEPTH_MAX {
-                return;
-            }
-        }
-    }
-
-    /// True if a change takes the name away that a rename or link before has given.
-    fn takes_back(&self, at: usize, before: usize) -> bool {
-        let is_create = matches!(self.events[before].action, Action::Create { .. });
-        match &self.events[at].action {
-            Action::Rename { parent, name, exchanged: false, .. } | Action::Unlink { parent, name, .. } => {
-                !is_create && self.given(before) == Some((*parent, name))
-            }
-            _ => false,
-        }
-    }
-
-    /// The name that a change gives to its file.
-    fn given(&self, at: usize) -> Option<(Ino, &'a Name)> {
-        match &self.events[at].action {
-            Action::Unlink { .. } => None,
-            action => action.names().last().copied(),
-        }
-    }
-
-    /// Marks a change that has given this name, or has taken it away: in the first case nothing more of it
-    /// needs to be durable.
-    fn mark_given(&mut self, at: usize, name: (Ino, &Name)) {
-        if self.open.contains(&at) && self.events[at].action.names().last() == Some(&name) {
-            self.halve(at);
-        }
-        self.mark(at);
-    }
-
-    /// A durable change gives a name, so no other file has it: whoever durably had it has lost it.
-    fn clear(&mut self, at: usize, name: (Ino, &Name)) {
-        let Some(changes) = self.names.get_mut(&(name.0, name.1.clone())) else { return };
-        let count = changes.partition_point(|change| *change < at);
-        let mut owner = None;
-        for change in changes.drain(..count).collect::<Vec<usize>>() {
-            match owner {
-                Some(give) if self.open.contains(&give) => self.passing.push((give, change)),
-                Some(_) => self.mark_given(change, name),
-                None => {}
-            }
-            owner = (self.given(change) == Some(name)).then_some(change);
-        }
-    }
-
-    /// Only the directory with the new name of a rename is logged.
-    fn halve(&mut self, at: usize) {
-        if self.model.allows(&self.events[at].action, Part::Linked) {
-            self.halves.insert(at);
-        }
-    }
-
     /// Marks a change, and everything without which it can't be.
     fn mark(&mut self, at: usize) {
-        if !self.open.remove(&at) {
-            return;
+        let mut todo = vec![at];
+        while let Some(at) = todo.pop() {
+            if self.open.remove(&at) {
+                self.sized.remove(&at);
+                let needed = self.needed_by(at);
+                todo.extend(needed);
+            }
         }
+    }
+
+    /// The changes without which this one can't be durable.
+    fn needed_by(&mut self, at: usize) -> Vec<usize> {
         let action = &self.events[at].action;
-        let mut earlier = Vec::new();
+        let mut needed = self.needed_by_names(at);
         if self.model.logs_names {
-            self.given(at).into_iter().for_each(|name| self.clear(at, name));
-            earlier.extend(self.passing.iter().filter(|(give, _)| *give == at).map(|(_, change)| *change));
+            let name = self.given(at);
+            needed.extend(name.into_iter().flat_map(|name| self.clear(at, name)));
+            needed.extend(self.passing.remove(&at));
         } else {
             for (dir, name) in action.names() {
                 let Some(changes) = self.names.get_mut(&(dir, name.clone())) else { continue };
                 let count = changes.partition_point(|change| *change <= at);
-                earlier.extend(changes.drain(..count).filter(|change| *change != at));
+                needed.extend(changes.drain(..count).filter(|change| *change != at));
             }
         }
         let with_data = match action {
@@ -486,17 +428,17 @@ impl<'a> Durable<'a> {
             Action::Link { .. } => self.model.names == NameOrder::Naming,
             _ => false,
         };
-        let data: Vec<usize> = match action.ino().filter(|_| with_data) {
-            Some(ino) => self.open_of.get(&ino).cloned().unwrap_or_default(),
-            None => Vec::new(),
-        };
+        let data = action.ino().filter(|_| with_data).and_then(|ino| self.open_of.get(&ino));
         let is_data = |other: &usize| {
             let action = &self.events[*other].action;
             let waits = self.model.rename_waits_for_all_data() || action.needs_blocks();
-            *other < at && action.is_write() && waits
+            *other < at && action.is_write() && waits && self.open.contains(other)
         };
-        let data: Vec<usize> = data.into_iter().filter(is_data).collect();
-        let needed = self.needed_by_names(at);
-        earlier.into_iter().chain(data).chain(needed).for_each(|at| self.mark(at));
+        let data: Vec<usize> = data.into_iter().flatten().copied().filter(is_data).collect();
+        match self.model.names {
+            NameOrder::Replacing => self.sized.extend(data),
+            _ => needed.extend(data),
+        }
+        needed
     }
 }

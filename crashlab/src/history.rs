@@ -107,7 +107,7 @@ impl Survivor {
         self.cache.apply(&event.action, event.time_ns.into(), bytes)?;
         match loss {
             None => {
-                let action = self.as_it_is(&event.action);
+                let Some(action) = self.as_it_is(&event.action) else { return Ok(()) };
                 self.tree.apply(&action, event.time_ns.into(), bytes)?;
                 match &event.action {
                     Action::Write { ino, .. } => {
@@ -135,20 +135,27 @@ impl Survivor {
         }
     }
 
-    /// A change of a name, where lost renames have left other names: the last name is given all the same, and
-    /// the one that the file has instead goes.
-    fn as_it_is<'a>(&self, action: &'a Action) -> Cow<'a, Action> {
-        let Action::Rename { parent, name, to, to_name, ino, exchanged: false, .. } = action else {
-            return Cow::Borrowed(action);
+    /// A change of names, where lost renames have left other names: it takes the one that the file has
+    /// instead. None for the removal of a name that the file has not got.
+    fn as_it_is<'a>(&self, action: &'a Action) -> Option<Cow<'a, Action>> {
+        let (parent, name, to, to_name, ino) = match action {
+            Action::Rename { parent, name, to, to_name, ino, exchanged: false, .. } => {
+                (parent, name, to, to_name, ino)
+            }
+            Action::Unlink { parent, name, ino } => {
+                let name = self.name_of(*ino, *parent, name);
+                return name.map(|(parent, name)| Cow::Owned(Action::Unlink { parent, name, ino: *ino }));
+            }
+            _ => return Some(Cow::Borrowed(action)),
         };
         let (ino, to, to_name) = (*ino, *to, to_name.clone());
-        let replaced = self.tree.lookup(to, &to_name);
-        Cow::Owned(match self.name_of(ino, *parent, name) {
+        let replaced = self.tree.lookup(to, &to_name).filter(|other| *other != ino);
+        Some(Cow::Owned(match self.name_of(ino, *parent, name) {
             Some((parent, name)) => {
                 Action::Rename { parent, name, to, to_name, ino, replaced, exchanged: false }
             }
             None => Action::Link { ino, parent: to, name: to_name },
-        })
+        }))
     }
 
     /// Applies the part of a change that survives.
@@ -188,9 +195,9 @@ impl Survivor {
             Part::From(at) => self.copy(event, ino, cut(at)..written.end),
             Part::Size => self.grow(event, ino, written.end),
             Part::Linked | Part::Unlinked => Ok(()),
-            Part::Without { from, before } => {
+            Part::Without { from, before, size } => {
                 self.copy(event, ino, written.start..cut(from))?;
-                self.copy(event, ino, cut(before)..written.end)
+                self.copy(event, ino, cut(before)..size.map_or(written.end, cut))
             }
             Part::Slice { from, before, size } => {
                 let len = self.tree.contents(ino).map_or(0, |contents| contents.len());

@@ -2,17 +2,19 @@
 //! forever to write to such a disk: sync(2) waits for it, and the process can't end. A [`Guard`] removes
 //! them; if it was killed too, the next crashlab does.
 
+use rustix::fs::statfs;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PREFIX: &str = "crashlab-";
 /// From one look at a process, or at its mounts, to the next.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a guard tries.
@@ -20,7 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The source of this process's mounts in the table of mounts.
 pub fn source() -> String {
-    format!("{PREFIX}{}", std::process::id())
+    format!("{}{}", prefix(), std::process::id())
+}
+
+/// The beginning of the sources in this namespace of processes.
+fn prefix() -> String {
+    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+    format!("crashlab-{namespace}-")
 }
 
 /// A process that waits until this one has been killed, and removes what it leaves.
@@ -73,7 +81,7 @@ pub fn remove() -> bool {
     let mounts: Vec<Mount> = table.lines().filter_map(Mount::parse).collect();
     let dead: Vec<&Mount> = mounts.iter().filter(|mount| mount.is_dead()).collect();
     for dead in &dead {
-        for device in devices(dead.path) {
+        for device in devices(&dead.path) {
             for error in ["EIO", "default"] {
                 let name = device.file_name().unwrap_or_default();
                 let tries = Path::new("/sys/fs/xfs")
@@ -83,44 +91,59 @@ pub fn remove() -> bool {
                     .join("max_retries");
                 let _ = fs::write(tries, "0");
             }
-            let on_device = mounts.iter().filter(|mount| Path::new(mount.source) == device);
-            on_device.for_each(|mount| unmount(mount.path));
+            let on_device = mounts.iter().filter(|mount| Path::new(&mount.source) == device);
+            on_device.for_each(|mount| unmount(&mount.path));
             let _ = quiet("losetup").arg("-d").arg(device).status();
         }
-        unmount(dead.path);
+        unmount(&dead.path);
     }
     !dead.is_empty()
 }
 
 /// A line of the table.
-struct Mount<'a> {
-    path: &'a Path,
-    source: &'a str,
+struct Mount {
+    path: PathBuf,
+    source: String,
+    options: String,
 }
 
-impl<'a> Mount<'a> {
-    /// Number, parent, device, root, path, options, optional fields, a dash, type, source.
-    fn parse(line: &'a str) -> Option<Self> {
+impl Mount {
+    /// Number, parent, device, root, path, options, optional fields, a dash, type, source, options.
+    fn parse(line: &str) -> Option<Self> {
         let (first, last) = line.split_once(" - ")?;
-        Some(Self { path: Path::new(first.split(' ').nth(4)?), source: last.split(' ').nth(1)? })
+        let mut last = last.split(' ').skip(1);
+        let path = PathBuf::from(OsString::from_vec(unescaped(first.split(' ').nth(4)?)));
+        Some(Self { path, source: last.next()?.into(), options: last.next()?.into() })
     }
 
-    /// True if a crashlab mounted it, and its process is gone.
+    /// True if a crashlab of this user mounted it, and its process is gone.
     fn is_dead(&self) -> bool {
-        let process = self.source.strip_prefix(PREFIX).and_then(|id| id.parse::<u32>().ok());
-        // Asked last: a lookup waits for a server that is only stopped.
-        process.is_some_and(|id| !is_alive(id))
-            && fs::metadata(self.path)
-                .is_err_and(|error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
+        let process = self.source.strip_prefix(&prefix()).and_then(|id| id.parse().ok());
+        let user = format!("user_id={}", rustix::process::geteuid().as_raw());
+        let is_own = self.options.split(',').any(|option| option == user);
+        // Asked last: it waits for a server that is only stopped.
+        process.is_some_and(|id| !is_alive(id)) && is_own && statfs(&self.path).err() == Some(Errno::NOTCONN)
     }
 }
 
-/// The loop devices on files in this folder.
+/// A path of the table, which has some bytes in octal.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut parts = text.split('\\');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at(part.len().min(3));
+        bytes.extend(u8::from_str_radix(digits, 8));
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    bytes
+}
+
+/// The loop devices on the disk in this folder.
 fn devices(folder: &Path) -> Vec<PathBuf> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let is_in = |device: &fs::DirEntry| -> io::Result<bool> {
         let file = fs::read_to_string(device.path().join("loop/backing_file"))?;
-        Ok(Path::new(file.trim_end()).starts_with(folder))
+        Ok(Path::new(file.trim_end_matches('\n')).parent() == Some(folder))
     };
     let own = devices.filter(|device| is_in(device).unwrap_or(false));
     own.map(|device| Path::new("/dev").join(device.file_name())).collect()
@@ -128,7 +151,7 @@ fn devices(folder: &Path) -> Vec<PathBuf> {
 
 fn unmount(path: &Path) {
     // A user has to ask fusermount3.
-    if rustix::mount::unmount(path, UnmountFlags::DETACH) == Err(Errno::PERM) {
+    if rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) == Err(Errno::PERM) {
         let _ = quiet("fusermount3").args(["-u", "-z"]).arg(path).status();
     }
     let _ = fs::remove_dir(path);
@@ -138,4 +161,18 @@ fn quiet(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table_is_understood() {
+        let line = "44 27 0:41 / /tmp/a\\040b\\134c rw - fuse crashlab-4026531836-17 rw,user_id=0,group_id=0";
+        let mount = Mount::parse(line).unwrap();
+        assert_eq!((mount.path.to_str(), &*mount.source), (Some("/tmp/a b\\c"), "crashlab-4026531836-17"));
+        assert_eq!(mount.options, "rw,user_id=0,group_id=0");
+        assert!(Mount::parse("44 27 0:41 / /tmp rw").is_none());
+    }
 }

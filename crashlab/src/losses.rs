@@ -21,6 +21,8 @@ pub struct Losses {
     free: HashSet<(Ino, Vec<u8>)>,
     /// Directories that a name or a directory did not leave.
     left: HashSet<Ino>,
+    /// Inodes that a link has not given another name.
+    links: HashSet<Ino>,
     /// Inodes that were not moved.
     moved: HashSet<Ino>,
     /// Sizes that files are left with.
@@ -61,7 +63,8 @@ impl Losses {
         leaves
             || moves
             || names.iter().any(|(dir, name)| lost(*dir, name))
-            || (!names.is_empty() && action.ino().is_some_and(|ino| self.inodes.contains(&ino)))
+            || (action.is_of_names() && action.ino().is_some_and(|ino| self.inodes.contains(&ino)))
+            || (logged != Logged::No && action.ino().is_some_and(|ino| self.links.contains(&ino)))
     }
 
     fn order_is_lost(&self, model: &Model, action: &Action, logged: Logged) -> bool {
@@ -86,6 +89,17 @@ impl Losses {
         let data_of = if model.rename_waits_for_all_data() { &self.data_of } else { &self.new_blocks_of };
         waits_for_journal && journal_is_lost
             || waits_for_data && action.ino().is_some_and(|ino| data_of.contains(&ino))
+    }
+
+    /// True if the new name of a rename is still another file's.
+    pub fn has_another(&self, rename: &Action) -> bool {
+        let name = rename.names().last().map(|(dir, name)| (*dir, (*name).clone()));
+        name.is_some_and(|name| self.names.contains(&name) && !self.free.contains(&name))
+    }
+
+    /// Adds a change of names that has left no trace in the log.
+    pub fn fade(&mut self) {
+        (self.any, self.in_journal) = (true, true);
     }
 
     /// Notes that a name is free if the change that gave it is lost.
@@ -114,6 +128,7 @@ impl Losses {
         }
         match action {
             Action::Unlink { parent, .. } => drop(self.left.insert(*parent)),
+            Action::Link { ino, .. } => drop(self.links.insert(*ino)),
             Action::Rename { parent, ino, .. } => {
                 self.left.insert(*parent);
                 self.moved.insert(*ino);
@@ -123,7 +138,8 @@ impl Losses {
         self.in_log |= logged == Logged::Yes;
         if action.is_write() {
             self.data_of.extend(action.ino());
-            self.new_blocks_of.extend(action.ino().filter(|_| action.needs_blocks()));
+            let has_size = part.is_some_and(|part| Model::keeps_size(action, part));
+            self.new_blocks_of.extend(action.ino().filter(|_| action.needs_blocks() && !has_size));
             return;
         }
         let has_lost_data = action.ino().is_some_and(|ino| self.data_of.contains(&ino));

@@ -44,7 +44,8 @@ pub enum DataOrder {
 pub enum NameOrder {
     /// None.
     Free,
-    /// A rename over another file waits for the data of its file.
+    /// A rename over another file waits until its file has its blocks and its size. The data may come later:
+    /// blocks without it read as zeros.
     Replacing,
     /// A rename or link waits for the data of its file.
     Naming,
@@ -273,6 +274,8 @@ pub enum Part {
         from: u64,
         /// The end of those.
         before: u64,
+        /// The new size, unless it is the end of the write.
+        size: Option<u64>,
     },
     /// Of a rename into another directory: the new name, and the old one as well. Btrfs may have logged the
     /// one directory and not the other.
@@ -341,8 +344,11 @@ impl Model {
             Part::From(cut) => on_border(cut) && may_have_zeros,
             // XFS and Btrfs set the size when the last bytes have been written.
             Part::Size => self.size_first && action.extends(),
-            Part::Without { from, before } => {
-                from < before && on_border(from) && on_border(before) && may_have_zeros
+            Part::Without { from, before, size } => {
+                let is_border = |cut: u64| on_border(cut) || self.in_place(action, cut);
+                let is_size = |size: u64| action.extends() && before < size && on_border(size);
+                let is_hole = from < before && is_border(from) && is_border(before);
+                is_hole && may_have_zeros && size.is_none_or(is_size)
             }
             Part::Linked => self.logs_names && action.moves_to_another_directory(),
             Part::Unlinked => self.logs_names && action.replaces(),
@@ -350,6 +356,16 @@ impl Model {
                 Some(zeroed) => self.allows_zeros(zeroed, (from, before, size)),
                 None => self.allows_slice(action, from, before, size),
             },
+        }
+    }
+
+    /// True if a write that extends its file has done so when this part of it survives.
+    pub(crate) fn keeps_size(action: &Action, part: Part) -> bool {
+        let Action::Write { offset, len, .. } = action else { return false };
+        match part {
+            Part::Size | Part::From(_) | Part::Without { size: None, .. } => true,
+            Part::Slice { size, .. } => size == offset + u64::from(*len),
+            Part::Before(_) | Part::Without { .. } | Part::Linked | Part::Unlinked => false,
         }
     }
 
@@ -396,6 +412,13 @@ impl Model {
         let has_bytes = from < before || keeps_size || self.size_first;
         let is_within = has_bytes && *offset <= from && from <= before && before <= end;
         self.zeros && is_allowed && is_within && is_border(from) && is_border(before)
+    }
+
+    /// True for an offset in a block that was there before the write, and where it may be torn.
+    fn in_place(&self, write: &Action, cut: u64) -> bool {
+        let Action::Write { size, .. } = write else { return false };
+        let is_there = cut < size.next_multiple_of(BLOCK_BYTES);
+        is_there && matches!(self.overwrite, Unit::Bytes(unit) if cut.is_multiple_of(unit))
     }
 
     fn unit(&self, write: &Action) -> Option<u64> {

@@ -198,7 +198,10 @@ impl Fate {
             Part::Slice { from, before, size } => {
                 format!("only the bytes from {from} to {before} are there, and the size is {size}")
             }
-            Part::Without { from, before } => format!("the bytes from {from} to {before} are missing"),
+            Part::Without { from, before, size } => {
+                let end = size.map_or(String::new(), |size| format!(", and those from {size} on"));
+                format!("the bytes from {from} to {before} are missing{end}")
+            }
             Part::Unlinked => "what had the new name has lost it, and nothing has it".to_owned(),
             Part::Linked => "both names are there".to_owned(),
             Part::Size => "only the new size is there, with zeros".to_owned(),

@@ -73,8 +73,12 @@ pub struct Open<'a> {
     logged: HashMap<usize, Logged>,
     /// Those that survive at least as [`Part::Linked`].
     halves: HashSet<usize>,
+    /// Writes that survive at least as [`Part::Size`].
+    sized: HashSet<usize>,
     /// Those of which [`Part::Unlinked`] may survive.
     unlinks: HashSet<usize>,
+    /// Those that may have left no trace if another one survives, and whether they are durable otherwise.
+    fading: HashMap<usize, (usize, bool)>,
     /// Pairs of them of which the second one can't be lost without the first one.
     passing: Vec<(usize, usize)>,
 }
@@ -92,8 +96,10 @@ impl<'a> Open<'a> {
         let logged = changes.iter().map(|at| (*at, durable.logged(*at))).collect();
         let unlinks = changes.iter().copied().filter(|at| durable.may_unlink(*at)).collect();
         let halves = changes.iter().copied().filter(|at| durable.is_half(*at)).collect();
+        let sized = changes.iter().copied().filter(|at| durable.is_sized(*at)).collect();
+        let fading = durable.fading().iter().map(|(at, later)| (*at, (*later, durable.is(*at)))).collect();
         let passing = durable.passing();
-        Self { model, events, position, changes, logged, halves, unlinks, passing }
+        Self { model, events, position, changes, logged, halves, sized, unlinks, fading, passing }
     }
 
     /// The state in which these are lost, with everything that can't be without them; `None` if one of
@@ -103,11 +109,29 @@ impl<'a> Open<'a> {
         let mut losses = Losses::default();
         for at in &self.changes {
             let action = &self.events[*at].action;
+            if let Some((later, is_durable)) = self.fading.get(at) {
+                let is_taken = !is_durable && losses.take(self.model, action, self.logged[at]);
+                if seed.contains_key(at) && !seed.contains_key(later) && !is_taken {
+                    lost.insert(*at, None);
+                    losses.fade();
+                    continue;
+                }
+                if *is_durable {
+                    continue;
+                }
+            }
             match seed.get(at) {
                 Some(_) if self.halves.contains(at) => drop(lost.insert(*at, Some(Part::Linked))),
-                None if self.halves.contains(at) => continue,
+                Some(part) if self.sized.contains(at) => {
+                    let part = part.filter(|part| Model::keeps_size(action, *part));
+                    lost.insert(*at, part.or(Some(Part::Size)));
+                }
+                None if self.halves.contains(at) || self.sized.contains(at) => continue,
                 part if losses.take(self.model, action, self.logged[at]) => {
-                    let in_place = |part: &Part| self.model.is_in_place(action, *part);
+                    let in_place = |part: &Part| {
+                        self.model.is_in_place(action, *part)
+                            && (*part != Part::Linked || !losses.has_another(action))
+                    };
                     lost.insert(*at, part.copied().flatten().filter(in_place));
                 }
                 Some(part) => drop(lost.insert(*at, *part)),
@@ -122,7 +146,17 @@ impl<'a> Open<'a> {
             seed.insert(*give, None);
             return self.close(&seed);
         }
-        let all = seed.keys().all(|at| lost.contains_key(at));
+        let is_undone = |(at, (later, _)): &(&usize, &(usize, bool))| {
+            lost.contains_key(at) && lost.contains_key(later) && !seed.contains_key(later)
+        };
+        if let Some((_, (later, _))) = self.fading.iter().find(is_undone) {
+            let mut seed = seed.clone();
+            seed.insert(*later, None);
+            return self.close(&seed);
+        }
+        let all = seed.keys().all(|at| {
+            lost.contains_key(at) || self.fading.get(at).is_some_and(|(_, is_durable)| *is_durable)
+        });
         let allows = |at: usize, part: Part| {
             let is_possible = part != Part::Unlinked || self.unlinks.contains(&at);
             is_possible && self.model.allows(&self.events[at].action, part)

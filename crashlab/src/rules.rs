@@ -351,3 +351,102 @@ fn btrfs_gives_a_logged_file_a_name_that_others_had_for_a_while() {
     assert_eq!(paths(&tree), ["a", "d", "d/c"]);
     assert_eq!(tree.lookup(2, b"c"), Some(4));
 }
+
+#[test]
+fn btrfs_logs_no_trace_of_a_name_that_a_synced_file_had_for_a_while() {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
+    let over = rename_over([(ROOT, "b"), (ROOT, "a")], 3, 2);
+    let history_with = |last: (Action, Vec<u8>)| history(&before, &[sync(3), over.clone(), sync(3), last]);
+    let back = history_with(rename(ROOT, "a", ROOT, "b", 3));
+    assert_eq!(paths(&without(&back, "btrfs", &[2]).unwrap()), ["a", "b"]);
+    let on = history_with(rename(ROOT, "a", ROOT, "c", 3));
+    let tree = without(&on, "btrfs", &[2]).unwrap();
+    assert_eq!((tree.lookup(ROOT, b"a"), tree.lookup(ROOT, b"c")), (Some(2), Some(3)));
+    let unlink = (Action::Unlink { parent: ROOT, name: name("a"), ino: 3 }, Vec::new());
+    let gone = history_with(unlink);
+    assert_eq!(without(&gone, "btrfs", &[2]).unwrap().walk(), [(b"a".to_vec(), 2)]);
+    // Without the last change the synced name is there.
+    for history in [&back, &on, &gone] {
+        assert_eq!(without(history, "btrfs", &[4]).unwrap().lookup(ROOT, b"a"), Some(3));
+        assert!(without(history, "btrfs", &[2, 4]).is_none_or(|tree| tree.lookup(ROOT, b"a") == Some(3)));
+    }
+}
+
+#[test]
+fn btrfs_logs_a_file_without_the_renames_of_the_one_that_it_replaced() {
+    let before = [mkdir(ROOT, "d", 2), file(ROOT, "a", 3), file(2, "b", 4)];
+    let changes = [rename(ROOT, "a", 2, "a", 3), rename_over([(2, "b"), (2, "a")], 4, 3), sync(4)];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[1]).unwrap();
+    assert_eq!(
+        (tree.lookup(ROOT, b"a"), tree.lookup(2, b"a"), tree.lookup(2, b"b")),
+        (Some(3), Some(4), None)
+    );
+}
+
+#[test]
+fn btrfs_loses_no_file_to_half_of_a_rename_or_to_the_removal_of_a_link() {
+    let before = [mkdir(ROOT, "d", 2), file(ROOT, "b", 3), file(2, "c", 4)];
+    let changes = [rename(ROOT, "b", 2, "a", 3), rename(2, "c", ROOT, "b", 4)];
+    let swapped = history(&before, &changes);
+    let begin = swapped.recording.begin;
+    let lost = BTreeMap::from([(begin, None), (begin + 1, Some(Part::Linked))]);
+    let tree = left(&swapped, "btrfs", &lost);
+    assert!(tree.is_none_or(|tree| tree.walk().iter().any(|(_, ino)| *ino == 3)));
+
+    let before = [mkdir(ROOT, "e", 2)];
+    let link = (Action::Link { ino: 3, parent: ROOT, name: name("b") }, Vec::new());
+    let unlink = (Action::Unlink { parent: 2, name: name("z"), ino: 3 }, Vec::new());
+    let linked = history(&before, &[file(2, "z", 3), sync(2), link, unlink]);
+    let tree = without(&linked, "btrfs", &[3]);
+    assert!(tree.is_none_or(|tree| tree.walk().iter().any(|(_, ino)| *ino == 3)));
+}
+
+#[test]
+fn a_file_that_was_replaced_many_times_can_be_synced() {
+    let mut changes = vec![file(ROOT, "a", 2)];
+    for ino in 3..4_000 {
+        changes.push(file(ROOT, "new", ino));
+        changes.push(rename_over([(ROOT, "new"), (ROOT, "a")], ino, ino - 1));
+    }
+    changes.push(sync(3_999));
+    let history = history(&[], &changes);
+    for model in ["posix", "xfs", "ext4", "btrfs", "zfs", "syncline"] {
+        let tree = without(&history, model, &[]).unwrap();
+        assert_eq!(tree.lookup(ROOT, b"a"), Some(3_999), "{model}");
+    }
+}
+
+#[test]
+fn an_fsync_of_either_file_of_an_exchange_makes_it_durable_where_names_are_in_order() {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
+    let (name, to_name) = (name("a"), name("b"));
+    let exchange =
+        Action::Rename { parent: ROOT, name, to: ROOT, to_name, ino: 2, replaced: Some(3), exchanged: true };
+    for synced in [2, 3] {
+        let history = history(&before, &[(exchange.clone(), Vec::new()), sync(synced)]);
+        for model in ["xfs", "ext4", "btrfs", "zfs", "ext4-journal", "syncline"] {
+            assert!(without(&history, model, &[1]).is_none(), "{model}, {synced}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_replaces_another_on_ext4_has_its_size_and_perhaps_zeros() {
+    let before = [file(ROOT, "s", 2), write(2, 0, b"old", 0)];
+    let changes = [
+        file(ROOT, "new", 3),
+        write(3, 0, &[b'N'; 9000], 0),
+        rename_over([(ROOT, "new"), (ROOT, "s")], 3, 2),
+        sync(ROOT),
+    ];
+    let history = history(&before, &changes);
+    let at = history.recording.begin + 1;
+    for part in [None, Some(Part::Size), Some(Part::Before(4096))] {
+        let tree = left(&history, "ext4", &BTreeMap::from([(at, part)])).unwrap();
+        assert_eq!(bytes(&tree, 3), [0; 9000], "{part:?}");
+    }
+    for model in ["ext4-journal", "syncline"] {
+        assert!(without(&history, model, &[2]).is_none(), "{model}");
+    }
+}

@@ -6,7 +6,7 @@ use crate::action::{Action, Ino};
 use crate::durable::Durable;
 use crate::history::{History, Survivor};
 use crate::losses::Losses;
-use crate::model::{Model, Part};
+use crate::model::{Model, NameOrder, Part};
 use crate::plan::Plan;
 use crate::state::State;
 use crate::tree::{Kind, Tree};
@@ -26,21 +26,26 @@ enum Loss {
     Whole,
     /// Some part of a write is there.
     Torn,
+    /// The same, and the file has its new size.
+    Sized,
     /// The same, and its size is lost.
     InPlace,
     /// The file of a rename has both names.
     Linked,
     /// What a rename replaces has lost its name.
     Unlinked,
+    /// A name that a file had for a while has left no trace.
+    Faded,
 }
 
 impl Loss {
-    /// The part of a change of names that is there.
-    fn of_name(self) -> Option<Part> {
+    /// The part that is there, as far as the names and sizes tell it.
+    fn part(self) -> Option<Part> {
         match self {
+            Self::Sized => Some(Part::Size),
             Self::Linked => Some(Part::Linked),
             Self::Unlinked => Some(Part::Unlinked),
-            Self::Whole | Self::Torn | Self::InPlace => None,
+            Self::Whole | Self::Torn | Self::InPlace | Self::Faded => None,
         }
     }
 }
@@ -104,6 +109,7 @@ impl<'a> Allowed<'a> {
             let can_be_torn = event.action.is_write() || self.model.zeroed(&event.action).is_some();
             let fates: &[Loss] = match can_be_torn {
                 _ if durable.is_half(at) => &[Loss::Linked],
+                _ if durable.is_sized(at) => &[Loss::Sized],
                 false if durable.may_unlink(at) && self.model.allows(&event.action, Part::Linked) => {
                     &[Loss::Whole, Loss::Linked, Loss::Unlinked]
                 }
@@ -113,15 +119,25 @@ impl<'a> Allowed<'a> {
                 }
                 _ if is_durable => &[],
                 true if is_taken => &[Loss::Whole, Loss::InPlace],
+                true if self.model.names == NameOrder::Replacing && event.action.needs_blocks() => {
+                    &[Loss::Whole, Loss::Torn, Loss::Sized]
+                }
                 true => &[Loss::Whole, Loss::Torn],
                 false => &[Loss::Whole],
             };
-            for loss in fates {
+            let linked = |loss: &&Loss| {
+                **loss != Loss::Linked || durable.is_half(at) || !losses.has_another(&event.action)
+            };
+            let fades = !is_taken && durable.fading().contains_key(&at);
+            for loss in fates.iter().filter(linked).chain(fades.then_some(&Loss::Faded)) {
                 let (mut survivor, mut losses, mut losing) =
                     (survivor.clone(), losses.clone(), losing.clone());
-                let part = loss.of_name();
+                let part = loss.part();
                 survivor.step(event, &[], Some(part))?;
-                losses.add(self.model, &event.action, part, durable.logged(at));
+                match loss {
+                    Loss::Faded => losses.fade(),
+                    _ => losses.add(self.model, &event.action, part, durable.logged(at)),
+                }
                 losing.insert(at, *loss);
                 self.add(durable, at + 1, survivor, losses, &losing)?;
             }
@@ -136,7 +152,11 @@ impl<'a> Allowed<'a> {
         }
         let is_left =
             |(give, change): &(usize, usize)| losing.contains_key(change) && !losing.contains_key(give);
-        if self.shapes_left > 0 && !self.passing.iter().any(is_left) {
+        let is_undone = |(at, later): (&usize, &usize)| {
+            losing.get(at) == Some(&Loss::Faded) && losing.contains_key(later)
+        };
+        let is_allowed = !self.passing.iter().any(is_left) && !durable.fading().iter().any(is_undone);
+        if self.shapes_left > 0 && is_allowed {
             self.shapes_left -= 1;
             self.shapes.entry(survivor.tree.shape_digest()).or_default().push(losing.clone());
         }
@@ -155,7 +175,7 @@ impl<'a> Allowed<'a> {
 
     /// The state with these losses, if there are parts of its torn writes with which it has this tree.
     fn with_contents(&self, losing: &Losing, tree: &Tree) -> Result<Option<State>, Error> {
-        let whole = losing.iter().map(|(at, loss)| (*at, loss.of_name())).collect();
+        let whole = losing.iter().map(|(at, loss)| (*at, loss.part())).collect();
         let mut state = State { position: self.position, lost: whole };
         let own = self.history.tree(&state)?;
         for (path, ino) in own.walk() {
@@ -229,11 +249,15 @@ impl<'a> File<'a> {
         let bytes = self.allowed.history.recording.bytes(&event.action)?;
         let fates: Vec<Option<Option<Part>>> = match self.losing.get(&at) {
             None => vec![None],
-            Some(Loss::Whole) => vec![Some(None)],
+            Some(Loss::Whole | Loss::Faded) => vec![Some(None)],
             Some(loss) => {
                 let mut parts = self.torn(&event.action);
                 let model = self.allowed.model;
-                parts.retain(|part| *loss == Loss::Torn || model.is_in_place(&event.action, *part));
+                parts.retain(|part| match loss {
+                    Loss::Torn => true,
+                    Loss::Sized => Model::keeps_size(&event.action, *part),
+                    _ => model.is_in_place(&event.action, *part),
+                });
                 parts.into_iter().map(|part| Some(Some(part))).collect()
             }
         };
@@ -302,7 +326,11 @@ impl<'a> File<'a> {
         let mut parts = vec![Part::Size];
         parts.extend(cuts.iter().flat_map(|cut| [Part::Before(*cut), Part::From(*cut)]));
         let holes = cuts.iter().flat_map(|from| cuts.iter().map(|before| (*from, *before)));
-        parts.extend(holes.map(|(from, before)| Part::Without { from, before }));
+        parts.extend(holes.clone().map(|(from, before)| Part::Without { from, before, size: None }));
+        parts.extend(holes.flat_map(|(from, before)| {
+            let sizes = cuts.iter().filter(move |size| **size > before);
+            sizes.map(move |size| Part::Without { from, before, size: Some(*size) })
+        }));
         let borders: Vec<u64> = [*offset].into_iter().chain(cuts).chain([end]).collect();
         for size in borders.iter().skip(1).chain([&0]) {
             for before in borders.iter().filter(|before| *before <= size || *size == 0) {

@@ -5,7 +5,7 @@
 //! `41.l17-19`: those of events 17 to 19, as far as they are changes. `41.t17b4096`: of the write of
 //! event 17 only the bytes before offset 4096 of the file are there; `f4096`: only those from there on;
 //! `s`: only its size; `f0b512s4096`: only the bytes from 0 to 512, and the size up to 4096; `w0b512`: all
-//! but those. `41.t17l`: the file of the rename of event 17 has both names; `u`: what it replaces has lost
+//! but those; `w0b512s4096`: of these, those up to 4096. `41.t17l`: the file of the rename of event 17 has both names; `u`: what it replaces has lost
 //! the name, and nothing has it.
 
 use crate::Error;
@@ -63,8 +63,11 @@ fn lost_by(word: &str) -> Option<(std::ops::Range<usize>, Option<Part>)> {
         ("u", "") => Part::Unlinked,
         ("b", offset) => Part::Before(offset.parse().ok()?),
         ("w", rest) => {
-            let (from, before) = rest.split_once('b')?;
-            Part::Without { from: from.parse().ok()?, before: before.parse().ok()? }
+            let (from, rest) = rest.split_once('b')?;
+            let (before, size) =
+                rest.split_once('s').map_or((rest, None), |(before, size)| (before, Some(size)));
+            let size = size.map(str::parse).transpose().ok()?;
+            Part::Without { from: from.parse().ok()?, before: before.parse().ok()?, size }
         }
         ("f", rest) => match rest.split_once('b') {
             None => Part::From(rest.parse().ok()?),
@@ -97,7 +100,8 @@ impl State {
             name += &format!(".t{}", number(*at));
             name += &match part {
                 Part::Size => "s".to_owned(),
-                Part::Without { from, before } => format!("w{from}b{before}"),
+                Part::Without { from, before, size: None } => format!("w{from}b{before}"),
+                Part::Without { from, before, size: Some(size) } => format!("w{from}b{before}s{size}"),
                 Part::Linked => "l".to_owned(),
                 Part::Unlinked => "u".to_owned(),
                 Part::Before(offset) => format!("b{offset}"),
@@ -118,7 +122,9 @@ mod tests {
     fn a_name_comes_back() {
         let action = Action::Truncate { ino: 2, from: 0, to: 1 };
         let events = vec![Event { time_ns: 0, pid: 0, program: None, stack: 0, action }; 40];
-        for name in ["30", "30.l3.l7-9.t2b4096.t5f512.t6s", "12.t3f0b512s4096.t4l.t5w0b512.t6u"] {
+        for name in
+            ["30", "30.l3.l7-9.t2b4096.t5f512.t6s", "12.t3f0b512s4096.t4l.t5w0b512.t6u", "9.t3w0b512s4096"]
+        {
             assert_eq!(State::parse(name, &events, 10).unwrap().name(10), name);
         }
         for name in ["31", "x", "3.l4", "9.l0", "9.t3", "9.t3f1b2", "9.q"] {

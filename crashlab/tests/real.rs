@@ -27,7 +27,7 @@ pub struct Temporary(TempDir);
 
 impl Temporary {
     pub fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(tempfile::Builder::new().prefix("it's here ").tempdir().unwrap())
     }
 
     pub fn path(&self) -> &Path {
@@ -37,7 +37,8 @@ impl Temporary {
     /// Mounts in the folder, the newest first.
     fn mounts(&self) -> Vec<PathBuf> {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let paths = table.lines().rev().filter_map(|line| line.split(' ').nth(4).map(PathBuf::from));
+        let path = |line: &str| line.split(' ').nth(4).map(|path| PathBuf::from(path.replace("\\040", " ")));
+        let paths = table.lines().rev().filter_map(path);
         paths.filter(|path| path.starts_with(self.0.path())).collect()
     }
 
@@ -128,6 +129,11 @@ fn no_fsync_is_found_on_btrfs() {
 }
 
 #[test]
+fn rename_before_data_is_found_on_ext4() {
+    is_found_on("ext4", "rename-before-data");
+}
+
+#[test]
 fn rename_before_data_is_found_on_xfs() {
     is_found_on("xfs", "rename-before-data");
 }
@@ -154,7 +160,7 @@ fn start(temporary: &Temporary, filesystem: &str) -> Child {
         .args(["validate", filesystem, "--programs", "1000", "--seconds", "3600"])
         .env("TMPDIR", temporary.0.path());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let disk = format!("crashlab-{} ", child.id());
+    let disk = format!("-{} ", child.id());
     let has_its_disk = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&disk);
     while !has_its_disk() || temporary.mounts().len() < 2 {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it had mounted anything");
@@ -198,6 +204,8 @@ fn a_killed_one_leaves_nothing_mounted() {
         for pause in 0..5 {
             let child = start(&temporary, name);
             std::thread::sleep(Duration::from_millis(7 * pause));
+            // The kernel keeps what it is told of the root of a mount.
+            temporary.mounts().iter().for_each(|path| drop(fs::metadata(path)));
             kill(child);
             wait_until("nothing is left", || temporary.mounts().is_empty() && temporary.devices().is_empty());
         }

@@ -212,8 +212,12 @@ impl Drop for Session {
     fn drop(&mut self) {
         let path = self.directory.path();
         match wait_until(|| rustix::mount::unmount(path, UnmountFlags::empty()).is_ok()) {
-            true => drop(self.server.take().map(JoinHandle::join)),
-            // Its thread goes on for as long as somebody uses the file.
+            true => {
+                // It goes on for as long as another mount namespace has a copy of the mount.
+                let has_ended = wait_until(|| self.server.as_ref().is_none_or(JoinHandle::is_finished));
+                drop(self.server.take().filter(|_| has_ended).map(JoinHandle::join));
+            }
+            // The same, for as long as somebody uses the file.
             false => drop(rustix::mount::unmount(path, UnmountFlags::DETACH)),
         }
     }

@@ -3,7 +3,7 @@
 The bug: it does not sync the new file before the rename.
 
 missing: fsync of the file state.new
-fails: posix xfs btrfs zfs
+fails: posix ext4 xfs btrfs zfs
 """
 
 import os

@@ -1,0 +1,163 @@
+//! What the log of Btrfs has of the names of files: it logs inodes, each with its present names, and not the
+//! changes that led to them.
+
+use super::{DEPTH_MAX, Durable};
+use crate::action::{Action, Ino, Name};
+use crate::model::{Logged, Part};
+use std::collections::{BTreeMap, HashSet};
+
+/// Most names without a trace that are remembered.
+const FADING_MAX: usize = 32;
+
+impl<'a> Durable<'a> {
+    /// Logged is another or no name of an inode that is in the log, and perhaps the name that a directory in
+    /// the log loses.
+    pub(super) fn logged_as(&self, action: &Action) -> Logged {
+        let is_in_log = |ino: &Ino| self.logged.contains(ino);
+        match action {
+            Action::Link { ino, .. } | Action::Rename { ino, .. } if self.surely_logged.contains(ino) => {
+                Logged::Yes
+            }
+            Action::Link { ino, .. } | Action::Unlink { ino, .. } | Action::Rename { ino, .. }
+                if is_in_log(ino) =>
+            {
+                Logged::Perhaps
+            }
+            Action::Unlink { parent, .. } | Action::Rename { parent, .. } if is_in_log(parent) => {
+                Logged::Perhaps
+            }
+            _ => Logged::No,
+        }
+    }
+
+    /// Notes a change of the names of an inode, after those before it.
+    pub(super) fn name_changed(&mut self, at: usize, ino: Ino) {
+        let mut own = self.names_of.remove(&ino).unwrap_or_default();
+        if let Some(place) = own.iter().position(|given| self.takes_back(at, *given)) {
+            self.between.entry(ino).or_default().push((own.swap_remove(place), at));
+        }
+        own.extend(self.given(at).is_some().then_some(at));
+        self.names_of.insert(ino, own);
+        if self.logged.contains(&ino) {
+            self.fade(ino);
+        }
+    }
+
+    /// The log has the last names of a file. Of a name that it had in between, there may be no trace.
+    fn fade(&mut self, ino: Ino) {
+        let between = self.between.remove(&ino).unwrap_or_default().into_iter();
+        self.fading.extend(between.filter(|(given, _)| !self.in_directory.contains(given)));
+        // A commit has taken the older ones.
+        while self.fading.len() > FADING_MAX {
+            self.fading.pop_first();
+        }
+    }
+
+    /// The names of an inode, and those of the directories that lead to it, are durable.
+    pub(super) fn log(&mut self, ino: Ino) {
+        // A directory takes its new entries along, as they are.
+        let entries: HashSet<Ino> = self
+            .open_of
+            .get(&ino)
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|at| self.given(*at).is_some_and(|(dir, _)| dir == ino))
+            .filter_map(|at| self.events[at].action.ino())
+            .collect();
+        for entry in &entries {
+            let changes = self.open_of.get(entry).into_iter().flatten().copied();
+            let attributes = changes
+                .filter(|at| !self.events[*at].action.is_of_names() && !self.events[*at].action.is_write());
+            self.names_logged.extend(attributes.map(|at| (at, Logged::Perhaps)).collect::<Vec<_>>());
+        }
+        self.logged.extend(entries);
+        let mut next = Some(ino);
+        let mut steps = 0;
+        while let Some(inode) = next {
+            self.logged.insert(inode);
+            if self.last.get(&inode).and_then(|last| last.beyond_times).is_some_and(|at| at >= self.begin) {
+                self.surely_logged.insert(inode);
+            }
+            let open = self.open_of.get(&inode).cloned().unwrap_or_default();
+            let own = |at: &usize| match &self.events[*at].action {
+                Action::Rename { ino, replaced, exchanged: true, .. } => {
+                    *ino == inode || *replaced == Some(inode)
+                }
+                action => action.is_of_names() && action.ino() == Some(inode),
+            };
+            let own: Vec<usize> = open.into_iter().filter(own).collect();
+            own.into_iter().for_each(|at| self.mark(at));
+            self.fade(inode);
+            next = self.parents.get(&inode).copied();
+            steps += 1;
+            // A directory that was moved below itself would be a damaged recording.
+            if steps > DEPTH_MAX {
+                return;
+            }
+        }
+    }
+
+    /// True if a change takes the name away that a rename or link before has given.
+    fn takes_back(&self, at: usize, before: usize) -> bool {
+        let is_create = matches!(self.events[before].action, Action::Create { .. });
+        match &self.events[at].action {
+            Action::Rename { parent, name, exchanged: false, .. } | Action::Unlink { parent, name, .. } => {
+                !is_create && self.given(before) == Some((*parent, name))
+            }
+            _ => false,
+        }
+    }
+
+    /// The name that a change gives to its file.
+    pub(super) fn given(&self, at: usize) -> Option<(Ino, &'a Name)> {
+        match &self.events[at].action {
+            Action::Unlink { .. } => None,
+            action => action.names().last().copied(),
+        }
+    }
+
+    /// A durable change gives a name, so no other file has it. Returns the changes that took it away from
+    /// files that durably had it.
+    pub(super) fn clear(&mut self, at: usize, name: (Ino, &Name)) -> Vec<usize> {
+        if self.passing.len() > 2 * self.open.len() {
+            self.passing = self.passing().into_iter().collect();
+        }
+        let Some(changes) = self.names.get_mut(&(name.0, name.1.clone())) else { return Vec::new() };
+        let count = changes.partition_point(|change| *change < at);
+        let (mut owner, mut taken) = (None, Vec::new());
+        for change in changes.drain(..count).collect::<Vec<usize>>() {
+            match owner {
+                Some(give) if self.open.contains(&give) => drop(self.passing.insert(give, change)),
+                Some(_) => {
+                    // What the change needs to give the name to another file is enough.
+                    if self.open.contains(&change) && self.given(change) == Some(name) {
+                        self.halve(change);
+                    }
+                    taken.push(change);
+                }
+                None => {}
+            }
+            owner = (self.given(change) == Some(name)).then_some(change);
+        }
+        taken
+    }
+
+    /// Only the directory with the new name of a rename is logged.
+    pub(super) fn halve(&mut self, at: usize) {
+        if self.model.allows(&self.events[at].action, Part::Linked) {
+            self.halves.insert(at);
+        }
+    }
+
+    /// Changes of names that may have left no trace if another one survives.
+    pub fn fading(&self) -> &BTreeMap<usize, usize> {
+        &self.fading
+    }
+
+    /// Pairs of changes of which the second one can't be lost without the first one.
+    pub fn passing(&self) -> Vec<(usize, usize)> {
+        let pairs = self.passing.iter().map(|(give, change)| (*give, *change));
+        pairs.filter(|(give, change)| self.open.contains(give) && self.open.contains(change)).collect()
+    }
+}
