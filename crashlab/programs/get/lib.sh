@@ -28,6 +28,23 @@ from_maven() {
     verify "$2-$3.jar" "$4"
 }
 
+# runtime_from_maven FOLDER GROUP:NAME:VERSION...: puts packages, and what they need to run, into a folder.
+runtime_from_maven() {
+    {
+        echo "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId>"
+        echo "<version>1</version><dependencies>"
+        for name in "${@:2}"; do
+            IFS=: read -r group artifact version <<< "$name"
+            echo "<dependency><groupId>$group</groupId><artifactId>$artifact</artifactId>"
+            # A part of Java 8 that old packages name, and no registry has.
+            echo "<version>$version</version><exclusions><exclusion><groupId>jdk.tools</groupId>"
+            echo "<artifactId>jdk.tools</artifactId></exclusion></exclusions></dependency>"
+        done
+        echo "</dependencies></project>"
+    } > pom.xml
+    maven copy-dependencies -DoutputDirectory="$1" -DincludeScope=runtime
+}
+
 # maven GOAL OPTION...: runs a goal of Maven's plugin for dependencies. Its messages, which are for a
 # terminal even when it has none, are shown only when it fails.
 maven() {

@@ -8,17 +8,7 @@ get() {
     folder=$built/zookeeper-$1
     mkdir -p "$folder"
     cp "zookeeper-$1.jar" "$folder"
-    {
-        echo "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId>"
-        echo "<version>1</version><dependencies>"
-        for name in "org.apache.zookeeper:zookeeper:$1" "${@:3}"; do
-            IFS=: read -r group artifact version <<< "$name"
-            echo "<dependency><groupId>$group</groupId><artifactId>$artifact</artifactId>"
-            echo "<version>$version</version></dependency>"
-        done
-        echo "</dependencies></project>"
-    } > pom.xml
-    maven copy-dependencies -DoutputDirectory="$folder" -DincludeScope=runtime
+    runtime_from_maven "$folder" "org.apache.zookeeper:zookeeper:$1" "${@:3}"
     javac -cp "$folder/*" -d "$folder" "$built/../Zookeeper.java"
 }
 
