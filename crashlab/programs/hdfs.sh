@@ -4,8 +4,7 @@
 # Variants: today (3.4.2, the default), and 2.4.1, of 2014. get/Hdfs.java has the test: the calls are made in the
 # process of the NameNode, and the checker starts it again.
 #
-# Promise: the NameNode uses the edit log "to persistently record every change that occurs to file system
-# metadata"
+# Promise: the edit log is there "to persistently record every change that occurs to file system metadata"
 # (https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/HdfsDesign.html).
 # It takes a second per check: give it --seconds 600.
 # Install: apt install default-jdk maven; get/hdfs.sh

@@ -6,7 +6,7 @@
 # Promise: lmtpd answers 250 to each message. By RFC 2033 it is responsible for it from then on, and by
 # RFC 5321, section 6.1, it "MUST NOT lose the message for frivolous reasons, such as because the host later
 # crashes". Of movemail the manual says that it moves mail, and of crashes nothing: in the variant move the
-# checker demands that each message is in one of the two mailboxes.
+# checker demands that each message is in one of the two mailboxes, or in a temporary file of movemail.
 # lmtpd runs as root only.
 # Install: apt install mailutils mailutils-mda
 set -eu
@@ -60,7 +60,8 @@ check() {
     # Mailutils overrides locks that are ten minutes old. The checker does not wait for that.
     find . -name '*.lock' -delete
     if [ $variant = move ]; then
-        mailboxes=(from to)
+        shopt -s nullglob
+        mailboxes=(from to mu??????)
         numbers="0 1 2"
     else
         mailboxes=("$type:spool/$user")
