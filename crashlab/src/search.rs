@@ -4,6 +4,7 @@
 use crate::Error;
 use crate::action::{Action, Ino};
 use crate::durable::Durable;
+use crate::explore::Limits;
 use crate::history::{History, Survivor};
 use crate::losses::Losses;
 use crate::model::{Model, NameOrder, Part};
@@ -11,10 +12,13 @@ use crate::plan::Plan;
 use crate::state::State;
 use crate::tree::{Kind, Tree};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Shapes that are searched one by one.
 const SHAPES_MAX: usize = 20_000;
+/// How long they are searched.
+const SEARCH: Duration = Duration::from_secs(20);
 /// How long the states of a plan are searched after that.
 const PLAN: Duration = Duration::from_secs(10);
 /// Steps after which the search for the parts of torn writes is given up.
@@ -59,6 +63,7 @@ pub struct Allowed<'a> {
     model: &'a Model,
     position: usize,
     torn_at: Option<u64>,
+    limits: Limits<'a>,
     passing: Vec<(usize, usize)>,
     shapes: HashMap<u128, Vec<Losing>>,
     shapes_left: usize,
@@ -71,6 +76,7 @@ impl<'a> Allowed<'a> {
         model: &'a Model,
         position: usize,
         torn_at: Option<u64>,
+        limits: Limits<'a>,
     ) -> Result<Self, Error> {
         let begin = history.recording.begin;
         let mut durable = Durable::new(model, history.events(), begin);
@@ -79,14 +85,14 @@ impl<'a> Allowed<'a> {
         let shapes = HashMap::new();
         let passing = durable.passing();
         let mut allowed =
-            Self { history, model, position, torn_at, passing, shapes, shapes_left: SHAPES_MAX };
+            Self { history, model, position, torn_at, limits, passing, shapes, shapes_left: SHAPES_MAX };
         allowed.add(&durable, begin, Survivor::new(start), Losses::default(), &Losing::new())?;
         Ok(allowed)
     }
 
-    /// False if there were too many to list them all.
+    /// False if there were too many to list them all, or no time.
     pub fn is_complete(&self) -> bool {
-        self.shapes_left > 0
+        self.shapes_left > 0 && !self.limits.are_reached()
     }
 
     /// Every way to go on from the change at `at`.
@@ -98,7 +104,7 @@ impl<'a> Allowed<'a> {
         losses: Losses,
         losing: &Losing,
     ) -> Result<(), Error> {
-        while at < self.position && self.shapes_left > 0 {
+        while at < self.position && self.is_complete() {
             let event = &self.history.events()[at];
             if !event.action.is_change() {
                 at += 1;
@@ -156,7 +162,7 @@ impl<'a> Allowed<'a> {
             losing.get(at) == Some(&Loss::Faded) && losing.contains_key(later)
         };
         let is_allowed = !self.passing.iter().any(is_left) && !durable.fading().iter().any(is_undone);
-        if self.shapes_left > 0 && is_allowed {
+        if self.is_complete() && is_allowed {
             self.shapes_left -= 1;
             self.shapes.entry(survivor.tree.shape_digest()).or_default().push(losing.clone());
         }
@@ -166,6 +172,9 @@ impl<'a> Allowed<'a> {
     /// A state with this tree.
     pub fn find(&self, tree: &Tree) -> Result<Option<State>, Error> {
         for losing in self.shapes.get(&tree.shape_digest()).into_iter().flatten() {
+            if self.limits.are_reached() {
+                break;
+            }
             if let Some(state) = self.with_contents(losing, tree)? {
                 return Ok(Some(state));
             }
@@ -237,7 +246,7 @@ impl<'a> File<'a> {
         parts: BTreeMap<usize, Part>,
     ) -> Result<Option<BTreeMap<usize, Part>>, Error> {
         self.steps += 1;
-        if self.steps > STEPS_MAX {
+        if self.steps > STEPS_MAX || self.allowed.limits.are_reached() {
             return Ok(None);
         }
         let Some(at) = self.changes.get(next).copied() else {
@@ -352,10 +361,13 @@ pub fn explanation(
     tree: &Tree,
     position: usize,
     torn_at: Option<u64>,
+    stop: &AtomicBool,
 ) -> Result<Option<State>, Error> {
     let mut is_complete = true;
+    let until = Some(Instant::now() + SEARCH);
+    let limits = Limits { stop, until, keep_going: true, jobs: 1 };
     for position in moments(history, position) {
-        let allowed = Allowed::new(history, model, position, torn_at)?;
+        let allowed = Allowed::new(history, model, position, torn_at, limits)?;
         if let Some(state) = allowed.find(tree)? {
             return Ok(Some(state));
         }
@@ -367,7 +379,7 @@ pub fn explanation(
     let (wanted, started) = (tree.digest(), Instant::now());
     let plan = Plan::new(model, history.events(), history.recording.begin, 0);
     for state in plan.filter(|state| state.position >= position) {
-        if started.elapsed() > PLAN {
+        if started.elapsed() > PLAN || stop.load(Ordering::Relaxed) {
             break;
         }
         if history.tree(&state)?.digest() == wanted {

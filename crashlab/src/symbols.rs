@@ -3,13 +3,13 @@
 
 use crate::stack::{Module, Place, Stacks};
 use addr2line::{Loader, demangle_auto};
-use object::{Object, ObjectSymbol, ReadCache};
+use object::{Object, ObjectSymbol};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -67,6 +67,7 @@ struct Source {
 struct Function {
     start: u64,
     bytes: u64,
+    /// As the compiler has encoded it.
     name: String,
 }
 
@@ -124,9 +125,8 @@ impl Source {
         let Some(metadata) = path.metadata().ok().filter(|metadata| metadata.is_file()) else {
             return Err("missing");
         };
-        let Ok(file) = File::open(path) else { return Err("missing") };
-        let cache = ReadCache::new(file);
-        let Ok(object) = object::File::parse(&cache) else { return Err("changed since") };
+        let Ok(bytes) = fs::read(path) else { return Err("missing") };
+        let Ok(object) = object::File::parse(&*bytes) else { return Err("changed since") };
         let is_same = match &module.build_id {
             Some(id) => object.build_id().ok().flatten() == Some(id),
             None => {
@@ -142,7 +142,7 @@ impl Source {
         let symbols = symbols.filter(|symbol| symbol.is_definition() && symbol.size() > 0);
         let mut functions: Vec<Function> = symbols
             .filter_map(|symbol| {
-                let name = demangle_auto(Cow::Borrowed(symbol.name().ok()?), None).into_owned();
+                let name = symbol.name().ok()?.to_owned();
                 Some(Function { start: symbol.address(), bytes: symbol.size(), name })
             })
             .collect();
@@ -169,7 +169,8 @@ fn with_lines(lines: &Loader, address: u64, unknown: &Frame) -> Vec<Frame> {
 fn named(functions: &[Function], address: u64) -> Option<String> {
     let after = functions.partition_point(|function| function.start <= address);
     let inside = |function: &&Function| address - function.start < function.bytes;
-    functions[..after].iter().rev().take(16).find(inside).map(|function| function.name.clone())
+    let function = functions[..after].iter().rev().take(16).find(inside)?;
+    Some(demangle_auto(Cow::Borrowed(&function.name), None).into_owned())
 }
 
 impl Frame {

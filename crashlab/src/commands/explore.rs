@@ -242,7 +242,7 @@ fn explained(
     let (Some(on), Some(Seen { position, tree: Some(tree), output, .. })) = (on, seen.first()) else {
         return Ok(None);
     };
-    let state = explanation(history, model, tree, *position, on.filesystem.torn_at())?;
+    let state = explanation(history, model, tree, *position, on.filesystem.torn_at(), on.limits.stop)?;
     Ok(state.map(|state| Failing { index: 0, state, output: output.clone() }))
 }
 

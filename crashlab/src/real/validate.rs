@@ -6,6 +6,7 @@ use super::replay::Replay;
 use super::states::{DiskState, disk_states};
 use super::{Filesystem, Machine};
 use crate::Error;
+use crate::explore::Limits;
 use crate::history::{History, describe};
 use crate::model::Model;
 use crate::search::{Allowed, moments};
@@ -151,10 +152,13 @@ impl<'a> One<'a> {
     }
 
     fn allowed(&mut self, position: usize) -> Result<&Allowed<'a>, Error> {
-        let Validation { model, filesystem, .. } = self.validation;
+        let Validation { model, filesystem, stop, .. } = self.validation;
         let allowed = match self.allowed.remove(&position) {
             Some(allowed) => allowed,
-            None => Allowed::new(self.history, model, position, filesystem.torn_at())?,
+            None => {
+                let limits = Limits { stop, until: None, keep_going: true, jobs: 1 };
+                Allowed::new(self.history, model, position, filesystem.torn_at(), limits)?
+            }
         };
         Ok(self.allowed.entry(position).or_insert(allowed))
     }
