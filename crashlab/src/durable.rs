@@ -169,8 +169,9 @@ impl<'a> Durable<'a> {
         if self.model.logs_names {
             let logged = self.logged_as(action);
             self.names_logged.insert(at, logged);
-            if let Action::Rename { replaced: Some(replaced), exchanged: false, .. } = action
-                && logged != Logged::Yes
+            // The file goes into the log if it was there, or the directory that it leaves.
+            if let Action::Rename { parent, ino, replaced: Some(replaced), exchanged: false, .. } = action
+                && [parent, ino].iter().all(|inode| !self.surely_logged.contains(inode))
                 && self.logged.contains(replaced)
             {
                 self.unlinks.insert(at);

@@ -3,7 +3,7 @@
 The bug: fdatasync does not make the permissions durable.
 
 missing: fsync of the file key
-fails: posix ext4 syncline
+fails: posix ext4 ext4-journal syncline
 """
 
 import os
