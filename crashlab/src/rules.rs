@@ -450,3 +450,25 @@ fn a_file_that_replaces_another_on_ext4_has_its_size_and_perhaps_zeros() {
         assert!(without(&history, model, &[2]).is_none(), "{model}");
     }
 }
+
+#[test]
+fn btrfs_logs_the_file_that_has_the_old_name_of_another_one() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "b", 3)];
+    let changes = [file(ROOT, "x", 4), rename(2, "b", 2, "a", 3), file(2, "b", 5), sync(3)];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[1]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "d/b"]);
+    assert_eq!(paths(&without(&history, "btrfs", &[1, 3]).unwrap()), ["d", "d/a"]);
+}
+
+#[test]
+fn btrfs_keeps_what_a_name_in_between_would_have_replaced() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "b", 3)];
+    let unlink = (Action::Unlink { parent: 2, name: name("b"), ino: 3 }, Vec::new());
+    let link = (Action::Link { ino: 4, parent: 2, name: name("b") }, Vec::new());
+    let changes = [unlink, file(ROOT, "c", 4), link, rename(2, "b", 2, "c", 4), sync(4)];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[1]).unwrap();
+    assert_eq!(paths(&tree), ["c", "d", "d/b", "d/c"]);
+    assert_eq!((tree.lookup(2, b"b"), tree.lookup(2, b"c")), (Some(3), Some(4)));
+}

@@ -86,8 +86,13 @@ impl<'a> Durable<'a> {
                 }
                 action => action.is_of_names() && action.ino() == Some(inode),
             };
+            let between = self.between.get(&inode).map_or(&[][..], Vec::as_slice);
+            let is_between =
+                |at: &usize| self.fading.contains_key(at) || between.iter().any(|(given, _)| given == at);
             let own: Vec<usize> = open.into_iter().filter(own).collect();
-            own.into_iter().for_each(|at| self.mark(at));
+            let lasting: Vec<usize> = own.iter().copied().filter(|at| !is_between(at)).collect();
+            own.iter().for_each(|at| self.take_along(*at));
+            lasting.into_iter().for_each(|at| self.mark(at));
             self.fade(inode);
             next = self.parents.get(&inode).copied();
             steps += 1;
@@ -95,6 +100,22 @@ impl<'a> Durable<'a> {
             if steps > DEPTH_MAX {
                 return;
             }
+        }
+    }
+
+    /// Another file that has got a name which this change took away may be logged too.
+    fn take_along(&mut self, at: usize) {
+        let (Action::Rename { parent, name, .. } | Action::Unlink { parent, name, .. }) =
+            &self.events[at].action
+        else {
+            return;
+        };
+        let changes = self.names.get(&(*parent, name.clone())).into_iter().flatten();
+        let next = changes.copied().find(|next| *next > at && self.given(*next) == Some((*parent, name)));
+        if let Some(logged) = next.and_then(|next| self.names_logged.get_mut(&next))
+            && *logged == Logged::No
+        {
+            *logged = Logged::Perhaps;
         }
     }
 
