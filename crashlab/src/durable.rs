@@ -74,7 +74,7 @@ pub struct Durable<'a> {
     /// Writes of which the blocks and the size are durable, and not yet the data.
     sized: HashSet<usize>,
     /// A change that gives a name and the one that takes it away again: the name is durably another file's.
-    passing: HashMap<usize, usize>,
+    passing: BTreeMap<usize, usize>,
     /// What each sync_file_range has written, in order.
     ranges: VecDeque<(usize, Vec<usize>)>,
     /// What the last syncs of everything have left in the disk's cache.
@@ -105,7 +105,7 @@ impl<'a> Durable<'a> {
             names_logged: HashMap::new(),
             halves: HashSet::new(),
             sized: HashSet::new(),
-            passing: HashMap::new(),
+            passing: BTreeMap::new(),
             unlinks: HashSet::new(),
             ranges: VecDeque::new(),
             cached: Vec::new(),
@@ -380,13 +380,15 @@ impl<'a> Durable<'a> {
         };
         needed.extend(given.and_then(|ino| self.created.get(&ino).copied()));
         let left = gone.and_then(|ino| self.open_of.get(&ino)).into_iter().flatten().copied();
-        // Btrfs logs nothing of the other names of a file.
+        // Btrfs logs nothing of the names that a file had before, and takes no name from one that has another.
         let is_needed = |at: &usize| {
-            let names = self.events[*at].action.names();
-            if self.model.logs_names {
-                names.iter().any(|(dir, _)| Some(*dir) == gone)
-            } else {
-                !names.is_empty()
+            let action = &self.events[*at].action;
+            let names = action.names();
+            match self.model.logs_names {
+                true => {
+                    matches!(action, Action::Link { .. }) || names.iter().any(|(dir, _)| Some(*dir) == gone)
+                }
+                false => !names.is_empty(),
             }
         };
         needed.extend(left.filter(is_needed));

@@ -107,6 +107,7 @@ impl Survivor {
         self.cache.apply(&event.action, event.time_ns.into(), bytes)?;
         match loss {
             None => {
+                self.make_room(event)?;
                 let Some(action) = self.as_it_is(&event.action) else { return Ok(()) };
                 self.tree.apply(&action, event.time_ns.into(), bytes)?;
                 match &event.action {
@@ -127,11 +128,28 @@ impl Survivor {
         }
     }
 
+    /// A name that is given to a file is no other's, and no longer one that it had before a lost rename.
+    fn make_room(&mut self, event: &Event) -> Result<(), Error> {
+        let (Action::Create { parent, name, ino, .. } | Action::Link { parent, name, ino }) = &event.action
+        else {
+            return Ok(());
+        };
+        let (parent, given) = (*parent, name.clone());
+        self.not_given.retain(|(other, ..), (dir, name)| other != ino || (*dir, &*name) != (parent, &given));
+        match self.tree.lookup(parent, &given) {
+            Some(ino) => self.apply(event, &Action::Unlink { parent, name: given, ino }),
+            None => Ok(()),
+        }
+    }
+
     /// The name of a file that the program knows by this one.
     fn name_of(&self, ino: Ino, parent: Ino, name: &Name) -> Option<(Ino, Name)> {
         match self.tree.lookup(parent, name) == Some(ino) {
             true => Some((parent, name.clone())),
-            false => self.not_given.get(&(ino, parent, name.clone())).cloned(),
+            false => {
+                let before = self.not_given.get(&(ino, parent, name.clone()));
+                before.filter(|(dir, name)| self.tree.lookup(*dir, name) == Some(ino)).cloned()
+            }
         }
     }
 
@@ -163,12 +181,14 @@ impl Survivor {
         match (&event.action, part) {
             (Action::Rename { ino, to, to_name, replaced, .. }, Part::Linked) => {
                 let (ino, parent, name) = (*ino, *to, to_name.clone());
-                if let Some(other) = replaced {
-                    self.apply(event, &Action::Unlink { parent, name: name.clone(), ino: *other })?;
+                if let Some(ino) = replaced.filter(|other| self.tree.lookup(parent, &name) == Some(*other)) {
+                    self.apply(event, &Action::Unlink { parent, name: name.clone(), ino })?;
                 }
                 self.apply(event, &Action::Link { ino, parent, name })
             }
-            (Action::Rename { to, to_name, replaced: Some(ino), .. }, Part::Unlinked) => {
+            (Action::Rename { to, to_name, replaced: Some(ino), .. }, Part::Unlinked)
+                if self.tree.lookup(*to, to_name) == Some(*ino) =>
+            {
                 self.apply(event, &Action::Unlink { parent: *to, name: to_name.clone(), ino: *ino })
             }
             (Action::Truncate { ino, .. }, Part::Slice { from, before, .. }) => {

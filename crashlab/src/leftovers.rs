@@ -77,8 +77,8 @@ fn is_alive(process: u32) -> bool {
 
 /// Removes them. Returns true if there were any.
 pub fn remove() -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounts: Vec<Mount> = table.lines().filter_map(Mount::parse).collect();
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts: Vec<Mount> = String::from_utf8_lossy(&table).lines().filter_map(Mount::parse).collect();
     let dead: Vec<&Mount> = mounts.iter().filter(|mount| mount.is_dead()).collect();
     for dead in &dead {
         for device in devices(&dead.path) {

@@ -91,10 +91,13 @@ impl Losses {
             || waits_for_data && action.ino().is_some_and(|ino| data_of.contains(&ino))
     }
 
-    /// True if the new name of a rename is still another file's.
-    pub fn has_another(&self, rename: &Action) -> bool {
-        let name = rename.names().last().map(|(dir, name)| (*dir, (*name).clone()));
-        name.is_some_and(|name| self.names.contains(&name) && !self.free.contains(&name))
+    /// True if a rename can leave its file with both names: the file and the directory are there, and nobody
+    /// else has the new name.
+    pub fn can_link(&self, rename: &Action) -> bool {
+        let Action::Rename { ino, to, to_name, .. } = rename else { return false };
+        let name = (*to, to_name.clone());
+        let is_there = !self.inodes.contains(ino) && !self.inodes.contains(to);
+        is_there && (!self.names.contains(&name) || self.free.contains(&name))
     }
 
     /// Adds a change of names that has left no trace in the log.

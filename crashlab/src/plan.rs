@@ -110,8 +110,8 @@ impl<'a> Open<'a> {
         for at in &self.changes {
             let action = &self.events[*at].action;
             if let Some((later, is_durable)) = self.fading.get(at) {
-                let is_taken = !is_durable && losses.take(self.model, action, self.logged[at]);
-                if seed.contains_key(at) && !seed.contains_key(later) && !is_taken {
+                let is_taken = || !is_durable && losses.take(self.model, action, self.logged[at]);
+                if !seed.contains_key(later) && (seed.contains_key(at) || is_taken()) {
                     lost.insert(*at, None);
                     losses.fade();
                     continue;
@@ -130,7 +130,7 @@ impl<'a> Open<'a> {
                 part if losses.take(self.model, action, self.logged[at]) => {
                     let in_place = |part: &Part| {
                         self.model.is_in_place(action, *part)
-                            && (*part != Part::Linked || !losses.has_another(action))
+                            && (*part != Part::Linked || losses.can_link(action))
                     };
                     lost.insert(*at, part.copied().flatten().filter(in_place));
                 }
@@ -141,9 +141,10 @@ impl<'a> Open<'a> {
         }
         let is_left =
             |(give, change): &&(usize, usize)| lost.contains_key(change) && !lost.contains_key(give);
-        if let Some((give, _)) = self.passing.iter().find(is_left) {
+        let left: Vec<usize> = self.passing.iter().filter(is_left).map(|(give, _)| *give).collect();
+        if !left.is_empty() {
             let mut seed = seed.clone();
-            seed.insert(*give, None);
+            seed.extend(left.into_iter().map(|give| (give, None)));
             return self.close(&seed);
         }
         let is_undone = |(at, (later, _)): &(&usize, &(usize, bool))| {

@@ -472,3 +472,77 @@ fn btrfs_keeps_what_a_name_in_between_would_have_replaced() {
     assert_eq!(paths(&tree), ["c", "d", "d/b", "d/c"]);
     assert_eq!((tree.lookup(2, b"b"), tree.lookup(2, b"c")), (Some(3), Some(4)));
 }
+
+#[test]
+fn btrfs_takes_no_name_that_another_file_has_got() {
+    let before = [mkdir(ROOT, "d", 2), file(ROOT, "a", 3)];
+    let link = (Action::Link { ino: 3, parent: 2, name: name("a") }, Vec::new());
+    let changes = [
+        link,
+        write(3, 0, b"data", 0),
+        sync(3),
+        rename(2, "a", 2, "c", 3),
+        file(2, "a", 4),
+        rename(2, "c", 2, "b", 3),
+        sync(4),
+    ];
+    let history = history(&before, &changes);
+    for lost in [&[4][..], &[6], &[4, 6]] {
+        let Some(tree) = without(&history, "btrfs", lost) else { continue };
+        assert_eq!(tree.lookup(2, b"a"), Some(4), "{lost:?}: {:?}", paths(&tree));
+    }
+}
+
+#[test]
+fn btrfs_keeps_a_file_that_was_linked_to_its_old_name_again() {
+    let before = [mkdir(ROOT, "d", 2), file(ROOT, "b", 3)];
+    let link = (Action::Link { ino: 3, parent: 2, name: name("b") }, Vec::new());
+    let unlink = (Action::Unlink { parent: 2, name: name("c"), ino: 3 }, Vec::new());
+    let changes = [rename(ROOT, "b", 2, "b", 3), rename(2, "b", 2, "c", 3), sync(3), link, unlink];
+    let history = history(&before, &changes);
+    for lost in [&[2][..], &[4], &[5], &[2, 4], &[2, 5], &[4, 5]] {
+        let Some(tree) = without(&history, "btrfs", lost) else { continue };
+        assert!(tree.walk().iter().any(|(_, ino)| *ino == 3), "{lost:?}");
+        let links = tree.walk().iter().filter(|(_, ino)| *ino == 3).count();
+        assert_eq!(tree.node(3).unwrap().links as usize, links, "{lost:?}");
+    }
+}
+
+#[test]
+fn a_synced_exchange_leaves_no_trace_out() {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
+    let (name, to_name) = (name("a"), name("b"));
+    let exchange =
+        Action::Rename { parent: ROOT, name, to: ROOT, to_name, ino: 2, replaced: Some(3), exchanged: true };
+    let changes = [(exchange, Vec::new()), sync(3), sync(2), rename(ROOT, "b", ROOT, "c", 2)];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[1]);
+    assert!(tree.is_none_or(|tree| tree.lookup(ROOT, b"a") == Some(3)));
+}
+
+#[test]
+fn half_a_rename_needs_its_file() {
+    let history = history(&[mkdir(ROOT, "d", 2)], &[file(ROOT, "c", 3), rename(ROOT, "c", 2, "c", 3)]);
+    let begin = history.recording.begin;
+    let tree = left(&history, "btrfs", &BTreeMap::from([(begin, None), (begin + 1, Some(Part::Linked))]));
+    assert!(tree.is_none_or(|tree| paths(&tree) == ["d"]));
+}
+
+#[test]
+fn btrfs_logs_a_rename_with_the_size_and_without_the_names_in_between() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "b", 3), file(ROOT, "a", 4), write(4, 0, b"data", 0)];
+    let unlink = (Action::Unlink { parent: 2, name: name("b"), ino: 3 }, Vec::new());
+    let changes = [
+        write(4, 0, b"more", 4),
+        sync(4),
+        unlink,
+        truncate(4, 4, 0),
+        rename(ROOT, "a", 2, "b", 4),
+        rename(2, "b", 2, "c", 4),
+    ];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[3, 5]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/b", "d/c"]);
+    assert_eq!((tree.lookup(2, b"b"), tree.lookup(2, b"c")), (Some(3), Some(4)));
+    assert!(bytes(&tree, 4).is_empty());
+}

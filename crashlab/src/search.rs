@@ -132,9 +132,9 @@ impl<'a> Allowed<'a> {
                 false => &[Loss::Whole],
             };
             let linked = |loss: &&Loss| {
-                **loss != Loss::Linked || durable.is_half(at) || !losses.has_another(&event.action)
+                **loss != Loss::Linked || durable.is_half(at) || losses.can_link(&event.action)
             };
-            let fades = !is_taken && durable.fading().contains_key(&at);
+            let fades = durable.fading().contains_key(&at);
             for loss in fates.iter().filter(linked).chain(fades.then_some(&Loss::Faded)) {
                 let (mut survivor, mut losses, mut losing) =
                     (survivor.clone(), losses.clone(), losing.clone());

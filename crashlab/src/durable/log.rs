@@ -39,6 +39,7 @@ impl<'a> Durable<'a> {
         own.extend(self.given(at).is_some().then_some(at));
         self.names_of.insert(ino, own);
         if self.logged.contains(&ino) {
+            self.take_attributes(ino);
             self.fade(ino);
         }
     }
@@ -65,12 +66,7 @@ impl<'a> Durable<'a> {
             .filter(|at| self.given(*at).is_some_and(|(dir, _)| dir == ino))
             .filter_map(|at| self.events[at].action.ino())
             .collect();
-        for entry in &entries {
-            let changes = self.open_of.get(entry).into_iter().flatten().copied();
-            let attributes = changes
-                .filter(|at| !self.events[*at].action.is_of_names() && !self.events[*at].action.is_write());
-            self.names_logged.extend(attributes.map(|at| (at, Logged::Perhaps)).collect::<Vec<_>>());
-        }
+        entries.iter().for_each(|entry| self.take_attributes(*entry));
         self.logged.extend(entries);
         let mut next = Some(ino);
         let mut steps = 0;
@@ -78,6 +74,9 @@ impl<'a> Durable<'a> {
             self.logged.insert(inode);
             if self.last.get(&inode).and_then(|last| last.beyond_times).is_some_and(|at| at >= self.begin) {
                 self.surely_logged.insert(inode);
+            }
+            if let Some(open) = self.open_of.get_mut(&inode) {
+                open.retain(|at| self.open.contains(at));
             }
             let open = self.open_of.get(&inode).cloned().unwrap_or_default();
             let own = |at: &usize| match &self.events[*at].action {
@@ -103,28 +102,38 @@ impl<'a> Durable<'a> {
         }
     }
 
-    /// Another file that has got a name which this change took away may be logged too.
+    /// A logged name takes the attributes and the size of its file along.
+    fn take_attributes(&mut self, ino: Ino) {
+        for change in self.open_of.get(&ino).into_iter().flatten() {
+            let action = &self.events[*change].action;
+            if !action.is_of_names() && !action.is_write() {
+                self.names_logged.insert(*change, Logged::Perhaps);
+            }
+        }
+    }
+
+    /// If a file has lost a name, the directory of that may be logged too, with its new entries.
     fn take_along(&mut self, at: usize) {
-        let (Action::Rename { parent, name, .. } | Action::Unlink { parent, name, .. }) =
-            &self.events[at].action
-        else {
+        let (Action::Rename { parent, .. } | Action::Unlink { parent, .. }) = &self.events[at].action else {
             return;
         };
-        let changes = self.names.get(&(*parent, name.clone())).into_iter().flatten();
-        let next = changes.copied().find(|next| *next > at && self.given(*next) == Some((*parent, name)));
-        if let Some(logged) = next.and_then(|next| self.names_logged.get_mut(&next))
-            && *logged == Logged::No
-        {
-            *logged = Logged::Perhaps;
+        for change in self.open_of.get(parent).into_iter().flatten() {
+            let is_given = self.given(*change).is_some_and(|(dir, _)| dir == *parent);
+            if let Some(logged @ Logged::No) = self.names_logged.get_mut(change).filter(|_| is_given) {
+                *logged = Logged::Perhaps;
+            }
         }
     }
 
     /// True if a change takes the name away that a rename or link before has given.
     fn takes_back(&self, at: usize, before: usize) -> bool {
-        let is_create = matches!(self.events[before].action, Action::Create { .. });
+        let can_fade = matches!(
+            self.events[before].action,
+            Action::Link { .. } | Action::Rename { exchanged: false, .. }
+        );
         match &self.events[at].action {
             Action::Rename { parent, name, exchanged: false, .. } | Action::Unlink { parent, name, .. } => {
-                !is_create && self.given(before) == Some((*parent, name))
+                can_fade && self.given(before) == Some((*parent, name))
             }
             _ => false,
         }
