@@ -35,6 +35,8 @@ const NUMBERS_TRIED: u32 = 64;
 /// milliseconds for a removal. (In a `/dev` of which the kernel does not take care it never appears.)
 const MAKING_TRIED: u32 = 500;
 const MAKING_PAUSE: Duration = Duration::from_millis(2);
+/// After how many numbers that stay away one is given up.
+const REMOVED_MAX: u32 = 2;
 /// The text that tells our devices from others, where the kernel has room for the name of a file.
 const MARK: &[u8] = b"syncline: the name of a mount";
 /// The unit of a partition's `start` and `size`, whatever the disk's sector size.
@@ -170,6 +172,7 @@ pub(crate) fn is_for_a_mount(disk: &Path) -> bool {
 pub(super) fn attach(file: &File, wish: u32) -> io::Result<(PathBuf, File)> {
     tidy();
     let control = File::options().read(true).write(true).open("/dev/loop-control")?;
+    let mut removed = 0;
     for attempt in 0..NUMBERS_TRIED {
         let number = NUMBERS.start + (wish % NUMBERS.len() as u32 + attempt) % NUMBERS.len() as u32;
         let path = PathBuf::from(format!("/dev/loop{number}"));
@@ -182,6 +185,8 @@ pub(super) fn attach(file: &File, wish: u32) -> io::Result<(PathBuf, File)> {
             Ok(device) => return File::open(&path).map(|kept| (path, kept)).inspect(|_| drop(device)),
             // Another mount has this one.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+            // On a busy machine a removal can take longer, as when somebody looks at all devices.
+            Err(error) if was_removed(&error) && removed < REMOVED_MAX => removed += 1,
             Err(error) => {
                 let _ = control_device(&control, REMOVE, number);
                 return Err(error);
