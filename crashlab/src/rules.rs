@@ -546,3 +546,25 @@ fn btrfs_logs_a_rename_with_the_size_and_without_the_names_in_between() {
     assert_eq!((tree.lookup(2, b"b"), tree.lookup(2, b"c")), (Some(3), Some(4)));
     assert!(bytes(&tree, 4).is_empty());
 }
+
+#[test]
+fn btrfs_logs_a_name_with_how_another_file_lost_it() {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
+    let unlink = |text: &str, ino| (Action::Unlink { parent: ROOT, name: name(text), ino }, Vec::new());
+    let changes =
+        [unlink("b", 3), unlink("a", 2), file(ROOT, "c", 4), sync(4), rename(ROOT, "c", ROOT, "a", 4)];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[1]).unwrap();
+    assert_eq!((tree.lookup(ROOT, b"a"), tree.lookup(ROOT, b"b")), (Some(4), Some(3)));
+}
+
+#[test]
+fn btrfs_does_not_log_the_old_directories_above_a_file() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4), file(3, "b", 5)];
+    let link = (Action::Link { ino: 4, parent: 3, name: name("c") }, Vec::new());
+    let changes = [link, sync(4), rename_over([(3, "b"), (2, "a")], 5, 4)];
+    let history = history(&before, &changes);
+    let at = history.recording.begin + 2;
+    let tree = left(&history, "btrfs", &BTreeMap::from([(at, Some(Part::Unlinked))])).unwrap();
+    assert_eq!(paths(&tree), ["d", "e", "e/b", "e/c"]);
+}

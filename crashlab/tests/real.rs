@@ -101,7 +101,7 @@ fn is_found_on(name: &str, program: &str) {
         let mut command = program.crashlab(&["explore", "--check", &check]);
         command.args(options).env("TMPDIR", temporary.0.path()).output().unwrap()
     };
-    let output = explore(&["--on", name, "--seconds", "60", "--report", "r.json"]);
+    let output = explore(&["--on", name, "--seconds", "3600", "--report", "r.json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let json = program.json("r.json");
     assert_eq!(json["on"], name, "{json:#}");

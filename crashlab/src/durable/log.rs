@@ -40,6 +40,7 @@ impl<'a> Durable<'a> {
         self.names_of.insert(ino, own);
         if self.logged.contains(&ino) {
             self.take_attributes(ino);
+            self.take_name(at);
             self.fade(ino);
         }
     }
@@ -72,7 +73,10 @@ impl<'a> Durable<'a> {
         let mut steps = 0;
         while let Some(inode) = next {
             self.logged.insert(inode);
-            if self.last.get(&inode).and_then(|last| last.beyond_times).is_some_and(|at| at >= self.begin) {
+            let has_changed = self.last.get(&inode).and_then(|last| last.beyond_times) >= Some(self.begin);
+            // Of the directories above it, the log has the new ones.
+            let is_new = self.created.get(&inode) >= Some(&self.begin);
+            if has_changed && (inode == ino || is_new) {
                 self.surely_logged.insert(inode);
             }
             if let Some(open) = self.open_of.get_mut(&inode) {
@@ -109,6 +113,16 @@ impl<'a> Durable<'a> {
             if !action.is_of_names() && !action.is_write() {
                 self.names_logged.insert(*change, Logged::Perhaps);
             }
+        }
+    }
+
+    /// A name that goes into the log may take along how the last file lost it.
+    fn take_name(&mut self, at: usize) {
+        let Some((dir, name)) = self.given(at) else { return };
+        let changes = self.names.get(&(dir, name.clone())).into_iter().flatten();
+        let last = changes.copied().rfind(|change| *change < at);
+        if let Some(logged @ Logged::No) = last.and_then(|last| self.names_logged.get_mut(&last)) {
+            *logged = Logged::Perhaps;
         }
     }
 
