@@ -143,6 +143,12 @@ fn who_waits_for_a_silent_server_is_told_when_the_lease_ends() {
 #[test]
 fn an_unmount_does_not_take_another_hosts_clean_image_for_its_own() {
     skip_if!(no_exports());
+    // On a busy machine the daemon may have given up before it is stopped.
+    assert!((0..5).any(|_| an_unmount_meets_another_host()));
+}
+
+/// False if the daemon has given up too early.
+fn an_unmount_meets_another_host() -> bool {
     let place = Place::new();
     let server = Server::new(&place);
     let image = server.image_with("forever");
@@ -156,7 +162,11 @@ fn an_unmount_does_not_take_another_hosts_clean_image_for_its_own() {
     eventually("it is unmounted", || {
         !fs::read_to_string("/proc/mounts").unwrap().contains(path.to_str().unwrap())
     });
-    kill_process(daemon, Signal::STOP).unwrap();
+    if kill_process(daemon, Signal::STOP).is_err() {
+        server.signal(Signal::CONT);
+        unmounting.join().unwrap();
+        return false;
+    }
     server.signal(Signal::CONT);
     // It recovers the image, and leaves it clean. (A mount on this host would be seen.)
     syncline([OsStr::new("takeover"), image.as_os_str()]).ok();
@@ -165,4 +175,5 @@ fn an_unmount_does_not_take_another_hosts_clean_image_for_its_own() {
     let answer = unmounting.join().unwrap();
     assert_eq!(answer.code, 8, "{answer:?}");
     assert!(answer.err.contains("another mount has had the image before all was written"), "{answer:?}");
+    true
 }
