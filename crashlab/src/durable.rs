@@ -52,10 +52,10 @@ pub struct Durable<'a> {
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
     names: HashMap<(Ino, Name), Vec<usize>>,
-    /// A change that gives a file a name, and the one that takes it away again: if the latter survives, the former
-    /// may have left no trace.
+    /// A change that gives a file a name, and the later change that takes the name away again. If the later
+    /// one survives, the first one may have left no trace.
     fading: BTreeMap<usize, usize>,
-    /// The same of inodes that are not in the log.
+    /// Such pairs of inodes that are not in the log.
     between: HashMap<Ino, Vec<(usize, usize)>>,
     /// The changes that have given each inode its present names, if there is a log of names.
     names_of: HashMap<Ino, Vec<usize>>,
@@ -73,7 +73,8 @@ pub struct Durable<'a> {
     halves: HashSet<usize>,
     /// Writes of which the blocks and the size are durable, and not yet the data.
     sized: HashSet<usize>,
-    /// A change that gives a name and the one that takes it away again: the name is durably another file's.
+    /// A change that gives a name, and the later change that takes it away again, of a name that is durably
+    /// another file's now. The later change can't be lost alone.
     passing: BTreeMap<usize, usize>,
     /// What each sync_file_range has written, in order.
     ranges: VecDeque<(usize, Vec<usize>)>,
@@ -229,6 +230,7 @@ impl<'a> Durable<'a> {
         self.fading.clear();
         self.between.clear();
         self.names_of.clear();
+        self.in_directory.clear();
         self.open_of.clear();
         self.ranges.clear();
     }

@@ -77,9 +77,10 @@ pub struct Open<'a> {
     sized: HashSet<usize>,
     /// Those of which [`Part::Unlinked`] may survive.
     unlinks: HashSet<usize>,
-    /// Those that may have left no trace if another one survives, and whether they are durable otherwise.
+    /// For a change of names that may have left no trace: the later change that has to survive then, and
+    /// whether the first change is durable.
     fading: HashMap<usize, (usize, bool)>,
-    /// Pairs of them of which the second one can't be lost without the first one.
+    /// Pairs of changes. The second one can't be lost without the first one.
     passing: Vec<(usize, usize)>,
 }
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashSet};
 const FADING_MAX: usize = 32;
 
 impl<'a> Durable<'a> {
-    /// Logged is another or no name of an inode that is in the log, and perhaps the name that a directory in
-    /// the log loses.
+    /// Whether a change of names goes into the log: it does for another name of a logged inode. It may for a
+    /// removal, and where the directory is in the log.
     pub(super) fn logged_as(&self, action: &Action) -> Logged {
         let is_in_log = |ino: &Ino| self.logged.contains(ino);
         match action {
@@ -49,7 +49,7 @@ impl<'a> Durable<'a> {
     fn fade(&mut self, ino: Ino) {
         let between = self.between.remove(&ino).unwrap_or_default().into_iter();
         self.fading.extend(between.filter(|(given, _)| !self.in_directory.contains(given)));
-        // A commit has taken the older ones.
+        // Btrfs commits twice a minute, so the oldest ones have left their trace by then.
         while self.fading.len() > FADING_MAX {
             self.fading.pop_first();
         }
@@ -174,7 +174,7 @@ impl<'a> Durable<'a> {
             match owner {
                 Some(give) if self.open.contains(&give) => drop(self.passing.insert(give, change)),
                 Some(_) => {
-                    // What the change needs to give the name to another file is enough.
+                    // The removal of the name is durable. The rest of a rename need not be.
                     if self.open.contains(&change) && self.given(change) == Some(name) {
                         self.halve(change);
                     }
@@ -199,7 +199,7 @@ impl<'a> Durable<'a> {
         &self.fading
     }
 
-    /// Pairs of changes of which the second one can't be lost without the first one.
+    /// Pairs of changes. The second one can't be lost without the first one.
     pub fn passing(&self) -> Vec<(usize, usize)> {
         let pairs = self.passing.iter().map(|(give, change)| (*give, *change));
         pairs.filter(|(give, change)| self.open.contains(give) && self.open.contains(change)).collect()
