@@ -25,10 +25,17 @@ const COUNT: u64 = 16;
 
 #[test]
 fn what_was_begun_before_a_take_over_does_not_come_after_it() {
+    // A renewal that was on its way may arrive, too, and end the second lease before anything is read.
+    assert!((0..3).any(|_| a_take_over_meets_writes_that_were_begun()));
+}
+
+/// False if nothing could be read at the end.
+fn a_take_over_meets_writes_that_were_begun() -> bool {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
     let Some(_server) = Server::start(&socket, &[], &[]) else {
-        return eprintln!("skipped: nbdkit is not installed");
+        eprintln!("skipped: nbdkit is not installed");
+        return true;
     };
     let blocked = Arc::new(AtomicBool::new(false));
     let far = image(&relay(&socket, way(&blocked)));
@@ -61,9 +68,13 @@ fn what_was_begun_before_a_take_over_does_not_come_after_it() {
     blocked.store(false, Ordering::SeqCst);
     std::thread::sleep(Duration::from_secs(1));
     for index in 0..COUNT {
-        let read = block_on(device.read_at(LEN as u64 * (1 + index), LEN)).unwrap();
+        let read = match block_on(device.read_at(LEN as u64 * (1 + index), LEN)) {
+            Err(error) if format!("{error:?}").contains("TakenBy") => return false,
+            read => read.unwrap(),
+        };
         assert!(read.iter().all(|byte| *byte == 2), "write {index} of the former holder arrived");
     }
+    true
 }
 
 /// A reader of an export that can't be written has no lease. It waits for a holder as a writer does,
