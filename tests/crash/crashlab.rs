@@ -2,7 +2,7 @@
 //! is cut. A program that forgets an fsync loses what it promised, and others lose nothing.
 
 use crate::skip_if;
-use crate::support::{Answer, Place, missing_of, no_fuse, not_root, program, run, syncline_path};
+use crate::support::{Answer, Place, executable, missing_of, no_fuse, not_root, program, run, syncline_path};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ fn trees_of_syncline_are_within_its_model() {
 fn without_crashlab_the_command_says_how_to_install_it() {
     let folder = tempfile::tempdir().unwrap();
     let alone = folder.path().join("syncline");
-    fs::copy(syncline_path(), &alone).unwrap();
+    executable(&alone, &fs::read(syncline_path()).unwrap());
     let mut command = Command::new(&alone);
     command.args(["crashlab", "--help"]).env("PATH", folder.path());
     run(command).fails(1, &["cannot run crashlab", "cargo install crashlab"]);

@@ -348,8 +348,7 @@ fn ordinary_users_are_told_who_may() {
     skip_if!(no_fuse());
     let place = place();
     // Other users may not be able to enter the build folder.
-    let copy = place.path().join("names/syncline");
-    fs::copy(program(), &copy).unwrap();
+    let copy = place.copy_of_program("names/syncline");
     for (name, mode) in [("", 0o755), ("image", 0o600), ("names/syncline", 0o755)] {
         fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
     }

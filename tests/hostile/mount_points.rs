@@ -178,10 +178,7 @@ fn who_may_not_read_the_image_is_told_so() {
 
 /// Other users may not be able to enter the build folder.
 fn copy_of_program(place: &Place, name: &str) -> Command {
-    let copy = place.path().join(format!("program for {name}"));
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
-    Command::new(copy)
+    Command::new(place.copy_of_program(&format!("program for {name}")))
 }
 
 /// In a separate mount namespace with a nearly empty /dev.

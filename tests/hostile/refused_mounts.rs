@@ -155,8 +155,7 @@ fn refusals_of_the_helper_come_before_the_first_write() {
     skip_if!(not_root());
     skip_if!(tool("fusermount3", &["--version".as_ref()]).is_none().then_some("there is no fusermount3"));
     let mut watched = Watched::new(crashed());
-    let copy = watched.place.path().join("syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    let copy = watched.place.copy_of_program("syncline");
     watched.place.directory("of root");
     for (name, mode) in [("", 0o755), ("image", 0o666), ("syncline", 0o755), ("of root", 0o755)] {
         fs::set_permissions(watched.place.path().join(name), fs::Permissions::from_mode(mode)).unwrap();

@@ -3,8 +3,8 @@
 use super::disk::Disk;
 use crate::skip_if;
 use crate::support::{
-    ALONE, Answer, LIMIT, Loop, Mount, Place, as_nobody, eventually, no_fuse, not_root, program, run,
-    starting_a_namespace, syncline, tool, wait,
+    ALONE, Answer, LIMIT, Loop, Mount, Place, as_nobody, eventually, executable, no_fuse, not_root, program,
+    run, starting_a_namespace, syncline, tool, wait,
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::ffi::OsStr;
@@ -53,8 +53,7 @@ fn a_mount_that_another_unmounts_meanwhile_is_missing() {
     let mount = place.mount("mount");
     let tools = place.directory("tools");
     let script = "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\numount \"$@\"\nexec umount \"$@\"\n";
-    fs::write(tools.join("umount"), script).unwrap();
-    fs::set_permissions(tools.join("umount"), fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&tools.join("umount"), script.as_bytes());
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let mut command = program();
     command.arg("umount").arg(&mount.path).env("PATH", path);
@@ -266,8 +265,7 @@ fn a_mount_in_use_is_told_of_in_every_language() {
     let tools = place.directory("tools");
     let script = "#!/bin/sh\n[ \"$LC_ALL\" = C ] && PATH=/usr/bin:/bin exec umount \"$@\"\n\
                   echo \"umount: $2: Das Ziel wird gerade benutzt.\" >&2; exit 32\n";
-    fs::write(tools.join("umount"), script).unwrap();
-    fs::set_permissions(tools.join("umount"), fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&tools.join("umount"), script.as_bytes());
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let unmount = || {
         let mut command = program();
@@ -386,8 +384,7 @@ fn nobody_waits_for_ever_whatever_the_program_is_called() {
     skip_if!(no_fuse());
     let place = Place::with_image("16MiB");
     let mount = place.mount("mount");
-    let copy = place.path().join("umount.fuse.syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    let copy = place.copy_of_program("umount.fuse.syncline");
     let daemon = mount.pid();
     kill_process(daemon, Signal::STOP).unwrap();
     let mut command = Command::new(copy);

@@ -5,7 +5,7 @@
 
 use super::limited::{Limited, peak_bytes};
 use crate::skip_if;
-use crate::support::{Mount, NOBODY, Place, as_nobody, no_fuse, not_root};
+use crate::support::{Mount, NOBODY, Place, as_nobody, executable, no_fuse, not_root};
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
@@ -50,8 +50,7 @@ fn let_loose(time: Duration) {
     let limited = Limited::new(daemon, stated);
     // The user nobody can't read this program where it is.
     let program = place.path().join("user");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    executable(&program, &fs::read(std::env::current_exe().unwrap()).unwrap());
     let users: Vec<Child> = (0..USERS)
         .map(|user| {
             let home = mount.path.join(format!("user{user}"));

@@ -237,8 +237,7 @@ fn a_clone_that_fails_says_what_is_left() {
     fs::create_dir(ground.path("theirs")).unwrap();
     fs::set_permissions(ground.path("theirs"), fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(ground.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = ground.place.path().join("syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    let copy = ground.place.copy_of_program("syncline");
     let by_nobody = |from: &str, to: &str| {
         let mut command = Command::new(&copy);
         command.arg("clone").arg(ground.path(from)).arg(ground.path(to));

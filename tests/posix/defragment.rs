@@ -72,8 +72,7 @@ fn only_owners_defragment() {
     let ground = Ground::with(&["-o", "allow_other", "-o", PLACED]);
     scatter(&ground, ["one", "other"], 10);
     fs::set_permissions(ground.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = ground.place.path().join("syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    let copy = ground.place.copy_of_program("syncline");
     let mut command = Command::new(&copy);
     command.arg("defragment").arg(ground.path("one"));
     run(as_nobody(command)).fails(9, &["only root and the owner"]);

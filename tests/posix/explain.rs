@@ -107,8 +107,7 @@ fn others_learn_only_of_files_that_they_can_read() {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     }
     // Other users may not be able to enter the build folder.
-    let copy = ground.place.path().join("syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    let copy = ground.place.copy_of_program("syncline");
     for path in [copy.as_path(), ground.place.path()] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }

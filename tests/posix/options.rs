@@ -262,7 +262,7 @@ fn run_with_helpers(script: &str) {
     skip_if!(not_root());
     skip_if!(tool("unshare", &["--version".as_ref()]).is_none().then_some("unshare is not installed"));
     let place = Place::with_image("32MiB");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), place.path().join("program")).unwrap();
+    place.copy_of_program("program");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &format!("{ALONE}{HELPERS}{script}"), "sh"]).arg(place.path());
     let answer = run(command);

@@ -98,8 +98,7 @@ fn others_are_not_told() {
     }
     fs::create_dir(ground.path("open")).unwrap();
     chown(ground.path("open"), Some(NOBODY), None).unwrap();
-    let copy = ground.place.path().join("syncline");
-    fs::copy(program().get_program(), &copy).unwrap();
+    let copy = ground.place.copy_of_program("syncline");
     let mut command = std::process::Command::new(&copy);
     command.arg("path").arg(ground.path("open")).arg(file.to_string());
     run(as_nobody(command)).fails(9, &["root"]);

@@ -142,8 +142,7 @@ fn what_makes_no_sense_is_refused_and_strangers_may_not() {
     assert!(resize(&root.join("limited"), "150MiB").ok().out.contains("140.00 MiB before, 150.00 MiB now"));
     if not_root().is_none() {
         fs::set_permissions(ground.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let copy = ground.place.path().join("syncline");
-        fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+        let copy = ground.place.copy_of_program("syncline");
         let mut command = Command::new(&copy);
         command.arg("resize").arg(&root).arg("200MiB");
         run(as_nobody(command)).fails(9, &["only root"]);

@@ -115,8 +115,7 @@ fn fstrim_works_and_strangers_may_not() {
         assert!(answer.out.contains("bytes) trimmed"), "{answer:?}");
     }
     fs::set_permissions(ground.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = ground.place.path().join("syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+    let copy = ground.place.copy_of_program("syncline");
     let mut command = Command::new(&copy);
     command.arg("trim").arg(ground.path(""));
     run(as_nobody(command)).fails(9, &["only root"]);

@@ -4,7 +4,7 @@ use crate::skip_if;
 use crate::support::{ALONE, Answer, NOBODY, Place, no_fuse, not_root, run, tool};
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::process::Command;
 
 /// Runs a script as an ordinary user, then one as root, in a place with the program; `None` if that
@@ -13,9 +13,7 @@ fn run_both(of_user: &str, of_root: &str) -> Option<(Place, Answer)> {
     let place = Place::new();
     chown(place.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     // Other users may not be able to enter the build folder.
-    let program = place.path().join("syncline");
-    fs::copy(env!("CARGO_BIN_EXE_syncline"), &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    place.copy_of_program("syncline");
     // In separate namespaces, where /dev/fuse is open to all users, as in distributions; everything
     // there ends with the first process.
     let outer = r#"

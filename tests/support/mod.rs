@@ -6,7 +6,7 @@ pub mod ceph;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -146,6 +146,16 @@ pub fn tool(name: &str, arguments: &[&OsStr]) -> Option<String> {
 /// tests, which otherwise could not end before it.
 pub const ALONE: &str = "umount -a -i -l -t fuse.syncline,fuseblk.syncline 2>/dev/null || true; ";
 
+/// Makes a file that all users can run. Another process writes it: a child that another thread forks
+/// meanwhile inherits this process's descriptors, and no one can run a file that is open for writing.
+pub fn executable(path: &Path, content: &[u8]) {
+    let mut command = Command::new("install");
+    command.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
+    let mut child = command.spawn().expect("install is a part of coreutils");
+    child.stdin.take().expect("piped").write_all(content).expect("install reads it");
+    assert!(child.wait().expect("it is our child").success(), "{command:?}");
+}
+
 /// Compiles a C program that includes the headers of `include/`.
 pub fn c_program(place: &Place, text: &str) -> PathBuf {
     let (source, binary) = (place.path().join("program.c"), place.path().join("program"));
@@ -251,6 +261,13 @@ impl Place {
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir(&path).expect("the name is new");
+        path
+    }
+
+    /// A copy of the program under test that all users can run, once they may enter the place.
+    pub fn copy_of_program(&self, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        executable(&path, &fs::read(syncline_path()).expect("it is built"));
         path
     }
 

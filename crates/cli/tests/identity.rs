@@ -85,8 +85,7 @@ fn a_mount_is_labelled_and_keeps_its_uuid() {
         // Anyone who can enter the mount may read the label, but not set it.
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let copy = place.path().join("syncline");
-        std::fs::copy(env!("CARGO_BIN_EXE_syncline"), &copy).unwrap();
+        let copy = place.copy_of_program("syncline");
         let by_nobody = |new: &[&str]| {
             let mut command = std::process::Command::new(&copy);
             command.arg("label").arg(&mount.path).args(new);

@@ -120,8 +120,7 @@ fn another_program_is_measured_beside_it() {
         called.display(),
         support::syncline_path().display()
     );
-    fs::write(&other, script).unwrap();
-    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    support::executable(&other, script.as_bytes());
     let option = format!("program={}", other.display());
     run(tiny(&place, &["--also", &option, "--json", json.to_str().unwrap()])).ok();
     assert!(is_tidy(&place));
@@ -290,11 +289,12 @@ fn peers_are_for_root() {
     let place = Place::new();
     // Others may not be able to enter the build folder.
     let [lab, syncline] = ["syncline-lab", "syncline"].map(|name| place.path().join(name));
-    fs::copy(env!("CARGO_BIN_EXE_syncline-lab"), &lab).unwrap();
-    fs::copy(support::syncline_path(), &syncline).unwrap();
-    for path in [place.path(), &lab, &syncline] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    for (copy, program) in
+        [(&lab, env!("CARGO_BIN_EXE_syncline-lab").into()), (&syncline, support::syncline_path())]
+    {
+        support::executable(copy, &fs::read(program).unwrap());
     }
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let work = place.directory("work");
     fs::set_permissions(&work, fs::Permissions::from_mode(0o777)).unwrap();
     let mut command = Command::new(lab);
