@@ -181,6 +181,15 @@ impl Action {
         matches!(self, Self::Rename { ino, .. } if *ino == inode)
     }
 
+    /// The size of the file after a change of its contents, if the change says so.
+    pub fn size_after(&self) -> Option<u64> {
+        match self {
+            Self::Write { offset, len, size, .. } => Some((offset + u64::from(*len)).max(*size)),
+            Self::Truncate { to, .. } => Some(*to),
+            _ => None,
+        }
+    }
+
     /// The file that a change makes larger, and its size before.
     pub fn size_before_growth(&self) -> Option<(Ino, u64)> {
         match self {

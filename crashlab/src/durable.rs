@@ -73,6 +73,8 @@ pub struct Durable<'a> {
     halves: HashSet<usize>,
     /// Writes of which the blocks and the size are durable, and not yet the data.
     sized: HashSet<usize>,
+    /// Truncates in the log that may have left their file with this size, which it got later.
+    cut: HashMap<usize, u64>,
     /// A change that gives a name, and the later change that takes it away again, of a name that is durably
     /// another file's now. The later change can't be lost alone.
     passing: BTreeMap<usize, usize>,
@@ -106,6 +108,7 @@ impl<'a> Durable<'a> {
             names_logged: HashMap::new(),
             halves: HashSet::new(),
             sized: HashSet::new(),
+            cut: HashMap::new(),
             passing: BTreeMap::new(),
             unlinks: HashSet::new(),
             ranges: VecDeque::new(),
@@ -151,6 +154,11 @@ impl<'a> Durable<'a> {
     /// True for a write that can lose its data only: its blocks and its size are durable.
     pub fn is_sized(&self, at: usize) -> bool {
         self.sized.contains(&at)
+    }
+
+    /// The size with which a truncate may leave its file instead of its own.
+    pub fn cut(&self, at: usize) -> Option<u64> {
+        self.cut.get(&at).copied().filter(|_| self.open.contains(&at))
     }
 
     /// The changes that a power cut here may take away, as a whole or at least in part.
@@ -226,6 +234,7 @@ impl<'a> Durable<'a> {
         self.journal = before;
         self.halves.clear();
         self.sized.clear();
+        self.cut.clear();
         self.passing.clear();
         self.fading.clear();
         self.between.clear();

@@ -191,6 +191,11 @@ impl Survivor {
             {
                 self.apply(event, &Action::Unlink { parent: *to, name: to_name.clone(), ino: *ino })
             }
+            (Action::Truncate { ino, .. }, Part::Before(size)) => {
+                let from = self.tree.contents(*ino).map_or(0, |contents| contents.len());
+                let shorter = Action::Truncate { ino: *ino, from, to: size.min(from) };
+                self.apply(event, &shorter)
+            }
             (Action::Truncate { ino, .. }, Part::Slice { from, before, .. }) => {
                 let len = before.saturating_sub(from);
                 self.apply(event, &Action::Zero { ino: *ino, offset: from, len, size: 0 })

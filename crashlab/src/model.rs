@@ -250,7 +250,8 @@ pub static MODELS: [Model; 7] = [
 /// A part of a change that survives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
-    /// The bytes before this offset in the file.
+    /// Of a write: the bytes before this offset in the file. Of a truncate: the file has lost only the bytes
+    /// behind it. Btrfs may have logged the size that a later write gave the file, and not that write.
     Before(u64),
     /// The bytes from this offset in the file on; those before it are zero if they are new.
     From(u64),
@@ -340,7 +341,10 @@ impl Model {
         let on_border = |cut: u64| self.unit(action).is_some_and(|unit| cut.is_multiple_of(unit));
         let may_have_zeros = self.zeros || !action.extends();
         match part {
-            Part::Before(cut) => on_border(cut),
+            Part::Before(cut) => match action {
+                Action::Truncate { from, to, .. } => self.logs_names && (to + 1..*from).contains(&cut),
+                _ => on_border(cut),
+            },
             Part::From(cut) => on_border(cut) && may_have_zeros,
             // XFS and Btrfs set the size when the last bytes have been written.
             Part::Size => self.size_first && action.extends(),

@@ -190,6 +190,9 @@ impl Fate {
     pub fn detail(self, action: &Action) -> Option<String> {
         let Self::Torn(part) = self else { return None };
         Some(match part {
+            Part::Before(size) if !action.is_write() => {
+                format!("the file is left with {size} bytes, which are old")
+            }
             Part::Before(offset) => format!("only the bytes before {offset} are there"),
             Part::From(offset) => format!("only the bytes from {offset} on are there"),
             Part::Slice { from, before, .. } if !action.is_write() => {

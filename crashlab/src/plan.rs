@@ -77,6 +77,8 @@ pub struct Open<'a> {
     sized: HashSet<usize>,
     /// Those of which [`Part::Unlinked`] may survive.
     unlinks: HashSet<usize>,
+    /// Truncates that may leave their file with another size.
+    cut: HashMap<usize, u64>,
     /// For a change of names that may have left no trace: the later change that has to survive then, and
     /// whether the first change is durable.
     fading: HashMap<usize, (usize, bool)>,
@@ -98,9 +100,10 @@ impl<'a> Open<'a> {
         let unlinks = changes.iter().copied().filter(|at| durable.may_unlink(*at)).collect();
         let halves = changes.iter().copied().filter(|at| durable.is_half(*at)).collect();
         let sized = changes.iter().copied().filter(|at| durable.is_sized(*at)).collect();
+        let cut = changes.iter().filter_map(|at| Some((*at, durable.cut(*at)?))).collect();
         let fading = durable.fading().iter().map(|(at, later)| (*at, (*later, durable.is(*at)))).collect();
         let passing = durable.passing();
-        Self { model, events, position, changes, logged, halves, sized, unlinks, fading, passing }
+        Self { model, events, position, changes, logged, halves, sized, unlinks, cut, fading, passing }
     }
 
     /// The state in which these are lost, with everything that can't be without them; `None` if one of
@@ -160,8 +163,13 @@ impl<'a> Open<'a> {
             lost.contains_key(at) || self.fading.get(at).is_some_and(|(_, is_durable)| *is_durable)
         });
         let allows = |at: usize, part: Part| {
-            let is_possible = part != Part::Unlinked || self.unlinks.contains(&at);
-            is_possible && self.model.allows(&self.events[at].action, part)
+            let action = &self.events[at].action;
+            let is_possible = match part {
+                Part::Unlinked => self.unlinks.contains(&at),
+                Part::Before(size) if action.changes_size() => self.cut.get(&at) == Some(&size),
+                _ => true,
+            };
+            is_possible && self.model.allows(action, part)
         };
         let parts = lost.iter().all(|(at, part)| part.is_none_or(|part| allows(*at, part)));
         (all && parts).then_some(State { position: self.position, lost })
@@ -187,6 +195,7 @@ impl<'a> Open<'a> {
     fn parts(&self, at: usize) -> Vec<Part> {
         let mut parts = self.model.parts(&self.events[at].action);
         parts.extend(self.unlinks.contains(&at).then_some(Part::Unlinked));
+        parts.extend(self.cut.get(&at).map(|size| Part::Before(*size)));
         parts
     }
 

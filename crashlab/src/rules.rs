@@ -548,6 +548,26 @@ fn btrfs_logs_a_rename_with_the_size_and_without_the_names_in_between() {
 }
 
 #[test]
+fn btrfs_logs_the_size_of_a_file_that_was_cut_and_not_what_it_got_then() {
+    let before = [mkdir(ROOT, "dir", 2), file(ROOT, "a", 3), write(3, 0, &[b'A'; 8192], 0)];
+    let changes = [rename(ROOT, "a", 2, "b", 3), truncate(3, 8192, 0), write(3, 0, &[b'B'; 100], 0), sync(2)];
+    let cut = |changes: &[(Action, Vec<u8>)], at: usize, size: u64| {
+        let history = history(&before, changes);
+        let begin = history.recording.begin;
+        left(
+            &history,
+            "btrfs",
+            &BTreeMap::from([(begin + at, Some(Part::Before(size))), (begin + at + 1, None)]),
+        )
+    };
+    assert_eq!(bytes(&cut(&changes, 1, 100).expect("it is in the log"), 3), [b'A'; 100]);
+    // The log makes no file longer, and has nothing of a file whose directory was not synced.
+    let longer = [rename(ROOT, "a", 2, "b", 3), truncate(3, 8192, 0), write(3, 0, &[b'B'; 9000], 0), sync(2)];
+    assert!(cut(&longer, 1, 9000).is_none());
+    assert!(cut(&changes[1..], 0, 100).is_none());
+}
+
+#[test]
 fn btrfs_logs_a_name_with_how_another_file_lost_it() {
     let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
     let unlink = |text: &str, ino| (Action::Unlink { parent: ROOT, name: name(text), ino }, Vec::new());

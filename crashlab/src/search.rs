@@ -38,6 +38,8 @@ enum Loss {
     Linked,
     /// What a rename replaces has lost its name.
     Unlinked,
+    /// A truncate has left its file with this size.
+    Cut(u64),
     /// A name that a file had for a while has left no trace.
     Faded,
 }
@@ -49,6 +51,7 @@ impl Loss {
             Self::Sized => Some(Part::Size),
             Self::Linked => Some(Part::Linked),
             Self::Unlinked => Some(Part::Unlinked),
+            Self::Cut(size) => Some(Part::Before(size)),
             Self::Whole | Self::Torn | Self::InPlace | Self::Faded => None,
         }
     }
@@ -135,7 +138,8 @@ impl<'a> Allowed<'a> {
                 **loss != Loss::Linked || durable.is_half(at) || losses.can_link(&event.action)
             };
             let fades = durable.fading().contains_key(&at);
-            for loss in fates.iter().filter(linked).chain(fades.then_some(&Loss::Faded)) {
+            let cut = durable.cut(at).filter(|_| !is_taken).map(Loss::Cut);
+            for loss in fates.iter().filter(linked).chain(fades.then_some(&Loss::Faded)).chain(&cut) {
                 let (mut survivor, mut losses, mut losing) =
                     (survivor.clone(), losses.clone(), losing.clone());
                 let part = loss.part();
@@ -259,6 +263,7 @@ impl<'a> File<'a> {
         let fates: Vec<Option<Option<Part>>> = match self.losing.get(&at) {
             None => vec![None],
             Some(Loss::Whole | Loss::Faded) => vec![Some(None)],
+            Some(loss @ Loss::Cut(_)) => vec![Some(loss.part())],
             Some(loss) => {
                 let mut parts = self.torn(&event.action);
                 let model = self.allowed.model;

@@ -108,10 +108,14 @@ impl<'a> Durable<'a> {
 
     /// A logged name takes the attributes and the size of its file along.
     fn take_attributes(&mut self, ino: Ino) {
-        for change in self.open_of.get(&ino).into_iter().flatten() {
-            let action = &self.events[*change].action;
-            if !action.is_of_names() && !action.is_write() {
-                self.names_logged.insert(*change, Logged::Perhaps);
+        let own = || self.open_of.get(&ino).into_iter().flatten().map(|at| (*at, &self.events[*at].action));
+        let size = own().filter_map(|(_, action)| action.size_after()).next_back();
+        for (change, action) in own().filter(|(_, action)| !action.is_of_names() && !action.is_write()) {
+            self.names_logged.insert(change, Logged::Perhaps);
+            if let (Action::Truncate { from, to, .. }, Some(size)) = (action, size)
+                && (to + 1..*from).contains(&size)
+            {
+                self.cut.insert(change, size);
             }
         }
     }
