@@ -238,7 +238,6 @@ impl<'a> Durable<'a> {
         self.passing.clear();
         self.fading.clear();
         self.between.clear();
-        self.names_of.clear();
         self.in_directory.clear();
         self.open_of.clear();
         self.ranges.clear();
@@ -424,7 +423,9 @@ impl<'a> Durable<'a> {
         let action = &self.events[at].action;
         let mut needed = self.needed_by_names(at);
         if self.model.logs_names {
-            let name = self.given(at);
+            // The log does not have the first name of a file that has another one by then.
+            let is_unnamed = matches!(action, Action::Create { .. }) && self.fading.contains_key(&at);
+            let name = self.given(at).filter(|_| !is_unnamed);
             needed.extend(name.into_iter().flat_map(|name| self.clear(at, name)));
             needed.extend(self.passing.remove(&at));
         } else {

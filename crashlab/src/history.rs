@@ -191,6 +191,10 @@ impl Survivor {
             {
                 self.apply(event, &Action::Unlink { parent: *to, name: to_name.clone(), ino: *ino })
             }
+            (create @ Action::Create { .. }, Part::Unnamed) => {
+                self.tree.apply_unnamed(create, event.time_ns.into());
+                Ok(())
+            }
             (Action::Truncate { ino, .. }, Part::Before(size)) => {
                 let from = self.tree.contents(*ino).map_or(0, |contents| contents.len());
                 let shorter = Action::Truncate { ino: *ino, from, to: size.min(from) };
@@ -219,7 +223,7 @@ impl Survivor {
             Part::Before(at) => self.copy(event, ino, written.start..cut(at)),
             Part::From(at) => self.copy(event, ino, cut(at)..written.end),
             Part::Size => self.grow(event, ino, written.end),
-            Part::Linked | Part::Unlinked => Ok(()),
+            Part::Linked | Part::Unlinked | Part::Unnamed => Ok(()),
             Part::Without { from, before, size } => {
                 self.copy(event, ino, written.start..cut(from))?;
                 self.copy(event, ino, cut(before)..size.map_or(written.end, cut))
@@ -256,24 +260,42 @@ impl Survivor {
     }
 }
 
-/// Paths of inodes.
+/// Paths of inodes, each with its names in the order in which it got them.
 #[derive(Clone, Default)]
-pub struct Paths(HashMap<Ino, (Ino, Name)>);
+pub struct Paths(HashMap<Ino, Vec<(Ino, Name)>>);
 
 impl Paths {
     /// Follows one more event.
     pub fn add(&mut self, action: &Action) {
         match action {
             Action::Create { parent, name, ino, .. } | Action::Link { parent, name, ino } => {
-                self.0.insert(*ino, (*parent, name.clone()));
+                self.give(*ino, *parent, name);
             }
+            Action::Unlink { parent, name, ino } => self.take(*ino, *parent, name),
             Action::Rename { parent, name, to, to_name, ino, replaced, exchanged } => {
-                self.0.insert(*ino, (*to, to_name.clone()));
-                if let Some(other) = replaced.filter(|_| *exchanged) {
-                    self.0.insert(other, (*parent, name.clone()));
+                self.give(*ino, *to, to_name);
+                self.take(*ino, *parent, name);
+                if let Some(other) = replaced {
+                    if *exchanged {
+                        self.give(*other, *parent, name);
+                    }
+                    self.take(*other, *to, to_name);
                 }
             }
             _ => {}
+        }
+    }
+
+    fn give(&mut self, ino: Ino, dir: Ino, name: &Name) {
+        self.0.entry(ino).or_default().push((dir, name.clone()));
+    }
+
+    /// The last name stays, for what has none.
+    fn take(&mut self, ino: Ino, dir: Ino, name: &Name) {
+        if let Some(names) = self.0.get_mut(&ino).filter(|names| names.len() > 1)
+            && let Some(place) = names.iter().position(|(parent, own)| *parent == dir && own == name)
+        {
+            names.remove(place);
         }
     }
 
@@ -299,7 +321,7 @@ impl Paths {
     }
 
     fn bytes(&self, ino: Ino, depth: usize) -> Vec<u8> {
-        match self.0.get(&ino) {
+        match self.0.get(&ino).and_then(|names| names.last()) {
             _ if ino == ROOT => b".".to_vec(),
             Some((ROOT, name)) => name.clone(),
             Some((dir, name)) if depth < 256 => join(&self.bytes(*dir, depth + 1), name),
@@ -375,5 +397,37 @@ fn short(line: &[u8]) -> String {
     match clean.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &clean[..end]),
         None => clean,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_a_name_that_the_file_still_has() {
+        let name = |text: &str| text.as_bytes().to_vec();
+        let rename =
+            |from: &str, to: &str, ino: Ino, replaced: Option<Ino>, exchanged: bool| Action::Rename {
+                parent: ROOT,
+                name: name(from),
+                to: ROOT,
+                to_name: name(to),
+                ino,
+                replaced,
+                exchanged,
+            };
+        let mut paths = Paths::default();
+        for (ino, own) in [(2, "a"), (3, "b")] {
+            paths.add(&Action::Link { ino, parent: ROOT, name: name(own) });
+        }
+        paths.add(&Action::Link { ino: 2, parent: ROOT, name: name("c") });
+        assert_eq!(paths.of(2), "c");
+        paths.add(&rename("b", "c", 3, Some(2), false));
+        assert_eq!([paths.of(2), paths.of(3)], ["a", "c"]);
+        paths.add(&rename("a", "c", 2, Some(3), true));
+        assert_eq!([paths.of(2), paths.of(3)], ["c", "a"]);
+        paths.add(&Action::Unlink { ino: 2, parent: ROOT, name: name("c") });
+        assert_eq!(paths.of(2), "c", "it had no other");
     }
 }

@@ -41,7 +41,7 @@ impl Losses {
 
     /// A name needs its directory, its inode, and what the name stood for before. No filesystem gives
     /// that up.
-    fn names_are_lost(&self, action: &Action, logged: Logged) -> bool {
+    pub fn names_are_lost(&self, action: &Action, logged: Logged) -> bool {
         let mut names = action.names();
         if logged != Logged::No
             && matches!(action, Action::Rename { exchanged: false, .. } | Action::Link { .. })

@@ -284,6 +284,8 @@ pub enum Part {
     /// Of a rename over a file that was synced: that file has lost the name, and the other one has not got
     /// it. Btrfs has the one in its log and not the other.
     Unlinked,
+    /// Of a creation: the inode without this name. It had another name when Btrfs logged it.
+    Unnamed,
 }
 
 impl Model {
@@ -356,6 +358,7 @@ impl Model {
             }
             Part::Linked => self.logs_names && action.moves_to_another_directory(),
             Part::Unlinked => self.logs_names && action.replaces(),
+            Part::Unnamed => self.logs_names && matches!(action, Action::Create { .. }),
             Part::Slice { from, before, size } => match self.zeroed(action) {
                 Some(zeroed) => self.allows_zeros(zeroed, (from, before, size)),
                 None => self.allows_slice(action, from, before, size),
@@ -369,7 +372,8 @@ impl Model {
         match part {
             Part::Size | Part::From(_) | Part::Without { size: None, .. } => true,
             Part::Slice { size, .. } => size == offset + u64::from(*len),
-            Part::Before(_) | Part::Without { .. } | Part::Linked | Part::Unlinked => false,
+            Part::Before(_) | Part::Without { .. } => false,
+            Part::Linked | Part::Unlinked | Part::Unnamed => false,
         }
     }
 
@@ -392,7 +396,7 @@ impl Model {
     /// True if this part of a change does not wait for the changes before it: a page that is written in
     /// place, or a logged name.
     pub fn is_in_place(&self, action: &Action, part: Part) -> bool {
-        if matches!(part, Part::Linked | Part::Unlinked) {
+        if matches!(part, Part::Linked | Part::Unlinked | Part::Unnamed) {
             return self.allows(action, part);
         }
         let is_free = self.zeros && self.data != DataOrder::All;

@@ -114,9 +114,13 @@ impl<'a> Open<'a> {
         for at in &self.changes {
             let action = &self.events[*at].action;
             if let Some((later, is_durable)) = self.fading.get(at) {
-                let is_taken = || !is_durable && losses.take(self.model, action, self.logged[at]);
-                if !seed.contains_key(later) && (seed.contains_key(at) || is_taken()) {
-                    lost.insert(*at, None);
+                let unnamed = self.model.allows(action, Part::Unnamed).then_some(Part::Unnamed);
+                let is_taken = || match unnamed {
+                    Some(_) => losses.names_are_lost(action, self.logged[at]),
+                    None => !is_durable && losses.take(self.model, action, self.logged[at]),
+                };
+                if !seed.contains_key(later) && (seed.get(at) == Some(&unnamed) || is_taken()) {
+                    lost.insert(*at, unnamed);
                     losses.fade();
                     continue;
                 }
@@ -166,6 +170,7 @@ impl<'a> Open<'a> {
             let action = &self.events[at].action;
             let is_possible = match part {
                 Part::Unlinked => self.unlinks.contains(&at),
+                Part::Unnamed => self.fading.contains_key(&at),
                 Part::Before(size) if action.changes_size() => self.cut.get(&at) == Some(&size),
                 _ => true,
             };
@@ -195,6 +200,9 @@ impl<'a> Open<'a> {
     fn parts(&self, at: usize) -> Vec<Part> {
         let mut parts = self.model.parts(&self.events[at].action);
         parts.extend(self.unlinks.contains(&at).then_some(Part::Unlinked));
+        let unnamed =
+            self.fading.contains_key(&at) && self.model.allows(&self.events[at].action, Part::Unnamed);
+        parts.extend(unnamed.then_some(Part::Unnamed));
         parts.extend(self.cut.get(&at).map(|size| Part::Before(*size)));
         parts
     }

@@ -568,6 +568,41 @@ fn btrfs_logs_the_size_of_a_file_that_was_cut_and_not_what_it_got_then() {
 }
 
 #[test]
+fn btrfs_logs_the_directories_of_all_names_of_a_file_that_got_one() {
+    let before = [mkdir(ROOT, "one", 2), mkdir(ROOT, "two", 3), file(2, "a", 4)];
+    let link = (Action::Link { ino: 4, parent: 3, name: name("a") }, Vec::new());
+    let changes = [mkdir(3, "lost", 5), file(2, "new", 6), link, sync(4)];
+    let tree = without(&history(&before, &changes), "btrfs", &[1]).expect("its directory need not be logged");
+    assert_eq!(paths(&tree), ["one", "one/a", "one/new", "two", "two/a"]);
+}
+
+#[test]
+fn btrfs_logs_a_new_file_without_the_first_of_its_names() {
+    let before = [mkdir(ROOT, "one", 2), mkdir(ROOT, "two", 3), file(3, "b", 4)];
+    let unlink = (Action::Unlink { parent: 3, name: name("b"), ino: 4 }, Vec::new());
+    let changes = [unlink, file(3, "b", 5), rename(3, "b", 2, "c", 5), sync(2)];
+    let tree =
+        without(&history(&before, &changes), "btrfs", &[1]).expect("only the other directory is logged");
+    assert_eq!(paths(&tree), ["one", "one/c", "two", "two/b"]);
+    assert_eq!((tree.lookup(2, b"c"), tree.lookup(3, b"b")), (Some(5), Some(4)));
+    // A name that a file still has is logged, and so is how another one lost it.
+    let changes = [&changes[..2], &[sync(5)]].concat();
+    assert!(without(&history(&before, &changes), "btrfs", &[1]).is_none());
+}
+
+#[test]
+fn btrfs_logs_no_name_that_another_file_has_taken() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "a", 3), file(ROOT, "b", 4)];
+    let link = (Action::Link { ino: 4, parent: 2, name: name("c") }, Vec::new());
+    let changes = [link, rename_over([(2, "a"), (2, "c")], 3, 4), sync(4)];
+    let tree = without(&history(&before, &changes), "btrfs", &[1, 2]).expect("it has one name by then");
+    assert_eq!(paths(&tree), ["b", "d", "d/a"]);
+    assert!(without(&history(&before, &changes[..1]), "btrfs", &[1]).is_some());
+    let synced = [&changes[..1], &changes[2..]].concat();
+    assert!(without(&history(&before, &synced), "btrfs", &[1]).is_none());
+}
+
+#[test]
 fn btrfs_logs_a_name_with_how_another_file_lost_it() {
     let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
     let unlink = |text: &str, ino| (Action::Unlink { parent: ROOT, name: name(text), ino }, Vec::new());

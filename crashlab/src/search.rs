@@ -42,6 +42,8 @@ enum Loss {
     Cut(u64),
     /// A name that a file had for a while has left no trace.
     Faded,
+    /// The same, of the first name of a new file.
+    Unnamed,
 }
 
 impl Loss {
@@ -51,6 +53,7 @@ impl Loss {
             Self::Sized => Some(Part::Size),
             Self::Linked => Some(Part::Linked),
             Self::Unlinked => Some(Part::Unlinked),
+            Self::Unnamed => Some(Part::Unnamed),
             Self::Cut(size) => Some(Part::Before(size)),
             Self::Whole | Self::Torn | Self::InPlace | Self::Faded => None,
         }
@@ -137,15 +140,18 @@ impl<'a> Allowed<'a> {
             let linked = |loss: &&Loss| {
                 **loss != Loss::Linked || durable.is_half(at) || losses.can_link(&event.action)
             };
-            let fades = durable.fading().contains_key(&at);
+            let fades = durable.fading().contains_key(&at).then(|| {
+                let unnamed = self.model.allows(&event.action, Part::Unnamed);
+                if unnamed { Loss::Unnamed } else { Loss::Faded }
+            });
             let cut = durable.cut(at).filter(|_| !is_taken).map(Loss::Cut);
-            for loss in fates.iter().filter(linked).chain(fades.then_some(&Loss::Faded)).chain(&cut) {
+            for loss in fates.iter().filter(linked).chain(&fades).chain(&cut) {
                 let (mut survivor, mut losses, mut losing) =
                     (survivor.clone(), losses.clone(), losing.clone());
                 let part = loss.part();
                 survivor.step(event, &[], Some(part))?;
                 match loss {
-                    Loss::Faded => losses.fade(),
+                    Loss::Faded | Loss::Unnamed => losses.fade(),
                     _ => losses.add(self.model, &event.action, part, durable.logged(at)),
                 }
                 losing.insert(at, *loss);
@@ -163,7 +169,7 @@ impl<'a> Allowed<'a> {
         let is_left =
             |(give, change): &(usize, usize)| losing.contains_key(change) && !losing.contains_key(give);
         let is_undone = |(at, later): (&usize, &usize)| {
-            losing.get(at) == Some(&Loss::Faded) && losing.contains_key(later)
+            matches!(losing.get(at), Some(Loss::Faded | Loss::Unnamed)) && losing.contains_key(later)
         };
         let is_allowed = !self.passing.iter().any(is_left) && !durable.fading().iter().any(is_undone);
         if self.is_complete() && is_allowed {
@@ -263,7 +269,7 @@ impl<'a> File<'a> {
         let fates: Vec<Option<Option<Part>>> = match self.losing.get(&at) {
             None => vec![None],
             Some(Loss::Whole | Loss::Faded) => vec![Some(None)],
-            Some(loss @ Loss::Cut(_)) => vec![Some(loss.part())],
+            Some(loss @ (Loss::Cut(_) | Loss::Unnamed)) => vec![Some(loss.part())],
             Some(loss) => {
                 let mut parts = self.torn(&event.action);
                 let model = self.allowed.model;

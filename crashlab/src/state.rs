@@ -6,7 +6,8 @@
 //! event 17 only the bytes before offset 4096 of the file are there (that truncate leaves as many);
 //! `f4096`: only those from there on; `s`: only its size; `f0b512s4096`: only the bytes from 0 to 512, and
 //! the size up to 4096; `w0b512`: all but those; `w0b512s4096`: of these, those up to 4096. `41.t17l`: the
-//! file of the rename of event 17 has both names; `u`: what it replaces has lost the name, and nothing has it.
+//! file of the rename of event 17 has both names; `u`: what it replaces has lost the name, and nothing has it;
+//! `n`: the inode that event 17 creates never had that name.
 
 use crate::Error;
 use crate::action::Event;
@@ -61,6 +62,7 @@ fn lost_by(word: &str) -> Option<(std::ops::Range<usize>, Option<Part>)> {
         ("s", "") => Part::Size,
         ("l", "") => Part::Linked,
         ("u", "") => Part::Unlinked,
+        ("n", "") => Part::Unnamed,
         ("b", offset) => Part::Before(offset.parse().ok()?),
         ("w", rest) => {
             let (from, rest) = rest.split_once('b')?;
@@ -104,6 +106,7 @@ impl State {
                 Part::Without { from, before, size: Some(size) } => format!("w{from}b{before}s{size}"),
                 Part::Linked => "l".to_owned(),
                 Part::Unlinked => "u".to_owned(),
+                Part::Unnamed => "n".to_owned(),
                 Part::Before(offset) => format!("b{offset}"),
                 Part::From(offset) => format!("f{offset}"),
                 Part::Slice { from, before, size } => format!("f{from}b{before}s{size}"),
@@ -122,9 +125,12 @@ mod tests {
     fn a_name_comes_back() {
         let action = Action::Truncate { ino: 2, from: 0, to: 1 };
         let events = vec![Event { time_ns: 0, pid: 0, program: None, stack: 0, action }; 40];
-        for name in
-            ["30", "30.l3.l7-9.t2b4096.t5f512.t6s", "12.t3f0b512s4096.t4l.t5w0b512.t6u", "9.t3w0b512s4096"]
-        {
+        for name in [
+            "30",
+            "30.l3.l7-9.t2b4096.t5f512.t6s",
+            "12.t3f0b512s4096.t4l.t5w0b512.t6u.t8n",
+            "9.t3w0b512s4096",
+        ] {
             assert_eq!(State::parse(name, &events, 10).unwrap().name(10), name);
         }
         for name in ["31", "x", "3.l4", "9.l0", "9.t3", "9.t3f1b2", "9.q"] {

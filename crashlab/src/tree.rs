@@ -111,7 +111,7 @@ impl Tree {
     pub fn apply(&mut self, action: &Action, now_ns: i128, bytes: &[u8]) -> Result<(), Error> {
         match action {
             Action::Create { parent, name, ino, what, mode, uid, gid } => {
-                self.nodes.insert_mut(*ino, Arc::new(Node::new(what, *mode, *uid, *gid, now_ns)));
+                self.make(*ino, Node::new(what, *mode, *uid, *gid, now_ns));
                 self.set_name(*parent, name, Some(*ino), now_ns);
                 if *what == What::Directory {
                     self.change(*parent, |node| node.links += 1);
@@ -153,6 +153,18 @@ impl Tree {
             | Action::End { .. } => {}
         }
         Ok(())
+    }
+
+    /// Makes the inode of a creation, without a name.
+    pub fn apply_unnamed(&mut self, create: &Action, now_ns: i128) {
+        let Action::Create { ino, what, mode, uid, gid, .. } = create else { return };
+        let mut node = Node::new(what, *mode, *uid, *gid, now_ns);
+        node.links -= 1;
+        self.make(*ino, node);
+    }
+
+    fn make(&mut self, ino: Ino, node: Node) {
+        self.nodes.insert_mut(ino, Arc::new(node));
     }
 
     /// Makes blocks of a file, as far as it goes, those that it has in another tree.

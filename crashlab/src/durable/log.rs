@@ -34,7 +34,11 @@ impl<'a> Durable<'a> {
     pub(super) fn name_changed(&mut self, at: usize, ino: Ino) {
         let mut own = self.names_of.remove(&ino).unwrap_or_default();
         if let Some(place) = own.iter().position(|given| self.takes_back(at, *given)) {
-            self.between.entry(ino).or_default().push((own.swap_remove(place), at));
+            let given = own.swap_remove(place);
+            // What was there before the program, or a sync of everything, has left its trace.
+            if given >= self.begin.max(self.journal) {
+                self.between.entry(ino).or_default().push((given, at));
+            }
         }
         own.extend(self.given(at).is_some().then_some(at));
         self.names_of.insert(ino, own);
@@ -67,7 +71,10 @@ impl<'a> Durable<'a> {
             .filter(|at| self.given(*at).is_some_and(|(dir, _)| dir == ino))
             .filter_map(|at| self.events[at].action.ino())
             .collect();
-        entries.iter().for_each(|entry| self.take_attributes(*entry));
+        for entry in &entries {
+            self.take_attributes(*entry);
+            self.fade(*entry);
+        }
         self.logged.extend(entries);
         let mut next = Some(ino);
         let mut steps = 0;
@@ -93,7 +100,8 @@ impl<'a> Durable<'a> {
             let is_between =
                 |at: &usize| self.fading.contains_key(at) || between.iter().any(|(given, _)| given == at);
             let own: Vec<usize> = open.into_iter().filter(own).collect();
-            let lasting: Vec<usize> = own.iter().copied().filter(|at| !is_between(at)).collect();
+            let lasts = |at: &usize| !is_between(at) && !self.is_replaced(*at);
+            let lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
             own.iter().for_each(|at| self.take_along(*at));
             lasting.into_iter().for_each(|at| self.mark(at));
             self.fade(inode);
@@ -130,15 +138,23 @@ impl<'a> Durable<'a> {
         }
     }
 
-    /// If a file has lost a name, the directory of that may be logged too, with its new entries.
+    /// If a file has got or lost a name, the directories of its other names may be logged too, with their new
+    /// entries.
     fn take_along(&mut self, at: usize) {
-        let (Action::Rename { parent, .. } | Action::Unlink { parent, .. }) = &self.events[at].action else {
-            return;
+        let (ino, left) = match &self.events[at].action {
+            Action::Rename { ino, parent, .. } | Action::Unlink { ino, parent, .. } => (*ino, Some(*parent)),
+            Action::Link { ino, .. } => (*ino, None),
+            _ => return,
         };
-        for change in self.open_of.get(parent).into_iter().flatten() {
-            let is_given = self.given(*change).is_some_and(|(dir, _)| dir == *parent);
-            if let Some(logged @ Logged::No) = self.names_logged.get_mut(change).filter(|_| is_given) {
-                *logged = Logged::Perhaps;
+        let names = self.names_of.get(&ino).into_iter().flatten();
+        let dirs = names.filter_map(|given| self.given(*given)).map(|(dir, _)| dir);
+        let dirs: HashSet<Ino> = dirs.chain(left).collect();
+        for dir in dirs {
+            for change in self.open_of.get(&dir).into_iter().flatten() {
+                let is_entry = self.given(*change).is_some_and(|(parent, _)| parent == dir);
+                if let Some(logged @ Logged::No) = self.names_logged.get_mut(change).filter(|_| is_entry) {
+                    *logged = Logged::Perhaps;
+                }
             }
         }
     }
@@ -147,7 +163,7 @@ impl<'a> Durable<'a> {
     fn takes_back(&self, at: usize, before: usize) -> bool {
         let can_fade = matches!(
             self.events[before].action,
-            Action::Link { .. } | Action::Rename { exchanged: false, .. }
+            Action::Create { .. } | Action::Link { .. } | Action::Rename { exchanged: false, .. }
         );
         match &self.events[at].action {
             Action::Rename { parent, name, exchanged: false, .. } | Action::Unlink { parent, name, .. } => {
@@ -155,6 +171,13 @@ impl<'a> Durable<'a> {
             }
             _ => false,
         }
+    }
+
+    /// True if another file has got the name that a change gave.
+    fn is_replaced(&self, at: usize) -> bool {
+        let changes = self.given(at).and_then(|(dir, name)| self.names.get(&(dir, name.clone())));
+        let last = changes.and_then(|changes| changes.last()).map(|last| &self.events[*last].action);
+        last.is_some_and(|last| last.ino() != self.events[at].action.ino())
     }
 
     /// The name that a change gives to its file.

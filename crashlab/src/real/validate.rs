@@ -70,6 +70,7 @@ impl Validation<'_> {
             match one.compare(&machine, &mut compared) {
                 // A process with mounts of its own may have got a copy of ours.
                 Err(Error::InUse(_)) => machine = Machine::new(self.filesystem, 0, "")?,
+                Err(Error::Stopped(why)) => return Err(Error::Stopped(format!("program {seed}: {why}"))),
                 other => other?,
             }
             compared.programs += 1;
