@@ -55,6 +55,8 @@ pub struct Durable<'a> {
     /// A change that gives a file a name, and the later change that takes the name away again. If the later
     /// one survives, the first one may have left no trace.
     fading: BTreeMap<usize, usize>,
+    /// The removals of names that are durable because this change gives the name to another file.
+    removed: HashMap<usize, Vec<usize>>,
     /// Such pairs of inodes that are not in the log.
     between: HashMap<Ino, Vec<(usize, usize)>>,
     /// The changes that have given each inode its present names, if there is a log of names.
@@ -100,6 +102,7 @@ impl<'a> Durable<'a> {
             parents: HashMap::new(),
             names: HashMap::new(),
             fading: BTreeMap::new(),
+            removed: HashMap::new(),
             between: HashMap::new(),
             names_of: HashMap::new(),
             in_directory: HashSet::new(),
@@ -237,6 +240,7 @@ impl<'a> Durable<'a> {
         self.cut.clear();
         self.passing.clear();
         self.fading.clear();
+        self.removed.clear();
         self.between.clear();
         self.in_directory.clear();
         self.open_of.clear();
@@ -426,7 +430,9 @@ impl<'a> Durable<'a> {
             // The log does not have the first name of a file that has another one by then.
             let is_unnamed = matches!(action, Action::Create { .. }) && self.fading.contains_key(&at);
             let name = self.given(at).filter(|_| !is_unnamed);
-            needed.extend(name.into_iter().flat_map(|name| self.clear(at, name)));
+            let taken = name.map_or_else(Vec::new, |name| self.clear(at, name));
+            self.take_names(at, &taken);
+            needed.extend(taken);
             needed.extend(self.passing.remove(&at));
         } else {
             for (dir, name) in action.names() {

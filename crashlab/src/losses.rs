@@ -101,8 +101,11 @@ impl Losses {
     }
 
     /// Adds a change of names that has left no trace in the log.
-    pub fn fade(&mut self) {
+    pub fn fade(&mut self, action: &Action) {
         (self.any, self.in_journal) = (true, true);
+        if let Action::Unlink { parent, name, .. } = action {
+            self.names.insert((*parent, name.clone()));
+        }
     }
 
     /// Notes that a name is free if the change that gave it is lost.

@@ -121,7 +121,7 @@ impl<'a> Open<'a> {
                 };
                 if !seed.contains_key(later) && (seed.get(at) == Some(&unnamed) || is_taken()) {
                     lost.insert(*at, unnamed);
-                    losses.fade();
+                    losses.fade(action);
                     continue;
                 }
                 if *is_durable {

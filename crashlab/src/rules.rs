@@ -603,6 +603,34 @@ fn btrfs_logs_no_name_that_another_file_has_taken() {
 }
 
 #[test]
+fn btrfs_takes_a_removal_back_that_only_the_next_file_of_that_name_made_durable() {
+    let before = [mkdir(ROOT, "one", 2), mkdir(ROOT, "two", 3), file(3, "b", 4)];
+    let unlink = (Action::Unlink { parent: 3, name: name("b"), ino: 4 }, Vec::new());
+    let changes = [unlink, file(3, "b", 5), sync(5), rename(3, "b", 2, "c", 5), sync(5)];
+    assert!(without(&history(&before, &changes[..3]), "btrfs", &[1]).is_none());
+    let tree = without(&history(&before, &changes), "btrfs", &[1]).expect("the log has only the last name");
+    assert_eq!(paths(&tree), ["one", "one/c", "two", "two/b"]);
+    assert_eq!((tree.lookup(2, b"c"), tree.lookup(3, b"b")), (Some(5), Some(4)));
+}
+
+#[test]
+fn btrfs_logs_a_file_that_gave_its_name_up_with_the_name_that_it_has_then() {
+    let before = [mkdir(ROOT, "one", 2), file(ROOT, "b", 3), write(3, 0, b"content", 0)];
+    let changes = [
+        truncate(3, 7, 3),
+        rename(ROOT, "b", ROOT, "c", 3),
+        file(ROOT, "b", 4),
+        rename(ROOT, "c", 2, "c", 3),
+        sync(4),
+    ];
+    let tree = without(&history(&before, &changes), "btrfs", &[1]).expect("its names need not wait");
+    assert_eq!(
+        (paths(&tree), bytes(&tree, 3)),
+        (vec!["b".into(), "one".into(), "one/c".into()], b"content".into())
+    );
+}
+
+#[test]
 fn btrfs_logs_a_name_with_how_another_file_lost_it() {
     let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
     let unlink = |text: &str, ino| (Action::Unlink { parent: ROOT, name: name(text), ino }, Vec::new());

@@ -151,7 +151,7 @@ impl<'a> Allowed<'a> {
                 let part = loss.part();
                 survivor.step(event, &[], Some(part))?;
                 match loss {
-                    Loss::Faded | Loss::Unnamed => losses.fade(),
+                    Loss::Faded | Loss::Unnamed => losses.fade(&event.action),
                     _ => losses.add(self.model, &event.action, part, durable.logged(at)),
                 }
                 losing.insert(at, *loss);

@@ -51,8 +51,14 @@ impl<'a> Durable<'a> {
 
     /// The log has the last names of a file. Of a name that it had in between, there may be no trace.
     fn fade(&mut self, ino: Ino) {
-        let between = self.between.remove(&ino).unwrap_or_default().into_iter();
-        self.fading.extend(between.filter(|(given, _)| !self.in_directory.contains(given)));
+        for (given, later) in self.between.remove(&ino).unwrap_or_default() {
+            if !self.in_directory.contains(&given) {
+                self.fading.insert(given, later);
+                // Nor of how another file had lost it.
+                let removed = self.removed.remove(&given).unwrap_or_default();
+                self.fading.extend(removed.into_iter().map(|removal| (removal, later)));
+            }
+        }
         // Btrfs commits twice a minute, so the oldest ones have left their trace by then.
         while self.fading.len() > FADING_MAX {
             self.fading.pop_first();
@@ -154,6 +160,24 @@ impl<'a> Durable<'a> {
                 let is_entry = self.given(*change).is_some_and(|(parent, _)| parent == dir);
                 if let Some(logged @ Logged::No) = self.names_logged.get_mut(change).filter(|_| is_entry) {
                     *logged = Logged::Perhaps;
+                }
+            }
+        }
+    }
+
+    /// A name goes into the log with how the files before lost it: one that was renamed is logged with the names
+    /// that it has now.
+    pub(super) fn take_names(&mut self, at: usize, taken: &[usize]) {
+        for change in taken.iter().filter(|change| self.open.contains(change)) {
+            match &self.events[*change].action {
+                Action::Unlink { .. } => self.removed.entry(at).or_default().push(*change),
+                action => {
+                    let own = action.ino().and_then(|ino| self.open_of.get(&ino)).into_iter().flatten();
+                    for later in own.filter(|own| self.events[**own].action.ino() == action.ino()) {
+                        if let Some(logged @ Logged::No) = self.names_logged.get_mut(later) {
+                            *logged = Logged::Perhaps;
+                        }
+                    }
                 }
             }
         }
