@@ -117,13 +117,14 @@ impl Survivor {
                     _ => Ok(()),
                 }
             }
-            Some(Some(part)) => self.apply_part(event, part),
-            Some(None) => {
-                if let Action::Rename { parent, name, to, to_name, ino, .. } = &event.action {
+            Some(part) => {
+                if let (Action::Rename { parent, name, to, to_name, ino, .. }, None | Some(Part::Unlinked)) =
+                    (&event.action, part)
+                {
                     let before = self.name_of(*ino, *parent, name);
                     self.not_given.extend(before.map(|before| ((*ino, *to, to_name.clone()), before)));
                 }
-                Ok(())
+                part.map_or(Ok(()), |part| self.apply_part(event, part))
             }
         }
     }

@@ -108,6 +108,13 @@ impl Losses {
         }
     }
 
+    /// A durable change gives a name to a file: what was lost of that name before no longer counts.
+    pub fn durable(&mut self, action: &Action) {
+        if let (false, Some((dir, name))) = (matches!(action, Action::Unlink { .. }), action.names().last()) {
+            self.names.remove(&(*dir, (*name).clone()));
+        }
+    }
+
     /// Notes that a name is free if the change that gave it is lost.
     fn leave_name(&mut self, action: &Action, part: Option<Part>) {
         let is_given = !matches!(action, Action::Unlink { .. }) && part != Some(Part::Linked);

@@ -119,12 +119,15 @@ impl<'a> Open<'a> {
                     Some(_) => losses.names_are_lost(action, self.logged[at]),
                     None => !is_durable && losses.take(self.model, action, self.logged[at]),
                 };
-                if !seed.contains_key(later) && (seed.get(at) == Some(&unnamed) || is_taken()) {
+                let fades = !seed.contains_key(later) && (seed.get(at) == Some(&unnamed) || is_taken());
+                if fades {
                     lost.insert(*at, unnamed);
                     losses.fade(action);
-                    continue;
                 }
                 if *is_durable {
+                    losses.durable(action);
+                }
+                if fades || *is_durable {
                     continue;
                 }
             }

@@ -631,6 +631,32 @@ fn btrfs_logs_a_file_that_gave_its_name_up_with_the_name_that_it_has_then() {
 }
 
 #[test]
+fn btrfs_removes_a_logged_name_whatever_its_former_files_have_lost() {
+    let before = [file(ROOT, "b", 2)];
+    let unlink = |ino: Ino| (Action::Unlink { parent: ROOT, name: name("c"), ino }, Vec::new());
+    let changes = [rename(ROOT, "b", ROOT, "c", 2), unlink(2), file(ROOT, "c", 3), sync(3), unlink(3)];
+    let tree = without(&history(&before, &changes), "btrfs", &[1, 2]).expect("the last file was in the log");
+    assert_eq!(paths(&tree), ["b"]);
+}
+
+#[test]
+fn btrfs_moves_a_file_that_has_not_got_a_name_it_only_removed() {
+    let before = [mkdir(ROOT, "one", 2), mkdir(ROOT, "two", 3), file(2, "a", 4)];
+    let changes = [
+        file(2, "c", 5),
+        rename(2, "a", 3, "c", 4),
+        sync(3),
+        rename_over([(2, "c"), (3, "c")], 5, 4),
+        rename(3, "c", 3, "a", 5),
+    ];
+    let history = history(&before, &changes);
+    let begin = history.recording.begin;
+    let parts = BTreeMap::from([(begin + 1, Some(Part::Linked)), (begin + 3, Some(Part::Unlinked))]);
+    let tree = left(&history, "btrfs", &parts).expect("only its last name is logged");
+    assert_eq!(paths(&tree), ["one", "one/a", "two", "two/a"]);
+}
+
+#[test]
 fn btrfs_logs_a_name_with_how_another_file_lost_it() {
     let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
     let unlink = |text: &str, ino| (Action::Unlink { parent: ROOT, name: name(text), ino }, Vec::new());

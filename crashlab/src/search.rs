@@ -107,7 +107,7 @@ impl<'a> Allowed<'a> {
         durable: &Durable<'_>,
         mut at: usize,
         mut survivor: Survivor,
-        losses: Losses,
+        mut losses: Losses,
         losing: &Losing,
     ) -> Result<(), Error> {
         while at < self.position && self.is_complete() {
@@ -151,7 +151,12 @@ impl<'a> Allowed<'a> {
                 let part = loss.part();
                 survivor.step(event, &[], Some(part))?;
                 match loss {
-                    Loss::Faded | Loss::Unnamed => losses.fade(&event.action),
+                    Loss::Faded | Loss::Unnamed => {
+                        losses.fade(&event.action);
+                        if is_durable {
+                            losses.durable(&event.action);
+                        }
+                    }
                     _ => losses.add(self.model, &event.action, part, durable.logged(at)),
                 }
                 losing.insert(at, *loss);
@@ -159,6 +164,9 @@ impl<'a> Allowed<'a> {
             }
             if is_taken {
                 return Ok(());
+            }
+            if is_durable {
+                losses.durable(&event.action);
             }
             // Contents are compared later.
             if !event.action.is_write() {
