@@ -2,9 +2,9 @@
 
 mod log;
 
-use crate::action::{Action, Event, Ino, Name};
+use crate::action::{Action, Event, Ino, Name, What};
 use crate::blocks::BLOCK_BYTES;
-use crate::model::{Logged, Model, NameOrder, Reach, Skips};
+use crate::model::{Logged, Model, NameOrder, Part, Reach, Skips};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
@@ -48,6 +48,8 @@ pub struct Durable<'a> {
     journal: usize,
     /// The creation of each inode by the program.
     created: HashMap<Ino, usize>,
+    /// Inodes that are directories.
+    directories: HashSet<Ino>,
     /// The directory of each inode.
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
@@ -55,6 +57,8 @@ pub struct Durable<'a> {
     /// A change that gives a file a name, and the later change that takes the name away again. If the later
     /// one survives, the first one may have left no trace.
     fading: BTreeMap<usize, usize>,
+    /// Renames of which only the loss of the old name is durable.
+    left: HashSet<usize>,
     /// The removals of names that are durable because this change gives the name to another file.
     removed: HashMap<usize, Vec<usize>>,
     /// Such pairs of inodes that are not in the log.
@@ -99,9 +103,11 @@ impl<'a> Durable<'a> {
             last: HashMap::new(),
             journal: 0,
             created: HashMap::new(),
+            directories: HashSet::new(),
             parents: HashMap::new(),
             names: HashMap::new(),
             fading: BTreeMap::new(),
+            left: HashSet::new(),
             removed: HashMap::new(),
             between: HashMap::new(),
             names_of: HashMap::new(),
@@ -149,6 +155,18 @@ impl<'a> Durable<'a> {
         self.unlinks.contains(&at) && self.open.contains(&at)
     }
 
+    /// True for a rename that leaves [`Part::Left`] if it is lost.
+    pub fn is_left(&self, at: usize) -> bool {
+        self.left.contains(&at) && self.open.contains(&at)
+    }
+
+    /// True for a rename that may leave [`Part::Linked`]: a directory has one name.
+    pub fn may_link(&self, at: usize) -> bool {
+        let action = &self.events[at].action;
+        self.model.allows(action, Part::Linked)
+            && action.ino().is_some_and(|ino| !self.directories.contains(&ino))
+    }
+
     /// True for a rename of which only the new name is durable.
     pub fn is_half(&self, at: usize) -> bool {
         self.halves.contains(&at)
@@ -181,6 +199,11 @@ impl<'a> Durable<'a> {
         if self.model.logs_names {
             let logged = self.logged_as(action);
             self.names_logged.insert(at, logged);
+            // A new file is logged with the name that it gets.
+            let created = ino.filter(|_| logged != Logged::No).and_then(|ino| self.created.get(&ino));
+            if let Some(own @ Logged::No) = created.and_then(|at| self.names_logged.get_mut(at)) {
+                *own = Logged::Perhaps;
+            }
             // The file goes into the log if it was there, or the directory that it leaves.
             if let Action::Rename { parent, ino, replaced: Some(replaced), exchanged: false, .. } = action
                 && [parent, ino].iter().all(|inode| !self.surely_logged.contains(inode))
@@ -189,8 +212,11 @@ impl<'a> Durable<'a> {
                 self.unlinks.insert(at);
             }
         }
-        if let Action::Create { ino, .. } = action {
+        if let Action::Create { ino, what, .. } = action {
             self.created.insert(*ino, at);
+            if *what == What::Directory {
+                self.directories.insert(*ino);
+            }
         }
         match action {
             Action::Create { parent, ino, .. } | Action::Link { parent, ino, .. } => {
@@ -240,6 +266,7 @@ impl<'a> Durable<'a> {
         self.cut.clear();
         self.passing.clear();
         self.fading.clear();
+        self.left.clear();
         self.removed.clear();
         self.between.clear();
         self.in_directory.clear();
@@ -376,6 +403,9 @@ impl<'a> Durable<'a> {
     fn needed_by_names(&self, at: usize) -> Vec<usize> {
         let action = &self.events[at].action;
         let mut needed = Vec::new();
+        if let Action::Rename { replaced: Some(other), exchanged: true, .. } = action {
+            needed.extend(self.created.get(other).copied());
+        }
         let (given, gone) = match action {
             Action::Link { ino, .. } => (Some(*ino), None),
             Action::Rename { ino, to, replaced, exchanged, .. } => {
@@ -384,7 +414,9 @@ impl<'a> Durable<'a> {
                     let Some(inode) = directory else { break };
                     needed.extend(self.created.get(&inode).copied());
                     let open = self.open_of.get(&inode).into_iter().flatten().copied();
-                    needed.extend(open.filter(|at| self.events[*at].action.moves(inode)));
+                    // The log knows a directory by its inode, wherever that is.
+                    let moves = |at: &usize| !self.model.logs_names && self.events[*at].action.moves(inode);
+                    needed.extend(open.filter(moves));
                     directory = self.parents.get(&inode).copied();
                 }
                 (Some(*ino), replaced.filter(|_| !exchanged))
@@ -431,8 +463,7 @@ impl<'a> Durable<'a> {
             let is_unnamed = matches!(action, Action::Create { .. }) && self.fading.contains_key(&at);
             let name = self.given(at).filter(|_| !is_unnamed);
             let taken = name.map_or_else(Vec::new, |name| self.clear(at, name));
-            self.take_names(at, &taken);
-            needed.extend(taken);
+            needed.extend(self.take_names(at, taken));
             needed.extend(self.passing.remove(&at));
         } else {
             for (dir, name) in action.names() {

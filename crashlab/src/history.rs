@@ -155,7 +155,8 @@ impl Survivor {
     }
 
     /// A change of names, where lost renames have left other names: it takes the one that the file has
-    /// instead. None for the removal of a name that the file has not got.
+    /// instead. Of an exchange with a file that is elsewhere, the other half is left. None for the removal of a
+    /// name that the file has not got.
     fn as_it_is<'a>(&self, action: &'a Action) -> Option<Cow<'a, Action>> {
         let (parent, name, to, to_name, ino) = match action {
             Action::Rename { parent, name, to, to_name, ino, exchanged: false, .. } => {
@@ -164,6 +165,14 @@ impl Survivor {
             Action::Unlink { parent, name, ino } => {
                 let name = self.name_of(*ino, *parent, name);
                 return name.map(|(parent, name)| Cow::Owned(Action::Unlink { parent, name, ino: *ino }));
+            }
+            Action::Rename { parent, name, to, to_name, ino, replaced: Some(other), .. } => {
+                let is_there = |dir: &Ino, name: &Name, ino: &Ino| self.tree.lookup(*dir, name) == Some(*ino);
+                match (is_there(parent, name, ino), is_there(to, to_name, other)) {
+                    (true, false) => (parent, name, to, to_name, ino),
+                    (false, true) => (to, to_name, parent, name, other),
+                    _ => return Some(Cow::Borrowed(action)),
+                }
             }
             _ => return Some(Cow::Borrowed(action)),
         };
@@ -192,6 +201,11 @@ impl Survivor {
             {
                 self.apply(event, &Action::Unlink { parent: *to, name: to_name.clone(), ino: *ino })
             }
+            (Action::Rename { parent, name, ino, .. }, Part::Left) => match self.name_of(*ino, *parent, name)
+            {
+                Some((parent, name)) => self.apply(event, &Action::Unlink { parent, name, ino: *ino }),
+                None => Ok(()),
+            },
             (create @ Action::Create { .. }, Part::Unnamed) => {
                 self.tree.apply_unnamed(create, event.time_ns.into());
                 Ok(())
@@ -224,7 +238,7 @@ impl Survivor {
             Part::Before(at) => self.copy(event, ino, written.start..cut(at)),
             Part::From(at) => self.copy(event, ino, cut(at)..written.end),
             Part::Size => self.grow(event, ino, written.end),
-            Part::Linked | Part::Unlinked | Part::Unnamed => Ok(()),
+            Part::Linked | Part::Unlinked | Part::Left | Part::Unnamed => Ok(()),
             Part::Without { from, before, size } => {
                 self.copy(event, ino, written.start..cut(from))?;
                 self.copy(event, ino, cut(before)..size.map_or(written.end, cut))

@@ -43,9 +43,7 @@ impl Losses {
     /// that up.
     pub fn names_are_lost(&self, action: &Action, logged: Logged) -> bool {
         let mut names = action.names();
-        if logged != Logged::No
-            && matches!(action, Action::Rename { exchanged: false, .. } | Action::Link { .. })
-        {
+        if logged != Logged::No && matches!(action, Action::Rename { .. } | Action::Link { .. }) {
             // A log has the last names of a file, and no trace of those in between.
             names.drain(..names.len() - 1);
             names.retain(|(dir, name)| !self.free.contains(&(*dir, (*name).clone())));

@@ -284,6 +284,9 @@ pub enum Part {
     /// Of a rename over a file that was synced: that file has lost the name, and the other one has not got
     /// it. Btrfs has the one in its log and not the other.
     Unlinked,
+    /// Of a rename into a new directory: the file has lost the old name, which another one has got, and has not
+    /// got the new one. Btrfs may have logged both files and not that directory.
+    Left,
     /// Of a creation: the inode without this name. It had another name when Btrfs logged it.
     Unnamed,
 }
@@ -356,7 +359,7 @@ impl Model {
                 let is_hole = from < before && is_border(from) && is_border(before);
                 is_hole && may_have_zeros && size.is_none_or(is_size)
             }
-            Part::Linked => self.logs_names && action.moves_to_another_directory(),
+            Part::Linked | Part::Left => self.logs_names && action.moves_to_another_directory(),
             Part::Unlinked => self.logs_names && action.replaces(),
             Part::Unnamed => self.logs_names && matches!(action, Action::Create { .. }),
             Part::Slice { from, before, size } => match self.zeroed(action) {
@@ -373,7 +376,7 @@ impl Model {
             Part::Size | Part::From(_) | Part::Without { size: None, .. } => true,
             Part::Slice { size, .. } => size == offset + u64::from(*len),
             Part::Before(_) | Part::Without { .. } => false,
-            Part::Linked | Part::Unlinked | Part::Unnamed => false,
+            Part::Linked | Part::Unlinked | Part::Left | Part::Unnamed => false,
         }
     }
 
@@ -396,7 +399,7 @@ impl Model {
     /// True if this part of a change does not wait for the changes before it: a page that is written in
     /// place, or a logged name.
     pub fn is_in_place(&self, action: &Action, part: Part) -> bool {
-        if matches!(part, Part::Linked | Part::Unlinked | Part::Unnamed) {
+        if matches!(part, Part::Linked | Part::Unlinked | Part::Left | Part::Unnamed) {
             return self.allows(action, part);
         }
         let is_free = self.zeros && self.data != DataOrder::All;

@@ -206,6 +206,7 @@ impl Fate {
                 format!("the bytes from {from} to {before} are missing{end}")
             }
             Part::Unlinked => "what had the new name has lost it, and nothing has it".to_owned(),
+            Part::Left => "it has lost the old name, and has not got the new one".to_owned(),
             Part::Unnamed => "it has never had this name".to_owned(),
             Part::Linked => "both names are there".to_owned(),
             Part::Size => "only the new size is there, with zeros".to_owned(),

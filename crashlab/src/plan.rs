@@ -77,6 +77,10 @@ pub struct Open<'a> {
     sized: HashSet<usize>,
     /// Those of which [`Part::Unlinked`] may survive.
     unlinks: HashSet<usize>,
+    /// Those that survive at least as [`Part::Left`].
+    left: HashSet<usize>,
+    /// Those of which [`Part::Linked`] may survive.
+    links: HashSet<usize>,
     /// Truncates that may leave their file with another size.
     cut: HashMap<usize, u64>,
     /// For a change of names that may have left no trace: the later change that has to survive then, and
@@ -98,12 +102,28 @@ impl<'a> Open<'a> {
         let changes = durable.open();
         let logged = changes.iter().map(|at| (*at, durable.logged(*at))).collect();
         let unlinks = changes.iter().copied().filter(|at| durable.may_unlink(*at)).collect();
+        let links = changes.iter().copied().filter(|at| durable.may_link(*at)).collect();
+        let left = changes.iter().copied().filter(|at| durable.is_left(*at)).collect();
         let halves = changes.iter().copied().filter(|at| durable.is_half(*at)).collect();
         let sized = changes.iter().copied().filter(|at| durable.is_sized(*at)).collect();
         let cut = changes.iter().filter_map(|at| Some((*at, durable.cut(*at)?))).collect();
         let fading = durable.fading().iter().map(|(at, later)| (*at, (*later, durable.is(*at)))).collect();
         let passing = durable.passing();
-        Self { model, events, position, changes, logged, halves, sized, unlinks, cut, fading, passing }
+        Self {
+            model,
+            events,
+            position,
+            changes,
+            logged,
+            halves,
+            sized,
+            unlinks,
+            links,
+            left,
+            cut,
+            fading,
+            passing,
+        }
     }
 
     /// The state in which these are lost, with everything that can't be without them; `None` if one of
@@ -138,10 +158,15 @@ impl<'a> Open<'a> {
                     lost.insert(*at, part.or(Some(Part::Size)));
                 }
                 None if self.halves.contains(at) || self.sized.contains(at) => continue,
+                part if self.left.contains(at)
+                    && (part.is_some() || losses.take(self.model, action, self.logged[at])) =>
+                {
+                    lost.insert(*at, Some(Part::Left));
+                }
                 part if losses.take(self.model, action, self.logged[at]) => {
                     let in_place = |part: &Part| {
                         self.model.is_in_place(action, *part)
-                            && (*part != Part::Linked || losses.can_link(action))
+                            && (*part != Part::Linked || self.links.contains(at) && losses.can_link(action))
                     };
                     lost.insert(*at, part.copied().flatten().filter(in_place));
                 }
@@ -173,6 +198,8 @@ impl<'a> Open<'a> {
             let action = &self.events[at].action;
             let is_possible = match part {
                 Part::Unlinked => self.unlinks.contains(&at),
+                Part::Linked => self.links.contains(&at),
+                Part::Left => self.left.contains(&at),
                 Part::Unnamed => self.fading.contains_key(&at),
                 Part::Before(size) if action.changes_size() => self.cut.get(&at) == Some(&size),
                 _ => true,
@@ -202,6 +229,7 @@ impl<'a> Open<'a> {
     /// The parts of a change that may survive.
     fn parts(&self, at: usize) -> Vec<Part> {
         let mut parts = self.model.parts(&self.events[at].action);
+        parts.retain(|part| *part != Part::Linked || self.links.contains(&at));
         parts.extend(self.unlinks.contains(&at).then_some(Part::Unlinked));
         let unnamed =
             self.fading.contains_key(&at) && self.model.allows(&self.events[at].action, Part::Unnamed);

@@ -656,6 +656,81 @@ fn btrfs_moves_a_file_that_has_not_got_a_name_it_only_removed() {
     assert_eq!(paths(&tree), ["one", "one/a", "two", "two/a"]);
 }
 
+fn exchange(names: [(Ino, &str); 2], inos: [Ino; 2]) -> (Action, Vec<u8>) {
+    let (mut action, bytes) = rename_over(names, inos[0], inos[1]);
+    if let Action::Rename { exchanged, .. } = &mut action {
+        *exchanged = true;
+    }
+    (action, bytes)
+}
+
+#[test]
+fn a_new_file_that_was_exchanged_is_there_once_it_is_synced() {
+    let before = [file(ROOT, "a", 2)];
+    let changes = [file(ROOT, "n", 3), exchange([(ROOT, "a"), (ROOT, "n")], [2, 3]), sync(3)];
+    for model in ["ext4", "btrfs"] {
+        assert!(without(&history(&before, &changes), model, &[1]).is_none(), "{model}");
+    }
+}
+
+#[test]
+fn btrfs_logs_one_half_of_an_exchange_with_a_file_that_is_elsewhere() {
+    let before = [mkdir(ROOT, "one", 2), mkdir(ROOT, "two", 3), file(2, "a", 4), file(3, "b", 5)];
+    let changes =
+        [rename(3, "b", 3, "c", 5), file(2, "new", 6), sync(2), exchange([(3, "c"), (2, "a")], [5, 4])];
+    let tree = without(&history(&before, &changes), "btrfs", &[1]).expect("one of the two is in the log");
+    assert_eq!(paths(&tree), ["one", "one/new", "two", "two/b", "two/c"]);
+    assert_eq!((tree.lookup(3, b"b"), tree.lookup(3, b"c")), (Some(5), Some(4)));
+}
+
+#[test]
+fn btrfs_logs_no_rename_of_the_directories_above_a_synced_file() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "f", 3), write(3, 0, b"1", 0)];
+    let changes = [rename(ROOT, "d", ROOT, "e", 2), write(3, 1, b"2", 1), sync(3)];
+    let tree = without(&history(&before, &changes), "btrfs", &[1]).expect("the directory was there before");
+    assert_eq!((paths(&tree), bytes(&tree, 3)), (vec!["d".into(), "d/f".into()], b"12".into()));
+    assert!(without(&history(&before, &changes), "ext4", &[1]).is_none());
+    // A directory has one name.
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3)];
+    let history = history(&before, &[rename(ROOT, "d", 3, "d", 2), sync(3)]);
+    let begin = history.recording.begin;
+    assert!(left(&history, "btrfs", &BTreeMap::from([(begin, Some(Part::Linked))])).is_none());
+}
+
+#[test]
+fn btrfs_loses_a_file_that_was_moved_to_a_new_directory_when_its_name_is_used_again() {
+    let before = [file(ROOT, "log", 2)];
+    let moves = [mkdir(ROOT, "old", 3), rename(ROOT, "log", 3, "log", 2)];
+    let reuses = [file(ROOT, "log", 4), sync(4)];
+    let changes = [&moves[..], &reuses].concat();
+    let tree = without(&history(&before, &changes), "btrfs", &[1]).expect("nothing has synced the directory");
+    assert_eq!((paths(&tree), tree.lookup(ROOT, b"log")), (vec!["log".into()], Some(4)));
+    // With the directory synced first, it is somewhere.
+    let synced = [&moves[..], &[sync(3)], &reuses].concat();
+    assert!(without(&history(&before, &synced), "btrfs", &[1]).is_none());
+    assert!(without(&history(&before, &synced), "btrfs", &[2]).is_none_or(|tree| paths(&tree).len() > 1));
+}
+
+#[test]
+fn btrfs_logs_a_new_file_with_a_name_that_is_logged() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "a", 3), file(ROOT, "b", 4)];
+    let unlink = (Action::Unlink { parent: ROOT, name: name("b"), ino: 4 }, Vec::new());
+    let chmod = Action::Attributes { ino: 3, mode: Some(0o600), uid: None, gid: None, mtime_ns: None };
+    let changes = [(chmod, Vec::new()), sync(2), unlink, file(2, "new", 5), rename(2, "new", 2, "c", 5)];
+    let tree = without(&history(&before, &changes), "btrfs", &[3]).expect("its directory is in the log");
+    assert_eq!(paths(&tree), ["b", "d", "d/a", "d/c"]);
+}
+
+#[test]
+fn btrfs_may_keep_a_name_that_a_synced_file_has_lost() {
+    let before = [file(ROOT, "a", 2)];
+    let link = (Action::Link { ino: 2, parent: ROOT, name: name("b") }, Vec::new());
+    let unlink = (Action::Unlink { parent: ROOT, name: name("a"), ino: 2 }, Vec::new());
+    let changes = [link, sync(2), unlink, sync(2)];
+    let tree = without(&history(&before, &changes), "btrfs", &[3]).expect("the log adds names");
+    assert_eq!(paths(&tree), ["a", "b"]);
+}
+
 #[test]
 fn btrfs_logs_a_name_with_how_another_file_lost_it() {
     let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];

@@ -36,6 +36,8 @@ enum Loss {
     InPlace,
     /// The file of a rename has both names.
     Linked,
+    /// The file of a rename has no name.
+    Left,
     /// What a rename replaces has lost its name.
     Unlinked,
     /// A truncate has left its file with this size.
@@ -53,6 +55,7 @@ impl Loss {
             Self::Sized => Some(Part::Size),
             Self::Linked => Some(Part::Linked),
             Self::Unlinked => Some(Part::Unlinked),
+            Self::Left => Some(Part::Left),
             Self::Unnamed => Some(Part::Unnamed),
             Self::Cut(size) => Some(Part::Before(size)),
             Self::Whole | Self::Torn | Self::InPlace | Self::Faded => None,
@@ -121,14 +124,13 @@ impl<'a> Allowed<'a> {
             let can_be_torn = event.action.is_write() || self.model.zeroed(&event.action).is_some();
             let fates: &[Loss] = match can_be_torn {
                 _ if durable.is_half(at) => &[Loss::Linked],
+                _ if durable.is_left(at) => &[Loss::Left],
                 _ if durable.is_sized(at) => &[Loss::Sized],
-                false if durable.may_unlink(at) && self.model.allows(&event.action, Part::Linked) => {
+                false if durable.may_unlink(at) && durable.may_link(at) => {
                     &[Loss::Whole, Loss::Linked, Loss::Unlinked]
                 }
                 false if durable.may_unlink(at) => &[Loss::Whole, Loss::Unlinked],
-                false if !is_durable && self.model.allows(&event.action, Part::Linked) => {
-                    &[Loss::Whole, Loss::Linked]
-                }
+                false if !is_durable && durable.may_link(at) => &[Loss::Whole, Loss::Linked],
                 _ if is_durable => &[],
                 true if is_taken => &[Loss::Whole, Loss::InPlace],
                 true if self.model.names == NameOrder::Replacing && event.action.needs_blocks() => {

@@ -7,7 +7,7 @@
 //! `f4096`: only those from there on; `s`: only its size; `f0b512s4096`: only the bytes from 0 to 512, and
 //! the size up to 4096; `w0b512`: all but those; `w0b512s4096`: of these, those up to 4096. `41.t17l`: the
 //! file of the rename of event 17 has both names; `u`: what it replaces has lost the name, and nothing has it;
-//! `n`: the inode that event 17 creates never had that name.
+//! `g`: the file has lost the old name, and has not got the new one; `n`: the inode that event 17 creates never had that name.
 
 use crate::Error;
 use crate::action::Event;
@@ -62,6 +62,7 @@ fn lost_by(word: &str) -> Option<(std::ops::Range<usize>, Option<Part>)> {
         ("s", "") => Part::Size,
         ("l", "") => Part::Linked,
         ("u", "") => Part::Unlinked,
+        ("g", "") => Part::Left,
         ("n", "") => Part::Unnamed,
         ("b", offset) => Part::Before(offset.parse().ok()?),
         ("w", rest) => {
@@ -106,6 +107,7 @@ impl State {
                 Part::Without { from, before, size: Some(size) } => format!("w{from}b{before}s{size}"),
                 Part::Linked => "l".to_owned(),
                 Part::Unlinked => "u".to_owned(),
+                Part::Left => "g".to_owned(),
                 Part::Unnamed => "n".to_owned(),
                 Part::Before(offset) => format!("b{offset}"),
                 Part::From(offset) => format!("f{offset}"),
@@ -128,7 +130,7 @@ mod tests {
         for name in [
             "30",
             "30.l3.l7-9.t2b4096.t5f512.t6s",
-            "12.t3f0b512s4096.t4l.t5w0b512.t6u.t8n",
+            "12.t3f0b512s4096.t4l.t5w0b512.t6u.t8n.t9g",
             "9.t3w0b512s4096",
         ] {
             assert_eq!(State::parse(name, &events, 10).unwrap().name(10), name);

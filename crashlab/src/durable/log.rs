@@ -3,7 +3,7 @@
 
 use super::{DEPTH_MAX, Durable};
 use crate::action::{Action, Ino, Name};
-use crate::model::{Logged, Part};
+use crate::model::Logged;
 use std::collections::{BTreeMap, HashSet};
 
 /// Most names without a trace that are remembered.
@@ -26,6 +26,7 @@ impl<'a> Durable<'a> {
             Action::Unlink { parent, .. } | Action::Rename { parent, .. } if is_in_log(parent) => {
                 Logged::Perhaps
             }
+            Action::Rename { to, exchanged: true, .. } if is_in_log(to) => Logged::Perhaps,
             _ => Logged::No,
         }
     }
@@ -55,7 +56,8 @@ impl<'a> Durable<'a> {
             if !self.in_directory.contains(&given) {
                 self.fading.insert(given, later);
                 // Nor of how another file had lost it.
-                let removed = self.removed.remove(&given).unwrap_or_default();
+                let mut removed = self.removed.remove(&given).unwrap_or_default();
+                removed.retain(|removal| !self.left.remove(removal));
                 self.fading.extend(removed.into_iter().map(|removal| (removal, later)));
             }
         }
@@ -88,7 +90,7 @@ impl<'a> Durable<'a> {
             self.logged.insert(inode);
             let has_changed = self.last.get(&inode).and_then(|last| last.beyond_times) >= Some(self.begin);
             // Of the directories above it, the log has the new ones.
-            let is_new = self.created.get(&inode) >= Some(&self.begin);
+            let is_new = self.created.get(&inode) >= Some(&self.begin.max(self.journal));
             if has_changed && (inode == ino || is_new) {
                 self.surely_logged.insert(inode);
             }
@@ -106,11 +108,16 @@ impl<'a> Durable<'a> {
             let is_between =
                 |at: &usize| self.fading.contains_key(at) || between.iter().any(|(given, _)| given == at);
             let own: Vec<usize> = open.into_iter().filter(own).collect();
-            let lasts = |at: &usize| !is_between(at) && !self.is_replaced(*at);
+            // The log may keep a name that the file has lost.
+            let is_removal = |at: &usize| matches!(self.events[*at].action, Action::Unlink { .. });
+            let lasts = |at: &usize| !is_removal(at) && !is_between(at) && !self.is_replaced(*at);
             let lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
-            own.iter().for_each(|at| self.take_along(*at));
-            lasting.into_iter().for_each(|at| self.mark(at));
-            self.fade(inode);
+            // Of the directories above, the log has only the new ones.
+            if inode == ino || is_new {
+                own.iter().for_each(|at| self.take_along(*at));
+                self.fade(inode);
+                lasting.into_iter().for_each(|at| self.mark(at));
+            }
             next = self.parents.get(&inode).copied();
             steps += 1;
             // A directory that was moved below itself would be a damaged recording.
@@ -165,22 +172,36 @@ impl<'a> Durable<'a> {
         }
     }
 
-    /// A name goes into the log with how the files before lost it: one that was renamed is logged with the names
-    /// that it has now.
-    pub(super) fn take_names(&mut self, at: usize, taken: &[usize]) {
-        for change in taken.iter().filter(|change| self.open.contains(change)) {
-            match &self.events[*change].action {
-                Action::Unlink { .. } => self.removed.entry(at).or_default().push(*change),
-                action => {
-                    let own = action.ino().and_then(|ino| self.open_of.get(&ino)).into_iter().flatten();
-                    for later in own.filter(|own| self.events[**own].action.ino() == action.ino()) {
-                        if let Some(logged @ Logged::No) = self.names_logged.get_mut(later) {
-                            *logged = Logged::Perhaps;
-                        }
-                    }
+    /// A name goes into the log with how the files before lost it. Returns the changes of these that are durable
+    /// with it.
+    pub(super) fn take_names(&mut self, at: usize, taken: Vec<usize>) -> Vec<usize> {
+        let mut durable = Vec::new();
+        for change in taken.into_iter().filter(|change| self.open.contains(change)).collect::<Vec<_>>() {
+            let action = &self.events[change].action;
+            let is_removal = matches!(action, Action::Unlink { .. });
+            match action {
+                Action::Rename { to, .. } if self.is_below_new(*to) => drop(self.left.insert(change)),
+                _ => durable.push(change),
+            }
+            if is_removal || self.left.contains(&change) {
+                self.removed.entry(at).or_default().push(change);
+            }
+            // A file that was renamed is logged with the names that it has now.
+            let own = action.ino().and_then(|ino| self.open_of.get(&ino)).into_iter().flatten();
+            for later in own.filter(|own| self.events[**own].action.ino() == action.ino()) {
+                if let Some(logged @ Logged::No) = self.names_logged.get_mut(later) {
+                    *logged = Logged::Perhaps;
                 }
             }
         }
+        durable
+    }
+
+    /// True if a directory, or one above it, is new and not in the log.
+    fn is_below_new(&self, dir: Ino) -> bool {
+        let mut above = std::iter::successors(Some(dir), |dir| self.parents.get(dir).copied());
+        let is_new = |dir: Ino| self.created.get(&dir).is_some_and(|created| self.open.contains(created));
+        above.by_ref().take(DEPTH_MAX).any(is_new)
     }
 
     /// True if a change takes the name away that a rename or link before has given.
@@ -199,9 +220,15 @@ impl<'a> Durable<'a> {
 
     /// True if another file has got the name that a change gave.
     fn is_replaced(&self, at: usize) -> bool {
-        let changes = self.given(at).and_then(|(dir, name)| self.names.get(&(dir, name.clone())));
-        let last = changes.and_then(|changes| changes.last()).map(|last| &self.events[*last].action);
-        last.is_some_and(|last| last.ino() != self.events[at].action.ino())
+        let Some((dir, name)) = self.given(at) else { return false };
+        let last = self.names.get(&(dir, name.clone())).and_then(|changes| changes.last());
+        let owner = match last.map(|last| &self.events[*last].action) {
+            Some(Action::Rename { parent, name: old, ino, replaced, exchanged: true, .. }) => {
+                if (*parent, old) == (dir, name) { *replaced } else { Some(*ino) }
+            }
+            last => last.and_then(Action::ino),
+        };
+        owner.is_some_and(|owner| self.events[at].action.ino() != Some(owner))
     }
 
     /// The name that a change gives to its file.
@@ -240,7 +267,7 @@ impl<'a> Durable<'a> {
 
     /// Only the directory with the new name of a rename is logged.
     pub(super) fn halve(&mut self, at: usize) {
-        if self.model.allows(&self.events[at].action, Part::Linked) {
+        if self.may_link(at) {
             self.halves.insert(at);
         }
     }

@@ -30,6 +30,7 @@ pub fn program(seed: u64, path: &Path) -> Result<History, Error> {
         writes: 0,
         fill: b'A',
         kinds: [20, 28, 36][(seed % 3) as usize],
+        moves_directories: seed / 3 % 2 == 1,
         failed: None,
     };
     program.prepare();
@@ -54,6 +55,8 @@ struct Program {
     fill: u8,
     /// The first of three programs syncs little, the next more, and the last in all ways.
     kinds: u32,
+    /// Half of the programs move directories too, and use those that they make.
+    moves_directories: bool,
     /// The first error.
     failed: Option<Error>,
 }
@@ -112,28 +115,55 @@ impl Program {
 
     /// Files with a name; the newest comes twice, as most programs go on with what they have made.
     fn files(&self) -> Vec<(Ino, Name, Ino)> {
-        let entries = [2, 3].into_iter().flat_map(|directory| {
-            let entries = self.tree.entries(directory).into_iter().flatten();
-            entries.map(move |(name, ino)| (directory, name.clone(), *ino))
-        });
-        let mut files: Vec<_> = entries.filter(|(_, _, ino)| self.tree.contents(*ino).is_some()).collect();
+        let is_file = |(_, _, ino): &(Ino, Name, Ino)| self.tree.contents(*ino).is_some();
+        let mut files: Vec<_> = self.entries().into_iter().filter(is_file).collect();
         files.sort_by_key(|(_, _, ino)| *ino);
         files.extend(files.last().cloned());
         files
     }
 
-    /// A name in one of the directories.
+    /// Each name with its directory.
+    fn entries(&self) -> Vec<(Ino, Name, Ino)> {
+        let of = |directory: Ino| {
+            let entries = self.tree.entries(directory).into_iter().flatten();
+            entries.map(move |(name, ino)| (directory, name.clone(), *ino))
+        };
+        self.directories().into_iter().flat_map(of).collect()
+    }
+
+    /// The directories in which the program works.
+    fn directories(&self) -> Vec<Ino> {
+        match self.moves_directories {
+            true => [ROOT].into_iter().chain(self.below(ROOT)).collect(),
+            false => vec![2, 3],
+        }
+    }
+
+    /// The directories below this one.
+    fn below(&self, directory: Ino) -> Vec<Ino> {
+        let below = self.tree.walk_from(&[], directory).into_iter().map(|(_, ino)| ino);
+        below.filter(|ino| self.tree.entries(*ino).is_some()).collect()
+    }
+
+    /// A name in one of the directories, mostly in one of the first two.
     fn name(&mut self) -> (Ino, Name) {
-        (self.rng.random_range(2..4), NAMES.choose(&mut self.rng).map_or(Vec::new(), |name| name.to_vec()))
+        let directory = match self.moves_directories && self.rng.random_bool(0.3) {
+            true => self.directories().choose(&mut self.rng).copied().unwrap_or(ROOT),
+            false => self.rng.random_range(2..4),
+        };
+        (directory, NAMES.choose(&mut self.rng).map_or(Vec::new(), |name| name.to_vec()))
     }
 
     /// One more operation, unless it is impossible now.
     fn step(&mut self) -> bool {
         let Some((parent, name, ino)) = self.files().choose(&mut self.rng).cloned() else {
-            let (parent, name) = self.name();
-            self.create(parent, name, What::File, 0o644);
-            return true;
+            return self.new_name(|program, parent, name| {
+                program.create(parent, name, What::File, 0o644);
+            });
         };
+        if self.moves_directories && self.rng.random_bool(0.3) {
+            return self.move_any();
+        }
         match self.rng.random_range(0..self.kinds) {
             0..2 => self.new_name(|program, parent, name| {
                 program.create(parent, name, What::File, 0o644);
@@ -163,7 +193,10 @@ impl Program {
                 true
             }
             _ => {
-                let directory = self.rng.random_range(ROOT..4);
+                let directory = match self.moves_directories {
+                    true => self.directories().choose(&mut self.rng).copied().unwrap_or(ROOT),
+                    false => self.rng.random_range(ROOT..4),
+                };
                 self.sync(directory, false)
             }
         }
@@ -227,6 +260,34 @@ impl Program {
             self.act(Action::Truncate { ino, from, to });
         }
         from != to
+    }
+
+    /// Renames a directory or a file, or exchanges two of them.
+    fn move_any(&mut self) -> bool {
+        let entries = self.entries();
+        let Some((parent, name, ino)) = entries.choose(&mut self.rng).cloned() else { return false };
+        let exchanged = self.rng.random_bool(0.3);
+        let (to, to_name) = match entries.choose(&mut self.rng).filter(|_| exchanged) {
+            Some((to, to_name, _)) => (*to, to_name.clone()),
+            None => self.name(),
+        };
+        let replaced = self.tree.lookup(to, &to_name);
+        let is_within = |tree: &Self, dir: Ino, ino: Ino| dir == ino || tree.below(ino).contains(&dir);
+        let is_possible = match replaced {
+            Some(other) if other == ino => false,
+            Some(other) if exchanged => !is_within(self, parent, other),
+            // A directory replaces an empty one, and never those in which the program works.
+            Some(other) => match self.tree.entries(other) {
+                Some(entries) => other > 3 && entries.is_empty() && self.tree.entries(ino).is_some(),
+                None => self.tree.entries(ino).is_none(),
+            },
+            None => !exchanged,
+        };
+        let is_possible = is_possible && !is_within(self, to, ino);
+        if is_possible {
+            self.act(Action::Rename { parent, name, to, to_name, ino, replaced, exchanged });
+        }
+        is_possible
     }
 
     fn rename(&mut self, parent: Ino, name: Name, ino: Ino) -> bool {
