@@ -204,6 +204,11 @@ impl<'a> Durable<'a> {
             if let Some(own @ Logged::No) = created.and_then(|at| self.names_logged.get_mut(at)) {
                 *own = Logged::Perhaps;
             }
+            if let Action::Rename { to, to_name, replaced: Some(other), exchanged: false, .. } = action {
+                let mut left = self.names_of.remove(other).unwrap_or_default();
+                left.retain(|given| self.given(*given) != Some((*to, to_name)));
+                self.names_of.insert(*other, left);
+            }
             // The file goes into the log if it was there, or the directory that it leaves.
             if let Action::Rename { parent, ino, replaced: Some(replaced), exchanged: false, .. } = action
                 && [parent, ino].iter().all(|inode| !self.surely_logged.contains(inode))
@@ -236,9 +241,12 @@ impl<'a> Durable<'a> {
             Action::Rename { replaced, exchanged: true, .. } => *replaced,
             _ => None,
         };
+        let is_of_directory = self.model.exchange_is_of_directory
+            && matches!(action, Action::Rename { parent, to, exchanged: true, .. } if parent == to);
         for (inode, of_size) in ino
             .into_iter()
             .chain(other)
+            .filter(|_| !is_of_directory)
             .map(|ino| (ino, of_size))
             .chain(dirs.into_iter().map(|dir| (dir, true)))
         {
@@ -330,7 +338,7 @@ impl<'a> Durable<'a> {
             {
                 self.halve(at);
             }
-            if self.model.logs_names && self.events[at].action.names().iter().any(|(dir, _)| *dir == ino) {
+            if self.model.logs_names && self.given(at).is_some_and(|(dir, _)| dir == ino) {
                 self.in_directory.insert(at);
                 self.fading.remove(&at);
             }

@@ -107,6 +107,8 @@ pub struct Model {
     /// Changes of the names of what was synced before go into a log, which the next sync of anything makes
     /// durable without the other changes before it.
     pub logs_names: bool,
+    /// An exchange within a directory changes that directory alone, so an fsync of one of the files leaves it out.
+    pub exchange_is_of_directory: bool,
     /// A truncate of a file with unsynced data belongs to that data: other files do not wait for it.
     pub truncates_data: bool,
     /// A sync of any file that commits the journal also makes the ranges durable that sync_file_range wrote
@@ -132,6 +134,7 @@ pub static MODELS: [Model; 7] = [
         size_first: true,
         truncate_zeroes: true,
         logs_names: false,
+        exchange_is_of_directory: true,
         truncates_data: false,
         ranges_in_journal: false,
         sync_leaves_cached: false,
@@ -150,6 +153,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: true,
         logs_names: false,
+        exchange_is_of_directory: true,
         truncates_data: false,
         ranges_in_journal: true,
         sync_leaves_cached: true,
@@ -168,6 +172,7 @@ pub static MODELS: [Model; 7] = [
         size_first: true,
         truncate_zeroes: true,
         logs_names: false,
+        exchange_is_of_directory: false,
         truncates_data: false,
         ranges_in_journal: true,
         sync_leaves_cached: false,
@@ -187,6 +192,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: false,
         logs_names: true,
+        exchange_is_of_directory: false,
         truncates_data: false,
         ranges_in_journal: false,
         sync_leaves_cached: false,
@@ -205,6 +211,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: false,
         logs_names: false,
+        exchange_is_of_directory: false,
         truncates_data: false,
         ranges_in_journal: false,
         sync_leaves_cached: false,
@@ -223,6 +230,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: false,
         logs_names: false,
+        exchange_is_of_directory: false,
         truncates_data: false,
         ranges_in_journal: false,
         sync_leaves_cached: false,
@@ -241,6 +249,7 @@ pub static MODELS: [Model; 7] = [
         size_first: false,
         truncate_zeroes: false,
         logs_names: false,
+        exchange_is_of_directory: false,
         truncates_data: true,
         ranges_in_journal: false,
         sync_leaves_cached: false,
@@ -359,7 +368,8 @@ impl Model {
                 let is_hole = from < before && is_border(from) && is_border(before);
                 is_hole && may_have_zeros && size.is_none_or(is_size)
             }
-            Part::Linked | Part::Left => self.logs_names && action.moves_to_another_directory(),
+            Part::Linked => self.logs_names && action.moves_to_another_directory(),
+            Part::Left => self.logs_names && matches!(action, Action::Rename { exchanged: false, .. }),
             Part::Unlinked => self.logs_names && action.replaces(),
             Part::Unnamed => self.logs_names && matches!(action, Action::Create { .. }),
             Part::Slice { from, before, size } => match self.zeroed(action) {

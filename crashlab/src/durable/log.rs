@@ -180,7 +180,9 @@ impl<'a> Durable<'a> {
             let action = &self.events[change].action;
             let is_removal = matches!(action, Action::Unlink { .. });
             match action {
-                Action::Rename { to, .. } if self.is_below_new(*to) => drop(self.left.insert(change)),
+                Action::Rename { ino, to, .. } if self.is_below_new(*to) || self.is_nowhere(*ino) => {
+                    self.left.insert(change);
+                }
                 _ => durable.push(change),
             }
             if is_removal || self.left.contains(&change) {
@@ -195,6 +197,11 @@ impl<'a> Durable<'a> {
             }
         }
         durable
+    }
+
+    /// True if an inode has no name any more.
+    fn is_nowhere(&self, ino: Ino) -> bool {
+        self.names_of.get(&ino).is_some_and(Vec::is_empty)
     }
 
     /// True if a directory, or one above it, is new and not in the log.
