@@ -57,15 +57,15 @@ pub struct Durable<'a> {
     /// A change that gives a file a name, and the later change that takes the name away again. If the later
     /// one survives, the first one may have left no trace.
     fading: BTreeMap<usize, usize>,
+    /// For each inode that is not in the log, the pairs of changes that begin to fade when it is logged.
+    between: HashMap<Ino, Vec<(usize, usize)>>,
     /// Renames of which only the loss of the old name is durable.
     left: HashSet<usize>,
-    /// The removals of names that are durable because this change gives the name to another file.
+    /// For a change that gives a name, the removals of that name from other files that are durable with it.
     removed: HashMap<usize, Vec<usize>>,
-    /// Such pairs of inodes that are not in the log.
-    between: HashMap<Ino, Vec<(usize, usize)>>,
     /// The changes that have given each inode its present names, if there is a log of names.
     names_of: HashMap<Ino, Vec<usize>>,
-    /// Changes of names that the sync of a directory has made durable.
+    /// Changes that give a name in a directory, after an fsync of that directory.
     in_directory: HashSet<usize>,
     /// Inodes that were synced, and the directories above them.
     logged: HashSet<Ino>,

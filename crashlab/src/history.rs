@@ -305,7 +305,7 @@ impl Paths {
         self.0.entry(ino).or_default().push((dir, name.clone()));
     }
 
-    /// The last name stays, for what has none.
+    /// Removes a name. An inode keeps its last one, so that a report can name it.
     fn take(&mut self, ino: Ino, dir: Ino, name: &Name) {
         if let Some(names) = self.0.get_mut(&ino).filter(|names| names.len() > 1)
             && let Some(place) = names.iter().position(|(parent, own)| *parent == dir && own == name)

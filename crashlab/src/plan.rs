@@ -75,11 +75,11 @@ pub struct Open<'a> {
     halves: HashSet<usize>,
     /// Writes that survive at least as [`Part::Size`].
     sized: HashSet<usize>,
-    /// Those of which [`Part::Unlinked`] may survive.
+    /// Renames of which [`Part::Unlinked`] may survive.
     unlinks: HashSet<usize>,
-    /// Those that survive at least as [`Part::Left`].
+    /// Renames of which a loss leaves [`Part::Left`].
     left: HashSet<usize>,
-    /// Those of which [`Part::Linked`] may survive.
+    /// Renames of which [`Part::Linked`] may survive.
     links: HashSet<usize>,
     /// Truncates that may leave their file with another size.
     cut: HashMap<usize, u64>,

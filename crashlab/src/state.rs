@@ -3,7 +3,7 @@
 //!
 //! `41`: after 41 events, with all their changes. `41.l17`: the change of event 17 is lost.
 //! `41.l17-19`: those of events 17 to 19, as far as they are changes. `41.t17b4096`: of the write of
-//! event 17 only the bytes before offset 4096 of the file are there (that truncate leaves as many);
+//! event 17 only the bytes before offset 4096 of the file are there; of a truncate, it leaves 4096 bytes;
 //! `f4096`: only those from there on; `s`: only its size; `f0b512s4096`: only the bytes from 0 to 512, and
 //! the size up to 4096; `w0b512`: all but those; `w0b512s4096`: of these, those up to 4096. `41.t17l`: the
 //! file of the rename of event 17 has both names; `u`: what it replaces has lost the name, and nothing has it;

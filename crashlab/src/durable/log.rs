@@ -36,7 +36,7 @@ impl<'a> Durable<'a> {
         let mut own = self.names_of.remove(&ino).unwrap_or_default();
         if let Some(place) = own.iter().position(|given| self.takes_back(at, *given)) {
             let given = own.swap_remove(place);
-            // What was there before the program, or a sync of everything, has left its trace.
+            // A commit has this name if it is older than the program or the last sync of everything.
             if given >= self.begin.max(self.journal) {
                 self.between.entry(ino).or_default().push((given, at));
             }
@@ -89,7 +89,7 @@ impl<'a> Durable<'a> {
         while let Some(inode) = next {
             self.logged.insert(inode);
             let has_changed = self.last.get(&inode).and_then(|last| last.beyond_times) >= Some(self.begin);
-            // Of the directories above it, the log has the new ones.
+            // Of the directories above a file, the log has only the new ones.
             let is_new = self.created.get(&inode) >= Some(&self.begin.max(self.journal));
             if has_changed && (inode == ino || is_new) {
                 self.surely_logged.insert(inode);
@@ -112,7 +112,6 @@ impl<'a> Durable<'a> {
             let is_removal = |at: &usize| matches!(self.events[*at].action, Action::Unlink { .. });
             let lasts = |at: &usize| !is_removal(at) && !is_between(at) && !self.is_replaced(*at);
             let lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
-            // Of the directories above, the log has only the new ones.
             if inode == ino || is_new {
                 own.iter().for_each(|at| self.take_along(*at));
                 self.fade(inode);
