@@ -161,9 +161,14 @@ impl Action {
         matches!(self, Self::Write { offset, len, size, .. } if offset + u64::from(*len) > *size)
     }
 
-    /// True for a rename into another directory.
-    pub fn moves_to_another_directory(&self) -> bool {
-        matches!(self, Self::Rename { parent, to, exchanged: false, .. } if parent != to)
+    /// True for a rename into another directory, or an exchange with it.
+    pub fn is_between_directories(&self) -> bool {
+        matches!(self, Self::Rename { parent, to, .. } if parent != to)
+    }
+
+    /// True for an exchange of two names.
+    pub fn exchanges(&self) -> bool {
+        matches!(self, Self::Rename { exchanged: true, .. })
     }
 
     /// True for a rename over another file.

@@ -204,17 +204,8 @@ impl<'a> Durable<'a> {
             if let Some(own @ Logged::No) = created.and_then(|at| self.names_logged.get_mut(at)) {
                 *own = Logged::Perhaps;
             }
-            if let Action::Rename { to, to_name, replaced: Some(other), exchanged: false, .. } = action {
-                let mut left = self.names_of.remove(other).unwrap_or_default();
-                left.retain(|given| self.given(*given) != Some((*to, to_name)));
-                self.names_of.insert(*other, left);
-            }
-            // The file goes into the log if it was there, or the directory that it leaves.
-            if let Action::Rename { parent, ino, replaced: Some(replaced), exchanged: false, .. } = action
-                && [parent, ino].iter().all(|inode| !self.surely_logged.contains(inode))
-                && self.logged.contains(replaced)
-            {
-                self.unlinks.insert(at);
+            if let Action::Rename { replaced: Some(other), exchanged: false, .. } = action {
+                self.replaced(at, action, *other);
             }
         }
         if let Action::Create { ino, what, .. } = action {
@@ -410,13 +401,16 @@ impl<'a> Durable<'a> {
     /// inode exists, a file moved into a directory that is there, and a directory was empty when it went.
     fn needed_by_names(&self, at: usize) -> Vec<usize> {
         let action = &self.events[at].action;
-        let mut needed = Vec::new();
-        if let Action::Rename { replaced: Some(other), exchanged: true, .. } = action {
-            needed.extend(self.created.get(other).copied());
-        }
-        let (given, gone) = match action {
-            Action::Link { ino, .. } => (Some(*ino), None),
-            Action::Rename { ino, to, replaced, exchanged, .. } => {
+        let named = match action {
+            // Btrfs logs the one file of an exchange, and perhaps not the other.
+            Action::Rename { exchanged: true, .. } if self.model.logs_names => vec![],
+            Action::Rename { ino, replaced: Some(other), exchanged: true, .. } => vec![*ino, *other],
+            Action::Rename { ino, .. } | Action::Link { ino, .. } => vec![*ino],
+            _ => vec![],
+        };
+        let mut needed: Vec<usize> = named.iter().filter_map(|ino| self.created.get(ino)).copied().collect();
+        let gone = match action {
+            Action::Rename { to, replaced, exchanged, .. } => {
                 let mut directory = Some(*to);
                 for _ in 0..DEPTH_MAX {
                     let Some(inode) = directory else { break };
@@ -427,20 +421,22 @@ impl<'a> Durable<'a> {
                     needed.extend(open.filter(moves));
                     directory = self.parents.get(&inode).copied();
                 }
-                (Some(*ino), replaced.filter(|_| !exchanged))
+                replaced.filter(|_| !exchanged)
             }
-            Action::Unlink { ino, .. } => (None, Some(*ino)),
-            _ => (None, None),
+            Action::Unlink { ino, .. } => Some(*ino),
+            _ => None,
         };
-        needed.extend(given.and_then(|ino| self.created.get(&ino).copied()));
         let left = gone.and_then(|ino| self.open_of.get(&ino)).into_iter().flatten().copied();
-        // Btrfs logs nothing of the names that a file had before, and takes no name from one that has another.
+        // Btrfs logs nothing of the names that a file had before, and takes no name from one that has another;
+        // a new file need not be there at all.
+        let is_new = gone.is_some_and(|ino| self.is_open_creation(ino));
         let is_needed = |at: &usize| {
             let action = &self.events[*at].action;
             let names = action.names();
             match self.model.logs_names {
                 true => {
-                    matches!(action, Action::Link { .. }) || names.iter().any(|(dir, _)| Some(*dir) == gone)
+                    let is_link = !is_new && matches!(action, Action::Link { .. });
+                    is_link || names.iter().any(|(dir, _)| Some(*dir) == gone)
                 }
                 false => !names.is_empty(),
             }
@@ -473,6 +469,7 @@ impl<'a> Durable<'a> {
             let taken = name.map_or_else(Vec::new, |name| self.clear(at, name));
             needed.extend(self.take_names(at, taken));
             needed.extend(self.passing.remove(&at));
+            self.keep_links_of_replaced(at);
         } else {
             for (dir, name) in action.names() {
                 let Some(changes) = self.names.get_mut(&(dir, name.clone())) else { continue };

@@ -192,7 +192,11 @@ impl Survivor {
             (Action::Rename { ino, to, to_name, replaced, .. }, Part::Linked) => {
                 let (ino, parent, name) = (*ino, *to, to_name.clone());
                 if let Some(ino) = replaced.filter(|other| self.tree.lookup(parent, &name) == Some(*other)) {
-                    self.apply(event, &Action::Unlink { parent, name: name.clone(), ino })?;
+                    // The other file of an exchange moves if this one is elsewhere.
+                    let half = self.as_it_is(&event.action).filter(|half| half.ino() == Some(ino));
+                    let gone = Action::Unlink { parent, name: name.clone(), ino };
+                    let half = half.map_or(gone, Cow::into_owned);
+                    self.apply(event, &half)?;
                 }
                 self.apply(event, &Action::Link { ino, parent, name })
             }

@@ -19,6 +19,8 @@ pub struct Losses {
     names: HashSet<(Ino, Vec<u8>)>,
     /// Of these, the names that no file has without the lost changes.
     free: HashSet<(Ino, Vec<u8>)>,
+    /// Of these, the names that a lost removal has left to a file.
+    kept: HashSet<(Ino, Vec<u8>)>,
     /// Directories that a name or a directory did not leave.
     left: HashSet<Ino>,
     /// Inodes that a link has not given another name.
@@ -46,18 +48,23 @@ impl Losses {
         if logged != Logged::No && matches!(action, Action::Rename { .. } | Action::Link { .. }) {
             // A log has the last names of a file, and no trace of those in between.
             names.drain(..names.len() - 1);
-            names.retain(|(dir, name)| !self.free.contains(&(*dir, (*name).clone())));
+            names.retain(|(dir, name)| {
+                let name = (*dir, (*name).clone());
+                !self.free.contains(&name) && !self.kept.contains(&name)
+            });
         }
         let lost =
             |dir: Ino, name: &[u8]| self.inodes.contains(&dir) || self.names.contains(&(dir, name.to_vec()));
         let empties = match action {
             Action::Unlink { ino, .. } => Some(*ino),
-            Action::Rename { replaced, .. } => *replaced,
+            Action::Rename { replaced, exchanged: false, .. } => *replaced,
             _ => None,
         };
-        // A directory goes only when everything has left it, and moves only into one that is where it was.
+        // A directory goes only when everything has left it. A file moves only into a directory that is where it
+        // was; a log knows directories by their inodes.
         let leaves = empties.is_some_and(|ino| self.left.contains(&ino));
-        let moves = matches!(action, Action::Rename { to, .. } if self.moved.contains(to));
+        let moves =
+            matches!(action, Action::Rename { to, .. } if self.moved.contains(to)) && logged == Logged::No;
         leaves
             || moves
             || names.iter().any(|(dir, name)| lost(*dir, name))
@@ -90,12 +97,20 @@ impl Losses {
     }
 
     /// True if a rename can leave its file with both names: the file and the directory are there, and nobody
-    /// else has the new name.
+    /// else has the new name. In an exchange, the file has not got the name that it exchanges.
     pub fn can_link(&self, rename: &Action) -> bool {
-        let Action::Rename { ino, to, to_name, .. } = rename else { return false };
+        let Action::Rename { parent, name, ino, to, to_name, exchanged, .. } = rename else { return false };
+        if *exchanged && !self.names.contains(&(*parent, name.clone())) {
+            return false;
+        }
         let name = (*to, to_name.clone());
         let is_there = !self.inodes.contains(ino) && !self.inodes.contains(to);
         is_there && (!self.names.contains(&name) || self.free.contains(&name))
+    }
+
+    /// True if a lost removal has left the name that a change gives.
+    pub fn keep_name(&self, action: &Action) -> bool {
+        action.names().last().is_some_and(|(dir, name)| self.kept.contains(&(*dir, (*name).clone())))
     }
 
     /// Adds a change of names that has left no trace in the log.
@@ -138,10 +153,13 @@ impl Losses {
             *left = size.min(*left);
         }
         match action {
-            Action::Unlink { parent, .. } => drop(self.left.insert(*parent)),
-            Action::Link { ino, .. } => drop(self.links.insert(*ino)),
-            Action::Rename { parent, ino, .. } => {
+            Action::Unlink { parent, name, .. } => {
                 self.left.insert(*parent);
+                self.kept.insert((*parent, name.clone()));
+            }
+            Action::Link { ino, .. } => drop(self.links.insert(*ino)),
+            Action::Rename { parent, to, ino, .. } => {
+                self.left.extend((parent != to).then_some(*parent));
                 self.moved.insert(*ino);
             }
             _ => {}

@@ -288,7 +288,8 @@ pub enum Part {
         size: Option<u64>,
     },
     /// Of a rename into another directory: the new name, and the old one as well. Btrfs may have logged the
-    /// one directory and not the other.
+    /// one directory and not the other. Of an exchange, only where the file has kept an older name than the one
+    /// that it exchanges: the other file has that one then.
     Linked,
     /// Of a rename over a file that was synced: that file has lost the name, and the other one has not got
     /// it. Btrfs has the one in its log and not the other.
@@ -368,7 +369,7 @@ impl Model {
                 let is_hole = from < before && is_border(from) && is_border(before);
                 is_hole && may_have_zeros && size.is_none_or(is_size)
             }
-            Part::Linked => self.logs_names && action.moves_to_another_directory(),
+            Part::Linked => self.logs_names && action.is_between_directories(),
             Part::Left => self.logs_names && matches!(action, Action::Rename { exchanged: false, .. }),
             Part::Unlinked => self.logs_names && action.replaces(),
             Part::Unnamed => self.logs_names && matches!(action, Action::Create { .. }),

@@ -131,23 +131,29 @@ impl<'a> Open<'a> {
     pub fn close(&self, seed: &Lost) -> Option<State> {
         let mut lost = Lost::new();
         let mut losses = Losses::default();
+        let mut faded = HashSet::new();
+        let takes_name = |part: &Option<Part>| *part == Some(Part::Unlinked);
         for at in &self.changes {
             let action = &self.events[*at].action;
             if let Some((later, is_durable)) = self.fading.get(at) {
                 let unnamed = self.model.allows(action, Part::Unnamed).then_some(Part::Unnamed);
                 let is_taken = || match unnamed {
                     Some(_) => losses.names_are_lost(action, self.logged[at]),
-                    None => !is_durable && losses.take(self.model, action, self.logged[at]),
+                    None => {
+                        let logged = self.logged[at];
+                        !is_durable && (losses.keep_name(action) || losses.take(self.model, action, logged))
+                    }
                 };
-                let fades = !seed.contains_key(later) && (seed.get(at) == Some(&unnamed) || is_taken());
+                let fades = !self.is_lost(seed, *later) && (seed.get(at) == Some(&unnamed) || is_taken());
                 if fades {
                     lost.insert(*at, unnamed);
+                    faded.insert(*at);
                     losses.fade(action);
                 }
                 if *is_durable {
                     losses.durable(action);
                 }
-                if fades || *is_durable {
+                if fades || *is_durable && !self.halves.contains(at) {
                     continue;
                 }
             }
@@ -170,6 +176,7 @@ impl<'a> Open<'a> {
                     };
                     lost.insert(*at, part.copied().flatten().filter(in_place));
                 }
+                Some(Some(Part::Linked)) if !losses.can_link(action) => return None,
                 Some(part) => drop(lost.insert(*at, *part)),
                 None => continue,
             }
@@ -184,7 +191,8 @@ impl<'a> Open<'a> {
             return self.close(&seed);
         }
         let is_undone = |(at, (later, _)): &(&usize, &(usize, bool))| {
-            lost.contains_key(at) && lost.contains_key(later) && !seed.contains_key(later)
+            let later_lost = lost.get(later).is_some_and(|part| !takes_name(part) && !faded.contains(later));
+            lost.contains_key(at) && later_lost && !seed.contains_key(later)
         };
         if let Some((_, (later, _))) = self.fading.iter().find(is_undone) {
             let mut seed = seed.clone();
@@ -208,6 +216,12 @@ impl<'a> Open<'a> {
         };
         let parts = lost.iter().all(|(at, part)| part.is_none_or(|part| allows(*at, part)));
         (all && parts).then_some(State { position: self.position, lost })
+    }
+
+    /// True if a change is to be lost, and the name before its own is there again with that.
+    fn is_lost(&self, seed: &Lost, at: usize) -> bool {
+        let fades = || self.fading.get(&at).is_some_and(|(later, _)| !self.is_lost(seed, *later));
+        seed.get(&at).is_some_and(|part| *part != Some(Part::Unlinked) && !fades())
     }
 
     /// The state in which only this change is there of all that are open, and what it can't be without.

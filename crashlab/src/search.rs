@@ -63,6 +63,18 @@ impl Loss {
     }
 }
 
+impl Loss {
+    /// True for a name without a trace.
+    fn has_faded(self) -> bool {
+        matches!(self, Self::Faded | Self::Unnamed)
+    }
+
+    /// True if the name before that of a lost change is gone all the same.
+    fn takes_name(self) -> bool {
+        self.has_faded() || self == Self::Unlinked
+    }
+}
+
 type Losing = BTreeMap<usize, Loss>;
 
 /// All states that a model allows at one moment, by the shapes of their trees: names and attributes,
@@ -179,7 +191,8 @@ impl<'a> Allowed<'a> {
         let is_left =
             |(give, change): &(usize, usize)| losing.contains_key(change) && !losing.contains_key(give);
         let is_undone = |(at, later): (&usize, &usize)| {
-            matches!(losing.get(at), Some(Loss::Faded | Loss::Unnamed)) && losing.contains_key(later)
+            let later = losing.get(later).filter(|later| !later.takes_name());
+            losing.get(at).is_some_and(|loss| loss.has_faded()) && later.is_some()
         };
         let is_allowed = !self.passing.iter().any(is_left) && !durable.fading().iter().any(is_undone);
         if self.is_complete() && is_allowed {

@@ -31,6 +31,23 @@ impl<'a> Durable<'a> {
         }
     }
 
+    /// A rename takes the name of another file.
+    pub(super) fn replaced(&mut self, at: usize, rename: &Action, other: Ino) {
+        let Action::Rename { parent, to, to_name, ino, .. } = rename else { return };
+        let own = self.names_of.remove(&other).unwrap_or_default();
+        let (taken, left) = own.into_iter().partition(|given| self.given(*given) == Some((*to, to_name)));
+        self.names_of.insert(other, left);
+        // The file goes into the log if it was there, or the directory that it leaves.
+        let is_logged = [parent, ino].iter().any(|inode| self.surely_logged.contains(inode));
+        if self.logged.contains(&other) && !is_logged {
+            self.unlinks.insert(at);
+            // If the log loses the name of the other file, it has no trace of how that file had got it.
+            let taken: Vec<usize> = taken;
+            self.fading
+                .extend(taken.into_iter().filter(|given| *given >= self.begin).map(|given| (given, at)));
+        }
+    }
+
     /// Notes a change of the names of an inode, after those before it.
     pub(super) fn name_changed(&mut self, at: usize, ino: Ino) {
         let mut own = self.names_of.remove(&ino).unwrap_or_default();
@@ -52,12 +69,22 @@ impl<'a> Durable<'a> {
 
     /// The log has the last names of a file. Of a name that it had in between, there may be no trace.
     fn fade(&mut self, ino: Ino) {
-        for (given, later) in self.between.remove(&ino).unwrap_or_default() {
+        for (given, mut later) in self.between.remove(&ino).unwrap_or_default() {
+            // The first name of a new file is not in the log, whatever became of its removal.
+            if matches!(self.events[given].action, Action::Create { .. }) {
+                later = self.names_of.get(&ino).and_then(|own| own.last()).copied().unwrap_or(later);
+            }
             if !self.in_directory.contains(&given) {
                 self.fading.insert(given, later);
                 // Nor of how another file had lost it.
                 let mut removed = self.removed.remove(&given).unwrap_or_default();
-                removed.retain(|removal| !self.left.remove(removal));
+                removed.retain(|removal| {
+                    let was_left = self.left.remove(removal);
+                    if was_left {
+                        self.halves.remove(removal);
+                    }
+                    !was_left
+                });
                 self.fading.extend(removed.into_iter().map(|removal| (removal, later)));
             }
         }
@@ -69,21 +96,11 @@ impl<'a> Durable<'a> {
 
     /// The names of an inode, and those of the directories that lead to it, are durable.
     pub(super) fn log(&mut self, ino: Ino) {
-        // A directory takes its new entries along, as they are.
-        let entries: HashSet<Ino> = self
-            .open_of
-            .get(&ino)
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(|at| self.given(*at).is_some_and(|(dir, _)| dir == ino))
-            .filter_map(|at| self.events[at].action.ino())
-            .collect();
-        for entry in &entries {
-            self.take_attributes(*entry);
-            self.fade(*entry);
+        for entry in self.new_entries(ino) {
+            self.take_attributes(entry);
+            self.fade(entry);
+            self.logged.insert(entry);
         }
-        self.logged.extend(entries);
         let mut next = Some(ino);
         let mut steps = 0;
         while let Some(inode) = next {
@@ -114,7 +131,11 @@ impl<'a> Durable<'a> {
             let lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
             if inode == ino || is_new {
                 own.iter().for_each(|at| self.take_along(*at));
+                own.iter().filter(|at| is_removal(at)).for_each(|at| self.may_log(*at));
                 self.fade(inode);
+                if lasting.iter().any(|at| self.events[*at].action.exchanges()) {
+                    self.created.get(&inode).copied().into_iter().for_each(|at| self.mark(at));
+                }
                 lasting.into_iter().for_each(|at| self.mark(at));
             }
             next = self.parents.get(&inode).copied();
@@ -123,6 +144,32 @@ impl<'a> Durable<'a> {
             if steps > DEPTH_MAX {
                 return;
             }
+        }
+    }
+
+    /// The new entries of a directory: an fsync takes them along, as they are. If one is a directory, the log may
+    /// have its new entries too.
+    fn new_entries(&mut self, dir: Ino) -> HashSet<Ino> {
+        let (mut entries, mut todo) = (HashSet::new(), vec![dir]);
+        while let Some(above) = todo.pop() {
+            for at in self.open_of.get(&above).cloned().unwrap_or_default() {
+                let given = entries_given(&self.events[at].action).into_iter();
+                let own: Vec<Ino> =
+                    given.filter(|(parent, _)| *parent == above).map(|(_, ino)| ino).collect();
+                if above != dir && !own.is_empty() {
+                    self.may_log(at);
+                }
+                let new: Vec<Ino> = own.into_iter().filter(|ino| entries.insert(*ino)).collect();
+                todo.extend(new.into_iter().filter(|ino| self.directories.contains(ino)));
+            }
+        }
+        entries
+    }
+
+    /// The log may have a change without those before it.
+    fn may_log(&mut self, at: usize) {
+        if let Some(logged @ Logged::No) = self.names_logged.get_mut(&at) {
+            *logged = Logged::Perhaps;
         }
     }
 
@@ -145,9 +192,7 @@ impl<'a> Durable<'a> {
         let Some((dir, name)) = self.given(at) else { return };
         let changes = self.names.get(&(dir, name.clone())).into_iter().flatten();
         let last = changes.copied().rfind(|change| *change < at);
-        if let Some(logged @ Logged::No) = last.and_then(|last| self.names_logged.get_mut(&last)) {
-            *logged = Logged::Perhaps;
-        }
+        last.into_iter().for_each(|last| self.may_log(last));
     }
 
     /// If a file has got or lost a name, the directories of its other names may be logged too, with their new
@@ -162,12 +207,9 @@ impl<'a> Durable<'a> {
         let dirs = names.filter_map(|given| self.given(*given)).map(|(dir, _)| dir);
         let dirs: HashSet<Ino> = dirs.chain(left).collect();
         for dir in dirs {
-            for change in self.open_of.get(&dir).into_iter().flatten() {
-                let is_entry = self.given(*change).is_some_and(|(parent, _)| parent == dir);
-                if let Some(logged @ Logged::No) = self.names_logged.get_mut(change).filter(|_| is_entry) {
-                    *logged = Logged::Perhaps;
-                }
-            }
+            let changes = self.open_of.get(&dir).into_iter().flatten().copied();
+            let entries = changes.filter(|at| self.given(*at).is_some_and(|(parent, _)| parent == dir));
+            entries.collect::<Vec<_>>().into_iter().for_each(|at| self.may_log(at));
         }
     }
 
@@ -188,14 +230,30 @@ impl<'a> Durable<'a> {
                 self.removed.entry(at).or_default().push(change);
             }
             // A file that was renamed is logged with the names that it has now.
-            let own = action.ino().and_then(|ino| self.open_of.get(&ino)).into_iter().flatten();
-            for later in own.filter(|own| self.events[**own].action.ino() == action.ino()) {
-                if let Some(logged @ Logged::No) = self.names_logged.get_mut(later) {
-                    *logged = Logged::Perhaps;
-                }
-            }
+            let own = action.ino().and_then(|ino| self.open_of.get(&ino)).into_iter().flatten().copied();
+            let own = own.filter(|own| self.events[*own].action.ino() == action.ino());
+            own.collect::<Vec<_>>().into_iter().for_each(|at| self.may_log(at));
         }
         durable
+    }
+
+    /// A new file loses a name to another one: if it is there, it has the name that a link gave it.
+    pub(super) fn keep_links_of_replaced(&mut self, at: usize) {
+        let gone = match &self.events[at].action {
+            Action::Rename { replaced, exchanged: false, .. } => *replaced,
+            Action::Unlink { ino, .. } => Some(*ino),
+            _ => None,
+        };
+        let Some(ino) = gone.filter(|ino| self.is_open_creation(*ino)) else { return };
+        let is_link =
+            |link: &&usize| **link < at && matches!(self.events[**link].action, Action::Link { .. });
+        let link = self.open_of.get(&ino).into_iter().flatten().rfind(is_link);
+        self.passing.extend(self.created.get(&ino).copied().zip(link.copied()));
+    }
+
+    /// True for an inode that the program has made, if its creation is not durable.
+    pub(super) fn is_open_creation(&self, ino: Ino) -> bool {
+        self.created.get(&ino).is_some_and(|created| self.open.contains(created))
     }
 
     /// True if an inode has no name any more.
@@ -206,8 +264,7 @@ impl<'a> Durable<'a> {
     /// True if a directory, or one above it, is new and not in the log.
     fn is_below_new(&self, dir: Ino) -> bool {
         let mut above = std::iter::successors(Some(dir), |dir| self.parents.get(dir).copied());
-        let is_new = |dir: Ino| self.created.get(&dir).is_some_and(|created| self.open.contains(created));
-        above.by_ref().take(DEPTH_MAX).any(is_new)
+        above.by_ref().take(DEPTH_MAX).any(|dir| self.is_open_creation(dir))
     }
 
     /// True if a change takes the name away that a rename or link before has given.
@@ -273,7 +330,7 @@ impl<'a> Durable<'a> {
 
     /// Only the directory with the new name of a rename is logged.
     pub(super) fn halve(&mut self, at: usize) {
-        if self.may_link(at) {
+        if self.may_link(at) && !self.events[at].action.exchanges() {
             self.halves.insert(at);
         }
     }
@@ -287,5 +344,18 @@ impl<'a> Durable<'a> {
     pub fn passing(&self) -> Vec<(usize, usize)> {
         let pairs = self.passing.iter().map(|(give, change)| (*give, *change));
         pairs.filter(|(give, change)| self.open.contains(give) && self.open.contains(change)).collect()
+    }
+}
+
+/// The inodes to which a change gives a name, each with the directory.
+fn entries_given(action: &Action) -> Vec<(Ino, Ino)> {
+    match action {
+        Action::Rename { parent, to, ino, replaced: Some(other), exchanged: true, .. } => {
+            vec![(*to, *ino), (*parent, *other)]
+        }
+        Action::Rename { to: dir, ino, .. }
+        | Action::Create { parent: dir, ino, .. }
+        | Action::Link { parent: dir, ino, .. } => vec![(*dir, *ino)],
+        _ => Vec::new(),
     }
 }

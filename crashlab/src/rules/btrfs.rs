@@ -390,3 +390,150 @@ fn btrfs_does_not_log_the_old_directories_above_a_file() {
     let tree = left(&history, "btrfs", &BTreeMap::from([(at, Some(Part::Unlinked))])).unwrap();
     assert_eq!(paths(&tree), ["d", "e", "e/b", "e/c"]);
 }
+
+#[test]
+fn btrfs_logs_a_name_in_a_directory_whatever_became_of_the_names_above_it() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4), file(3, "b", 5)];
+    let changes = [rename(ROOT, "d", ROOT, "c", 2), sync(5), rename(3, "b", 2, "b", 5), sync(4)];
+    let changes = [vec![write(5, 0, b"data", 0)], changes.to_vec()].concat();
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[2]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "d/b", "e"]);
+}
+
+#[test]
+fn btrfs_gives_a_synced_file_a_name_of_which_the_removal_is_lost() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "b", 3)];
+    let unlink = (Action::Unlink { parent: 2, name: name("b"), ino: 3 }, Vec::new());
+    let changes = [
+        rename(ROOT, "d", ROOT, "e", 2),
+        unlink,
+        file(ROOT, "new", 4),
+        sync(4),
+        rename(ROOT, "new", 2, "b", 4),
+    ];
+    let history = history(&before, &changes);
+    let tree = without(&history, "btrfs", &[1, 2]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/b"]);
+    assert_eq!(tree.lookup(2, b"b"), Some(4));
+}
+
+#[test]
+fn btrfs_exchanges_the_name_of_a_synced_file_for_one_that_the_other_file_has_not_got() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4), file(3, "b", 5)];
+    let exchange = Action::Rename {
+        parent: 2,
+        name: name("c"),
+        to: 3,
+        to_name: name("b"),
+        ino: 4,
+        replaced: Some(5),
+        exchanged: true,
+    };
+    let changes = [write(5, 0, b"data", 0), sync(5), rename(2, "a", 2, "c", 4), (exchange, Vec::new())];
+    let history = history(&before, &changes);
+    let [renamed, exchanged] = [3, 4].map(|at| history.recording.begin + at - 1);
+    let lost = BTreeMap::from([(renamed, None), (exchanged, Some(Part::Linked))]);
+    let tree = left(&history, "btrfs", &lost).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "d/c", "e", "e/b"]);
+    assert_eq!([tree.lookup(2, b"c"), tree.lookup(3, b"b")], [Some(5), Some(4)]);
+    let half = BTreeMap::from([(exchanged, Some(Part::Linked))]);
+    assert!(left(&history, "btrfs", &half).is_none(), "the other file would have no name");
+}
+
+#[test]
+fn btrfs_does_not_log_the_first_name_of_a_new_file_whatever_became_of_its_removal() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "a", 3)];
+    let link = (Action::Link { ino: 4, parent: 2, name: name("c") }, Vec::new());
+    let unlink = (Action::Unlink { parent: 2, name: name("a"), ino: 4 }, Vec::new());
+    let changes = [file(ROOT, "c", 4), link, rename_over([(ROOT, "c"), (2, "a")], 4, 3), unlink, sync(4)];
+    let history = history(&before, &changes);
+    let at = |number: usize| history.recording.begin + number - 1;
+    let lost = BTreeMap::from([(at(1), Some(Part::Unnamed)), (at(3), None), (at(4), None)]);
+    let tree = left(&history, "btrfs", &lost).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "d/c"]);
+    assert_eq!([tree.lookup(2, b"a"), tree.lookup(2, b"c")], [Some(3), Some(4)]);
+}
+
+#[test]
+fn btrfs_may_log_the_removal_of_a_name_without_the_changes_before_it() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "a", 3), file(ROOT, "b", 4)];
+    let link = (Action::Link { ino: 3, parent: ROOT, name: name("c") }, Vec::new());
+    let unlink = |parent, text: &str, ino| (Action::Unlink { parent, name: name(text), ino }, Vec::new());
+    let history = history(&before, &[unlink(ROOT, "b", 4), link, unlink(2, "a", 3), sync(3)]);
+    let tree = without(&history, "btrfs", &[1]).unwrap();
+    assert_eq!(paths(&tree), ["b", "c", "d"]);
+}
+
+#[test]
+fn btrfs_exchanges_a_logged_directory_with_one_that_lost_changes() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(3, "b", 4)];
+    let exchange = Action::Rename {
+        parent: ROOT,
+        name: name("d"),
+        to: ROOT,
+        to_name: name("e"),
+        ino: 2,
+        replaced: Some(3),
+        exchanged: true,
+    };
+    let changes = [file(2, "a", 5), rename(3, "b", 3, "c", 4), sync(2), (exchange, Vec::new())];
+    let tree = without(&history(&before, &changes), "btrfs", &[2]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/b", "e", "e/a"]);
+}
+
+#[test]
+fn btrfs_logs_the_entries_of_new_directories_in_a_synced_one() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "a", 3), file(2, "b", 4)];
+    let changes =
+        [rename(ROOT, "d", ROOT, "e", 2), write(4, 0, b"data", 0), rename(2, "a", 2, "c", 3), sync(ROOT)];
+    let tree = without(&history(&before, &changes), "btrfs", &[2]).unwrap();
+    assert_eq!(paths(&tree), ["e", "e/b", "e/c"]);
+}
+
+#[test]
+fn btrfs_keeps_the_file_that_a_synced_one_had_replaced_before_another_file_replaced_that() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4), file(3, "b", 5)];
+    let changes = [
+        file(3, "c", 6),
+        rename_over([(3, "c"), (2, "a")], 6, 4),
+        sync(6),
+        rename_over([(3, "b"), (2, "a")], 5, 6),
+    ];
+    let history = history(&before, &changes);
+    let at = |number: usize| history.recording.begin + number - 1;
+    let lost = BTreeMap::from([(at(1), Some(Part::Unnamed)), (at(2), None), (at(4), Some(Part::Unlinked))]);
+    let tree = left(&history, "btrfs", &lost).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "e", "e/b"]);
+    assert_eq!(tree.lookup(2, b"a"), Some(4));
+}
+
+#[test]
+fn btrfs_logs_the_synced_file_of_an_exchange_without_a_new_one() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4)];
+    let exchange = Action::Rename {
+        parent: 2,
+        name: name("a"),
+        to: 3,
+        to_name: name("b"),
+        ino: 4,
+        replaced: Some(5),
+        exchanged: true,
+    };
+    let history = history(&before, &[file(3, "b", 5), (exchange, Vec::new()), sync(4)]);
+    let tree = without(&history, "btrfs", &[1]).unwrap();
+    assert_eq!(paths(&tree), ["d", "e", "e/b"]);
+    assert_eq!(tree.lookup(3, b"b"), Some(4));
+}
+
+#[test]
+fn btrfs_logs_a_file_that_replaced_a_new_one_without_that_and_its_other_name() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4)];
+    let link = (Action::Link { ino: 5, parent: 3, name: name("c") }, Vec::new());
+    let changes = [file(2, "b", 5), link, rename_over([(2, "a"), (2, "b")], 4, 5), sync(4)];
+    let history = history(&before, &changes);
+    for lost in [1, 2] {
+        let tree = without(&history, "btrfs", &[lost]).unwrap();
+        assert_eq!(paths(&tree), ["d", "d/b", "e"], "a file that is there has a name");
+    }
+}
