@@ -1,12 +1,15 @@
 //! What the syncs of a program have made durable, by the rules of a model.
 
 mod log;
+mod tangle;
 
 use crate::action::{Action, Event, Ino, Name, What};
 use crate::blocks::BLOCK_BYTES;
 use crate::model::{Logged, Model, NameOrder, Part, Reach, Skips};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
+
+pub use tangle::Named;
 
 /// The deepest directory.
 const DEPTH_MAX: usize = 4096;
@@ -50,6 +53,8 @@ pub struct Durable<'a> {
     created: HashMap<Ino, usize>,
     /// Inodes that are directories.
     directories: HashSet<Ino>,
+    /// A directory was moved, or names exchanged, since the last sync of everything.
+    is_tangled: bool,
     /// The directory of each inode.
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
@@ -104,6 +109,7 @@ impl<'a> Durable<'a> {
             journal: 0,
             created: HashMap::new(),
             directories: HashSet::new(),
+            is_tangled: false,
             parents: HashMap::new(),
             names: HashMap::new(),
             fading: BTreeMap::new(),
@@ -147,12 +153,16 @@ impl<'a> Durable<'a> {
 
     /// How the filesystem logs the change at `at`.
     pub fn logged(&self, at: usize) -> Logged {
+        if self.is_tangled && self.events[at].action.is_of_names() {
+            return Logged::Freely;
+        }
         self.names_logged.get(&at).copied().unwrap_or_default()
     }
 
     /// True for a rename that may leave [`Part::Unlinked`].
     pub fn may_unlink(&self, at: usize) -> bool {
-        self.unlinks.contains(&at) && self.open.contains(&at)
+        let is_tangled = self.is_tangled && self.events[at].action.replaces();
+        (is_tangled || self.unlinks.contains(&at)) && self.open.contains(&at)
     }
 
     /// True for a rename that leaves [`Part::Left`] if it is lost.
@@ -197,6 +207,7 @@ impl<'a> Durable<'a> {
         }
         let ino = action.ino();
         if self.model.logs_names {
+            self.note_tangle(at, action);
             let logged = self.logged_as(action);
             self.names_logged.insert(at, logged);
             // A new file is logged with the name that it gets.
@@ -259,6 +270,7 @@ impl<'a> Durable<'a> {
 
     fn everything(&mut self, before: usize) {
         self.open.clear();
+        self.is_tangled = false;
         self.journal = before;
         self.halves.clear();
         self.sized.clear();
@@ -426,6 +438,7 @@ impl<'a> Durable<'a> {
             Action::Unlink { ino, .. } => Some(*ino),
             _ => None,
         };
+        let gone = gone.filter(|_| !self.is_tangled);
         let left = gone.and_then(|ino| self.open_of.get(&ino)).into_iter().flatten().copied();
         // Btrfs logs nothing of the names that a file had before, and takes no name from one that has another;
         // a new file need not be there at all.
@@ -462,7 +475,9 @@ impl<'a> Durable<'a> {
     fn needed_by(&mut self, at: usize) -> Vec<usize> {
         let action = &self.events[at].action;
         let mut needed = self.needed_by_names(at);
-        if self.model.logs_names {
+        if self.is_tangled {
+            // Only the inodes: replay makes room for a name.
+        } else if self.model.logs_names {
             // The log does not have the first name of a file that has another one by then.
             let is_unnamed = matches!(action, Action::Create { .. }) && self.fading.contains_key(&at);
             let name = self.given(at).filter(|_| !is_unnamed);

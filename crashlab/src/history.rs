@@ -118,11 +118,17 @@ impl Survivor {
                 }
             }
             Some(part) => {
-                if let (Action::Rename { parent, name, to, to_name, ino, .. }, None | Some(Part::Unlinked)) =
-                    (&event.action, part)
+                if let (
+                    Action::Rename { parent, name, to, to_name, ino, replaced, exchanged },
+                    None | Some(Part::Unlinked),
+                ) = (&event.action, part)
                 {
                     let before = self.name_of(*ino, *parent, name);
+                    let other = replaced.filter(|_| *exchanged);
+                    let others = other.and_then(|other| Some((other, self.name_of(other, *to, to_name)?)));
+                    let others = others.map(|(other, before)| ((other, *parent, name.clone()), before));
                     self.not_given.extend(before.map(|before| ((*ino, *to, to_name.clone()), before)));
+                    self.not_given.extend(others);
                 }
                 part.map_or(Ok(()), |part| self.apply_part(event, part))
             }
@@ -171,6 +177,7 @@ impl Survivor {
                 match (is_there(parent, name, ino), is_there(to, to_name, other)) {
                     (true, false) => (parent, name, to, to_name, ino),
                     (false, true) => (to, to_name, parent, name, other),
+                    (false, false) => (parent, name, to, to_name, ino),
                     _ => return Some(Cow::Borrowed(action)),
                 }
             }

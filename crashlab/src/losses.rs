@@ -45,6 +45,10 @@ impl Losses {
     /// that up.
     pub fn names_are_lost(&self, action: &Action, logged: Logged) -> bool {
         let mut names = action.names();
+        if logged == Logged::Freely {
+            let dir = names.last().is_some_and(|(dir, _)| self.inodes.contains(dir));
+            return dir || action.ino().is_some_and(|ino| self.inodes.contains(&ino));
+        }
         if logged != Logged::No && matches!(action, Action::Rename { .. } | Action::Link { .. }) {
             // A log has the last names of a file, and no trace of those in between.
             names.drain(..names.len() - 1);
@@ -90,7 +94,11 @@ impl Losses {
             Action::Rename { .. } | Action::Link { .. } => model.names == NameOrder::Naming,
             _ => false,
         };
-        let journal_is_lost = if logged == Logged::No { self.in_journal } else { self.in_log };
+        let journal_is_lost = match logged {
+            Logged::No => self.in_journal,
+            Logged::Perhaps | Logged::Yes => self.in_log,
+            Logged::Freely => false,
+        };
         let data_of = if model.rename_waits_for_all_data() { &self.data_of } else { &self.new_blocks_of };
         waits_for_journal && journal_is_lost
             || waits_for_data && action.ino().is_some_and(|ino| data_of.contains(&ino))
@@ -172,7 +180,8 @@ impl Losses {
             return;
         }
         let has_lost_data = action.ino().is_some_and(|ino| self.data_of.contains(&ino));
-        self.in_journal |= !(model.truncates_data && has_lost_data && action.changes_size());
+        self.in_journal |=
+            logged != Logged::Freely && !(model.truncates_data && has_lost_data && action.changes_size());
         self.leave_name(action, part);
         let names = action.names().into_iter().map(|(dir, name)| (dir, name.clone()));
         // With both names of a rename, only the loss of the first is lost.

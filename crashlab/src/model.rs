@@ -74,6 +74,8 @@ pub enum Logged {
     Perhaps,
     /// It does, after those that went there before.
     Yes,
+    /// It waits for nothing but its inodes: directories were moved or names exchanged.
+    Freely,
 }
 
 /// The rules of a filesystem.

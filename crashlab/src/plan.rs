@@ -1,7 +1,7 @@
 //! The states that a model allows, the likeliest to fail first.
 
 use crate::action::{Action, Event};
-use crate::durable::Durable;
+use crate::durable::{Durable, Named};
 use crate::losses::Losses;
 use crate::model::{Logged, Model, Part};
 use crate::state::State;
@@ -88,6 +88,8 @@ pub struct Open<'a> {
     fading: HashMap<usize, (usize, bool)>,
     /// Pairs of changes. The second one can't be lost without the first one.
     passing: Vec<(usize, usize)>,
+    /// Files that have to be there, if names are tangled.
+    named: Option<Named>,
 }
 
 impl<'a> Open<'a> {
@@ -108,7 +110,7 @@ impl<'a> Open<'a> {
         let sized = changes.iter().copied().filter(|at| durable.is_sized(*at)).collect();
         let cut = changes.iter().filter_map(|at| Some((*at, durable.cut(*at)?))).collect();
         let fading = durable.fading().iter().map(|(at, later)| (*at, (*later, durable.is(*at)))).collect();
-        let passing = durable.passing();
+        let (passing, named) = (durable.passing(), durable.tangled_files());
         Self {
             model,
             events,
@@ -123,6 +125,7 @@ impl<'a> Open<'a> {
             cut,
             fading,
             passing,
+            named,
         }
     }
 
@@ -215,7 +218,11 @@ impl<'a> Open<'a> {
             is_possible && self.model.allows(action, part)
         };
         let parts = lost.iter().all(|(at, part)| part.is_none_or(|part| allows(*at, part)));
-        (all && parts).then_some(State { position: self.position, lost })
+        let are_named = || {
+            let survive = |named: &Named| named.survive(self.events, self.position, &lost);
+            self.named.as_ref().is_none_or(|named| survive(named).unwrap_or(false))
+        };
+        (all && parts && are_named()).then_some(State { position: self.position, lost })
     }
 
     /// True if a change is to be lost, and the name before its own is there again with that.

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::action::{Action, Ino};
-use crate::durable::Durable;
+use crate::durable::{Durable, Named};
 use crate::explore::Limits;
 use crate::history::{History, Survivor};
 use crate::losses::Losses;
@@ -86,6 +86,7 @@ pub struct Allowed<'a> {
     torn_at: Option<u64>,
     limits: Limits<'a>,
     passing: Vec<(usize, usize)>,
+    named: Option<Named>,
     shapes: HashMap<u128, Vec<Losing>>,
     shapes_left: usize,
 }
@@ -104,9 +105,18 @@ impl<'a> Allowed<'a> {
         durable.advance(position);
         let start = history.tree(&State { position: begin, lost: BTreeMap::new() })?;
         let shapes = HashMap::new();
-        let passing = durable.passing();
-        let mut allowed =
-            Self { history, model, position, torn_at, limits, passing, shapes, shapes_left: SHAPES_MAX };
+        let (passing, named) = (durable.passing(), durable.tangled_files());
+        let mut allowed = Self {
+            history,
+            model,
+            position,
+            torn_at,
+            limits,
+            passing,
+            named,
+            shapes,
+            shapes_left: SHAPES_MAX,
+        };
         allowed.add(&durable, begin, Survivor::new(start), Losses::default(), &Losing::new())?;
         Ok(allowed)
     }
@@ -194,7 +204,9 @@ impl<'a> Allowed<'a> {
             let later = losing.get(later).filter(|later| !later.takes_name());
             losing.get(at).is_some_and(|loss| loss.has_faded()) && later.is_some()
         };
-        let is_allowed = !self.passing.iter().any(is_left) && !durable.fading().iter().any(is_undone);
+        let are_named = self.named.as_ref().is_none_or(|named| named.are_in(&survivor.tree));
+        let is_allowed =
+            are_named && !self.passing.iter().any(is_left) && !durable.fading().iter().any(is_undone);
         if self.is_complete() && is_allowed {
             self.shapes_left -= 1;
             self.shapes.entry(survivor.tree.shape_digest()).or_default().push(losing.clone());

@@ -63,6 +63,7 @@ impl<'a> Durable<'a> {
         if self.logged.contains(&ino) {
             self.take_attributes(ino);
             self.take_name(at);
+            self.take_along(at);
             self.fade(ino);
         }
     }
@@ -128,7 +129,11 @@ impl<'a> Durable<'a> {
             // The log may keep a name that the file has lost.
             let is_removal = |at: &usize| matches!(self.events[*at].action, Action::Unlink { .. });
             let lasts = |at: &usize| !is_removal(at) && !is_between(at) && !self.is_replaced(*at);
-            let lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
+            let mut lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
+            if self.is_tangled {
+                let present = self.names_of.get(&inode).map_or(&[][..], Vec::as_slice);
+                lasting.retain(|at| present.contains(at) || self.events[*at].action.exchanges());
+            }
             if inode == ino || is_new {
                 own.iter().for_each(|at| self.take_along(*at));
                 own.iter().filter(|at| is_removal(at)).for_each(|at| self.may_log(*at));

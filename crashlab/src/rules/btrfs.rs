@@ -537,3 +537,53 @@ fn btrfs_logs_a_file_that_replaced_a_new_one_without_that_and_its_other_name() {
         assert_eq!(paths(&tree), ["d", "d/b", "e"], "a file that is there has a name");
     }
 }
+
+#[test]
+fn btrfs_keeps_moved_and_exchanged_directories_that_were_synced() {
+    let before = [mkdir(ROOT, "current", 2), file(2, "f", 3)];
+    let next = [mkdir(ROOT, "next", 4), file(4, "f", 5), write(5, 0, b"new", 0), sync(5), sync(4)];
+    let moves =
+        [exchange([(ROOT, "next"), (ROOT, "current")], [4, 2]), rename(ROOT, "next", ROOT, "final", 4)];
+    for change in moves {
+        let history = history(&before, &[&next[..], &[change, sync(ROOT)]].concat());
+        let whole = paths(&without(&history, "btrfs", &[]).unwrap());
+        for lost in [1, 2, 3, 6] {
+            let tree = without(&history, "btrfs", &[lost]);
+            assert!(tree.is_none_or(|tree| paths(&tree) == whole && bytes(&tree, 5) == b"new"), "{lost}");
+        }
+    }
+}
+
+#[test]
+fn btrfs_loses_no_file_where_directories_are_moved_and_not_synced() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "a", 3), file(ROOT, "b", 4)];
+    let changes = [
+        rename(ROOT, "d", ROOT, "e", 2),
+        rename(2, "a", ROOT, "c", 3),
+        rename_over([(ROOT, "b"), (ROOT, "c")], 4, 3),
+        rename(ROOT, "c", 2, "a", 4),
+    ];
+    let history = history(&before, &changes);
+    for lost in 0..1 << changes.len() {
+        let lost: Vec<usize> = (1..=changes.len()).filter(|number| lost & (1 << (number - 1)) != 0).collect();
+        let Some(tree) = without(&history, "btrfs", &lost) else { continue };
+        assert!(tree.walk().iter().any(|(_, ino)| *ino == 4), "{lost:?}: {:?}", paths(&tree));
+    }
+}
+
+#[test]
+fn btrfs_may_log_any_name_where_names_were_exchanged() {
+    let before = [file(ROOT, "a", 2), file(ROOT, "b", 3)];
+    let unlink = (Action::Unlink { parent: ROOT, name: name("a"), ino: 4 }, Vec::new());
+    let changes = [
+        rename(ROOT, "a", ROOT, "c", 2),
+        file(ROOT, "n", 4),
+        sync(4),
+        exchange([(ROOT, "c"), (ROOT, "n")], [2, 4]),
+        rename(ROOT, "c", ROOT, "a", 4),
+        unlink,
+    ];
+    let tree = without(&history(&before, &changes), "btrfs", &[1, 4, 5]).unwrap();
+    assert_eq!(paths(&tree), ["a", "b"]);
+    assert_eq!(tree.lookup(ROOT, b"a"), Some(2));
+}
