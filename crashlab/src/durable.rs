@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 pub use tangle::Named;
+use tangle::Names;
 
 /// The deepest directory.
 const DEPTH_MAX: usize = 4096;
@@ -55,6 +56,8 @@ pub struct Durable<'a> {
     directories: HashSet<Ino>,
     /// A directory was moved, or names exchanged, since the last sync of everything.
     is_tangled: bool,
+    /// The names, if there is a log of names.
+    tree: Names,
     /// The directory of each inode.
     parents: HashMap<Ino, Ino>,
     /// The latest changes of each name.
@@ -110,6 +113,7 @@ impl<'a> Durable<'a> {
             created: HashMap::new(),
             directories: HashSet::new(),
             is_tangled: false,
+            tree: Names::default(),
             parents: HashMap::new(),
             names: HashMap::new(),
             fading: BTreeMap::new(),
@@ -207,7 +211,6 @@ impl<'a> Durable<'a> {
         }
         let ino = action.ino();
         if self.model.logs_names {
-            self.note_tangle(at, action);
             let logged = self.logged_as(action);
             self.names_logged.insert(at, logged);
             // A new file is logged with the name that it gets.
@@ -265,6 +268,7 @@ impl<'a> Durable<'a> {
         }
         if self.model.logs_names && action.is_of_names() {
             self.name_changed(at, ino.unwrap_or_default());
+            self.note_names(at, action);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the rules, each on a few changes.
 
 mod btrfs;
+mod tangle;
 
 use crate::action::{Action, Ino, Name, ROOT, Stored, What};
 use crate::history::History;

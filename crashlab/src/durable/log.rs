@@ -62,9 +62,11 @@ impl<'a> Durable<'a> {
         self.names_of.insert(ino, own);
         if self.logged.contains(&ino) {
             self.take_attributes(ino);
-            self.take_name(at);
             self.take_along(at);
             self.fade(ino);
+        }
+        if self.names_logged.get(&at).is_some_and(|logged| *logged != Logged::No) {
+            self.take_name(at);
         }
     }
 
@@ -132,7 +134,8 @@ impl<'a> Durable<'a> {
             let mut lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
             if self.is_tangled {
                 let present = self.names_of.get(&inode).map_or(&[][..], Vec::as_slice);
-                lasting.retain(|at| present.contains(at) || self.events[*at].action.exchanges());
+                let is_last = |at: &usize| own.last() == Some(at) && self.events[*at].action.exchanges();
+                lasting.retain(|at| present.contains(at) || is_last(at));
             }
             if inode == ino || is_new {
                 own.iter().for_each(|at| self.take_along(*at));
