@@ -59,16 +59,25 @@ impl Blocks {
         Ok(kept)
     }
 
+    /// The file. A thread with a table of descriptors of its own needs it in there before it touches a block.
+    pub fn file(&'static self) -> Result<&'static File, Error> {
+        self.file_of(&self.slots.lock()).map_err(failed)
+    }
+
+    fn file_of(&self, _: &Slots) -> io::Result<&File> {
+        match self.file.get() {
+            Some(file) => Ok(file),
+            None => {
+                let file = tempfile::tempfile_in(folder())?;
+                Ok(self.file.get_or_init(|| file))
+            }
+        }
+    }
+
     /// The file, and a free slot of it.
     fn slot(&self) -> io::Result<(&File, u64)> {
         let mut slots = self.slots.lock();
-        let file = match self.file.get() {
-            Some(file) => file,
-            None => {
-                let file = tempfile::tempfile_in(folder())?;
-                self.file.get_or_init(|| file)
-            }
-        };
+        let file = self.file_of(&slots)?;
         let slot = slots.free.pop().unwrap_or_else(|| {
             slots.end += 1;
             slots.end - 1

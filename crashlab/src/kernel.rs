@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -53,17 +53,24 @@ pub fn spawn(command: &mut Command) -> io::Result<(Child, io::Result<Listener>)>
     Ok((child, told(&ours)))
 }
 
-/// Gives the calling thread a table of descriptors of its own, with none but the standard ones.
+/// Gives the calling thread a table of descriptors of its own, with none but the standard ones and `kept`.
 ///
 /// A thread that serves a FUSE mount needs it where other threads use the mount: if the process is killed,
 /// such a thread waits for an answer with the process's table open, and with the server's device in it the
 /// kernel would never give up the mount.
-pub fn take_own_descriptors() -> io::Result<()> {
-    let (first, flags) = (libc::STDERR_FILENO as c_uint + 1, libc::CLOSE_RANGE_UNSHARE);
-    // SAFETY: the thread's own copies are closed; the descriptors of all other threads stay.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+pub fn take_own_descriptors(kept: BorrowedFd<'_>) -> io::Result<()> {
+    let (first, kept) = (libc::STDERR_FILENO as c_uint + 1, kept.as_raw_fd() as c_uint);
+    let close = |first: c_uint, last: c_uint, flags: c_uint| {
+        // SAFETY: the thread's own copies are closed; the descriptors of all other threads stay.
+        match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    close(first.max(kept + 1), c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    match first < kept {
+        true => close(first, kept - 1, 0),
+        false => Ok(()),
     }
 }
 

@@ -158,10 +158,11 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
             explorer.run(plan, limits).map(|found| (found.failing, Vec::new(), found.is_complete))
         }
     });
+    // An error ends all workers by the same flag.
+    let (mut failing, seen, is_complete) = found?;
     if stop.load(Ordering::Relaxed) {
         return Err(Error::Interrupted);
     }
-    let (mut failing, seen, is_complete) = found?;
     let (states, cases) =
         (explorer.counts.states.load(Ordering::Relaxed), explorer.counts.cases.load(Ordering::Relaxed));
     failing.extend(explained(&history, model, on.as_ref(), &seen)?);

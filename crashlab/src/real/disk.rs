@@ -6,6 +6,7 @@
 //! flush all filesystems (`sync`), which would wait for itself.
 
 use crate::Error;
+use crate::blocks::BLOCKS;
 use crate::contents::Contents;
 use crate::kernel;
 use crate::leftovers;
@@ -20,6 +21,7 @@ use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -84,10 +86,11 @@ impl Disk {
         let directory = directory.map_err(|error| Error::file(&std::env::temp_dir(), error))?;
         let inner = Arc::new(Mutex::new(Inner::default()));
         inner.lock().image.truncate(bytes)?;
+        let blocks = BLOCKS.file()?;
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName(leftovers::source())];
         let served = Served { inner: inner.clone(), bytes };
-        let session = Session::new(served, directory, config).map_err(Error::NoFuse)?;
+        let session = Session::new(served, directory, config, blocks).map_err(Error::NoFuse)?;
         let device = LoopDevice::new(&session.directory.path().join(Served::NAME))?;
         Ok(Self { inner, puts: AtomicU64::new(1), device, _session: session })
     }
@@ -186,12 +189,12 @@ struct Session {
 }
 
 impl Session {
-    fn new(served: Served, directory: TempDir, config: Config) -> io::Result<Self> {
+    fn new(served: Served, directory: TempDir, config: Config, blocks: &'static File) -> io::Result<Self> {
         let path = directory.path().to_owned();
         let (sender, mounted) = mpsc::channel();
         let serve = move || {
-            let session =
-                kernel::take_own_descriptors().and_then(|()| fuser::Session::new(served, path, &config));
+            let session = kernel::take_own_descriptors(blocks.as_fd());
+            let session = session.and_then(|()| fuser::Session::new(served, path, &config));
             let session = match session {
                 Ok(session) => session,
                 Err(error) => {
@@ -390,5 +393,20 @@ mod tests {
         Access::Flush.apply(&mut image).unwrap();
         assert_eq!((image.digest(), image.len()), (digest, 8192));
         assert_eq!(image.read(1022, 4).unwrap(), [7, 7, 0, 0]);
+    }
+
+    #[test]
+    fn a_disk_takes_more_than_memory_holds() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
+            eprintln!("skipped: loop devices need root");
+            return;
+        }
+        let disk = Disk::new(4 << 20).unwrap();
+        let device = File::options().write(true).open(disk.device()).unwrap();
+        device.write_all_at(&[7; 1 << 20], 0).unwrap();
+        device.sync_all().unwrap();
+        let image = disk.image();
+        assert_eq!(image.allocated_bytes(), 1 << 20);
+        assert_eq!(image.read((1 << 20) - 2, 3).unwrap(), [7, 7, 0]);
     }
 }

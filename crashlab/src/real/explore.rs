@@ -57,8 +57,10 @@ impl OnDisk<'_> {
                 scope.spawn(move || {
                     let seeds = (seed + worker..).step_by(jobs as usize);
                     if let Err(what) = self.work(worker as usize, seeds, failing) {
-                        error.lock().get_or_insert(what);
-                        self.limits.stop.store(true, Ordering::Relaxed);
+                        // After a signal, what it ended fails too.
+                        if !self.limits.stop.swap(true, Ordering::Relaxed) {
+                            *error.lock() = Some(what);
+                        }
                     }
                 });
             }

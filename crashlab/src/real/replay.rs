@@ -31,6 +31,8 @@ use std::time::Duration;
 const WRITE_BACK: Duration = Duration::from_millis(2);
 /// Longer than the time after which a filesystem with `commit=1` writes.
 const COMMIT: Duration = Duration::from_millis(1200);
+/// The weather of a longer program is that of one with so many events.
+const WEATHER_EVENTS: usize = 2_000;
 /// A file outside the program's tree.
 const OTHER: &str = "other";
 
@@ -86,6 +88,7 @@ impl Replay<'_> {
             rng: ChaCha8Rng::seed_from_u64(self.seed),
             other,
             other_bytes: 0,
+            thinned_by: 1.max((self.history.events().len() - begin) / WEATHER_EVENTS) as u32,
             commits_by_time: machine.filesystem.commits_by_time,
         };
         let mut paths = self.history.paths(begin);
@@ -116,13 +119,15 @@ struct Weather {
     /// Somebody else's file.
     other: File,
     other_bytes: u64,
+    /// Of so many operations, one has weather behind it.
+    thinned_by: u32,
     commits_by_time: bool,
 }
 
 impl Weather {
     /// Between two operations.
     fn pass(&mut self, files: &mut Files) -> io::Result<()> {
-        match self.rng.random_range(0..200) {
+        match self.rng.random_range(0..200 * self.thinned_by) {
             0..40 => self.write_back(files),
             40..64 => self.others_fsync()?,
             64..84 => drop(self.any(files).and_then(|ino| files.open.remove(&ino))),
