@@ -217,7 +217,10 @@ impl<'a> Durable<'a> {
         for dir in dirs {
             let changes = self.open_of.get(&dir).into_iter().flatten().copied();
             let entries = changes.filter(|at| self.given(*at).is_some_and(|(parent, _)| parent == dir));
-            entries.collect::<Vec<_>>().into_iter().for_each(|at| self.may_log(at));
+            for at in entries.collect::<Vec<_>>() {
+                self.may_log(at);
+                self.events[at].action.ino().into_iter().for_each(|ino| self.take_attributes(ino));
+            }
         }
     }
 

@@ -483,3 +483,17 @@ fn btrfs_logs_a_file_that_left_a_logged_directory_with_how_another_lost_its_name
     let tree = without(&history(&before, &changes), "btrfs", &[3]).unwrap();
     assert_eq!(paths(&tree), ["d", "d/b", "e", "e/a", "e/b"]);
 }
+
+#[test]
+fn btrfs_logs_the_entries_of_the_directories_of_a_linked_file_with_their_sizes() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4), write(4, 0, &[7; 9000], 0)];
+    let before = [&before[..], &[file(3, "b", 5)]].concat();
+    let link = (Action::Link { ino: 5, parent: 2, name: name("c") }, Vec::new());
+    let changes =
+        [rename(2, "a", 3, "c", 4), write(5, 0, b"data", 0), truncate(4, 9000, 8000), sync(5), link];
+    let history = history(&before, &changes);
+    let lost = BTreeMap::from([(history.recording.begin, Some(Part::Linked))]);
+    let tree = left(&history, "btrfs", &lost).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "d/c", "e", "e/b", "e/c"]);
+    assert_eq!(bytes(&tree, 4).len(), 8000);
+}
