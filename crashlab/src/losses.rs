@@ -49,12 +49,14 @@ impl Losses {
             let dir = names.last().is_some_and(|(dir, _)| self.inodes.contains(dir));
             return dir || action.ino().is_some_and(|ino| self.inodes.contains(&ino));
         }
-        if logged != Logged::No && matches!(action, Action::Rename { .. } | Action::Link { .. }) {
+        let is_removal = matches!(action, Action::Unlink { .. });
+        let is_given = matches!(action, Action::Rename { .. } | Action::Link { .. });
+        if logged != Logged::No && (is_removal || is_given) {
             // A log has the last names of a file, and no trace of those in between.
             names.drain(..names.len() - 1);
             names.retain(|(dir, name)| {
                 let name = (*dir, (*name).clone());
-                !self.free.contains(&name) && !self.kept.contains(&name)
+                !self.kept.contains(&name) && (is_removal || !self.free.contains(&name))
             });
         }
         let lost =

@@ -114,32 +114,13 @@ impl<'a> Durable<'a> {
             if has_changed && (inode == ino || is_new) {
                 self.surely_logged.insert(inode);
             }
-            if let Some(open) = self.open_of.get_mut(&inode) {
-                open.retain(|at| self.open.contains(at));
-            }
-            let open = self.open_of.get(&inode).cloned().unwrap_or_default();
-            let own = |at: &usize| match &self.events[*at].action {
-                Action::Rename { ino, replaced, exchanged: true, .. } => {
-                    *ino == inode || *replaced == Some(inode)
-                }
-                action => action.is_of_names() && action.ino() == Some(inode),
-            };
-            let between = self.between.get(&inode).map_or(&[][..], Vec::as_slice);
-            let is_between =
-                |at: &usize| self.fading.contains_key(at) || between.iter().any(|(given, _)| given == at);
-            let own: Vec<usize> = open.into_iter().filter(own).collect();
-            // The log may keep a name that the file has lost.
-            let is_removal = |at: &usize| matches!(self.events[*at].action, Action::Unlink { .. });
-            let lasts = |at: &usize| !is_removal(at) && !is_between(at) && !self.is_replaced(*at);
-            let mut lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
-            if self.is_tangled {
-                let present = self.names_of.get(&inode).map_or(&[][..], Vec::as_slice);
-                let is_last = |at: &usize| own.last() == Some(at) && self.events[*at].action.exchanges();
-                lasting.retain(|at| present.contains(at) || is_last(at));
-            }
+            let own = self.own_names(inode);
+            let lasting = self.lasting_names(inode, &own);
             if inode == ino || is_new {
                 own.iter().for_each(|at| self.take_along(*at));
-                own.iter().filter(|at| is_removal(at)).for_each(|at| self.may_log(*at));
+                for removal in own.iter().copied().filter(|at| self.is_removal(*at)).collect::<Vec<_>>() {
+                    self.may_log(removal);
+                }
                 self.fade(inode);
                 if lasting.iter().any(|at| self.events[*at].action.exchanges()) {
                     self.created.get(&inode).copied().into_iter().for_each(|at| self.mark(at));
@@ -153,6 +134,40 @@ impl<'a> Durable<'a> {
                 return;
             }
         }
+    }
+
+    /// The changes of an inode's own names that are not durable.
+    fn own_names(&mut self, inode: Ino) -> Vec<usize> {
+        let Some(open) = self.open_of.get_mut(&inode) else { return Vec::new() };
+        open.retain(|at| self.open.contains(at));
+        let is_own = |at: &usize| match &self.events[*at].action {
+            Action::Rename { ino, replaced, exchanged: true, .. } => {
+                *ino == inode || *replaced == Some(inode)
+            }
+            action => action.is_of_names() && action.ino() == Some(inode),
+        };
+        open.iter().copied().filter(is_own).collect()
+    }
+
+    /// Of the changes of an inode's own names, those that the log surely has: it may keep a name that the file
+    /// has lost.
+    fn lasting_names(&self, inode: Ino, own: &[usize]) -> Vec<usize> {
+        let between = self.between.get(&inode).map_or(&[][..], Vec::as_slice);
+        let is_between =
+            |at: &usize| self.fading.contains_key(at) || between.iter().any(|(given, _)| given == at);
+        let lasts = |at: &usize| !self.is_removal(*at) && !is_between(at) && !self.is_replaced(*at);
+        let mut lasting: Vec<usize> = own.iter().copied().filter(lasts).collect();
+        if self.is_tangled {
+            let present = self.names_of.get(&inode).map_or(&[][..], Vec::as_slice);
+            let is_last = |at: &usize| own.last() == Some(at) && self.events[*at].action.exchanges();
+            lasting.retain(|at| present.contains(at) || is_last(at));
+        }
+        lasting
+    }
+
+    /// True for the removal of a name.
+    fn is_removal(&self, at: usize) -> bool {
+        matches!(self.events[at].action, Action::Unlink { .. })
     }
 
     /// The new entries of a directory: an fsync takes them along, as they are. If one is a directory, the log may
@@ -230,7 +245,7 @@ impl<'a> Durable<'a> {
         let mut durable = Vec::new();
         for change in taken.into_iter().filter(|change| self.open.contains(change)).collect::<Vec<_>>() {
             let action = &self.events[change].action;
-            let is_removal = matches!(action, Action::Unlink { .. });
+            let is_removal = self.is_removal(change);
             match action {
                 Action::Rename { ino, to, .. } if self.is_below_new(*to) || self.is_nowhere(*ino) => {
                     self.left.insert(change);

@@ -497,3 +497,14 @@ fn btrfs_logs_the_entries_of_the_directories_of_a_linked_file_with_their_sizes()
     assert_eq!(paths(&tree), ["d", "d/a", "d/c", "e", "e/b", "e/c"]);
     assert_eq!(bytes(&tree, 4).len(), 8000);
 }
+
+#[test]
+fn btrfs_logs_the_removal_of_a_name_that_another_file_may_have_kept() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "b", 4)];
+    let unlink = |ino| (Action::Unlink { parent: 2, name: name("b"), ino }, Vec::new());
+    let link = (Action::Link { ino: 5, parent: 3, name: name("b") }, Vec::new());
+    let changes = [unlink(4), file(2, "c", 5), link, sync(5), rename(2, "c", 2, "b", 5), unlink(5)];
+    let tree = without(&history(&before, &changes), "btrfs", &[1, 5]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/b", "e", "e/b"]);
+    assert_eq!([tree.lookup(2, b"b"), tree.lookup(3, b"b")], [Some(4), Some(5)]);
+}
