@@ -123,6 +123,15 @@ impl Action {
         }
     }
 
+    /// The inodes whose names it makes, changes or removes, but for one that it replaces.
+    pub fn files(&self) -> Vec<Ino> {
+        let other = match self {
+            Self::Rename { replaced, exchanged: true, .. } => *replaced,
+            _ => None,
+        };
+        self.ino().into_iter().chain(other).collect()
+    }
+
     /// The names that it makes, changes or removes.
     pub fn names(&self) -> Vec<(Ino, &Name)> {
         match self {

@@ -77,8 +77,10 @@ pub struct Durable<'a> {
     in_directory: HashSet<usize>,
     /// Inodes that were synced, and the directories above them.
     logged: HashSet<Ino>,
-    /// The synced inodes that had changes to log.
-    surely_logged: HashSet<Ino>,
+    /// The synced inodes that had changes to log, each with the last sync that logged it.
+    surely_logged: HashMap<Ino, usize>,
+    /// The last sync of a file or directory.
+    last_sync: usize,
     /// For each change of names, whether the filesystem logs it.
     names_logged: HashMap<usize, Logged>,
     /// Renames over what is in the log, of what is not.
@@ -123,7 +125,8 @@ impl<'a> Durable<'a> {
             names_of: HashMap::new(),
             in_directory: HashSet::new(),
             logged: HashSet::new(),
-            surely_logged: HashSet::new(),
+            surely_logged: HashMap::new(),
+            last_sync: 0,
             names_logged: HashMap::new(),
             halves: HashSet::new(),
             sized: HashSet::new(),
@@ -157,16 +160,19 @@ impl<'a> Durable<'a> {
 
     /// How the filesystem logs the change at `at`.
     pub fn logged(&self, at: usize) -> Logged {
-        if self.is_tangled && self.events[at].action.is_of_names() {
-            return Logged::Freely;
+        let logged = self.names_logged.get(&at).copied().unwrap_or_default();
+        let is_free = self.is_tangled && self.events[at].action.is_of_names();
+        match logged {
+            // Without an fsync after it, only a commit has it.
+            Logged::No if is_free && at < self.last_sync => Logged::Freely,
+            Logged::Perhaps if is_free => Logged::Freely,
+            logged => logged,
         }
-        self.names_logged.get(&at).copied().unwrap_or_default()
     }
 
     /// True for a rename that may leave [`Part::Unlinked`].
     pub fn may_unlink(&self, at: usize) -> bool {
-        let is_tangled = self.is_tangled && self.events[at].action.replaces();
-        (is_tangled || self.unlinks.contains(&at)) && self.open.contains(&at)
+        self.unlinks.contains(&at) && self.open.contains(&at)
     }
 
     /// True for a rename that leaves [`Part::Left`] if it is lost.
@@ -213,6 +219,9 @@ impl<'a> Durable<'a> {
         if self.model.logs_names {
             let logged = self.logged_as(action);
             self.names_logged.insert(at, logged);
+            if logged != Logged::No {
+                self.logged.extend(ino);
+            }
             // A new file is logged with the name that it gets.
             let created = ino.filter(|_| logged != Logged::No).and_then(|ino| self.created.get(&ino));
             if let Some(own @ Logged::No) = created.and_then(|at| self.names_logged.get_mut(at)) {
@@ -275,6 +284,8 @@ impl<'a> Durable<'a> {
     fn everything(&mut self, before: usize) {
         self.open.clear();
         self.is_tangled = false;
+        self.logged.clear();
+        self.surely_logged.clear();
         self.journal = before;
         self.halves.clear();
         self.sized.clear();
@@ -316,6 +327,7 @@ impl<'a> Durable<'a> {
 
     fn synced(&mut self, at: usize, ino: Ino, data_only: bool) {
         let events = self.events;
+        self.last_sync = at;
         for cached in std::mem::take(&mut self.cached) {
             self.mark(cached);
         }
@@ -334,7 +346,7 @@ impl<'a> Durable<'a> {
             // ZFS keeps attributes and sizes of other files for the next transaction group.
             Reach::Names if self.model.names == NameOrder::All => self.names_up_to(at),
             Reach::Names => self.journal_up_to(at),
-            Reach::Log => self.log(ino),
+            Reach::Log => self.log(at, ino),
         }
         let open = self.open_of.remove(&ino).unwrap_or_default();
         let (own, left): (Vec<usize>, Vec<usize>) =

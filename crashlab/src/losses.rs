@@ -12,6 +12,8 @@ pub struct Losses {
     in_journal: bool,
     /// A change of names that was logged.
     in_log: bool,
+    /// Files with such a change.
+    in_log_of: HashSet<Ino>,
     data_of: HashSet<Ino>,
     /// Files with lost data that needed new blocks.
     new_blocks_of: HashSet<Ino>,
@@ -47,7 +49,8 @@ impl Losses {
         let mut names = action.names();
         if logged == Logged::Freely {
             let dir = names.last().is_some_and(|(dir, _)| self.inodes.contains(dir));
-            return dir || action.ino().is_some_and(|ino| self.inodes.contains(&ino));
+            let is_lost = |ino: &Ino| self.inodes.contains(ino) || self.in_log_of.contains(ino);
+            return dir || action.files().iter().any(is_lost);
         }
         let is_removal = matches!(action, Action::Unlink { .. });
         let is_given = matches!(action, Action::Rename { .. } | Action::Link { .. });
@@ -174,7 +177,10 @@ impl Losses {
             }
             _ => {}
         }
-        self.in_log |= logged == Logged::Yes;
+        if logged == Logged::Yes {
+            self.in_log = true;
+            self.in_log_of.extend(action.files());
+        }
         if action.is_write() {
             self.data_of.extend(action.ino());
             let has_size = part.is_some_and(|part| Model::keeps_size(action, part));

@@ -309,7 +309,7 @@ impl<'a> Plan<'a> {
                 let ends = self.chosen(&ends);
                 ends.iter().rev().map(|end| open.close(&all(&open.changes[*end..]))).collect()
             }
-            Class::One => self.chosen(&open.changes).iter().map(|at| open.close(&all(&[*at]))).collect(),
+            Class::One => self.ones(&open, stretch),
             Class::Object => self.objects(&open),
             Class::Torn => self.torn(&open, stretch),
             Class::Only => self.chosen(&open.changes).iter().map(|at| open.only(*at)).collect(),
@@ -317,6 +317,21 @@ impl<'a> Plan<'a> {
             Class::Random => (0..RANDOM[self.pass]).map(|_| self.random(&open)).collect(),
         };
         self.queue.extend(states.into_iter().flatten());
+    }
+
+    /// Each change lost alone. Where names are tangled, later ones survive it, so a power cut in the middle of
+    /// the stretch leaves other states: each change is lost with those of the stretch as well.
+    fn ones(&mut self, open: &Open<'_>, stretch: Stretch) -> Vec<Option<State>> {
+        let tail = open.changes.iter().filter(|at| open.named.is_some() && **at >= stretch.begin);
+        let tail = all(&tail.copied().collect::<Vec<_>>());
+        let mut states = Vec::new();
+        for at in self.chosen(&open.changes) {
+            states.push(open.close(&all(&[at])));
+            if !tail.is_empty() {
+                states.push(open.close(&tail.clone().into_iter().chain([(at, None)]).collect()));
+            }
+        }
+        states
     }
 
     fn objects(&mut self, open: &Open<'_>) -> Vec<Option<State>> {

@@ -15,7 +15,7 @@ impl<'a> Durable<'a> {
     pub(super) fn logged_as(&self, action: &Action) -> Logged {
         let is_in_log = |ino: &Ino| self.logged.contains(ino);
         match action {
-            Action::Link { ino, .. } | Action::Rename { ino, .. } if self.surely_logged.contains(ino) => {
+            Action::Link { ino, .. } | Action::Rename { ino, .. } if self.surely_logged.contains_key(ino) => {
                 Logged::Yes
             }
             Action::Link { ino, .. } | Action::Unlink { ino, .. } | Action::Rename { ino, .. }
@@ -37,8 +37,11 @@ impl<'a> Durable<'a> {
         let own = self.names_of.remove(&other).unwrap_or_default();
         let (taken, left) = own.into_iter().partition(|given| self.given(*given) == Some((*to, to_name)));
         self.names_of.insert(other, left);
-        // The file goes into the log if it was there, or the directory that it leaves.
-        let is_logged = [parent, ino].iter().any(|inode| self.surely_logged.contains(inode));
+        // The file goes into the log if it was there, or the directory that it leaves. If the other file was logged
+        // later, a commit may have come in between.
+        let logged_at = |ino: &Ino| self.surely_logged.get(ino);
+        let is_later = |inode: &Ino| logged_at(inode).is_some_and(|at| Some(at) >= logged_at(&other));
+        let is_logged = [parent, ino].into_iter().any(is_later);
         if self.logged.contains(&other) && !is_logged {
             self.unlinks.insert(at);
             // If the log loses the name of the other file, it has no trace of how that file had got it.
@@ -98,7 +101,10 @@ impl<'a> Durable<'a> {
     }
 
     /// The names of an inode, and those of the directories that lead to it, are durable.
-    pub(super) fn log(&mut self, ino: Ino) {
+    pub(super) fn log(&mut self, at: usize, ino: Ino) {
+        if self.is_as_logged(ino) {
+            return;
+        }
         for entry in self.new_entries(ino) {
             self.take_attributes(entry);
             self.fade(entry);
@@ -112,7 +118,7 @@ impl<'a> Durable<'a> {
             // Of the directories above a file, the log has only the new ones.
             let is_new = self.created.get(&inode) >= Some(&self.begin.max(self.journal));
             if has_changed && (inode == ino || is_new) {
-                self.surely_logged.insert(inode);
+                self.surely_logged.insert(inode, at);
             }
             let own = self.own_names(inode);
             let lasting = self.lasting_names(inode, &own);
@@ -134,6 +140,14 @@ impl<'a> Durable<'a> {
                 return;
             }
         }
+    }
+
+    /// True if an inode has not changed since it was logged. An fsync logs nothing then, and none of the
+    /// directories above.
+    fn is_as_logged(&self, ino: Ino) -> bool {
+        let Some(logged) = self.surely_logged.get(&ino) else { return false };
+        let last = self.last.get(&ino).copied().unwrap_or_default();
+        [last.of_size, last.beyond_times, last.of_data].into_iter().flatten().all(|change| change < *logged)
     }
 
     /// The changes of an inode's own names that are not durable.
@@ -259,6 +273,10 @@ impl<'a> Durable<'a> {
             let own = action.ino().and_then(|ino| self.open_of.get(&ino)).into_iter().flatten().copied();
             let own = own.filter(|own| self.events[*own].action.ino() == action.ino());
             own.collect::<Vec<_>>().into_iter().for_each(|at| self.may_log(at));
+            if let Some(ino) = action.ino() {
+                self.take_attributes(ino);
+                self.fade(ino);
+            }
         }
         durable
     }

@@ -508,3 +508,33 @@ fn btrfs_logs_the_removal_of_a_name_that_another_file_may_have_kept() {
     assert_eq!(paths(&tree), ["d", "d/b", "e", "e/b"]);
     assert_eq!([tree.lookup(2, b"b"), tree.lookup(3, b"b")], [Some(4), Some(5)]);
 }
+
+#[test]
+fn btrfs_logs_a_file_whose_name_was_taken_with_its_size_and_none_of_its_names_in_between() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4), write(4, 0, &[7; 9000], 0)];
+    let cut = [truncate(4, 9000, 900), rename(2, "a", 3, "b", 4), write(4, 900, b"data", 900)];
+    let taken = history(&before, &[&cut[..], &[file(2, "a", 5), sync(5)]].concat());
+    let begin = taken.recording.begin;
+    let lost = BTreeMap::from([(begin, Some(Part::Before(904))), (begin + 2, None)]);
+    assert_eq!(bytes(&left(&taken, "btrfs", &lost).unwrap(), 4), [7; 904]);
+
+    let before = [&before[..], &[file(3, "b", 5)]].concat();
+    let moves = [rename_over([(2, "a"), (3, "b")], 4, 5), rename(3, "b", 2, "c", 4)];
+    let moved = history(&before, &[&moves[..], &[mkdir(2, "a", 6), sync(6)]].concat());
+    let tree = without(&moved, "btrfs", &[1]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "d/c", "e", "e/b"]);
+}
+
+#[test]
+fn btrfs_logs_a_file_that_leaves_a_logged_directory_without_its_next_name() {
+    let before = [mkdir(ROOT, "d", 2), mkdir(ROOT, "e", 3), file(2, "a", 4), file(3, "b", 5)];
+    let changes = [
+        mkdir(3, "a", 6),
+        sync(3),
+        rename_over([(3, "b"), (2, "a")], 5, 4),
+        file(2, "b", 7),
+        rename(2, "a", 6, "c", 5),
+    ];
+    let tree = without(&history(&before, &changes), "btrfs", &[3, 4]).unwrap();
+    assert_eq!(paths(&tree), ["d", "d/a", "e", "e/a", "e/a/c"]);
+}

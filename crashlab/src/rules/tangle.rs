@@ -110,3 +110,65 @@ fn btrfs_logs_one_half_of_an_exchange_with_a_file_that_is_elsewhere() {
     assert_eq!(paths(&tree), ["one", "one/new", "two", "two/b", "two/c"]);
     assert_eq!((tree.lookup(3, b"b"), tree.lookup(3, b"c")), (Some(5), Some(4)));
 }
+
+/// Replaces `name` in a directory by a file that was written and synced, as often as there are inodes.
+fn replaced_again(dir: Ino, own: &str, inos: std::ops::Range<Ino>, before: Ino) -> Vec<(Action, Vec<u8>)> {
+    let replace = |ino: Ino| {
+        let former = if ino == inos.start { before } else { ino - 1 };
+        let renamed = rename_over([(dir, "new"), (dir, own)], ino, former);
+        [file(dir, "new", ino), write(ino, 0, b"data", 0), sync(ino), renamed]
+    };
+    inos.clone().flat_map(replace).collect()
+}
+
+#[test]
+fn btrfs_replaces_synced_files_in_a_moved_directory_as_in_any_other() {
+    let before = [mkdir(ROOT, "d", 2), file(2, "f", 3)];
+    let moved = [rename(ROOT, "d", ROOT, "e", 2), sync(ROOT)];
+    let history = history(&before, &[&moved[..], &replaced_again(2, "f", 4..7, 3)].concat());
+    let last = history.events().len() - 1;
+    for part in [Part::Unlinked, Part::Linked] {
+        assert!(left(&history, "btrfs", &BTreeMap::from([(last - 1, Some(part))])).is_none());
+    }
+    for lost in 1..=last + 1 - history.recording.begin {
+        let Some(tree) = without(&history, "btrfs", &[lost]) else { continue };
+        assert!(tree.lookup(2, b"f").is_some(), "{lost}: {:?}", paths(&tree));
+    }
+}
+
+#[test]
+fn btrfs_loses_the_removal_of_what_was_exchanged_with_the_exchange() {
+    let before = [mkdir(ROOT, "d", 2), rename(ROOT, "d", ROOT, "e", 2), file(ROOT, "a", 3)];
+    let unlink = (Action::Unlink { parent: ROOT, name: name("new"), ino: 3 }, Vec::new());
+    let changes = [
+        write(3, 0, b"old", 0),
+        sync(3),
+        file(ROOT, "new", 4),
+        sync(4),
+        exchange([(ROOT, "new"), (ROOT, "a")], [4, 3]),
+        unlink,
+    ];
+    let tree = without(&history(&before, &changes), "btrfs", &[5]).unwrap();
+    assert_eq!(paths(&tree), ["a", "e", "new"]);
+}
+
+#[test]
+fn btrfs_keeps_the_order_of_names_behind_the_last_fsync_and_of_logged_names() {
+    let before = [mkdir(ROOT, "d", 2), file(ROOT, "a", 3), file(ROOT, "b", 4)];
+    let moved = rename(ROOT, "d", ROOT, "e", 2);
+    let renamed = [rename(ROOT, "a", ROOT, "a2", 3), rename(ROOT, "b", ROOT, "b2", 4)];
+    let unsynced = history(&before, &[&[moved.clone()][..], &renamed].concat());
+    assert_eq!(paths(&without(&unsynced, "btrfs", &[2]).unwrap()), ["a", "b", "e"]);
+    let link = (Action::Link { ino: 3, parent: ROOT, name: name("c") }, Vec::new());
+    let later = [moved, write(3, 0, b"data", 0), sync(3), link, write(4, 0, b"data", 0), sync(4)];
+    let lost = without(&history(&before, &[&later[..], &renamed[1..]].concat()), "btrfs", &[4]).unwrap();
+    assert_eq!(paths(&lost), ["a", "b", "e"], "what was logged later is lost with it");
+}
+
+#[test]
+fn btrfs_logs_nothing_at_the_second_fsync_of_an_unchanged_file() {
+    let changes =
+        [mkdir(ROOT, "new", 2), file(2, "b", 3), sync(3), rename(ROOT, "new", ROOT, "cur", 2), sync(3)];
+    let tree = without(&history(&[], &changes), "btrfs", &[4]).unwrap();
+    assert_eq!(paths(&tree), ["new", "new/b"]);
+}
