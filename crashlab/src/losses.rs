@@ -21,7 +21,7 @@ pub struct Losses {
     names: HashSet<(Ino, Vec<u8>)>,
     /// Of these, the names that no file has without the lost changes.
     free: HashSet<(Ino, Vec<u8>)>,
-    /// Of these, the names that a lost removal has left to a file.
+    /// The names that a file still has because their removal is lost. They are in `names` too.
     kept: HashSet<(Ino, Vec<u8>)>,
     /// Directories that a name or a directory did not leave.
     left: HashSet<Ino>,

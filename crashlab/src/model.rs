@@ -74,7 +74,7 @@ pub enum Logged {
     Perhaps,
     /// It does, after those that went there before.
     Yes,
-    /// It waits for nothing but its inodes: directories were moved or names exchanged.
+    /// It waits for nothing but its inodes: directories were moved or names exchanged, and an fsync followed.
     Freely,
 }
 

@@ -219,8 +219,9 @@ impl<'a> Open<'a> {
         };
         let parts = lost.iter().all(|(at, part)| part.is_none_or(|part| allows(*at, part)));
         let are_named = || {
-            let survive = |named: &Named| named.survive(self.events, self.position, &lost);
-            self.named.as_ref().is_none_or(|named| survive(named).unwrap_or(false))
+            // Names take no bytes, so nothing can fail.
+            let survive = |named: &Named| named.survive(self.events, self.position, &lost).unwrap_or(false);
+            self.named.as_ref().is_none_or(survive)
         };
         (all && parts && are_named()).then_some(State { position: self.position, lost })
     }

@@ -69,7 +69,7 @@ impl Loss {
         matches!(self, Self::Faded | Self::Unnamed)
     }
 
-    /// True if the name before that of a lost change is gone all the same.
+    /// True for a lost change that has taken the name of a file all the same.
     fn takes_name(self) -> bool {
         self.has_faded() || self == Self::Unlinked
     }

@@ -183,3 +183,35 @@ fn hostile_bytes_do_not_leave_their_place() {
     let json: serde_json::Value = serde_json::from_str(&read("r.json")).unwrap();
     assert!(json["first"]["output"].as_str().unwrap().contains(hostile));
 }
+
+#[test]
+fn recordings_without_an_end_and_checkers_that_refuse_the_beginning_are_told() {
+    if let Some(reason) = why_not() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let program = Program::record("correct", "atomic-replace");
+    let whole = fs::read(program.folder.path().join("r.crashlab")).unwrap();
+    let explored = |bytes: &[u8]| {
+        fs::write(program.folder.path().join("cut.crashlab"), bytes).unwrap();
+        let words = ["explore", "cut.crashlab", "--check", "true", "--seconds", "3600"];
+        program.crashlab(&words).output().unwrap()
+    };
+    let header = explored(&whole[..12]);
+    assert_eq!(header.status.code(), Some(3), "{header:?}");
+    let said = String::from_utf8_lossy(&header.stderr);
+    assert!(said.contains("is cut off before the program changed anything; record again"), "{said}");
+    let most = explored(&whole[..whole.len() - 1]);
+    assert_eq!(most.status.code(), Some(0), "{most:?}");
+    assert!(String::from_utf8_lossy(&most.stderr).contains("lacks the end of the program"), "{most:?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let crashlab = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crashlab"));
+        command.args(words).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap()
+    };
+    assert!(crashlab(&["record", "-o", "r.crashlab", "--", "sh", "-c", "echo x >file"]).status.success());
+    let refused = crashlab(&["explore", "--check", "test -e file", "--seconds", "3600"]);
+    let said = String::from_utf8_lossy(&refused.stdout);
+    assert!(said.contains("The checker refuses the files as they were before the program began"), "{said}");
+}

@@ -1,7 +1,7 @@
 //! Images that are damaged, truncated or of another kind.
 
 use crate::skip_if;
-use crate::support::{Answer, Mount, Place, edit, no_fuse, program, run};
+use crate::support::{Answer, Mount, Place, edit, no_fuse, program, run, wait_for_log};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -217,10 +217,9 @@ fn rotten_data_is_an_error_for_its_reader_and_for_nobody_else() {
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     assert_eq!(fs::read(mount.path.join("sound")).unwrap(), b"sound");
     let number = fs::metadata(mount.path.join("rotten")).unwrap().ino();
-    let told = fs::read_to_string(&log).unwrap();
     let line = format!("inode {number}, block {}: data: checksum mismatch", at as u64 / BLOCK);
     for words in [line, format!("'syncline path DIR {number}'"), "'syncline scrub DIR'".into()] {
-        assert!(told.contains(&words), "{words}: {told}");
+        wait_for_log(&log, &words);
     }
     assert!(mount.stats()["store"]["checksum_errors"].as_u64().unwrap() > 0);
     mount.unmount().ok();

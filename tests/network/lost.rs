@@ -4,7 +4,7 @@
 use super::nbd::{Server, no_exports};
 use super::observed::{metric, told};
 use crate::skip_if;
-use crate::support::{Mount, Place, eventually, program, run, syncline, wait_for_end};
+use crate::support::{Mount, Place, eventually, program, run, syncline, wait_for_end, wait_for_log};
 use rustix::process::{Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -62,7 +62,7 @@ pub fn assert_lost(mount: Mount, lost: &str, log: &Path, words: &[&str]) {
     assert!(stats.contains("unmount it, and mount it again"), "{stats}");
     assert_eq!(metric(&told(&mount, &["stats", "--prometheus"]), "syncline_image_lost"), Some(1.0));
 
-    let text = fs::read_to_string(log).unwrap();
+    let text = wait_for_log(log, "ERROR");
     let errors: Vec<&str> = text.lines().filter(|line| line.contains("ERROR")).collect();
     assert_eq!(errors.len(), 1, "one line tells it: {text}");
     for words in words.iter().chain([&"until then everything on the mount fails with EIO"]) {

@@ -2,7 +2,7 @@
 
 use super::streams::{call, seen, sent, snapshot_names};
 use crate::skip_if;
-use crate::support::{Answer, Mount, Place, eventually, no_fuse, program};
+use crate::support::{Answer, Mount, Place, eventually, no_fuse, program, wait_for_log};
 use rand::{Rng, SeedableRng};
 use std::fs;
 use std::io::Write;
@@ -300,12 +300,11 @@ fn the_log_of_a_mount_says_how_a_stream_goes_on() {
     let option = format!("log={}", log.display());
     let mount = Mount::new(&target, &place.directory("logged"), &["-o", &option]);
     receive_bytes(&mount.path, &bytes[..bytes.len() / 2], &["--resume"]).fails(11, &["send the rest"]);
-    let told = fs::read_to_string(&log).unwrap();
     let token = token_of(&mount.path);
-    assert!(told.contains(&format!("send the rest with 'syncline send … --resume {token}'")), "{told}");
+    let told = wait_for_log(&log, &format!("send the rest with 'syncline send … --resume {token}'"));
     assert!(!told.contains("send it again"), "{told}");
     receive_bytes(&mount.path, &bytes[..bytes.len() / 2], &[]).fails(11, &["send it again"]);
-    let told = fs::read_to_string(&log).unwrap();
+    let told = wait_for_log(&log, "send it again");
     assert!(told.lines().next_back().unwrap().contains("send it again"), "{told}");
     mount.unmount().ok();
 }

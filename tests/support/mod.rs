@@ -379,6 +379,13 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until a daemon's log has these words, which a thread of its own writes. Returns the log.
+pub fn wait_for_log(log: &Path, words: &str) -> String {
+    let text = || fs::read_to_string(log).unwrap();
+    eventually(words, || text().contains(words));
+    text()
+}
+
 /// Waits until a process is gone or only needs to be reaped.
 pub fn wait_for_end(pid: rustix::process::Pid) {
     let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());

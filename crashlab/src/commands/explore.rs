@@ -2,7 +2,7 @@
 
 use super::{chosen, interrupt, note, print};
 use crate::Error;
-use crate::action::Ino;
+use crate::action::{Action, Ino};
 use crate::built_in::BuiltIn;
 use crate::checker::Checker;
 use crate::explain::{explain, open};
@@ -21,7 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::HashMap;
 use std::fs::Metadata;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -93,6 +93,19 @@ fn wanted(args: &Args) -> Option<&'static Filesystem> {
     of_state().or(args.on)
 }
 
+/// Refuses a recording without a change of the program, and tells of one that lacks its end.
+fn require_program(recording: &Recording, path: &Path) -> Result<(), Error> {
+    if recording.begin == recording.events.len() {
+        let what = "is cut off before the program changed anything; record again";
+        return Err(Error::Stopped(format!("{} {what}", path.display())));
+    }
+    let has_end = recording.events.iter().any(|event| matches!(event.action, Action::End { .. }));
+    if recording.is_cut_off || !has_end {
+        note(&format!("{} lacks the end of the program; exploring what is there", path.display()));
+    }
+    Ok(())
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Error> {
     let path = chosen(args.recording.clone())?;
@@ -100,9 +113,7 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
     if args.recording.is_none() {
         note(&format!("exploring {}", path.display()));
     }
-    if recording.is_cut_off {
-        note(&format!("{} is cut off; exploring what is there", path.display()));
-    }
+    require_program(&recording, &path)?;
     let history = History::new(recording)?;
     args.report.iter().try_for_each(ReportFile::try_out)?;
     let stop = interrupt(&[SIGINT, SIGTERM, SIGHUP]);

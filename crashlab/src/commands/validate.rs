@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 /// Arguments of `crashlab validate`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Prints a line of a table: filesystem, programs, states mounted, different trees, those that the \
-                        program itself never went through, moments skipped, and trees outside the model."
+    after_help = "Needs root. Prints a line of a table: filesystem, programs, states mounted, different trees, those that \
+                        the program itself never went through, moments skipped, and trees outside the model. Each of \
+                        the last is printed with its program, and the exit code is 1."
 )]
 pub struct Args {
     /// Filesystem, and model
@@ -48,6 +49,8 @@ pub fn run(args: Args) -> Result<ExitCode, Error> {
         compared.outside[told..].iter().for_each(|outside| note(outside));
         told = compared.outside.len();
     })?;
+    let heading = "| filesystem | programs | states mounted | different trees | not in the program | skipped | outside |";
+    print(&format!("{heading}\n|---|---|---|---|---|---|---|\n"))?;
     let Compared { programs, states, trees, out_of_order, skipped, outside } = compared;
     print(&format!(
         "| {} | {programs} | {states} | {trees} | {out_of_order} | {skipped} | {} |\n",

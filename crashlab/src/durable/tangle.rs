@@ -1,6 +1,6 @@
 //! Transactions of Btrfs in which directories were moved or names exchanged. Their log has each synced inode with
-//! its present names, and replays them in an order of its own. So a name may be there without any other change of
-//! names. What holds is that no file vanishes that is durably there.
+//! its present names, and replays them in an order of its own. So an fsync may bring a name forward without any other
+//! change of names. Yet no inode whose creation is durable loses all its names.
 
 use super::Durable;
 use crate::Error;

@@ -281,8 +281,14 @@ fn shown(text: &str) -> String {
 }
 
 /// The syncs that are missing, in words.
-fn missing_text(report: &Report<'_>, operations: &Operations<'_>, missing: Option<&Missing>) -> String {
-    let Some(missing) = missing else {
+fn missing_text(report: &Report<'_>, operations: &Operations<'_>, explained: &Explained) -> String {
+    let Some(missing) = &explained.missing else {
+        let state = &explained.failing.state;
+        if state.position <= report.begin() && state.lost.is_empty() {
+            return "The checker refuses the files as they were before the program began. It has to accept them: a power \
+                    cut can come before the first change."
+                .to_owned();
+        }
         return "No fsync mends it: a power cut can come between two of these changes, or in the middle of one. The \
                 program needs another order of changes, a checksum or a new name."
             .to_owned();

@@ -62,7 +62,7 @@ fn result(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) -
     let (_, said) = end_of(entry.output);
     let mut message = format!("State {} fails: {}.", entry.short_name(), report.fault(operations, entry));
     if let Some(explained) = entry.explained {
-        message += &format!("\n{}", missing_text(report, operations, explained.missing.as_ref()));
+        message += &format!("\n{}", missing_text(report, operations, explained));
         message += &format!("\nPossible under: {}", explained.models.join(", "));
     }
     message += &format!("\nThe checker says: {}", said.join("\n"));

@@ -74,7 +74,7 @@ pub(super) fn entry_text(report: &Report<'_>, operations: &Operations<'_>, entry
     write_output(&mut text, output);
     if let Some(explained) = explained {
         let _ = writeln!(text, "\nPossible under: {}", explained.models.join(", "));
-        let _ = writeln!(text, "{}", missing_text(report, operations, explained.missing.as_ref()));
+        let _ = writeln!(text, "{}", missing_text(report, operations, explained));
         let lost = state.lost.keys().filter_map(|at| operations.at(*at));
         if let Some(lost) = lost.into_iter().find(|lost| operations.frame(lost).is_some()) {
             let _ = writeln!(text, "\nThe program made #{} in:", lost.number);

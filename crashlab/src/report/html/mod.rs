@@ -105,7 +105,7 @@ fn failing(report: &Report<'_>, operations: &Operations<'_>, entry: &Entry<'_>) 
             }
             @if let Some(explained) = entry.explained {
                 @let is_mended = explained.missing.as_ref().is_some_and(|missing| missing.left.is_none());
-                p.fix.open[!is_mended] { (missing_text(report, operations, explained.missing.as_ref())) }
+                p.fix.open[!is_mended] { (missing_text(report, operations, explained)) }
             }
             h3 { "The checker says" }
             (output(entry.output))
