@@ -226,7 +226,7 @@ impl<'a> Open<'a> {
         (all && parts && are_named()).then_some(State { position: self.position, lost })
     }
 
-    /// True if a change is to be lost, and the name before its own is there again with that.
+    /// True if this change is lost, and the name that it took away is there again.
     fn is_lost(&self, seed: &Lost, at: usize) -> bool {
         let fades = || self.fading.get(&at).is_some_and(|(later, _)| !self.is_lost(seed, *later));
         seed.get(&at).is_some_and(|part| *part != Some(Part::Unlinked) && !fades())
