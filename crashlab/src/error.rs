@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or directory can't be used.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{path}: {source}{hint}", path = .path.display(), hint = hint(.path))]
     File {
         /// Its path.
         path: PathBuf,
@@ -85,6 +85,15 @@ pub enum Error {
     Interrupted,
 }
 
+/// The next step if crashlab can't use a folder of its own.
+fn hint(path: &Path) -> &'static str {
+    let is_own = |rest: &Path| rest.as_os_str().is_empty() || rest.to_string_lossy().starts_with("crashlab-");
+    match path.strip_prefix(std::env::temp_dir()).is_ok_and(is_own) {
+        true => "; set TMPDIR to a folder with room",
+        false => "",
+    }
+}
+
 impl Error {
     /// The number by which a program knows it.
     pub(crate) fn errno(&self) -> Errno {
@@ -97,5 +106,20 @@ impl Error {
     /// An error about a path.
     pub fn file(path: &Path, source: io::Error) -> Self {
         Self::File { path: path.to_owned(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_folders_of_crashlab_are_elsewhere_with_tmpdir() {
+        let told = |path: &Path| Error::file(path, io::ErrorKind::StorageFull.into()).to_string();
+        let temporary = std::env::temp_dir();
+        assert!(
+            told(&temporary.join("crashlab-x/state-0/file")).ends_with("; set TMPDIR to a folder with room")
+        );
+        assert!(told(&temporary).contains("TMPDIR") && !told(&temporary.join("mine")).contains("TMPDIR"));
     }
 }

@@ -178,8 +178,9 @@ fn a_report_names_all_places_that_lack_a_sync() {
     let words = ["explore", "--check", check, "--seconds", "3600", "--jobs", "1", "--report", "report.json"];
     let text = String::from_utf8(program.crashlab(&words).stdout).unwrap();
     let (first, later) = (program.line("first"), program.line("later"));
-    let places = format!("(2 times in later() at logs.c:{later}, once in first() at logs.c:{first})");
-    assert!(text.contains(&format!(", and tried at 2 more places like it {places}.")), "{text}");
+    let places =
+        format!("(all of them: 2 times in later() at logs.c:{later}, once in first() at logs.c:{first})");
+    assert!(text.contains(&format!("; also at 2 more places like it {places}.")), "{text}");
     let json = fs::read_to_string(program.folder.path().join("report.json")).unwrap();
     let json: Value = serde_json::from_str(&json).unwrap();
     let source = &json["first"]["missing"]["source"];

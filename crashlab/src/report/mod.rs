@@ -296,8 +296,8 @@ fn missing_text(report: &Report<'_>, operations: &Operations<'_>, explained: &Ex
     let syncs: Vec<String> = missing.syncs.iter().map(|sync| sync_text(report, sync)).collect();
     let everywhere = match missing.added.len().saturating_sub(missing.syncs.len()) {
         0 => String::new(),
-        1 => ", and tried at one more place like it".to_owned(),
-        more => format!(", and tried at {more} more places like it"),
+        1 => "; also at one more place like it".to_owned(),
+        more => format!("; also at {more} more places like it"),
     } + &source_text(operations, missing);
     if let Some(left) = &missing.left {
         let left = left.name(report.begin());
@@ -339,7 +339,7 @@ fn source_text(operations: &Operations<'_>, missing: &Missing) -> String {
         len => {
             let named: Vec<String> = found.iter().take(SOURCE_MAX).map(times).collect();
             let rest = if len > SOURCE_MAX { ", and elsewhere" } else { "" };
-            format!(" ({}{rest})", named.join(", "))
+            format!(" (all of them: {}{rest})", named.join(", "))
         }
     }
 }
