@@ -491,9 +491,8 @@ impl<'a> Durable<'a> {
     fn needed_by(&mut self, at: usize) -> Vec<usize> {
         let action = &self.events[at].action;
         let mut needed = self.needed_by_names(at);
-        if self.is_tangled {
-            // Only the inodes: replay makes room for a name.
-        } else if self.model.logs_names {
+        // Replay makes room for a tangled name.
+        if self.model.logs_names && !self.is_tangled {
             // The log does not have the first name of a file that has another one by then.
             let is_unnamed = matches!(action, Action::Create { .. }) && self.fading.contains_key(&at);
             let name = self.given(at).filter(|_| !is_unnamed);
@@ -501,7 +500,7 @@ impl<'a> Durable<'a> {
             needed.extend(self.take_names(at, taken));
             needed.extend(self.passing.remove(&at));
             self.keep_links_of_replaced(at);
-        } else {
+        } else if !self.model.logs_names {
             for (dir, name) in action.names() {
                 let Some(changes) = self.names.get_mut(&(dir, name.clone())) else { continue };
                 let count = changes.partition_point(|change| *change <= at);
