@@ -224,9 +224,7 @@ impl<'a> Durable<'a> {
             }
             // A new file is logged with the name that it gets.
             let created = ino.filter(|_| logged != Logged::No).and_then(|ino| self.created.get(&ino));
-            if let Some(own @ Logged::No) = created.and_then(|at| self.names_logged.get_mut(at)) {
-                *own = Logged::Perhaps;
-            }
+            created.copied().into_iter().for_each(|at| self.may_log(at));
             if let Action::Rename { replaced: Some(other), exchanged: false, .. } = action {
                 self.replaced(at, action, *other);
             }

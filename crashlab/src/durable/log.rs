@@ -204,7 +204,7 @@ impl<'a> Durable<'a> {
     }
 
     /// The log may have a change without those before it.
-    fn may_log(&mut self, at: usize) {
+    pub(super) fn may_log(&mut self, at: usize) {
         if let Some(logged @ Logged::No) = self.names_logged.get_mut(&at) {
             *logged = Logged::Perhaps;
         }
