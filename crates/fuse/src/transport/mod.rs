@@ -167,7 +167,7 @@ impl<F: Serve> Seat<F> {
         if go.recv().is_err() {
             // Another thread failed: the mount is being removed, and the entries that the kernel
             // holds end with it.
-            return worker.run(queues.ended());
+            return worker.run(queues.end_unserved());
         }
         let guard = halt.on_failure();
         let served = worker.run(queues.serve(reads_device, &halt));

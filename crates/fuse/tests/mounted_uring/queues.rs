@@ -5,9 +5,13 @@ use super::TestMount;
 use crate::support::{self, Setup, pattern};
 use std::fs::{self, File};
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use syncline_device::{allowed_cpus, pin_to_cpu};
 use syncline_fuse::control;
+
+/// Mounts of a test that needs a moment which a mount seldom meets.
+const MOUNTS: usize = 40;
 
 #[test]
 fn the_transport_is_what_was_asked_for() {
@@ -57,6 +61,37 @@ fn callers_on_every_cpu_are_served() {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     mount.unmount();
+}
+
+/// A request that comes while the daemon gets ready waits. If it began, it could keep a lock that the daemon needs
+/// to get ready.
+#[test]
+fn requests_before_the_daemon_is_ready_wait() {
+    let Some(mount) = TestMount::or_skip() else { return };
+    let path = mount.path();
+    support::unmount(&path);
+    for _ in 0..MOUNTS {
+        let has_mounted = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for cpu in allowed_cpus().unwrap() {
+                let (has_mounted, missing) = (&has_mounted, path.join(format!("cpu{cpu}")));
+                scope.spawn(move || {
+                    pin_to_cpu(cpu).unwrap();
+                    while !has_mounted.load(Ordering::Relaxed) {
+                        assert!(!missing.exists());
+                    }
+                });
+            }
+            let (mut daemon, mut output) = TestMount::start_daemon(&path, Setup::default());
+            let mounted = support::wait_until_ready(&mut output);
+            has_mounted.store(true, Ordering::Relaxed);
+            mounted.unwrap();
+            let early = control::text(&path, "early requests");
+            support::unmount(&path);
+            daemon.wait().unwrap();
+            assert_eq!(early.unwrap(), "0");
+        });
+    }
 }
 
 /// How many times the scheduler has moved this thread to another CPU.

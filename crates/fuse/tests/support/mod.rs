@@ -55,9 +55,12 @@ fn daemon_process() {
     }
     let uring = std::env::var_os(OVER_URING).is_some();
     options.transport = if uring { Transport::Uring } else { Transport::Classic };
-    match Session::mount(filesystem.fs.clone(), Path::new(&mount_point), &options) {
-        Ok(mounted) => {
+    match Session::prepare(filesystem.fs.clone(), Path::new(&mount_point), &options) {
+        Ok(prepared) => {
+            let early = prepared.session().counters().total().to_string();
+            let mounted = prepared.serve();
             let texts = mounted.session().control();
+            texts.register("early requests", move || early.clone());
             texts.register("stats", || format!("{{\"long\":\"{}\"}}", "x".repeat(100_000)));
             let transport = mounted.session().transport();
             texts.register("transport", move || transport.into());

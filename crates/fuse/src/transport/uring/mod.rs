@@ -48,6 +48,9 @@ pub struct Queues<F> {
     live: Cell<usize>,
     /// The error with which an entry was lost, if one was.
     lost: Cell<Option<i32>>,
+    /// Requests that came before [`Queues::serve`]; none are kept after that. The filesystem may not be ready for
+    /// them, and this thread waits for the others meanwhile: a request that has begun would hold its locks.
+    early: RefCell<Option<Vec<Live<F>>>>,
     /// No more requests are accepted.
     closed: Cell<bool>,
     waiting: RefCell<Option<Waker>>,
@@ -71,6 +74,7 @@ impl<F: Serve> Queues<F> {
             cpu,
             live: Cell::new(0),
             lost: Cell::new(None),
+            early: RefCell::new(Some(Vec::new())),
             closed: Cell::new(false),
             waiting: RefCell::default(),
         });
@@ -98,6 +102,7 @@ impl<F: Serve> Queues<F> {
     /// Serves until the connection ends and every request has been answered, or until another
     /// thread fails.
     pub async fn serve(self: Rc<Self>, reads_device: bool, halt: &Halt) -> Result<(), MountError> {
+        self.early.take().into_iter().flatten().for_each(Live::carry_out);
         let device = async {
             match reads_device {
                 true => {
@@ -119,10 +124,19 @@ impl<F: Serve> Queues<F> {
         outcome
     }
 
+    /// Waits for the end of a connection that nobody serves.
+    pub async fn end_unserved(&self) -> Result<(), MountError> {
+        self.closed.set(true);
+        // The kernel fails these requests when the connection ends, and does not return their entries.
+        let early = self.early.take().into_iter().flatten();
+        early.for_each(|request| request.refused(libc::ECONNABORTED));
+        self.ended().await
+    }
+
     /// Waits until the kernel has returned every entry, which it does when the connection ends.
     /// Fails if an entry was lost: the kernel would wait for its answer for ever, and so would the
     /// caller.
-    pub async fn ended(&self) -> Result<(), MountError> {
+    async fn ended(&self) -> Result<(), MountError> {
         poll_fn(|context| {
             if let Some(errno) = self.lost.get() {
                 return Poll::Ready(Err(MountError::connection(io::Error::from_raw_os_error(errno))));
@@ -161,13 +175,21 @@ impl<F: Serve> Live<F> {
     }
 
     /// Called when a command has completed: a request has come, or no more will.
-    fn completed(mut self, result: i32) {
+    fn completed(self, result: i32) {
         if result < 0 {
             return self.refused(-result);
         }
         if self.queues.closed.get() {
             return;
         }
+        let queues = self.queues.clone();
+        if let Some(early) = queues.early.borrow_mut().as_mut() {
+            return early.push(self);
+        }
+        self.carry_out();
+    }
+
+    fn carry_out(mut self) {
         let unique = self.entry.header().unique;
         let Some(request) = self.entry.request() else {
             tracing::error!(unique, "the kernel sent something that is no request");
