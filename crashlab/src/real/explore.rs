@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering;
 
 /// States of one replay that are looked at before the next replay, whose timing is another.
 const STATES_MAX: usize = 100;
+/// Replays of a seed whose state is looked at again.
+const REPLAYS_MAX: usize = 5;
 /// What a filesystem needs for each block that a program writes, beside the block.
 const OVERHEAD_BYTES: u64 = 4096;
 
@@ -153,20 +155,23 @@ impl OnDisk<'_> {
         Ok(failing)
     }
 
-    /// Looks at one state; if the kernel has written in another order this time and it passes, at the
-    /// others with its seed.
+    /// Replays the seed of a state, and looks at that state first and at the others after it. The kernel can write
+    /// in another order than before, for example because another process calls sync(2), and then no state fails:
+    /// after that the seed is replayed again, [`REPLAYS_MAX`] times in all.
     pub fn again(&self, name: &str) -> Result<Vec<Seen>, Error> {
         let bad = || Error::State { text: name.into(), detail: "it is FILESYSTEM:SEED.CUT".into() };
         let (seed, cut) = name.split_once(':').and_then(|(_, rest)| rest.split_once('.')).ok_or_else(bad)?;
         let seed: u64 = seed.parse().map_err(|_| bad())?;
         let machine = self.machine()?;
-        let run = Replay { history: self.history, seed, stop: self.limits.stop }.run(&machine)?;
-        let mut states = disk_states(&run, self.filesystem.sector, seed)?;
-        states.sort_by_key(|state| state.cuts.iter().all(|(other, _)| other.to_string() != cut));
-        for state in states {
-            let failing = self.look(&machine, &state, seed, 0)?;
-            if !failing.is_empty() || self.limits.are_reached() {
-                return Ok(failing);
+        for _ in 0..REPLAYS_MAX {
+            let run = Replay { history: self.history, seed, stop: self.limits.stop }.run(&machine)?;
+            let mut states = disk_states(&run, self.filesystem.sector, seed)?;
+            states.sort_by_key(|state| state.cuts.iter().all(|(other, _)| other.to_string() != cut));
+            for state in states {
+                let failing = self.look(&machine, &state, seed, 0)?;
+                if !failing.is_empty() || self.limits.are_reached() {
+                    return Ok(failing);
+                }
             }
         }
         Ok(Vec::new())
