@@ -3,6 +3,7 @@
 mod ahead;
 mod allocate;
 mod cached;
+mod clone;
 mod compress;
 mod crash;
 mod defragment;

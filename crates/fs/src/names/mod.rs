@@ -4,6 +4,7 @@
 //! transaction; `orphan` removes inodes that have lost their last name. Stands on `attributes` (a new
 //! inode inherits some) and on `data` (of a file that is renamed or removed).
 
+pub(crate) mod clone;
 pub(crate) mod create;
 pub(crate) mod directory;
 pub(crate) mod hash;

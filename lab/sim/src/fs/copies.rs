@@ -1,16 +1,19 @@
 //! Actions that share blocks: copies between files and within one.
 
 use super::actions::Claim;
-use super::tracked::{Did, tracked_each};
+use super::tracked::{Did, tracked, tracked_each};
 use super::workload::{Done, Failure, Task};
+use crate::model::{Change, Node};
 use bytes::Bytes;
 use rand::Rng;
 use syncline_device::BLOCK_BYTES;
-use syncline_fs::types::Ino;
+use syncline_fs::types::{Caller, Ino};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Highest offset that a copy goes to.
 const OFFSET_MAX: u64 = 600_000;
+/// Who may copy every file with all that it has.
+const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
 
 impl Task {
     /// Claims both files, in the order of their numbers.
@@ -40,6 +43,38 @@ impl Task {
         );
         let (from_at, to_at, len) = self.random_copy(from_size, to_size);
         self.copy_claimed((from, from_at), (to, to_at), len).await
+    }
+
+    /// Gives a copy of a whole file a name.
+    pub(super) async fn clone_file(&mut self) -> Done {
+        let (from, at) = (self.random_file()?, self.random_place()?);
+        let _claim = self.claim(from).await?;
+        let size = self.history.with_file(from, |file| file.size());
+        let contents = self.contents(from, 0, size);
+        let started = self.history.now();
+        let (fs, place) = (self.fs.clone(), at.clone());
+        let cloning = async move { fs.clone_file(ROOT_USER, from, (place.parent, &place.name)).await };
+        let (answer, did) = tracked(&self.fs, cloning).await;
+        // No other task has run since the commit.
+        let Some(copy) = answer? else { return Ok(()) };
+        let Some(op) = did.committed.last().copied() else {
+            return Err(Failure::Wrong("a copy of a file committed nothing".into()));
+        };
+        self.history.begun(op, started);
+        let original = self.tree()?.nodes.get(&from).cloned().ok_or(Failure::Expected)?;
+        let inherits = (original.compression, original.class) == (None, None);
+        let (ino, node) = (copy.ino, Node { nlink: 1, ..(*original).clone() });
+        self.history.changed(
+            op,
+            match inherits {
+                true => Change::Create { at, ino, node },
+                false => Change::Publish { at, ino, node, started },
+            },
+        );
+        let time = self.history.tick();
+        self.history.with_file(from, |file| file.carried_by(op, started));
+        self.history.with_file(ino, |file| file.taken_over(time, op, 0, &contents));
+        Ok(())
     }
 
     /// Picks source offset, target offset and length: the whole file, whole blocks, the same offset

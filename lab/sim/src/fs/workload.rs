@@ -248,7 +248,8 @@ impl Task {
             87..88 => self.syncfs().await,
             88..92 => self.read().await,
             92..94 => self.hold_open().await,
-            94..98 => self.copy_range().await,
+            94..97 => self.copy_range().await,
+            97 => self.clone_file().await,
             _ => {
                 let longest = if self.rng.random_range(0..8) == 0 { 230_000 } else { 6_000 };
                 self.world.nap(self.rng.random_range(0..longest)).await;

@@ -8,5 +8,6 @@
 mod copy;
 pub(in crate::data) mod take_over;
 mod usage;
+pub(in crate::data) mod whole;
 
 pub use usage::Usage;

@@ -228,7 +228,12 @@ impl<'a> Span<'a> {
     }
 
     /// Adds the references, and returns the destination's new extents.
-    fn share(self, source: &mut [Extent], blocks: &Blocks, shares: &mut Shares<'_>) -> Option<Vec<Extent>> {
+    pub(super) fn share(
+        self,
+        source: &mut [Extent],
+        blocks: &Blocks,
+        shares: &mut Shares<'_>,
+    ) -> Option<Vec<Extent>> {
         let mut new = Vec::with_capacity(source.len() + 1);
         for extent in source {
             let Some(part) = extent.slice(blocks.from, blocks.from + blocks.count) else { continue };

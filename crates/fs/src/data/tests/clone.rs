@@ -1,0 +1,176 @@
+//! Copies of whole files: what they have, what they cost, who may make them, and what a crash leaves.
+
+use super::quota::exceeded;
+use super::*;
+use crate::types::{FileFlags, SetTime, XattrMode};
+
+const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
+const MIB: usize = 1 << 20;
+
+impl Mount {
+    fn clone_as(&self, caller: Caller, file: Ino, to: (Ino, &str)) -> Result<Option<Ino>, FsError> {
+        let cloned = block_on(self.fs.clone_file(caller, file, (to.0, to.1.as_bytes())));
+        cloned.map(|copy| copy.map(|copy| copy.ino))
+    }
+
+    fn clone_of(&self, file: Ino, name: &str) -> Ino {
+        self.clone_as(ROOT_USER, file, (ROOT, name)).unwrap().expect("one transaction can copy it")
+    }
+
+    /// Asserts that a file has the attributes and contents of another.
+    fn assert_like(&self, copy: Ino, file: Ino) {
+        let attributes = |ino| block_on(self.fs.getattr(ino)).unwrap();
+        let (of_copy, of_file) = (attributes(copy), attributes(file));
+        let (ino, ctime, btime) = (copy, of_copy.ctime, of_copy.btime);
+        assert_eq!(of_copy, crate::types::Attributes { ino, ctime, btime, ..of_file });
+        let xattrs = |ino| {
+            let names = block_on(self.fs.listxattr(ino)).unwrap();
+            let value = |name: &[u8]| block_on(self.fs.getxattr(ino, name)).unwrap();
+            names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(value).collect::<Vec<_>>()
+        };
+        assert_eq!(xattrs(copy), xattrs(file));
+        assert_eq!(block_on(self.fs.file_flags(copy)).unwrap(), block_on(self.fs.file_flags(file)).unwrap());
+        if of_file.file_type == FileType::Regular {
+            let len = of_file.size as usize;
+            assert!(self.read(copy, 0, len + 1) == self.read(file, 0, len), "the contents differ");
+        }
+    }
+}
+
+#[test]
+fn a_copy_has_everything_of_its_file_and_writes_no_data() {
+    let mount = Mount::new();
+    let (empty, small, large) = (mount.create("empty"), mount.create("small"), mount.create("large"));
+    let (holes, packed) = (mount.create("holes"), mount.create("packed"));
+    mount.write(small, 0, &pattern(1, 700));
+    mount.write(large, 0, &pattern(2, MIB + 1000));
+    mount.write(holes, 10 << 20, &pattern(3, 5000));
+    mount.truncate(holes, (20 << 20) + 1).unwrap();
+    mount.compress(packed, Some(Algorithm::Zstd));
+    mount.write(packed, 0, &[7; MIB]);
+    // Room behind the end is not contents.
+    mount.allocate(large, Allocation::Preallocate { keep_size: true }, 2 << 20, 1 << 20).unwrap();
+    for file in [small, large] {
+        block_on(mount.fs.setxattr(file, b"user.note", b"value", XattrMode::Set)).unwrap();
+        let times = SetAttributes {
+            permissions: Some(0o4751),
+            atime: Some(SetTime::To(Timestamp { seconds: 7, nanoseconds: 8 })),
+            mtime: Some(SetTime::To(Timestamp { seconds: 5, nanoseconds: 6 })),
+            ..SetAttributes::default()
+        };
+        block_on(mount.fs.setattr(CALLER, file, times)).unwrap();
+    }
+    let flags = FileFlags { immutable: true, no_dump: true, ..FileFlags::default() };
+    block_on(mount.fs.set_file_flags(small, flags)).unwrap();
+    [small, large, holes, packed].into_iter().for_each(|file| mount.fsync_placed(file));
+    let before = mount.fs.counters().submitted_bytes;
+    let files = [("empty", empty), ("small", small), ("holes", holes), ("packed", packed)];
+    for (name, file) in files {
+        mount.assert_like(mount.clone_of(file, &format!("of {name}")), file);
+    }
+    let copy = mount.clone_of(large, "of large");
+    assert_eq!(mount.blocks(copy), 8 * 257);
+    assert!(mount.read(copy, 0, 2 * MIB) == pattern(2, MIB + 1000));
+    assert_eq!(mount.fs.counters().submitted_bytes, before, "no data was written");
+    let all: Vec<Ino> =
+        files.into_iter().flat_map(|(name, file)| [file, mount.find(&format!("of {name}"))]).collect();
+    mount.check_counts(&[&all[..], &[large, copy]].concat());
+    all.iter().for_each(|ino| mount.check_items(*ino));
+
+    // Each goes its own way, also after a crash.
+    mount.write(copy, 0, &pattern(4, 8192));
+    mount.fsync_placed(copy);
+    assert!(mount.read(large, 0, 8192) == pattern(2, MIB + 1000)[..8192]);
+    let mount = mount.crash();
+    for (name, _) in files {
+        mount.assert_like(mount.find(&format!("of {name}")), mount.find(name));
+    }
+    let names = ["empty", "small", "holes", "packed", "large"];
+    let all = names.into_iter().flat_map(|name| [mount.find(name), mount.find(&format!("of {name}"))]);
+    mount.check_counts(&all.collect::<Vec<_>>());
+}
+
+#[test]
+fn links_and_special_files_are_copied_and_directories_are_not() {
+    let mount = Mount::new();
+    let link = block_on(mount.fs.symlink(CALLER, ROOT, b"link", b"where it leads")).unwrap().ino;
+    let fifo = block_on(mount.fs.mknod(CALLER, ROOT, b"fifo", FileType::Fifo, 0o600, 0)).unwrap().ino;
+    let tty = block_on(mount.fs.mknod(CALLER, ROOT, b"tty", FileType::CharDevice, 0o600, 0x501)).unwrap().ino;
+    for (name, file) in [("1", link), ("2", fifo), ("3", tty)] {
+        mount.assert_like(mount.clone_of(file, name), file);
+    }
+    assert_eq!(block_on(mount.fs.readlink(mount.find("1"))).unwrap(), "where it leads");
+    let clone = |file, name| mount.clone_as(ROOT_USER, file, (ROOT, name));
+    assert!(matches!(clone(ROOT, "4"), Err(FsError::IsDirectory)));
+    assert!(matches!(clone(fifo, "1"), Err(FsError::Exists)));
+    assert!(matches!(clone(1 << 40, "4"), Err(FsError::NotFound | FsError::Stale)));
+    assert!(matches!(mount.clone_as(ROOT_USER, fifo, (fifo, "4")), Err(FsError::NotDirectory)));
+}
+
+#[test]
+fn what_takes_several_transactions_is_left_to_the_caller() {
+    let mount = Mount::new();
+    let file = mount.create("file");
+    block_on(mount.fs.setxattr(file, b"user.long", &[1; 30_000], XattrMode::Set)).unwrap();
+    let link = block_on(mount.fs.symlink(CALLER, ROOT, b"link", &[b'x'; 4000])).unwrap().ino;
+    let pieces = mount.create("pieces");
+    for block in 0..1100 {
+        mount.write(pieces, block * 8192, &[1; 4096]);
+    }
+    for file in [file, link, pieces] {
+        assert_eq!(mount.clone_as(ROOT_USER, file, (ROOT, "copy")).unwrap(), None);
+    }
+    mount.check_counts(&[file, pieces]);
+}
+
+#[test]
+fn users_copy_only_what_is_all_theirs() {
+    let mount = Mount::new();
+    let (file, other) = (mount.create("file"), Caller { uid: 1001, gid: 100 });
+    let dir = block_on(mount.fs.mkdir(CALLER, ROOT, b"dir", 0o755)).unwrap().ino;
+    assert_eq!(mount.clone_as(CALLER, file, (ROOT, "1")).unwrap(), None, "the root is another's");
+    assert_eq!(mount.clone_as(other, file, (dir, "1")).unwrap(), None);
+    assert_eq!(mount.clone_as(Caller { gid: 101, ..CALLER }, file, (dir, "1")).unwrap(), None);
+    let copy = mount.clone_as(CALLER, file, (dir, "1")).unwrap().unwrap();
+    mount.assert_like(copy, file);
+    block_on(mount.fs.setxattr(file, b"security.capability", b"all", XattrMode::Set)).unwrap();
+    assert_eq!(mount.clone_as(CALLER, file, (dir, "2")).unwrap(), None);
+    assert!(mount.clone_as(ROOT_USER, file, (dir, "2")).unwrap().is_some());
+}
+
+#[test]
+fn copies_count_in_the_quota_of_their_directory() {
+    let mount = Mount::new();
+    let (file, small) = (mount.create("file"), mount.create("small"));
+    mount.write(file, 0, &pattern(1, 50 * 4096));
+    mount.write(small, 0, &pattern(2, 700));
+    let dir = block_on(mount.fs.mkdir(CALLER, ROOT, b"tree", 0o755)).unwrap().ino;
+    mount.set_quota(dir, 120 * 4096, 5);
+    for name in ["1", "2"] {
+        mount.clone_as(ROOT_USER, file, (dir, name)).unwrap().unwrap();
+    }
+    mount.clone_as(ROOT_USER, small, (dir, "3")).unwrap().unwrap();
+    assert_eq!(mount.quota(dir).used_bytes, 100 * 4096 + 1024);
+    exceeded(mount.clone_as(ROOT_USER, file, (dir, "4")));
+    mount.clone_as(ROOT_USER, small, (dir, "4")).unwrap().unwrap();
+    exceeded(mount.clone_as(ROOT_USER, small, (dir, "5")));
+    mount.check_settled(dir);
+    mount.crash().check_quotas();
+}
+
+/// A copy of a file that nobody has synced has what was written before.
+#[test]
+fn what_is_dirty_is_in_the_copy() {
+    let mount = Mount::new();
+    let file = mount.create("file");
+    mount.write(file, 0, &pattern(1, 300_000));
+    mount.fsync(file);
+    mount.write(file, 5000, &pattern(2, 100));
+    mount.write(file, 290_000, &pattern(3, 20_000));
+    let copy = mount.clone_of(file, "copy");
+    mount.assert_like(copy, file);
+    mount.fsync(copy);
+    let mount = mount.crash();
+    mount.assert_like(mount.find("copy"), mount.find("file"));
+    mount.check_counts(&[mount.find("copy"), mount.find("file")]);
+}

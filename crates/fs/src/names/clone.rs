@@ -1,0 +1,134 @@
+//! Copies of whole files: one transaction makes the inode with its name, its attributes and the blocks that it
+//! shares.
+
+use crate::FsError;
+use crate::attributes::flags::require_growable;
+use crate::data::{SharedContents, hold_writebacks, lease_settled, reserve};
+use crate::filesystem::Filesystem;
+use crate::inode::change::InodeChanges;
+use crate::inode::{Inode, InodeState, LinkTarget, Meta, Parents};
+use crate::names::directory::{Entry, check_name, put_entry, require_alive};
+use crate::types::{Attributes, Caller, FileType, Ino};
+use syncline_store::Transaction;
+
+/// Permission of the owner to read, and to add names to a directory.
+const READS: u16 = 0o400;
+const ADDS_NAMES: u16 = 0o300;
+
+impl Filesystem {
+    /// Gives a copy of a file, a symbolic link or a special file this name. The copy shares all blocks and has
+    /// the owner, permissions, times, flags and extended attributes of the original. (Without flags of its own
+    /// it gets those that the directory passes on.) After a crash it is there as a whole or not at all.
+    ///
+    /// `None` for a file that can only be copied step by step: it has long extended attributes, a long target or
+    /// very many extents, or `caller` may not make such a copy. Root may; another user if the file and its
+    /// attributes are the user's own.
+    pub async fn clone_file(
+        &self,
+        caller: Caller,
+        file: Ino,
+        (parent, name): (Ino, &[u8]),
+    ) -> Result<Option<Attributes>, FsError> {
+        check_name(name)?;
+        let (file, dir) = (self.inode(file).await?, self.directory(parent).await?);
+        if file.file_type == FileType::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        self.store.writable()?;
+        // While the leases are waited for, no room may be promised.
+        drop(self.admit_growth().await?);
+        let regular = file.file_type == FileType::Regular;
+        let files = [&file];
+        let _writeback = hold_writebacks(&files[..usize::from(regular)]).await;
+        let _leases = lease_settled(self, &[&file, &dir]).await?;
+        self.require_present(&file)?;
+        require_alive(&dir)?;
+        require_growable(&dir)?;
+        if !may_clone(caller, &file, &dir) {
+            return Ok(None);
+        }
+        let search = self.search(parent, name).await?;
+        if search.entry.is_some() {
+            return Err(FsError::Exists);
+        }
+        let offset = search.free()?;
+        self.admit_inode(&dir).await?;
+        let contents = match regular {
+            true => match SharedContents::of(self, &file).await? {
+                Some(contents) => Some(contents),
+                None => return Ok(None),
+            },
+            false => None,
+        };
+        let _names = reserve(self, contents.as_ref().map_or(0, SharedContents::names)).await?;
+        let ino = self.store.new_object()?;
+        let now = self.now();
+        let mut transaction = Transaction::new();
+        let mut state = {
+            let (attr, meta) = self.copied(&file, &dir);
+            let units = contents.as_ref().map_or(attr.blocks, SharedContents::units);
+            let attr = Attributes { ino, nlink: 1, blocks: units, ctime: now, btime: now, ..attr };
+            let mut state = InodeState::new(attr, meta);
+            if let Some(contents) = &contents {
+                state.data = contents.state(&attr);
+                contents.put(&mut transaction, ino);
+            }
+            state
+        };
+        let quota = self.quotas.existing(state.meta.quota);
+        let held = match quota {
+            0 => None,
+            number => Some(self.hold_units(number, state.logged_units()).await?),
+        };
+
+        // Nothing waits from here to the commit.
+        let mut changes = InodeChanges::new();
+        changes.spend(held);
+        changes.count(self.inherit_quota(&mut state));
+        changes.of(&dir).add_entry(now);
+        put_entry(&mut transaction, parent, Entry { offset, ino, file_type: file.file_type }, name);
+        self.put_first_parent(&mut state.meta, &mut transaction, ino, (parent, name));
+        state.put(&mut transaction);
+        transaction.count_objects(1);
+        let attributes = state.attributes();
+        let making = self.inodes.make(ino);
+        state.name_op = changes.commit(self, transaction)?;
+        making.finish(&Inode::new(state));
+        drop(contents);
+        self.counters.created.add(1);
+        if regular {
+            self.counters.reflinked_bytes.add(attributes.size);
+        }
+        Ok(Some(attributes))
+    }
+
+    /// The attributes of a copy in `dir`, but for what is its own: number, names, blocks and the times at which
+    /// it was made.
+    fn copied(&self, file: &Inode, dir: &Inode) -> (Attributes, Meta) {
+        let (flags, quota) = {
+            let state = dir.state.lock();
+            (self.flags_of_new(state.meta.flags, file.file_type), state.meta.quota)
+        };
+        let state = file.state.lock();
+        let own = state.meta.flags;
+        let flags = if own == 0 { flags } else { own };
+        (state.attr, Meta { flags, quota, parents: Parents::default(), ..state.meta.clone() })
+    }
+}
+
+/// True if all of the file is in its item and its extents, and `caller` may make a copy like it.
+fn may_clone(caller: Caller, file: &Inode, dir: &Inode) -> bool {
+    let owns = |inode: &Inode, permissions: u16| {
+        let attr = inode.state.lock().attr;
+        attr.uid == caller.uid && attr.permissions & permissions == permissions
+    };
+    let (gid, has_xattrs, is_short) = {
+        let InodeState { attr, meta, .. } = &*file.state.lock();
+        let is_short =
+            meta.xattr_items == 0 && !matches!(meta.target.as_deref(), Some(LinkTarget::Chunks(_)));
+        (attr.gid, !meta.xattrs.is_empty(), is_short && attr.nlink > 0)
+    };
+    // Some attributes grant rights, so only root copies all of them.
+    let is_own = || owns(file, READS) && gid == caller.gid && !has_xattrs && owns(dir, ADDS_NAMES);
+    is_short && (caller.uid == 0 || is_own())
+}
