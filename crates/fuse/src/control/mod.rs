@@ -15,6 +15,7 @@
 
 pub(crate) mod blocks;
 mod client;
+pub(crate) mod clones;
 pub(crate) mod durability;
 pub(crate) mod files;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use blocks::{
     Defragmented, Fragments, Usage, compression, defragment, fragments, rewrite, set_compression, usage,
 };
 pub use client::{ControlError, command, create_snapshot, delete_snapshot, paths, stats, sync, text};
+pub use clones::{Clones, clone_files, show_clones};
 pub use durability::{durability, set_durability};
 pub use files::{FILES_MAX, order_files, sync_files};
 pub use label::{label, set_label};

@@ -56,6 +56,12 @@ pub(crate) enum Question {
     /// answer to `end` is the outcome, in JSON. EAGAIN: ask again in a moment. For the daemon's owner and
     /// root.
     Receive = 12,
+    /// Make copies of files in the directory that the ioctl is called on. The question is followed by
+    /// `offset` bytes of entries: for each file its inode number (8 bytes), the length of the copy's name (2
+    /// bytes) and the name. In the answer, `total` is the number of copies that were made, `snapshot` the
+    /// bytes that they share, and the page is the errno (4 bytes) of the file behind them; 0 if there is
+    /// none, EOPNOTSUPP if it has to be copied step by step. For the daemon's owner and root.
+    CloneFiles = 13,
 }
 
 impl Question {
@@ -64,7 +70,8 @@ impl Question {
             [Self::Text, Self::Sync, Self::Command, Self::Paths, Self::CreateSnapshot, Self::DeleteSnapshot];
         let later =
             [Self::SetQuota, Self::RemoveQuota, Self::Quota, Self::Quotas, Self::Resize, Self::Receive];
-        all.into_iter().chain(later).find(|&question| question as u32 == number)
+        let latest = [Self::CloneFiles];
+        all.into_iter().chain(later).chain(latest).find(|&question| question as u32 == number)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::shutdown::{self, SHUT_DOWN};
 use super::syncs::tell;
-use super::{Answer, Refusal, durability, flags, label, quotas, reflink, resize, trim};
+use super::{Answer, Refusal, clones, durability, flags, label, quotas, reflink, resize, trim};
 use crate::abi::{IoctlIn, IoctlOut};
 use crate::control::Asker;
 use crate::control::blocks::BlocksCommand;
@@ -17,6 +17,7 @@ use crate::request::Request;
 use crate::session::Session;
 use syncline_device::in_background;
 use syncline_fs::FsError;
+use syncline_fs::types::Caller;
 
 pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
@@ -58,12 +59,12 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let message = arguments.bytes(MESSAGE_BYTES)?;
     let (question, rest) = zerocopy::FromBytes::read_from_prefix(message).map_err(|_| Refusal::Malformed)?;
     let asker = Asker::new(request.ino(), request.caller().uid);
-    let answer = answer(session, asker, question, rest).await?;
+    let answer = answer(session, asker, request.caller(), question, rest).await?;
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
 /// True for a command that changes a file, or may: all but those known only to ask or to sync. Changes
-/// by the control channel are durable when it answers, and its answers about a filesystem that
+/// by the control channel are durable when it answers (copies of files with the sync behind them), and its answers about a filesystem that
 /// can't sync any more are needed most.
 pub(super) fn changes_a_file(command: u32) -> bool {
     let asks = flags::only_asks(command)
@@ -86,6 +87,7 @@ async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid:
 async fn answer(
     session: &Session,
     asker: Asker<'_>,
+    caller: Caller,
     question: ControlIn,
     rest: &[u8],
 ) -> Result<Vec<u8>, Refusal> {
@@ -145,6 +147,11 @@ async fn answer(
         Question::Receive => {
             require_owner(&asker)?;
             session.control().receive(&question, rest).map_err(Refusal::Errno)
+        }
+        Question::CloneFiles => {
+            // Inode numbers can be made up.
+            require_owner(&asker)?;
+            Box::pin(clones::make(session, (asker.ino, caller), &question, rest)).await
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod allocate;
 mod attributes;
+mod clones;
 mod counted;
 mod descriptors;
 mod directories;

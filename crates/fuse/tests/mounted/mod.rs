@@ -2,6 +2,7 @@
 
 mod asynchronous;
 mod attributes;
+mod clones;
 mod durable;
 mod files;
 mod handles;

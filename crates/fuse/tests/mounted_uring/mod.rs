@@ -5,6 +5,8 @@
 mod asynchronous;
 #[path = "../mounted/attributes.rs"]
 mod attributes;
+#[path = "../mounted/clones.rs"]
+mod clones;
 #[path = "../mounted/files.rs"]
 mod files;
 #[path = "../mounted/holes.rs"]

@@ -45,6 +45,21 @@ struct Report {
     left_out: u64,
 }
 
+impl Report {
+    /// Counts a copy of anything but a directory.
+    fn count(&mut self, of: &Metadata) {
+        let kind = of.file_type();
+        let count = if kind.is_file() {
+            &mut self.files
+        } else if kind.is_symlink() {
+            &mut self.symlinks
+        } else {
+            &mut self.specials
+        };
+        *count += 1;
+    }
+}
+
 /// An error and the path that it is about.
 struct At {
     path: PathBuf,
@@ -69,6 +84,10 @@ pub fn run(args: Args) -> Outcome {
     let style = ProgressStyle::with_template("{spinner} cloning: {human_pos} made, {elapsed}");
     let bar = spinner("").with_style(style.expect("the template is well-formed"));
     let mut report = Report::default();
+    // The daemon gets what programs have stored through mappings. A single file is copied through the kernel.
+    if source.is_dir() {
+        control::sync(&args.source).map_err(Failure::from)?;
+    }
     let cloned = tree::clone(&args.source, &args.destination, &mut report, &bar);
     bar.finish_and_clear();
     cloned.map_err(|error| unfinished(&args, &report, error))?;

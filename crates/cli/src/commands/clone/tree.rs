@@ -1,5 +1,7 @@
 //! Walks the tree and makes a copy of each entry.
 //!
+//! The daemon copies the files of a directory, many with one call. What it leaves is copied step by step.
+//!
 //! Everything is created without permissions for others. A file gets its attributes when it is
 //! complete; a directory when everything below it is done, because otherwise its times would
 //! change, or a missing write permission would be in the way.
@@ -8,30 +10,35 @@ use super::attributes::{self, Attributes};
 use super::{At, AtPath, Report};
 use indicatif::ProgressBar;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::io::Errno;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use syncline_fuse::control;
 use walkdir::WalkDir;
 
 /// The most bytes requested in one call; the filesystem shares fewer at a time.
 const CALL_BYTES_MAX: u64 = 1 << 30;
+/// The most entries of a directory for which the daemon is asked at once.
+const WAITING_MAX: usize = 256;
 
 /// Makes `to` a copy of `from`.
 pub(super) fn clone(from: &Path, to: &Path, report: &mut Report, bar: &ProgressBar) -> Result<(), At> {
-    let mut cloner = Cloner { names: HashMap::new(), late: Vec::new(), report };
+    let mut cloner = Cloner { names: HashMap::new(), late: Vec::new(), is_asking: true, report };
     // Unfinished directories: those on the path to the current entry.
     let mut open: Vec<Directory> = Vec::new();
     let mut device = None;
     for entry in WalkDir::new(from).follow_links(false).follow_root_links(false) {
         let entry = entry.map_err(|error| walk_failed(from, error))?;
         while open.len() > entry.depth() {
-            close(open.pop(), cloner.report)?;
+            cloner.close(open.pop())?;
         }
         let metadata = entry.path().symlink_metadata().at(entry.path())?;
         if metadata.dev() != *device.get_or_insert(metadata.dev()) {
-            return Err(io::Error::from(rustix::io::Errno::XDEV)).at(entry.path());
+            return Err(io::Error::from(Errno::XDEV)).at(entry.path());
         }
         let below = entry.path().strip_prefix(from).expect("a walk stays below its start");
         // Joining an empty path would add a slash.
@@ -40,7 +47,13 @@ pub(super) fn clone(from: &Path, to: &Path, report: &mut Report, bar: &ProgressB
             let attributes = Attributes::read(entry.path(), &metadata)?;
             fs::DirBuilder::new().mode(0o700).create(&place).at(&place)?;
             cloner.report.directories += 1;
-            open.push(Directory { place, attributes });
+            open.push(Directory { place, attributes, waiting: Vec::new(), has_clones: false });
+        } else if let Some(directory) = open.last_mut().filter(|_| cloner.is_asking && metadata.nlink() == 1)
+        {
+            directory.waiting.push(Waiting { from: entry.into_path(), metadata });
+            if directory.waiting.len() == WAITING_MAX {
+                cloner.make_waiting(directory)?;
+            }
         } else {
             cloner.one(entry.path(), &metadata, place)?;
         }
@@ -50,7 +63,7 @@ pub(super) fn clone(from: &Path, to: &Path, report: &mut Report, bar: &ProgressB
         attributes.give_flags(&place, cloner.report)?;
     }
     while !open.is_empty() {
-        close(open.pop(), cloner.report)?;
+        cloner.close(open.pop())?;
     }
     Ok(())
 }
@@ -59,13 +72,26 @@ pub(super) fn clone(from: &Path, to: &Path, report: &mut Report, bar: &ProgressB
 struct Directory {
     place: PathBuf,
     attributes: Attributes,
+    /// Entries that the daemon has not been asked for yet.
+    waiting: Vec<Waiting>,
+    /// The daemon has made some of its files.
+    has_clones: bool,
 }
 
-fn close(directory: Option<Directory>, report: &mut Report) -> Result<(), At> {
-    match directory {
-        Some(Directory { place, attributes }) => attributes.give(&place, report),
-        None => Ok(()),
+/// An entry that has one name, and is no directory.
+struct Waiting {
+    from: PathBuf,
+    metadata: Metadata,
+}
+
+impl Waiting {
+    fn name(&self) -> &OsStr {
+        self.from.file_name().expect("the entry of a directory has a name")
     }
+}
+
+fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
+    errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 fn walk_failed(from: &Path, error: walkdir::Error) -> At {
@@ -82,10 +108,69 @@ struct Cloner<'a> {
     /// The first copies of these inodes, whose flags have to wait: an immutable file gets no
     /// further name.
     late: Vec<(PathBuf, Attributes)>,
+    /// The daemon may be asked to copy files.
+    is_asking: bool,
     report: &'a mut Report,
 }
 
 impl Cloner<'_> {
+    /// Finishes a directory.
+    fn close(&mut self, directory: Option<Directory>) -> Result<(), At> {
+        let Some(mut directory) = directory else { return Ok(()) };
+        self.make_waiting(&mut directory)?;
+        let Directory { place, attributes, has_clones, .. } = directory;
+        if has_clones {
+            control::show_clones(&place).at(&place)?;
+        }
+        attributes.give(&place, self.report)
+    }
+
+    /// Clones the waiting entries of a directory.
+    fn make_waiting(&mut self, directory: &mut Directory) -> Result<(), At> {
+        let waiting = std::mem::take(&mut directory.waiting);
+        let mut rest = &waiting[..];
+        while let Some((entry, others)) = rest.split_first() {
+            rest = if self.is_asking {
+                self.ask(directory, rest)?
+            } else {
+                self.one(&entry.from, &entry.metadata, directory.place.join(entry.name()))?;
+                others
+            };
+        }
+        Ok(())
+    }
+
+    /// Has the daemon clone some of the entries, and returns the others.
+    fn ask<'w>(&mut self, directory: &mut Directory, waiting: &'w [Waiting]) -> Result<&'w [Waiting], At> {
+        let place = &directory.place;
+        let folder = attributes::open(place, OFlags::RDONLY | OFlags::DIRECTORY).at(place)?;
+        let files = waiting.iter().map(|entry| (entry.metadata.ino(), entry.name()));
+        let clones = match control::clone_files(&folder, files) {
+            Ok(clones) => clones,
+            // An older daemon, or a user who does not run it.
+            Err(error) if is_one_of(&error, &[Errno::OPNOTSUPP, Errno::PERM]) => {
+                self.is_asking = false;
+                return Ok(waiting);
+            }
+            Err(error) => return Err(error).at(place),
+        };
+        let (made, rest) = waiting.split_at(clones.made.min(waiting.len()));
+        directory.has_clones |= !made.is_empty();
+        made.iter().for_each(|entry| self.report.count(&entry.metadata));
+        self.report.bytes += clones.bytes;
+        let Some((entry, others)) = rest.split_first() else { return Ok(rest) };
+        match clones.error {
+            None if !made.is_empty() => Ok(rest),
+            Some(error) if !is_one_of(&error, &[Errno::OPNOTSUPP]) => {
+                Err(error).at(&directory.place.join(entry.name()))
+            }
+            _ => {
+                self.one(&entry.from, &entry.metadata, directory.place.join(entry.name()))?;
+                Ok(others)
+            }
+        }
+    }
+
     /// Clones anything but a directory.
     fn one(&mut self, from: &Path, metadata: &Metadata, place: PathBuf) -> Result<(), At> {
         if metadata.nlink() > 1 {
@@ -101,17 +186,15 @@ impl Cloner<'_> {
         match file_type {
             FileType::RegularFile => {
                 self.report.bytes += share(from, &place)?;
-                self.report.files += 1;
             }
             FileType::Symlink => {
                 symlink(fs::read_link(from).at(from)?, &place).at(&place)?;
-                self.report.symlinks += 1;
             }
             _ => {
                 mknodat(CWD, &place, file_type, Mode::RUSR | Mode::WUSR, metadata.rdev()).at(&place)?;
-                self.report.specials += 1;
             }
         }
+        self.report.count(metadata);
         if metadata.nlink() == 1 {
             return attributes.give(&place, self.report);
         }
@@ -143,7 +226,7 @@ fn share_all(from: &Path, source: &File, place: &Path, copy: &File) -> Result<u6
         match copied {
             // The source was truncated meanwhile.
             Ok(0) => break,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).at(from),
         }
     }
