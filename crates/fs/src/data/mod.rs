@@ -33,7 +33,7 @@ pub use calls::read::Contents;
 pub(crate) use calls::read::{ends_in_zeros, probe};
 pub use calls::reflink::Usage;
 pub(crate) use calls::reflink::take_over::Span;
-pub(crate) use calls::reflink::whole::SharedContents;
+pub(crate) use calls::reflink::whole::WholeFile;
 pub(crate) use calls::relocate::Relocation;
 pub use calls::rewrite::Rewritten;
 pub(crate) use calls::sync::{fsync_as, sync_submitted};

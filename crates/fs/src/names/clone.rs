@@ -3,7 +3,7 @@
 
 use crate::FsError;
 use crate::attributes::flags::require_growable;
-use crate::data::{SharedContents, hold_writebacks, lease_settled, reserve};
+use crate::data::{WholeFile, hold_writebacks, lease_settled, reserve};
 use crate::filesystem::Filesystem;
 use crate::inode::change::InodeChanges;
 use crate::inode::{Inode, InodeState, LinkTarget, Meta, Parents};
@@ -35,10 +35,11 @@ impl Filesystem {
             return Err(FsError::IsDirectory);
         }
         self.store.writable()?;
+        self.prepare_compression(file.file_type).await?;
         // While the leases are waited for, no room may be promised.
         drop(self.admit_growth().await?);
-        let regular = file.file_type == FileType::Regular;
         let files = [&file];
+        let regular = file.file_type == FileType::Regular;
         let _writeback = hold_writebacks(&files[..usize::from(regular)]).await;
         let _leases = lease_settled(self, &[&file, &dir]).await?;
         self.require_present(&file)?;
@@ -53,35 +54,22 @@ impl Filesystem {
         }
         let offset = search.free()?;
         self.admit_inode(&dir).await?;
-        let contents = match regular {
-            true => match SharedContents::of(self, &file).await? {
-                Some(contents) => Some(contents),
-                None => return Ok(None),
-            },
-            false => None,
-        };
-        let _names = reserve(self, contents.as_ref().map_or(0, SharedContents::names)).await?;
-        let ino = self.store.new_object()?;
-        let now = self.now();
-        let mut transaction = Transaction::new();
-        let mut state = {
-            let (attr, meta) = self.copied(&file, &dir);
-            let units = contents.as_ref().map_or(attr.blocks, SharedContents::units);
-            let attr = Attributes { ino, nlink: 1, blocks: units, ctime: now, btime: now, ..attr };
-            let mut state = InodeState::new(attr, meta);
-            if let Some(contents) = &contents {
-                state.data = contents.state(&attr);
-                contents.put(&mut transaction, ino);
-            }
-            state
-        };
-        let quota = self.quotas.existing(state.meta.quota);
-        let held = match quota {
+        let Some(contents) = WholeFile::of(self, &file).await? else { return Ok(None) };
+        let _names = reserve(self, contents.names()).await?;
+        let held = match self.quota_of(&dir) {
             0 => None,
-            number => Some(self.hold_units(number, state.logged_units()).await?),
+            number => Some(self.hold_units(number, contents.units()).await?),
         };
+        let Some(contents) = contents.share(self, &file).await? else { return Ok(None) };
+        let ino = self.store.new_object()?;
 
         // Nothing waits from here to the commit.
+        let now = self.now();
+        let (attr, meta) = self.copied(&file, &dir);
+        let attr = Attributes { ino, nlink: 1, blocks: contents.units(), ctime: now, btime: now, ..attr };
+        let mut state = InodeState { data: contents.state(&attr), ..InodeState::new(attr, meta) };
+        let mut transaction = Transaction::new();
+        contents.put(&mut transaction, ino);
         let mut changes = InodeChanges::new();
         changes.spend(held);
         changes.count(self.inherit_quota(&mut state));

@@ -158,6 +158,28 @@ fn copies_count_in_the_quota_of_their_directory() {
     mount.crash().check_quotas();
 }
 
+/// A copy that finds no room in its quota waits for files that are being removed. They need the counts of shared
+/// blocks for that.
+#[test]
+fn a_copy_waits_for_the_room_of_removed_copies() {
+    let mount = Mount::new();
+    let file = mount.create("file");
+    for block in 0..900 {
+        mount.write(file, block * 8192, &[1; 4096]);
+    }
+    let dir = block_on(mount.fs.mkdir(CALLER, ROOT, b"tree", 0o755)).unwrap().ino;
+    mount.set_quota(dir, 1000 * 4096, 0);
+    let copy = || mount.clone_as(ROOT_USER, file, (dir, "copy")).unwrap().unwrap();
+    let mut made = copy();
+    for _ in 0..20 {
+        block_on(mount.fs.unlink(dir, b"copy")).unwrap();
+        made = copy();
+    }
+    mount.check_counts(&[file, made]);
+    block_on(mount.fs.wait_for_orphans());
+    mount.check_settled(dir);
+}
+
 /// A copy of a file that nobody has synced has what was written before.
 #[test]
 fn what_is_dirty_is_in_the_copy() {

@@ -6,49 +6,84 @@ use crate::data::extents::shares::{Shares, hold};
 use crate::data::memory::{BLOCK, DataState, UNITS, unplaced};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::types::{Attributes, Ino};
+use crate::types::{Attributes, FileType, Ino};
 use bytes::Bytes;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
 use syncline_format::{Key, Kind};
 use syncline_store::{OpSeq, Transaction};
 
-/// The contents of a file as its copy will have them. The counts of its blocks are locked.
-pub(crate) struct SharedContents<'a> {
+/// The contents of a settled file up to its end. (Its lease and its `writeback` are held, and nothing of it is
+/// dirty.)
+pub(crate) struct WholeFile {
+    extents: Vec<Extent>,
+    blocks: Blocks,
+    inline: Option<Bytes>,
+}
+
+/// The contents as the copy will have them. The counts of the blocks are locked.
+pub(crate) struct SharedFile<'a> {
     extents: Vec<Extent>,
     inline: Option<Bytes>,
     shares: Shares<'a>,
 }
 
-impl<'a> SharedContents<'a> {
-    /// Adds a reference to each block of a file up to its end. The file is settled: its lease and its
-    /// `writeback` are held, and nothing of it is dirty. `None` if it has more extents than one transaction
-    /// takes over, or if a block can't have more references.
-    pub(crate) async fn of(fs: &'a Filesystem, file: &Arc<Inode>) -> Result<Option<Self>, FsError> {
+impl WholeFile {
+    /// Looks them up: nothing for an inode that is no regular file. `None` if there are more extents than one
+    /// transaction takes over.
+    pub(crate) async fn of(fs: &Filesystem, file: &Arc<Inode>) -> Result<Option<Self>, FsError> {
         unplaced::require_whole(file)?;
         let (size, inline) = {
             let state = file.state.lock();
-            (state.attr.size, state.data.logged.inline().cloned())
+            let size = if file.file_type == FileType::Regular { state.attr.size } else { 0 };
+            (size, state.data.logged.inline().cloned())
         };
         let count = size.div_ceil(BLOCK);
-        let span = Span { from: file, from_offset: 0, to: file, to_offset: 0, len: size };
         let mut blocks = Blocks { from: 0, to: 0, count, bytes: size };
-        let mut source = span.source(fs, &mut blocks).await?;
-        if blocks.count < count {
-            return Ok(None);
-        }
-        let mut shares = hold(fs, &source).await?;
-        if !source.is_empty() {
-            shares.hold_still(fs).await;
-        }
-        let extents = span.share(&mut source, &blocks, &mut shares);
-        Ok(extents.map(|extents| Self { extents, inline, shares }))
+        let extents = whole(file, size).source(fs, &mut blocks).await?;
+        Ok((blocks.count == count).then_some(Self { extents, blocks, inline }))
     }
 
-    /// 512-byte units of the blocks and of the contents in the inode item.
+    /// 512-byte units that they take.
     pub(crate) fn units(&self) -> u64 {
-        let blocks: u64 = self.extents.iter().map(Extent::charged_blocks).sum();
-        blocks * UNITS + self.inline.as_ref().map_or(0, |inline| inline.len().div_ceil(512) as u64)
+        let parts = self.extents.iter().filter_map(|extent| extent.slice(0, self.blocks.count));
+        units(parts.map(|part| part.charged_blocks()).sum(), self.inline.as_ref())
+    }
+
+    /// Blocks that naming the extents once more may take.
+    pub(crate) fn names(&self) -> u64 {
+        super::take_over::names_of(&self.extents)
+    }
+
+    /// Adds a reference to each block. `None` if a block can't have more. All room is held: who gives room back may
+    /// need the counts.
+    pub(crate) async fn share<'a>(
+        mut self,
+        fs: &'a Filesystem,
+        file: &Arc<Inode>,
+    ) -> Result<Option<SharedFile<'a>>, FsError> {
+        let mut shares = hold(fs, &self.extents).await?;
+        if !self.extents.is_empty() {
+            shares.hold_still(fs).await;
+        }
+        let extents = whole(file, self.blocks.bytes).share(&mut self.extents, &self.blocks, &mut shares);
+        Ok(extents.map(|extents| SharedFile { extents, inline: self.inline, shares }))
+    }
+}
+
+/// All bytes of a file.
+fn whole(file: &Arc<Inode>, len: u64) -> Span<'_> {
+    Span { from: file, from_offset: 0, to: file, to_offset: 0, len }
+}
+
+fn units(blocks: u64, inline: Option<&Bytes>) -> u64 {
+    blocks * UNITS + inline.map_or(0, |inline| inline.len().div_ceil(512) as u64)
+}
+
+impl SharedFile<'_> {
+    /// 512-byte units that the copy takes.
+    pub(crate) fn units(&self) -> u64 {
+        units(self.extents.iter().map(Extent::charged_blocks).sum(), self.inline.as_ref())
     }
 
     /// The state of the copy's data. `attr` has its size, times and units.
@@ -63,10 +98,5 @@ impl<'a> SharedContents<'a> {
             transaction.put(Key::new(copy, Kind::Extent, extent.file_block), extent.encode());
         }
         self.shares.put_counts(transaction);
-    }
-
-    /// Blocks that naming these extents once more may take.
-    pub(crate) fn names(&self) -> u64 {
-        super::take_over::names_of(&self.extents)
     }
 }
