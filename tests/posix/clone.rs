@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 fn clone(from: &Path, to: &Path) -> Answer {
@@ -258,5 +259,94 @@ fn a_clone_that_fails_says_what_is_left() {
     fs::set_permissions(&own, fs::Permissions::from_mode(0o444)).unwrap();
     let answer = by_nobody("theirs/own", "theirs/again").ok();
     assert!(!answer.out.contains("left out"), "{answer:?}");
+    ground.end();
+}
+
+/// Programs replace and remove files while their tree is copied.
+#[test]
+fn a_tree_that_changes_meanwhile_is_cloned() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    let (from, to) = (ground.path("tree"), ground.path("copy"));
+    fs::create_dir(&from).unwrap();
+    let name = |index: u32| format!("{index:04}");
+    for index in 0..2000 {
+        fs::write(from.join(name(index)), "contents").unwrap();
+    }
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The names up to 1000 are replaced again and again, the others are removed.
+            for index in (0..1000).cycle() {
+                if has_ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                let new = from.join("new");
+                fs::write(&new, "contents").unwrap();
+                fs::rename(&new, from.join(name(index))).unwrap();
+                let _ = fs::remove_file(from.join(name(1000 + index)));
+            }
+        });
+        let answer = clone(&from, &to);
+        has_ended.store(true, Ordering::Relaxed);
+        answer.ok();
+    });
+    for index in 0..1000 {
+        assert_eq!(fs::read_to_string(to.join(name(index))).unwrap(), "contents");
+    }
+    let beyond = fs::read_dir(&to).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    assert!(beyond.into_iter().all(|contents| contents == "contents"));
+    ground.end();
+}
+
+/// Of two clones to one name, one is refused, and its message tells nobody to remove the other.
+#[test]
+fn two_clones_to_one_name_leave_one_whole_copy() {
+    skip_if!(no_fuse());
+    let ground = Ground::new();
+    let (from, to) = (ground.path("tree"), ground.path("copy"));
+    fs::create_dir(&from).unwrap();
+    for index in 0..300 {
+        fs::write(from.join(format!("{index}")), "contents").unwrap();
+    }
+    for _ in 0..6 {
+        let other = std::thread::spawn({
+            let (from, to) = (from.clone(), to.clone());
+            move || clone(&from, &to)
+        });
+        let answers = [clone(&from, &to), other.join().unwrap()];
+        let refused: Vec<_> = answers.iter().filter(|answer| answer.code != 0).collect();
+        assert_eq!(refused.len(), 1, "{answers:?}");
+        assert!(!refused[0].err.contains("rm -r"), "{refused:?}");
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 300);
+        fs::remove_dir_all(&to).unwrap();
+    }
+    ground.end();
+}
+
+/// Root without the capabilities to open files by their numbers copies step by step, as in a container.
+#[test]
+fn root_of_a_container_reaches_no_other_files() {
+    skip_if!(no_fuse());
+    skip_if!(not_root());
+    let ground = Ground::new();
+    fs::create_dir(ground.path("tree")).unwrap();
+    fs::write(ground.path("tree/file"), "contents").unwrap();
+    let requests = || {
+        let stats = ground.mount.as_ref().unwrap().stats();
+        stats["requests"]["CopyFileRange"]
+            .as_u64()
+            .or(stats["requests"]["CopyFileRange64"].as_u64())
+            .unwrap_or(0)
+    };
+    for (dropped, copied) in [(None, 0), (Some("-dac_read_search"), 1), (Some("-sys_admin"), 2)] {
+        let mut command = Command::new("setpriv");
+        command.args(dropped.map(|name| format!("--bounding-set={name}")));
+        let copy = ground.path(&format!("copy {copied}"));
+        command.arg(program().get_program()).arg("clone").arg(ground.path("tree")).arg(&copy);
+        run(command).ok();
+        assert_eq!(fs::read_to_string(copy.join("file")).unwrap(), "contents");
+        assert_eq!(requests(), copied, "{dropped:?}");
+    }
     ground.end();
 }

@@ -100,8 +100,9 @@ Examples:
   syncline clone /mnt/data/project /mnt/data/project.before
   syncline clone vm.img vm.test.img
 The copy is like that of 'cp -a', with owners, permissions, times, extended attributes, access control lists, hard links, \
-holes and flags, but takes no space for data, and survives a crash when the command returns. It is not one moment's state of a \
-tree that is being changed.";
+holes and flags, but takes no space for data, and survives a crash when the command returns. If programs change the tree meanwhile, each file is \
+copied as it is at its turn, and what has been removed is left out and counted. A durability class other than strict, and quotas, \
+are not copied. A snapshot is another mount: copy from it with 'cp -a'.";
 
 pub const DEFRAGMENT: &str = "\
 Examples:

@@ -134,6 +134,11 @@ impl Failure {
         Self::new("").with_code(code)
     }
 
+    /// The text without the next step.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// True if there is nothing left to report.
     pub fn is_told(&self) -> bool {
         self.text.is_empty()

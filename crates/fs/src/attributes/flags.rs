@@ -140,6 +140,13 @@ impl Filesystem {
     }
 }
 
+/// The flags of a copy of an inode that has `flags`: those that chattr(1) shows, or else `passed_on` by the
+/// directory.
+pub(crate) fn flags_of_copy(flags: u32, passed_on: u32) -> u32 {
+    let shown = FileFlags::of(flags);
+    if shown.bits() == 0 { passed_on } else { shown.after(passed_on) }
+}
+
 fn has(inode: &Inode, flags: u32) -> bool {
     inode.state.lock().meta.flags & flags != 0
 }

@@ -2,30 +2,24 @@
 //! shares.
 
 use crate::FsError;
-use crate::attributes::flags::require_growable;
+use crate::attributes::flags::{flags_of_copy, require_growable};
 use crate::data::{WholeFile, hold_writebacks, lease_settled, reserve};
 use crate::filesystem::Filesystem;
 use crate::inode::change::InodeChanges;
 use crate::inode::{Inode, InodeState, LinkTarget, Meta, Parents};
 use crate::names::directory::{Entry, check_name, put_entry, require_alive};
-use crate::types::{Attributes, Caller, FileType, Ino};
+use crate::types::{Attributes, FileType, Ino};
 use syncline_store::Transaction;
-
-/// Permission of the owner to read, and to add names to a directory.
-const READS: u16 = 0o400;
-const ADDS_NAMES: u16 = 0o300;
 
 impl Filesystem {
     /// Gives a copy of a file, a symbolic link or a special file this name. The copy shares all blocks and has
-    /// the owner, permissions, times, flags and extended attributes of the original. (Without flags of its own
-    /// it gets those that the directory passes on.) After a crash it is there as a whole or not at all.
+    /// the owner, permissions, times, extended attributes and chattr(1) flags of the original. (Without such flags
+    /// it gets those that the directory passes on.) After a crash it is there as a whole or not at all. `None` for
+    /// a file that takes several transactions: it has long extended attributes, a long target or very many extents.
     ///
-    /// `None` for a file that can only be copied step by step: it has long extended attributes, a long target or
-    /// very many extents, or `caller` may not make such a copy. Root may; another user if the file and its
-    /// attributes are the user's own.
+    /// Nothing is asked about permissions.
     pub async fn clone_file(
         &self,
-        caller: Caller,
         file: Ino,
         (parent, name): (Ino, &[u8]),
     ) -> Result<Option<Attributes>, FsError> {
@@ -45,7 +39,7 @@ impl Filesystem {
         self.require_present(&file)?;
         require_alive(&dir)?;
         require_growable(&dir)?;
-        if !may_clone(caller, &file, &dir) {
+        if !is_short(&file)? {
             return Ok(None);
         }
         let search = self.search(parent, name).await?;
@@ -93,30 +87,21 @@ impl Filesystem {
     /// The attributes of a copy in `dir`, but for what is its own: number, names, blocks and the times at which
     /// it was made.
     fn copied(&self, file: &Inode, dir: &Inode) -> (Attributes, Meta) {
-        let (flags, quota) = {
+        let (passed_on, quota) = {
             let state = dir.state.lock();
             (self.flags_of_new(state.meta.flags, file.file_type), state.meta.quota)
         };
         let state = file.state.lock();
-        let own = state.meta.flags;
-        let flags = if own == 0 { flags } else { own };
+        let flags = flags_of_copy(state.meta.flags, passed_on);
         (state.attr, Meta { flags, quota, parents: Parents::default(), ..state.meta.clone() })
     }
 }
 
-/// True if all of the file is in its item and its extents, and `caller` may make a copy like it.
-fn may_clone(caller: Caller, file: &Inode, dir: &Inode) -> bool {
-    let owns = |inode: &Inode, permissions: u16| {
-        let attr = inode.state.lock().attr;
-        attr.uid == caller.uid && attr.permissions & permissions == permissions
-    };
-    let (gid, has_xattrs, is_short) = {
-        let InodeState { attr, meta, .. } = &*file.state.lock();
-        let is_short =
-            meta.xattr_items == 0 && !matches!(meta.target.as_deref(), Some(LinkTarget::Chunks(_)));
-        (attr.gid, !meta.xattrs.is_empty(), is_short && attr.nlink > 0)
-    };
-    // Some attributes grant rights, so only root copies all of them.
-    let is_own = || owns(file, READS) && gid == caller.gid && !has_xattrs && owns(dir, ADDS_NAMES);
-    is_short && (caller.uid == 0 || is_own())
+/// True if all of the file is in its item and its extents.
+fn is_short(file: &Inode) -> Result<bool, FsError> {
+    let InodeState { attr, meta, .. } = &*file.state.lock();
+    if attr.nlink == 0 {
+        return Err(FsError::NotFound);
+    }
+    Ok(meta.xattr_items == 0 && !matches!(meta.target.as_deref(), Some(LinkTarget::Chunks(_))))
 }

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Bytes that one call has for its entries.
@@ -28,7 +29,8 @@ pub struct Clones {
 
 /// Makes copies of files, given by their inode numbers, in an open directory of the same mount, each under its
 /// name. A copy has all attributes of its file and shares its blocks. One call makes a part of the copies; ask
-/// again for the rest. For the daemon's owner and root. EOPNOTSUPP if the daemon is an older one.
+/// again for the rest. EPERM without CAP_DAC_READ_SEARCH and CAP_SYS_ADMIN, as root has them; EOPNOTSUPP if the daemon
+/// is an older one.
 ///
 /// What programs have stored through mappings is in the copies if it was synced before. The copies are durable
 /// after a sync of the filesystem. The kernel does not know of them: see [`show_clones`].
@@ -60,19 +62,19 @@ pub fn show_clones(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if is_missing(&path)? {
-            // The daemon answers that the name exists, and then the kernel forgets that it was missing.
-            let file = File::options().write(true).create_new(true).open(&path);
-            if file.is_ok() {
-                // It was removed, and must not come back.
-                fs::remove_file(&path)?;
+            // The daemon answers that the name exists, and then the kernel forgets that it was missing. If it does
+            // not exist any more, this leaves nothing.
+            if fs::create_dir(&path).is_ok() {
+                fs::remove_dir(&path)?;
             }
         }
     }
     Ok(())
 }
 
+/// What the kernel remembers: an open with O_PATH asks the daemon for nothing but an unknown name.
 fn is_missing(path: &Path) -> io::Result<bool> {
-    match path.symlink_metadata() {
+    match File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path) {
         Ok(_) => Ok(false),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(error),

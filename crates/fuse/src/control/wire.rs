@@ -60,7 +60,8 @@ pub(crate) enum Question {
     /// `offset` bytes of entries: for each file its inode number (8 bytes), the length of the copy's name (2
     /// bytes) and the name. In the answer, `total` is the number of copies that were made, `snapshot` the
     /// bytes that they share, and the page is the errno (4 bytes) of the file behind them; 0 if there is
-    /// none, EOPNOTSUPP if it has to be copied step by step. For the daemon's owner and root.
+    /// none, EOPNOTSUPP if it has to be copied step by step. For processes with CAP_DAC_READ_SEARCH and
+    /// CAP_SYS_ADMIN.
     CloneFiles = 13,
 }
 

@@ -17,7 +17,6 @@ use crate::request::Request;
 use crate::session::Session;
 use syncline_device::in_background;
 use syncline_fs::FsError;
-use syncline_fs::types::Caller;
 
 pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
@@ -59,7 +58,7 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let message = arguments.bytes(MESSAGE_BYTES)?;
     let (question, rest) = zerocopy::FromBytes::read_from_prefix(message).map_err(|_| Refusal::Malformed)?;
     let asker = Asker::new(request.ino(), request.caller().uid);
-    let answer = answer(session, asker, request.caller(), question, rest).await?;
+    let answer = answer(session, asker, request.pid(), question, rest).await?;
     Ok(Reply::fixed(&IoctlOut::default()).with_data(answer))
 }
 
@@ -87,7 +86,7 @@ async fn name_files(session: &Session, command: FilesCommand, inos: &[u64], uid:
 async fn answer(
     session: &Session,
     asker: Asker<'_>,
-    caller: Caller,
+    thread: u32,
     question: ControlIn,
     rest: &[u8],
 ) -> Result<Vec<u8>, Refusal> {
@@ -148,11 +147,7 @@ async fn answer(
             require_owner(&asker)?;
             session.control().receive(&question, rest).map_err(Refusal::Errno)
         }
-        Question::CloneFiles => {
-            // Inode numbers can be made up.
-            require_owner(&asker)?;
-            Box::pin(clones::make(session, (asker.ino, caller), &question, rest)).await
-        }
+        Question::CloneFiles => Box::pin(clones::make(session, (asker.ino, thread), &question, rest)).await,
     }
 }
 

@@ -7,13 +7,12 @@ use crate::model::{Change, Node};
 use bytes::Bytes;
 use rand::Rng;
 use syncline_device::BLOCK_BYTES;
-use syncline_fs::types::{Caller, Ino};
+use syncline_fs::Durability;
+use syncline_fs::types::Ino;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Highest offset that a copy goes to.
 const OFFSET_MAX: u64 = 600_000;
-/// Who may copy every file with all that it has.
-const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
 
 impl Task {
     /// Claims both files, in the order of their numbers.
@@ -53,7 +52,7 @@ impl Task {
         let contents = self.contents(from, 0, size);
         let started = self.history.now();
         let (fs, place) = (self.fs.clone(), at.clone());
-        let cloning = async move { fs.clone_file(ROOT_USER, from, (place.parent, &place.name)).await };
+        let cloning = async move { fs.clone_file(from, (place.parent, &place.name)).await };
         let (answer, did) = tracked(&self.fs, cloning).await;
         // No other task has run since the commit.
         let Some(copy) = answer? else { return Ok(()) };
@@ -61,16 +60,17 @@ impl Task {
             return Err(Failure::Wrong("a copy of a file committed nothing".into()));
         };
         self.history.begun(op, started);
-        let original = self.tree()?.nodes.get(&from).cloned().ok_or(Failure::Expected)?;
-        let inherits = (original.compression, original.class) == (None, None);
-        let (ino, node) = (copy.ino, Node { nlink: 1, ..(*original).clone() });
-        self.history.changed(
-            op,
-            match inherits {
-                true => Change::Create { at, ino, node },
-                false => Change::Publish { at, ino, node, started },
-            },
-        );
+        let tree = self.tree()?;
+        let original = tree.nodes.get(&from).ok_or(Failure::Expected)?;
+        let (ino, mut node) = (copy.ino, Node { nlink: 1, ..(**original).clone() });
+        // Without flags of its own it has what the directory passes on.
+        let is_strict = original.class == Some(Durability::Strict);
+        if original.compression.is_none() && !is_strict {
+            tree.inherit(at.parent, &mut node);
+        } else if !is_strict {
+            node.class = tree.nodes.get(&at.parent).and_then(|parent| parent.class);
+        }
+        self.history.changed(op, Change::Publish { at, ino, node, started });
         let time = self.history.tick();
         self.history.with_file(from, |file| file.carried_by(op, started));
         self.history.with_file(ino, |file| file.taken_over(time, op, 0, &contents));

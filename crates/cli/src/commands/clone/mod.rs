@@ -9,6 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::printed::{self, several};
 use crate::size;
 use indicatif::ProgressStyle;
+use rustix::fs::FileType;
 use serde::Serialize;
 use std::fs::Metadata;
 use std::io;
@@ -41,14 +42,15 @@ struct Report {
     specials: u64,
     /// Sizes of the files, together.
     bytes: u64,
+    /// Entries that were removed before they could be copied.
+    removed: u64,
     /// Owners and attributes that only root may set, and that were left out for this user.
     left_out: u64,
 }
 
 impl Report {
     /// Counts a copy of anything but a directory.
-    fn count(&mut self, of: &Metadata) {
-        let kind = of.file_type();
+    fn count(&mut self, kind: FileType) {
         let count = if kind.is_file() {
             &mut self.files
         } else if kind.is_symlink() {
@@ -157,21 +159,24 @@ fn unfinished(args: &Args, report: &Report, At { path, source }: At) -> Failure 
     let failure = Failure::from(source).about(&path);
     let to = args.destination.display();
     let made = report.files + report.directories + report.symlinks + report.links + report.specials;
-    let mut text = failure.to_string();
+    let mut text = failure.text().to_owned();
     if shared {
         text += " (something else is mounted there)";
     }
     match args.destination.symlink_metadata() {
+        // Somebody else has made it since we looked.
+        Ok(_) if made == 0 => text += "; nothing was copied",
         Ok(there) if !there.is_dir() => {
             text += &format!("; {to} is there, and may lack some of its attributes: remove it ('rm')");
         }
         Ok(_) => {
             text += &format!(
                 "; {to} is left unfinished, with {}: remove it ('rm -r')",
-                several(made, "entry", "entries")
+                several(made - 1, "entry", "entries")
             )
         }
-        Err(_) => text += "; nothing is left of the copy",
+        Err(_) if made == 0 => text += "; nothing is left of the copy",
+        Err(error) => text += &format!("; the unfinished copy can't be found as {to} ({error})"),
     }
     failure.with_text(text)
 }
@@ -181,7 +186,7 @@ fn print(report: &Report, json: bool) {
         printed::json(report);
         return;
     }
-    let Report { files, directories, symlinks, links, specials, bytes, left_out } = report;
+    let Report { files, directories, symlinks, links, specials, bytes, removed, left_out } = report;
     let mut parts = vec![
         format!("{} of {}", several(*files, "file", "files"), size::show(*bytes)),
         several(*directories, "directory", "directories"),
@@ -194,6 +199,10 @@ fn print(report: &Report, json: bool) {
     let there = others.iter().filter(|(count, ..)| **count > 0);
     parts.extend(there.map(|(count, one, more)| several(**count, one, more)));
     say!("cloned {}", parts.join(", "));
+    if *removed > 0 {
+        let what = several(*removed, "entry was", "entries were");
+        say!("{what} left out: removed while the tree was copied");
+    }
     if *left_out > 0 {
         let what = several(*left_out, "owner or attribute was", "owners or attributes were");
         say!("{what} left out: only root may set them");

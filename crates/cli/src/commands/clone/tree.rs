@@ -9,11 +9,11 @@
 use super::attributes::{self, Attributes};
 use super::{At, AtPath, Report};
 use indicatif::ProgressBar;
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, lstat, mknodat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -27,35 +27,60 @@ const WAITING_MAX: usize = 256;
 
 /// Makes `to` a copy of `from`.
 pub(super) fn clone(from: &Path, to: &Path, report: &mut Report, bar: &ProgressBar) -> Result<(), At> {
-    let mut cloner = Cloner { names: HashMap::new(), late: Vec::new(), is_asking: true, report };
+    let device = lstat(from).at(from)?.st_dev;
+    let mut cloner = Cloner { device, names: HashMap::new(), late: Vec::new(), is_asking: true, report };
     // Unfinished directories: those on the path to the current entry.
     let mut open: Vec<Directory> = Vec::new();
-    let mut device = None;
-    for entry in WalkDir::new(from).follow_links(false).follow_root_links(false) {
-        let entry = entry.map_err(|error| walk_failed(from, error))?;
+    let mut walk = WalkDir::new(from).follow_links(false).follow_root_links(false).into_iter();
+    while let Some(entry) = walk.next() {
+        let entry = match entry {
+            Err(error) if error.depth() > 0 && error.io_error().is_some_and(is_gone) => {
+                cloner.report.removed += 1;
+                continue;
+            }
+            entry => entry.map_err(|error| walk_failed(from, error))?,
+        };
         while open.len() > entry.depth() {
             cloner.close(open.pop())?;
         }
-        let metadata = entry.path().symlink_metadata().at(entry.path())?;
-        if metadata.dev() != *device.get_or_insert(metadata.dev()) {
+        // The kernel has these in its cache, but not the birth time, which the standard library asks for.
+        let found = match lstat(entry.path()) {
+            Err(Errno::NOENT) if entry.depth() > 0 => {
+                cloner.report.removed += 1;
+                if entry.file_type().is_dir() {
+                    walk.skip_current_dir();
+                }
+                continue;
+            }
+            found => found.at(entry.path())?,
+        };
+        if found.st_dev != device {
             return Err(io::Error::from(Errno::XDEV)).at(entry.path());
         }
         let below = entry.path().strip_prefix(from).expect("a walk stays below its start");
         // Joining an empty path would add a slash.
         let place = if entry.depth() == 0 { to.to_owned() } else { to.join(below) };
-        if metadata.is_dir() {
-            let attributes = Attributes::read(entry.path(), &metadata)?;
+        let kind = FileType::from_raw_mode(found.st_mode);
+        if kind.is_dir() {
+            let read = entry.path().symlink_metadata().at(entry.path());
+            let attributes = match read.and_then(|metadata| Attributes::read(entry.path(), &metadata)) {
+                Err(At { source, .. }) if entry.depth() > 0 && is_gone(&source) => {
+                    cloner.report.removed += 1;
+                    walk.skip_current_dir();
+                    continue;
+                }
+                attributes => attributes?,
+            };
             fs::DirBuilder::new().mode(0o700).create(&place).at(&place)?;
             cloner.report.directories += 1;
             open.push(Directory { place, attributes, waiting: Vec::new(), has_clones: false });
-        } else if let Some(directory) = open.last_mut().filter(|_| cloner.is_asking && metadata.nlink() == 1)
-        {
-            directory.waiting.push(Waiting { from: entry.into_path(), metadata });
+        } else if let Some(directory) = open.last_mut().filter(|_| cloner.is_asking && found.st_nlink == 1) {
+            directory.waiting.push(Waiting { from: entry.into_path(), ino: found.st_ino, kind });
             if directory.waiting.len() == WAITING_MAX {
                 cloner.make_waiting(directory)?;
             }
         } else {
-            cloner.one(entry.path(), &metadata, place)?;
+            cloner.one_if_there(entry.path(), place)?;
         }
         bar.inc(1);
     }
@@ -81,13 +106,18 @@ struct Directory {
 /// An entry that has one name, and is no directory.
 struct Waiting {
     from: PathBuf,
-    metadata: Metadata,
+    ino: u64,
+    kind: FileType,
 }
 
 impl Waiting {
     fn name(&self) -> &OsStr {
         self.from.file_name().expect("the entry of a directory has a name")
     }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    is_one_of(error, &[Errno::NOENT, Errno::STALE])
 }
 
 fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
@@ -103,6 +133,8 @@ fn walk_failed(from: &Path, error: walkdir::Error) -> At {
 }
 
 struct Cloner<'a> {
+    /// The filesystem of the original and the copy.
+    device: u64,
     /// Where inodes with several names were copied to.
     names: HashMap<u64, PathBuf>,
     /// The first copies of these inodes, whose flags have to wait: an immutable file gets no
@@ -133,7 +165,7 @@ impl Cloner<'_> {
             rest = if self.is_asking {
                 self.ask(directory, rest)?
             } else {
-                self.one(&entry.from, &entry.metadata, directory.place.join(entry.name()))?;
+                self.one_if_there(&entry.from, directory.place.join(entry.name()))?;
                 others
             };
         }
@@ -144,7 +176,10 @@ impl Cloner<'_> {
     fn ask<'w>(&mut self, directory: &mut Directory, waiting: &'w [Waiting]) -> Result<&'w [Waiting], At> {
         let place = &directory.place;
         let folder = attributes::open(place, OFlags::RDONLY | OFlags::DIRECTORY).at(place)?;
-        let files = waiting.iter().map(|entry| (entry.metadata.ino(), entry.name()));
+        if fstat(&folder).at(place)?.st_dev != self.device {
+            return Err(io::Error::from(Errno::XDEV)).at(place);
+        }
+        let files = waiting.iter().map(|entry| (entry.ino, entry.name()));
         let clones = match control::clone_files(&folder, files) {
             Ok(clones) => clones,
             // An older daemon, or a user who does not run it.
@@ -156,23 +191,35 @@ impl Cloner<'_> {
         };
         let (made, rest) = waiting.split_at(clones.made.min(waiting.len()));
         directory.has_clones |= !made.is_empty();
-        made.iter().for_each(|entry| self.report.count(&entry.metadata));
+        made.iter().for_each(|entry| self.report.count(entry.kind));
         self.report.bytes += clones.bytes;
         let Some((entry, others)) = rest.split_first() else { return Ok(rest) };
+        // What was removed or replaced since the walk found it may be there under its path.
+        let step_by_step = [Errno::OPNOTSUPP, Errno::NOENT, Errno::STALE];
+        let copy = place.join(entry.name());
         match clones.error {
             None if !made.is_empty() => Ok(rest),
-            Some(error) if !is_one_of(&error, &[Errno::OPNOTSUPP]) => {
-                Err(error).at(&directory.place.join(entry.name()))
-            }
+            Some(error) if !is_one_of(&error, &step_by_step) => Err(error).at(&copy),
             _ => {
-                self.one(&entry.from, &entry.metadata, directory.place.join(entry.name()))?;
+                self.one_if_there(&entry.from, copy)?;
                 Ok(others)
             }
         }
     }
 
-    /// Clones anything but a directory.
-    fn one(&mut self, from: &Path, metadata: &Metadata, place: PathBuf) -> Result<(), At> {
+    /// Clones anything but a directory, unless it has been removed meanwhile.
+    fn one_if_there(&mut self, from: &Path, place: PathBuf) -> Result<(), At> {
+        match self.one(from, place) {
+            Err(At { path, source }) if path == from && is_gone(&source) => {
+                self.report.removed += 1;
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn one(&mut self, from: &Path, place: PathBuf) -> Result<(), At> {
+        let metadata = from.symlink_metadata().at(from)?;
         if metadata.nlink() > 1 {
             if let Some(first) = self.names.get(&metadata.ino()) {
                 fs::hard_link(first, &place).at(&place)?;
@@ -181,7 +228,7 @@ impl Cloner<'_> {
             }
             self.names.insert(metadata.ino(), place.clone());
         }
-        let attributes = Attributes::read(from, metadata)?;
+        let attributes = Attributes::read(from, &metadata)?;
         let file_type = FileType::from_raw_mode(metadata.mode());
         match file_type {
             FileType::RegularFile => {
@@ -194,7 +241,7 @@ impl Cloner<'_> {
                 mknodat(CWD, &place, file_type, Mode::RUSR | Mode::WUSR, metadata.rdev()).at(&place)?;
             }
         }
-        self.report.count(metadata);
+        self.report.count(file_type);
         if metadata.nlink() == 1 {
             return attributes.give(&place, self.report);
         }

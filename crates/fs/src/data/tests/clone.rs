@@ -2,19 +2,19 @@
 
 use super::quota::exceeded;
 use super::*;
+use crate::Durability;
 use crate::types::{FileFlags, SetTime, XattrMode};
 
-const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
 const MIB: usize = 1 << 20;
 
 impl Mount {
-    fn clone_as(&self, caller: Caller, file: Ino, to: (Ino, &str)) -> Result<Option<Ino>, FsError> {
-        let cloned = block_on(self.fs.clone_file(caller, file, (to.0, to.1.as_bytes())));
+    fn clone_as(&self, file: Ino, to: (Ino, &str)) -> Result<Option<Ino>, FsError> {
+        let cloned = block_on(self.fs.clone_file(file, (to.0, to.1.as_bytes())));
         cloned.map(|copy| copy.map(|copy| copy.ino))
     }
 
     fn clone_of(&self, file: Ino, name: &str) -> Ino {
-        self.clone_as(ROOT_USER, file, (ROOT, name)).unwrap().expect("one transaction can copy it")
+        self.clone_as(file, (ROOT, name)).unwrap().expect("one transaction can copy it")
     }
 
     /// Asserts that a file has the attributes and contents of another.
@@ -100,11 +100,11 @@ fn links_and_special_files_are_copied_and_directories_are_not() {
         mount.assert_like(mount.clone_of(file, name), file);
     }
     assert_eq!(block_on(mount.fs.readlink(mount.find("1"))).unwrap(), "where it leads");
-    let clone = |file, name| mount.clone_as(ROOT_USER, file, (ROOT, name));
+    let clone = |file, name| mount.clone_as(file, (ROOT, name));
     assert!(matches!(clone(ROOT, "4"), Err(FsError::IsDirectory)));
     assert!(matches!(clone(fifo, "1"), Err(FsError::Exists)));
     assert!(matches!(clone(1 << 40, "4"), Err(FsError::NotFound | FsError::Stale)));
-    assert!(matches!(mount.clone_as(ROOT_USER, fifo, (fifo, "4")), Err(FsError::NotDirectory)));
+    assert!(matches!(mount.clone_as(fifo, (fifo, "4")), Err(FsError::NotDirectory)));
 }
 
 #[test]
@@ -118,24 +118,25 @@ fn what_takes_several_transactions_is_left_to_the_caller() {
         mount.write(pieces, block * 8192, &[1; 4096]);
     }
     for file in [file, link, pieces] {
-        assert_eq!(mount.clone_as(ROOT_USER, file, (ROOT, "copy")).unwrap(), None);
+        assert_eq!(mount.clone_as(file, (ROOT, "copy")).unwrap(), None);
     }
     mount.check_counts(&[file, pieces]);
 }
 
 #[test]
-fn users_copy_only_what_is_all_theirs() {
-    let mount = Mount::new();
-    let (file, other) = (mount.create("file"), Caller { uid: 1001, gid: 100 });
+fn flags_and_features_are_those_of_the_original_or_of_the_directory() {
+    let mount = Mount::sized(64 << 20, Options { compression: Some(Algorithm::Lz4), ..options() });
     let dir = block_on(mount.fs.mkdir(CALLER, ROOT, b"dir", 0o755)).unwrap().ino;
-    assert_eq!(mount.clone_as(CALLER, file, (ROOT, "1")).unwrap(), None, "the root is another's");
-    assert_eq!(mount.clone_as(other, file, (dir, "1")).unwrap(), None);
-    assert_eq!(mount.clone_as(Caller { gid: 101, ..CALLER }, file, (dir, "1")).unwrap(), None);
-    let copy = mount.clone_as(CALLER, file, (dir, "1")).unwrap().unwrap();
-    mount.assert_like(copy, file);
-    block_on(mount.fs.setxattr(file, b"security.capability", b"all", XattrMode::Set)).unwrap();
-    assert_eq!(mount.clone_as(CALLER, file, (dir, "2")).unwrap(), None);
-    assert!(mount.clone_as(ROOT_USER, file, (dir, "2")).unwrap().is_some());
+    let file = mount.create("file");
+    block_on(mount.fs.set_durability(file, Some(Durability::Ordered(5)))).unwrap();
+    mount.compress(file, None);
+    let copy = mount.clone_as(file, (dir, "plain")).unwrap().unwrap();
+    assert_eq!(block_on(mount.fs.durability(copy)).unwrap().0, None, "a class that chattr does not show");
+    assert_eq!(block_on(mount.fs.file_flags(copy)).unwrap().compression, Some(Algorithm::Lz4));
+    assert!(mount.fs.store().has_features(syncline_format::superblock::FEATURE_COMPRESSION));
+    block_on(mount.fs.set_durability(file, Some(Durability::Strict))).unwrap();
+    let copy = mount.clone_as(file, (dir, "strict")).unwrap().unwrap();
+    assert_eq!(block_on(mount.fs.durability(copy)).unwrap().0, Some(Durability::Strict));
 }
 
 #[test]
@@ -147,13 +148,13 @@ fn copies_count_in_the_quota_of_their_directory() {
     let dir = block_on(mount.fs.mkdir(CALLER, ROOT, b"tree", 0o755)).unwrap().ino;
     mount.set_quota(dir, 120 * 4096, 5);
     for name in ["1", "2"] {
-        mount.clone_as(ROOT_USER, file, (dir, name)).unwrap().unwrap();
+        mount.clone_as(file, (dir, name)).unwrap().unwrap();
     }
-    mount.clone_as(ROOT_USER, small, (dir, "3")).unwrap().unwrap();
+    mount.clone_as(small, (dir, "3")).unwrap().unwrap();
     assert_eq!(mount.quota(dir).used_bytes, 100 * 4096 + 1024);
-    exceeded(mount.clone_as(ROOT_USER, file, (dir, "4")));
-    mount.clone_as(ROOT_USER, small, (dir, "4")).unwrap().unwrap();
-    exceeded(mount.clone_as(ROOT_USER, small, (dir, "5")));
+    exceeded(mount.clone_as(file, (dir, "4")));
+    mount.clone_as(small, (dir, "4")).unwrap().unwrap();
+    exceeded(mount.clone_as(small, (dir, "5")));
     mount.check_settled(dir);
     mount.crash().check_quotas();
 }
@@ -169,7 +170,7 @@ fn a_copy_waits_for_the_room_of_removed_copies() {
     }
     let dir = block_on(mount.fs.mkdir(CALLER, ROOT, b"tree", 0o755)).unwrap().ino;
     mount.set_quota(dir, 1000 * 4096, 0);
-    let copy = || mount.clone_as(ROOT_USER, file, (dir, "copy")).unwrap().unwrap();
+    let copy = || mount.clone_as(file, (dir, "copy")).unwrap().unwrap();
     let mut made = copy();
     for _ in 0..20 {
         block_on(mount.fs.unlink(dir, b"copy")).unwrap();
@@ -178,6 +179,34 @@ fn a_copy_waits_for_the_room_of_removed_copies() {
     mount.check_counts(&[file, made]);
     block_on(mount.fs.wait_for_orphans());
     mount.check_settled(dir);
+}
+
+/// The same for room on the device.
+#[test]
+fn copies_on_a_full_device_wait_for_removed_ones() {
+    let mount = Mount::sized(16 << 20, options());
+    let file = mount.create("file");
+    for block in 0..200 {
+        mount.write(file, block * 8192, &[1; 4096]);
+    }
+    mount.fsync_placed(file);
+    let filler = mount.create("filler");
+    let mut size = 0;
+    for len in [1 << 20, 65536, 4096] {
+        while mount.try_write(filler, size, &vec![2; len]).is_ok() {
+            size += len as u64;
+        }
+    }
+    for round in 0..30 {
+        let copied = mount.clone_as(file, (ROOT, "copy"));
+        match copied {
+            Ok(_) => mount.unlink("copy"),
+            Err(FsError::Store(StoreError::NoSpace)) => {}
+            Err(error) => panic!("round {round}: {error}"),
+        }
+    }
+    block_on(mount.fs.wait_for_orphans());
+    mount.check_counts(&[file]);
 }
 
 /// A copy of a file that nobody has synced has what was written before.

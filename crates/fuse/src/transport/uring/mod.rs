@@ -94,7 +94,11 @@ impl<F: Serve> Queues<F> {
         future::yield_now().await;
         future::yield_now().await;
         match queues.lost.get() {
-            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Some(errno) => {
+                // They hold the queues, which hold them.
+                drop(queues.early.take());
+                Err(io::Error::from_raw_os_error(errno))
+            }
             None => Ok(queues),
         }
     }
