@@ -4,7 +4,7 @@ use super::disk::Disk;
 use crate::skip_if;
 use crate::support::{
     ALONE, Answer, LIMIT, Loop, Mount, Place, as_nobody, eventually, executable, no_fuse, not_root, program,
-    run, starting_a_namespace, syncline, tool, wait,
+    run, starting_a_namespace, stop, syncline, tool, wait,
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::ffi::OsStr;
@@ -154,7 +154,7 @@ fn nobody_waits_for_ever_for_a_daemon_that_does_not_answer() {
     let place = Place::with_image("16MiB");
     let mount = place.mount("mount");
     let daemon = mount.pid();
-    kill_process(daemon, Signal::STOP).unwrap();
+    stop(daemon);
     let pace = Pace::start();
     let process = format!("(process {})", daemon.as_raw_nonzero());
     let ask = |words: &[&str], behind: &[&str]| {
@@ -216,7 +216,7 @@ fn a_filesystem_that_hangs_below_an_image_hides_no_mount() {
     run(command).ok();
     let inner = Mount::new(&image, &place.directory("inner"), &[]);
     let daemons = [inner.pid(), host.pid()];
-    daemons.iter().for_each(|daemon| kill_process(*daemon, Signal::STOP).unwrap());
+    daemons.iter().for_each(|daemon| stop(*daemon));
     let answer = syncline(["status"]).ok();
     let about = |mount: &Mount| {
         let head = format!("{}: ", mount.path.display());
@@ -238,7 +238,7 @@ fn a_long_wait_is_told_of_once() {
     let place = Place::with_image("16MiB");
     let mount = place.mount("mount");
     let daemon = mount.pid();
-    kill_process(daemon, Signal::STOP).unwrap();
+    stop(daemon);
     let mut command = program();
     command.arg("umount").arg(&mount.path).args(["--timeout", "90"]).stderr(Stdio::piped());
     let mut unmounting = command.spawn().unwrap();
@@ -386,7 +386,7 @@ fn nobody_waits_for_ever_whatever_the_program_is_called() {
     let mount = place.mount("mount");
     let copy = place.copy_of_program("umount.fuse.syncline");
     let daemon = mount.pid();
-    kill_process(daemon, Signal::STOP).unwrap();
+    stop(daemon);
     let mut command = Command::new(copy);
     command.arg0("syncline").args(["umount", "--timeout", "2"]).arg(&mount.path);
     let mut child = command.stderr(Stdio::null()).spawn().unwrap();

@@ -3,7 +3,7 @@
 
 use super::nbd::{Server, no_exports};
 use crate::skip_if;
-use crate::support::{Answer, Mount, run};
+use crate::support::{Answer, Mount, run, stop};
 use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn a_manager_moves_an_image_from_a_host_that_hangs() {
     fs::File::open(first.join("file")).unwrap().sync_all().unwrap();
 
     let stopped = host.pid();
-    kill_process(stopped, Signal::STOP).unwrap();
+    stop(stopped);
     ends("start", &image, &second, SUCCESS);
     let other = Mount::of(&second);
     assert_eq!(fs::read_to_string(second.join("file")).unwrap(), "synced");

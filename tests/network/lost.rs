@@ -4,7 +4,7 @@
 use super::nbd::{Server, no_exports};
 use super::observed::{metric, told};
 use crate::skip_if;
-use crate::support::{Mount, Place, eventually, program, run, syncline, wait_for_end, wait_for_log};
+use crate::support::{Mount, Place, eventually, program, run, stop, syncline, wait_for_end, wait_for_log};
 use rustix::process::{Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -96,7 +96,7 @@ fn who_was_taken_over_stays_mounted_and_answers_eio() {
     let syncing = std::thread::spawn(move || sync_until_it_fails(&path));
     let stopped = first.pid();
     std::thread::sleep(Duration::from_millis(300));
-    kill_process(stopped, Signal::STOP).unwrap();
+    stop(stopped);
     let mut taking = program();
     let directory = place.directory("second");
     taking.args(["mount", "--takeover"]).arg(&image).arg(&directory);

@@ -4,7 +4,7 @@ use super::lost::assert_lost;
 use super::observed::{metric, told};
 use crate::skip_if;
 use crate::support::ceph::{self, Cluster};
-use crate::support::{Mount, Place, no_mounts, program, run, syncline};
+use crate::support::{Mount, Place, no_mounts, program, run, stop, syncline};
 use rustix::process::{Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
@@ -39,7 +39,7 @@ fn an_image_in_a_cluster_has_one_writer() {
     run(second).fails(3, &["in use by"]);
 
     let (stopped, directory) = (first.pid(), place.directory("taken"));
-    kill_process(stopped, Signal::STOP).unwrap();
+    stop(stopped);
     let mut taking = program();
     taking.args(["mount", "--takeover"]).arg(&image).arg(&directory);
     run(taking).ok();

@@ -2,7 +2,7 @@
 
 use super::nbd::{Server, no_exports};
 use crate::skip_if;
-use crate::support::{Loop, Mount, Place, eventually, no_fuse, not_root, syncline};
+use crate::support::{Loop, Mount, Place, eventually, no_fuse, not_root, stop, syncline};
 use rustix::process::{Signal, kill_process};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -52,7 +52,7 @@ fn an_image_is_taken_without_mounting_it() {
     file.write_all(b"acknowledged").unwrap();
     file.sync_all().unwrap();
     let daemon = mount.pid();
-    kill_process(daemon, Signal::STOP).unwrap();
+    stop(daemon);
     let taken = syncline([OsStr::new("takeover"), image.as_os_str()]).ok().out;
     assert!(taken.contains("free after"), "{taken}");
     kill_process(daemon, Signal::CONT).unwrap();

@@ -3,7 +3,7 @@
 
 use super::nbd::{Server, no_exports};
 use crate::skip_if;
-use crate::support::{Mount, eventually, program, run};
+use crate::support::{Mount, eventually, program, run, stop};
 use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::io::Write;
@@ -73,7 +73,7 @@ fn a_host_that_was_stopped_and_followed_acknowledges_nothing_more() {
     before.write_all(b"acknowledged").unwrap();
     before.sync_all().unwrap();
     let stopped = first.pid();
-    kill_process(stopped, Signal::STOP).unwrap();
+    stop(stopped);
 
     let second = take_over(&image, &place.directory("second"));
     assert_eq!(fs::read_to_string(second.path.join("before")).unwrap(), "acknowledged");

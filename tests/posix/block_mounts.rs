@@ -3,8 +3,8 @@
 
 use crate::skip_if;
 use crate::support::{
-    LIMIT, Loop, Mount, Place, c_program, missing_of, no_fuse, no_mounts, program, run, syncline, tool, wait,
-    wait_for_end,
+    LIMIT, Loop, Mount, Place, c_program, missing_of, no_fuse, no_mounts, program, run, stop, syncline, tool,
+    wait, wait_for_end,
 };
 use rustix::fs::syncfs;
 use rustix::process::{Signal, kill_process};
@@ -227,7 +227,7 @@ fn a_sync_that_waits_for_a_daemon_ends_with_it() {
         let number = u64::from(rustix::fs::major(number)) << 20 | u64::from(rustix::fs::minor(number));
         let waiting = PathBuf::from(format!("/sys/fs/fuse/connections/{number}/waiting"));
         let (ended, end) = mpsc::channel();
-        kill_process(mount.pid(), Signal::STOP).unwrap();
+        stop(mount.pid());
         let of_mount = directory.try_clone().unwrap();
         std::thread::spawn(move || ended.send(syncfs(of_mount)).unwrap());
         let mut of_machine = Command::new("sync").spawn().unwrap();

@@ -3,6 +3,7 @@
 
 pub mod ceph;
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -287,7 +288,7 @@ impl Place {
 /// A mount; dropping it removes it and its daemon, whatever state they are in.
 pub struct Mount {
     pub path: PathBuf,
-    daemon: Option<rustix::process::Pid>,
+    daemon: Option<Pid>,
 }
 
 impl Mount {
@@ -322,15 +323,15 @@ impl Mount {
     }
 
     /// The daemon's process.
-    pub fn pid(&self) -> rustix::process::Pid {
+    pub fn pid(&self) -> Pid {
         let pid = self.stats()["daemon"]["pid"].as_i64().expect("a number");
-        rustix::process::Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("not zero")
+        Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("not zero")
     }
 
     /// Kills the daemon, like a crash of it.
     pub fn kill(&mut self) {
         let pid = self.daemon.take().expect("it is alive");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is alive");
+        kill_process(pid, Signal::KILL).expect("it is alive");
         wait_for_end(pid);
     }
 
@@ -379,6 +380,22 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// Stops a process, and returns when none of its threads runs any more: the kernel stops each of them when it next
+/// runs, and until then it may answer a request.
+pub fn stop(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    let tasks = PathBuf::from(format!("/proc/{}/task", process.as_raw_nonzero()));
+    eventually("it has stopped", || {
+        let tasks = fs::read_dir(&tasks).unwrap().flatten();
+        let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+        // The state follows the name, which may have any characters. The kernel's own threads of io_uring do not stop.
+        stats.into_iter().all(|stat| {
+            let (name, state) = stat.rsplit_once(") ").unwrap();
+            name.contains("(iou-") || state.starts_with(['T', 'Z', 'X'])
+        })
+    });
+}
+
 /// Waits until a daemon's log has these words, which a thread of its own writes. Returns the log.
 pub fn wait_for_log(log: &Path, words: &str) -> String {
     let text = || fs::read_to_string(log).unwrap();
@@ -387,7 +404,7 @@ pub fn wait_for_log(log: &Path, words: &str) -> String {
 }
 
 /// Waits until a process is gone or only needs to be reaped.
-pub fn wait_for_end(pid: rustix::process::Pid) {
+pub fn wait_for_end(pid: Pid) {
     let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let started = Instant::now();
     while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
@@ -413,7 +430,7 @@ impl Drop for Mount {
             {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! dashboard.
 
 use crate::skip_if;
-use crate::support::{LIMIT, Mount, Place, eventually, no_fuse, program, run, wait};
+use crate::support::{LIMIT, Mount, Place, eventually, no_fuse, program, run, stop, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -222,7 +222,7 @@ fn a_daemon_that_hangs_hides_no_other() {
     let early = Server::start(&[&stopped.path, &mount.path]);
     assert_eq!(ups(&early), [1.0, 1.0]);
     let daemon = stopped.pid();
-    kill_process(daemon, Signal::STOP).unwrap();
+    stop(daemon);
     let late = Server::start(&[&stopped.path, &mount.path]);
     for server in [&early, &late, &early] {
         assert_eq!(ups(server), [1.0, 0.0]);
