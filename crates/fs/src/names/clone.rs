@@ -17,7 +17,7 @@ impl Filesystem {
     /// it gets those that the directory passes on.) After a crash it is there as a whole or not at all. `None` for
     /// a file that takes several transactions: it has long extended attributes, a long target or very many extents.
     ///
-    /// Nothing is asked about permissions.
+    /// The caller has checked the permissions.
     pub async fn clone_file(
         &self,
         file: Ino,

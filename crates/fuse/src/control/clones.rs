@@ -19,11 +19,11 @@ const HEAD_BYTES: usize = 8 + 2;
 /// How far one call has come.
 #[derive(Debug, Default)]
 pub struct Clones {
-    /// Files that have their copies, from the first on.
+    /// How many files were copied, from the first on.
     pub made: usize,
-    /// Sizes of these files, together.
+    /// The sum of their sizes.
     pub bytes: u64,
-    /// Why the next one has none; EOPNOTSUPP if it has to be copied step by step.
+    /// The error that the next file met; EOPNOTSUPP if it has to be copied step by step.
     pub error: Option<io::Error>,
 }
 

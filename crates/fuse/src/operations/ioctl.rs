@@ -63,8 +63,8 @@ pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
 }
 
 /// True for a command that changes a file, or may: all but those known only to ask or to sync. Changes
-/// by the control channel are durable when it answers (copies of files with the sync behind them), and its answers about a filesystem that
-/// can't sync any more are needed most.
+/// by the control channel are durable when it answers, except copies of files: those wait for the sync that
+/// `syncline clone` ends with. And the answers about a filesystem that can't sync any more are needed most.
 pub(super) fn changes_a_file(command: u32) -> bool {
     let asks = flags::only_asks(command)
         || matches!(command, TRIM | COMMAND | SHUT_DOWN)

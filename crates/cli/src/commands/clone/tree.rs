@@ -182,7 +182,7 @@ impl Cloner<'_> {
         let files = waiting.iter().map(|entry| (entry.ino, entry.name()));
         let clones = match control::clone_files(&folder, files) {
             Ok(clones) => clones,
-            // An older daemon, or a user who does not run it.
+            // An older daemon, or a caller without the capabilities.
             Err(error) if is_one_of(&error, &[Errno::OPNOTSUPP, Errno::PERM]) => {
                 self.is_asking = false;
                 return Ok(waiting);

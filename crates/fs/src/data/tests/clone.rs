@@ -1,4 +1,4 @@
-//! Copies of whole files: what they have, what they cost, who may make them, and what a crash leaves.
+//! Copies of whole files: their attributes, their room and their quota, and the state after a crash.
 
 use super::quota::exceeded;
 use super::*;

@@ -21,7 +21,7 @@ pub(crate) struct WholeFile {
     inline: Option<Bytes>,
 }
 
-/// The contents as the copy will have them. The counts of the blocks are locked.
+/// The contents of the copy. The counts of their blocks are locked.
 pub(crate) struct SharedFile<'a> {
     extents: Vec<Extent>,
     inline: Option<Bytes>,
@@ -29,8 +29,8 @@ pub(crate) struct SharedFile<'a> {
 }
 
 impl WholeFile {
-    /// Looks them up: nothing for an inode that is no regular file. `None` if there are more extents than one
-    /// transaction takes over.
+    /// Looks up the extents and the inline contents; an inode that is no regular file has none. `None` if there are
+    /// more extents than one transaction takes over.
     pub(crate) async fn of(fs: &Filesystem, file: &Arc<Inode>) -> Result<Option<Self>, FsError> {
         unplaced::require_whole(file)?;
         let (size, inline) = {
@@ -44,7 +44,7 @@ impl WholeFile {
         Ok((blocks.count == count).then_some(Self { extents, blocks, inline }))
     }
 
-    /// 512-byte units that they take.
+    /// 512-byte units of the blocks and the inline contents.
     pub(crate) fn units(&self) -> u64 {
         let parts = self.extents.iter().filter_map(|extent| extent.slice(0, self.blocks.count));
         units(parts.map(|part| part.charged_blocks()).sum(), self.inline.as_ref())
@@ -55,8 +55,8 @@ impl WholeFile {
         super::take_over::names_of(&self.extents)
     }
 
-    /// Adds a reference to each block. `None` if a block can't have more. All room is held: who gives room back may
-    /// need the counts.
+    /// Adds a reference to each block. `None` if a block can't have more. The caller holds all the room that it needs:
+    /// a removal that gives room back waits for the counts.
     pub(crate) async fn share<'a>(
         mut self,
         fs: &'a Filesystem,
