@@ -7,7 +7,7 @@ use crate::data::{WholeFile, hold_writebacks, lease_settled, reserve};
 use crate::filesystem::Filesystem;
 use crate::inode::change::InodeChanges;
 use crate::inode::{Inode, InodeState, LinkTarget, Meta, Parents};
-use crate::names::directory::{Entry, check_name, put_entry, require_alive};
+use crate::names::directory::{check_name, require_alive};
 use crate::types::{Attributes, FileType, Ino};
 use syncline_store::Transaction;
 
@@ -68,24 +68,16 @@ impl Filesystem {
         changes.spend(held);
         changes.count(self.inherit_quota(&mut state));
         changes.of(&dir).add_entry(now);
-        put_entry(&mut transaction, parent, Entry { offset, ino, file_type: file.file_type }, name);
-        self.put_first_parent(&mut state.meta, &mut transaction, ino, (parent, name));
-        state.put(&mut transaction);
-        transaction.count_objects(1);
-        let attributes = state.attributes();
-        let making = self.inodes.make(ino);
-        state.name_op = changes.commit(self, transaction)?;
-        making.finish(&Inode::new(state));
+        let attributes = self.commit_new(state, (parent, name, offset), changes, transaction)?;
         drop(contents);
-        self.counters.created.add(1);
         if regular {
             self.counters.reflinked_bytes.add(attributes.size);
         }
         Ok(Some(attributes))
     }
 
-    /// The attributes of a copy in `dir`, but for what is its own: number, names, blocks and the times at which
-    /// it was made.
+    /// The attributes that a copy in `dir` takes from the original and from the directory. The caller sets the
+    /// number, names, blocks and creation times of the copy.
     fn copied(&self, file: &Inode, dir: &Inode) -> (Attributes, Meta) {
         let (passed_on, quota) = {
             let state = dir.state.lock();
@@ -97,7 +89,7 @@ impl Filesystem {
     }
 }
 
-/// True if all of the file is in its item and its extents.
+/// True if the inode item has everything but the extents: no extended attribute and no target has items of its own.
 fn is_short(file: &Inode) -> Result<bool, FsError> {
     let InodeState { attr, meta, .. } = &*file.state.lock();
     if attr.nlink == 0 {

@@ -120,6 +120,21 @@ impl Filesystem {
         if file_type == FileType::Directory {
             change.attr.nlink = more_links(change.attr.nlink)?;
         }
+        let attributes = self.commit_new(state, (parent, name, offset), changes, transaction)?;
+        self.references.add(ino);
+        Ok(attributes)
+    }
+
+    /// Commits `transaction` and `changes` with a new inode and its first name, which goes to this offset of the
+    /// directory.
+    pub(crate) fn commit_new(
+        &self,
+        mut state: InodeState,
+        (parent, name, offset): (Ino, &[u8], u64),
+        changes: InodeChanges<'_>,
+        mut transaction: Transaction,
+    ) -> Result<Attributes, FsError> {
+        let Attributes { ino, file_type, .. } = state.attr;
         put_entry(&mut transaction, parent, Entry { offset, ino, file_type }, name);
         self.put_first_parent(&mut state.meta, &mut transaction, ino, (parent, name));
         state.put(&mut transaction);
@@ -130,7 +145,6 @@ impl Filesystem {
         self.store.give_way();
         making.finish(&Inode::new(state));
         self.store.give_way();
-        self.references.add(ino);
         self.counters.created.add(1);
         Ok(attributes)
     }

@@ -32,8 +32,8 @@ pub struct Clones {
 /// again for the rest. EPERM without CAP_DAC_READ_SEARCH and CAP_SYS_ADMIN, as root has them; EOPNOTSUPP if the daemon
 /// is an older one.
 ///
-/// What programs have stored through mappings is in the copies if it was synced before. The copies are durable
-/// after a sync of the filesystem. The kernel does not know of them: see [`show_clones`].
+/// A copy has the stores through mappings that were synced before the call. A later sync of the filesystem makes the
+/// copies durable. The kernel may still remember their names as missing: call [`show_clones`] at the end.
 pub fn clone_files<'a>(
     directory: &File,
     files: impl IntoIterator<Item = (u64, &'a OsStr)>,
@@ -56,14 +56,13 @@ pub fn clone_files<'a>(
     Ok(Clones { made: answer.total as usize, bytes: answer.snapshot, error })
 }
 
-/// Shows the kernel the files that were made in a directory. It may remember that a name was missing, because
-/// somebody asked for it before.
+/// Makes the kernel forget that it found names in a directory missing before [`clone_files`] made files there.
 pub fn show_clones(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if is_missing(&path)? {
-            // The daemon answers that the name exists, and then the kernel forgets that it was missing. If it does
-            // not exist any more, this leaves nothing.
+            // The daemon refuses because the name exists, and the kernel drops its memory of the name. If the file
+            // has been removed, the directory is made and goes again.
             if fs::create_dir(&path).is_ok() {
                 fs::remove_dir(&path)?;
             }
@@ -72,7 +71,8 @@ pub fn show_clones(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What the kernel remembers: an open with O_PATH asks the daemon for nothing but an unknown name.
+/// True if the kernel remembers the name as missing. An open with O_PATH sends no request for a name that the kernel
+/// knows.
 fn is_missing(path: &Path) -> io::Result<bool> {
     match File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path) {
         Ok(_) => Ok(false),

@@ -1,6 +1,7 @@
 //! Walks the tree and makes a copy of each entry.
 //!
-//! The daemon copies the files of a directory, many with one call. What it leaves is copied step by step.
+//! One call has the daemon copy many files of a directory. This program copies the files that the daemon refuses, with
+//! several calls for each.
 //!
 //! Everything is created without permissions for others. A file gets its attributes when it is
 //! complete; a directory when everything below it is done, because otherwise its times would
@@ -194,7 +195,7 @@ impl Cloner<'_> {
         made.iter().for_each(|entry| self.report.count(entry.kind));
         self.report.bytes += clones.bytes;
         let Some((entry, others)) = rest.split_first() else { return Ok(rest) };
-        // What was removed or replaced since the walk found it may be there under its path.
+        // Another file may have replaced this one since the walk found it. The path leads to the new file.
         let step_by_step = [Errno::OPNOTSUPP, Errno::NOENT, Errno::STALE];
         let copy = place.join(entry.name());
         match clones.error {
