@@ -10,6 +10,7 @@ use crate::{names, parents, snapshots, space, start};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::node::Node;
+use syncline_format::snapshots::without_held;
 use syncline_format::superblock::{Pointer, Superblock};
 use syncline_format::{BlockRun, OBJECTS_END};
 use syncline_store::{Ignored, RecoveryReport, SEGMENT_IN_USE, Snapshot, Store, StoreError, StoreOptions};
@@ -88,7 +89,7 @@ pub async fn check(
     if let Some(cut) = &recovery.cut {
         report.add(FindingKind::LogDamaged, None, None, cut.as_str());
     }
-    let snapshots = store.snapshots().await;
+    let snapshots = without_held(store.snapshots().await);
     let mut compared = Compared::new(!snapshots.is_empty());
     let sets = (reachable, &mut compared);
     contents(&store, sets, (&log.segments, &table), &mut report, tell).await;

@@ -88,7 +88,7 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
         node_bytes: superblock.geometry.node_bytes,
         block_bytes: BLOCK_BYTES as u32,
         used_bytes: superblock.used_blocks * BLOCK_BYTES as u64,
-        snapshots: snapshots.map(|all| all.iter().filter(|it| !it.is_receiving()).count() as u64),
+        snapshots: snapshots.map(|all| all.iter().filter(|it| it.is_visible()).count() as u64),
         kept_bytes: kept_blocks.map(|blocks| blocks * BLOCK_BYTES as u64),
         objects: superblock.objects,
         tree_nodes: superblock.tree_nodes,

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use syncline_device::{DeviceExt, FlushTracker, Spawn};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::{Extent, piece_start};
+use syncline_format::snapshots::without_held;
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
 use syncline_space::{Space, SpaceError};
@@ -197,7 +198,7 @@ impl Scrub {
         self.space_map().await?;
         // Snapshots made later contain only blocks that are in the newest state or were written
         // meanwhile.
-        let snapshots = self.store()?.snapshots().await;
+        let snapshots = without_held(self.store()?.snapshots().await);
         let mut verified = Verified::new(!snapshots.is_empty());
         self.part(Part::default(), &mut verified).await?;
         for snapshot in snapshots {

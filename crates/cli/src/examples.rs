@@ -10,6 +10,8 @@ pub const MOUNT: &str = "\
 Examples:
   syncline mount disk.img /mnt/data
   syncline mount disk.img /mnt/data --create 8GiB          make the image first, if there is none
+  syncline mount disk.img@monday /mnt/then                 a snapshot, read-only
+  syncline mount disk.img@monday /mnt/try --fork           a writable fork of it, until it is unmounted
   syncline mount disk.img /mnt/data -o ro                  only look
   syncline mount disk.img /mnt/data -o commit=5,memory=4GiB
   syncline mount disk.img /mnt/data --foreground --log /var/log/syncline.log";
@@ -34,6 +36,7 @@ pub const RUN: &str = "\
 Examples:
   syncline run disk.img -- tar xf /tmp/linux.tar
   syncline run scratch.img --create 4GiB -- git clone /srv/project.git
+  syncline run disk.img@monday -- ./try-an-upgrade          in a fork that is thrown away
 COMMAND runs in the filesystem's root directory; give absolute paths for files elsewhere. The exit code is COMMAND's; 126 and 127 if it can't be run. 3 if the image stays mounted, and 8 if unsynced changes may be lost, \
 whatever COMMAND's was.";
 
@@ -132,6 +135,17 @@ With --resume, the received part of a stream that is cut off is saved in the ima
   syncline receive backup.img --token            for 'syncline send --resume', which sends the rest
   syncline receive --resume backup.img -i FILE   the rest, or the whole stream once more
   syncline receive backup.img --abandon          discards the part";
+
+pub const FORK: &str = "\
+Examples:
+  syncline fork base.img@monday work.img           base.img may be mounted, and goes on
+  syncline fork /mnt/data@monday work.img
+  syncline fork --forget base.img work.img         after 'rm work.img': base.img need not keep the snapshot for it
+  syncline fork --detach work.img                  copies all that work.img shares with base.img
+  syncline fork --base /srv/base.img work.img      base.img has moved there
+A fork reads the blocks of the snapshot from its base, and writes to its own file, which takes a few KiB at first. Keep the base: \
+without it the fork can't be mounted. The base keeps the snapshot as long as it has forks; 'syncline snapshot list' names them. \
+For a fork that is thrown away at the end, see 'mount --fork' and 'run'.";
 
 pub const SNAPSHOT_CREATE: &str = "\
 Examples:

@@ -239,6 +239,7 @@ impl From<DeviceError> for Failure {
                     Cause::Permission
                 }
                 Some(io::ErrorKind::NotFound) => Cause::NotAnImage,
+                Some(io::ErrorKind::Other) if syncline_image::is_of_fork(&error) => Cause::NotAnImage,
                 Some(io::ErrorKind::InvalidInput) => Cause::Usage,
                 Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => Cause::NoSpace,
                 _ => Cause::Device,
@@ -272,6 +273,9 @@ impl From<DeviceError> for Failure {
                 Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
             ) => of(Cause::NoSpace)
                 .next("free some space there, choose a smaller --size, or make it with --sparse"),
+            (DeviceError::Create { .. }, Some(io::ErrorKind::AlreadyExists)) => {
+                of(Cause::Other).next("choose another name")
+            }
             (DeviceError::Create { .. }, Some(io::ErrorKind::NotFound)) => {
                 of(Cause::Other).next("create the folder first")
             }
@@ -317,7 +321,9 @@ impl From<StoreError> for Failure {
             StoreError::ReadOnly { .. } => Self::of(Cause::Other, error),
             StoreError::KeepsRoom => Self::of(Cause::Other, error)
                 .next("'syncline trim --punch' gives free blocks back to its host"),
-            StoreError::Snapshot(SnapshotError::InUse { .. }) => Self::of(Cause::InUse, error),
+            StoreError::Snapshot(
+                SnapshotError::InUse { .. } | SnapshotError::Forked { .. } | SnapshotError::IsBase { .. },
+            ) => Self::of(Cause::InUse, error),
             StoreError::Snapshot(_) => Self::of(Cause::Other, error),
             // These texts name the next step themselves.
             StoreError::Damaged(_) => Self::of(Cause::Damaged, error),

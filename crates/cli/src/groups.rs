@@ -9,7 +9,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Everyday",
         &[
-            "mkfs", "mount", "umount", "run", "status", "snapshot", "send", "receive", "clone", "sync",
+            "mkfs", "mount", "umount", "run", "status", "snapshot", "fork", "send", "receive", "clone", "sync",
             "barrier",
         ],
     ),

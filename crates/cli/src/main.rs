@@ -114,6 +114,9 @@ enum Command {
     /// Join the scattered extents of files
     #[command(after_help = examples::DEFRAGMENT)]
     Defragment(commands::defragment::Args),
+    /// Make a writable image of a snapshot, instantly: it shares all blocks with its base
+    #[command(after_help = examples::FORK)]
+    Fork(commands::fork::Args),
     /// Make snapshots of the whole filesystem, mount them, compare them, and return to them
     Snapshot(commands::snapshot::Args),
     /// Write a snapshot as a stream, or the changes since an older one: a backup that travels
@@ -234,6 +237,7 @@ fn run(command: Command) -> Outcome {
         Command::Du(args) => commands::du::run(args),
         Command::Clone(args) => commands::clone::run(args),
         Command::Defragment(args) => commands::defragment::run(args),
+        Command::Fork(args) => commands::fork::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Send(args) => commands::send::run(&args),
         Command::Receive(args) => commands::receive::run(&args),

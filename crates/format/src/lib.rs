@@ -8,6 +8,7 @@
 pub mod batch;
 mod checksum;
 mod error;
+pub mod fork;
 pub mod items;
 mod key;
 mod layout;

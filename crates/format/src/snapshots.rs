@@ -18,6 +18,50 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// The name under which a receiver keeps the received part of a stream. No other snapshot has it.
 pub const RECEIVING: &str = ".syncline-receiving";
 
+/// Begins the name of a hold. No user's snapshot has a slash in its name.
+const HOLD: &str = "fork/";
+
+/// A hold: an entry of the table that has the roots of a snapshot, and keeps its blocks for one fork
+/// (`fork.rs`). What it says is its name: `fork/ID/TIE/PATH`, the first two in hexadecimal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hold {
+    /// Id of the snapshot.
+    pub snapshot: u64,
+    /// The random number that ties the fork to this entry.
+    pub tie: u128,
+    /// Where the fork was made, for people; only the end of a long path.
+    pub path: String,
+}
+
+impl Hold {
+    /// The name of the entry.
+    pub fn name(&self) -> String {
+        let start = format!("{HOLD}{:x}/{:032x}/", self.snapshot, self.tie);
+        let path: String = self.path.chars().map(|char| if char.is_control() { '?' } else { char }).collect();
+        let room = NAME_BYTES_MAX - start.len();
+        if path.len() <= room {
+            return start + &path;
+        }
+        const CUT: char = '\u{2026}';
+        let from = path.len() - (room - CUT.len_utf8());
+        let from = (from..path.len()).find(|at| path.is_char_boundary(*at)).unwrap_or(path.len());
+        format!("{start}{CUT}{}", &path[from..])
+    }
+
+    /// The hold of this name, if it is one.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let mut parts = name.strip_prefix(HOLD)?.splitn(3, '/');
+        let (snapshot, tie, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let hold = Self {
+            snapshot: u64::from_str_radix(snapshot, 16).ok()?,
+            tie: u128::from_str_radix(tie, 16).ok()?,
+            path: path.to_owned(),
+        };
+        // There is one way to write it.
+        (hold.name() == name).then_some(hold)
+    }
+}
+
 // Field offsets of a block, then of an entry.
 const ADDRESS: usize = 8;
 const COUNT: usize = 16;
@@ -75,6 +119,16 @@ impl Snapshot {
         self.name == RECEIVING
     }
 
+    /// The hold that this entry is; `None` for a snapshot.
+    pub fn hold(&self) -> Option<Hold> {
+        Hold::of_name(&self.name)
+    }
+
+    /// True for the snapshots that users made, which they see and name.
+    pub fn is_visible(&self) -> bool {
+        !self.is_receiving() && Self::is_name(&self.name)
+    }
+
     /// Sizes of the filesystem at the time of the snapshot.
     pub fn geometry(&self, now: Geometry) -> Geometry {
         Geometry { total_blocks: self.total_blocks, ..now }
@@ -118,7 +172,8 @@ impl Snapshot {
         let (node, tree_level) = root(24).map_err(|_| field("tree root"))?;
         let (page, space_level) = root(40).map_err(|_| field("space root"))?;
         let name = &entry[NAME..NAME + usize::from(entry[NAME_LENGTH])];
-        let name = std::str::from_utf8(name).ok().filter(|name| Self::is_name(name)).ok_or(field("name"))?;
+        let is_name = |name: &&str| Self::is_name(name) || Hold::of_name(name).is_some();
+        let name = std::str::from_utf8(name).ok().filter(is_name).ok_or(field("name"))?;
         if entry[NAME + name.len()..].iter().any(|&byte| byte != 0) {
             return Err(field("bytes after a name"));
         }
@@ -157,6 +212,15 @@ impl Snapshot {
         }
         Ok(self)
     }
+}
+
+/// These entries of a table without the holds of snapshots that are there: they have the same state.
+pub fn without_held(entries: Vec<Snapshot>) -> Vec<Snapshot> {
+    let state = |entry: &Snapshot| (entry.id, entry.tree, entry.space);
+    let snapshots: Vec<_> = entries.iter().filter(|entry| entry.hold().is_none()).map(state).collect();
+    let is_there = |entry: &Snapshot, hold: &Hold| snapshots.contains(&(hold.snapshot, entry.tree, entry.space));
+    let stays = |entry: &Snapshot| !entry.hold().is_some_and(|hold| is_there(entry, &hold));
+    entries.into_iter().filter(stays).collect()
 }
 
 /// Writes a block of the table that will lie at `addr`, and returns the pointer to it.
@@ -302,6 +366,25 @@ mod tests {
         assert!(refused(&|entry| entry.name = "a/b".into()));
         assert!(refused(&|entry| entry.name = "..".into()));
         assert!(refused(&|entry| entry.name = String::new()));
+    }
+
+    #[test]
+    fn a_hold_is_its_name() {
+        let long = format!("/{}\u{fc}/work.img", "d".repeat(300));
+        for path in ["/images/work.img", "", "a\nb", &long] {
+            let hold = Hold { snapshot: 0x1f, tie: 77, path: path.to_owned() };
+            let name = hold.name();
+            assert!(name.len() <= NAME_BYTES_MAX && !Snapshot::is_name(&name), "{name}");
+            let read = Hold::of_name(&name).unwrap();
+            assert_eq!((read.snapshot, read.tie, read.name()), (0x1f, 77, name.clone()));
+            let mut block = vec![0; BLOCK_BYTES];
+            let entries = [sample(1, &name)];
+            let pointer = encode_block(&mut block, 200, Pointer::default(), &entries);
+            assert_eq!(decode_block(&block, NOW, pointer).unwrap().0, entries);
+        }
+        for other in ["fork", "fork/", "fork/1f/77", "fork/1F/0000000000000000000000000000004d/x"] {
+            assert_eq!(Hold::of_name(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -28,6 +28,11 @@ pub const FEATURE_LEASE: u32 = 128;
 /// Feature flag: inodes may have a durability class (`items/durability.rs`). Set before the first
 /// has one.
 pub const FEATURE_DURABILITY: u32 = 256;
+/// Feature flag: the image is a fork (`fork.rs`). Set exactly when the superblock names the snapshot
+/// that is its base.
+pub const FEATURE_FORK: u32 = 512;
+/// Feature flag: the table of snapshots may have holds of forks. Set with the first.
+pub const FEATURE_HOLDS: u32 = 1024;
 /// The feature flags that this program knows. An image with any other is refused.
 pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_PREALLOCATION
@@ -37,7 +42,9 @@ pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_UNPLACED
     | FEATURE_COUNTED_XATTRS
     | FEATURE_LEASE
-    | FEATURE_DURABILITY;
+    | FEATURE_DURABILITY
+    | FEATURE_FORK
+    | FEATURE_HOLDS;
 
 /// Generations, numbers of batches and of transactions stay below this: a billion of them a second, for
 /// thirty years. Greater ones are damage. (Decoders accept them up to 2^63, where a writer could not count on.)
@@ -141,6 +148,8 @@ pub struct Superblock {
     pub created_ns: u64,
     /// The first block of the table of snapshots; all zero when there are none.
     pub snapshots: Pointer,
+    /// Of a fork, the id of the snapshot that is its base; otherwise 0.
+    pub base: u64,
     /// True if this was written by an unmount, when the log was empty and no orphan existed.
     pub clean: bool,
 }
@@ -183,6 +192,7 @@ impl Superblock {
         out.u64(self.created_ns);
         out.u64(self.snapshots.addr);
         out.u32(self.snapshots.checksum);
+        out.u64(self.base);
         debug_assert!(out.at <= FIXED_END);
         let checksum = crc(&block[VERSION..]);
         block[CHECKSUM..VERSION].copy_from_slice(&checksum.to_le_bytes());
@@ -240,6 +250,7 @@ impl Superblock {
             hash_seed: input.bytes(),
             created_ns: input.u64(),
             snapshots: Pointer { addr: input.u64(), checksum: input.u32() },
+            base: input.u64(),
             clean,
         };
         superblock.check()
@@ -256,9 +267,15 @@ impl Superblock {
         self.features & FEATURE_PARENT_POINTERS != 0
     }
 
-    /// This superblock without snapshots.
+    /// True when a snapshot of another image holds a part of the blocks.
+    pub fn is_fork(&self) -> bool {
+        self.features & FEATURE_FORK != 0
+    }
+
+    /// This superblock without snapshots. A fork always has one.
     pub fn without_snapshots(self) -> Self {
-        Self { snapshots: Pointer::default(), features: self.features & !FEATURE_SNAPSHOTS, ..self }
+        let features = self.features & !(FEATURE_SNAPSHOTS | FEATURE_FORK);
+        Self { snapshots: Pointer::default(), base: 0, features, ..self }
     }
 
     /// Refuses values that a valid superblock can't have even if its checksum is right.
@@ -285,6 +302,9 @@ impl Superblock {
             || has_table && !geometry.contains(BlockRun::new(self.snapshots.addr, 1))
         {
             return Err(field("table of snapshots"));
+        }
+        if (self.base != 0) != self.is_fork() || self.base != 0 && !has_table {
+            return Err(field("base of a fork"));
         }
         // Batches are numbered from 1, since the batch before the next one has a number too.
         if self.log.seq == 0 {
@@ -368,6 +388,7 @@ mod tests {
             hash_seed: [1; 16],
             created_ns: 1,
             snapshots: Pointer::default(),
+            base: 0,
             clean: true,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::lost::{Lost, Watch};
 use crate::{Image, Storage};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use syncline_lease::{LeaseStatus, Leased};
 use syncline_net::rbd::RbdDevice;
@@ -13,6 +14,8 @@ pub struct Figures {
     network: Network,
     leased: Weak<Leased>,
     watch: Arc<Watch>,
+    base: Option<PathBuf>,
+    passing: bool,
 }
 
 #[derive(Clone)]
@@ -42,6 +45,16 @@ impl Figures {
         !matches!(self.network, Network::None) || self.leased.upgrade().is_some()
     }
 
+    /// Where the base of a fork is.
+    pub fn base(&self) -> Option<&Path> {
+        self.base.as_deref()
+    }
+
+    /// True for a fork that ends with its mount.
+    pub fn is_passing(&self) -> bool {
+        self.passing
+    }
+
     /// How the image was lost, if it was.
     pub fn lost(&self) -> Option<Lost> {
         self.watch.lost()
@@ -57,6 +70,7 @@ impl Image {
             Storage::Rbd(rbd) => Network::Rbd(Arc::downgrade(rbd)),
         };
         let leased = self.leased.as_ref().map(Arc::downgrade).unwrap_or_default();
-        Figures { network, leased, watch: self.watch.clone() }
+        let (base, passing) = (self.base().map(Path::to_owned), self.is_passing());
+        Figures { network, leased, watch: self.watch.clone(), base, passing }
     }
 }

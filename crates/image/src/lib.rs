@@ -15,6 +15,7 @@
 mod canaries;
 mod create;
 mod figures;
+mod fork;
 mod how;
 mod leased;
 mod lost;
@@ -31,6 +32,7 @@ pub use syncline_net::{Location, LocationError, NetCounters, NetGauges, Outage};
 use std::path::Path;
 use std::sync::Arc;
 use syncline_device::{Device, DeviceError, FileDevice, MountDevice};
+use syncline_fork::ForkError;
 use syncline_lease::{LeaseError, Leased};
 use syncline_net::NbdDevice;
 use syncline_net::rbd::{RbdDevice, RbdError};
@@ -45,6 +47,8 @@ pub struct Image {
     watch: Arc<lost::Watch>,
     /// The device that the engine uses.
     device: Arc<dyn Device>,
+    /// The base, of a fork.
+    behind: Option<Arc<fork::Behind>>,
 }
 
 /// The storage of an image.
@@ -170,6 +174,11 @@ pub fn is_unreachable(error: &DeviceError) -> bool {
     is_remote(Path::new(path)) && unanswered && source.raw_os_error().is_some()
 }
 
+/// True if a fork could not be opened, or made, because of its base.
+pub fn is_of_fork(error: &DeviceError) -> bool {
+    error.io_error().and_then(|error| error.get_ref()).is_some_and(|inner| inner.is::<ForkError>())
+}
+
 /// True if the text of an error names the next step itself, as those of networks and leases do.
 pub fn tells_next_step(error: &DeviceError) -> bool {
     let named = match error {
@@ -186,6 +195,7 @@ pub fn tells_next_step(error: &DeviceError) -> bool {
     let inner = error.io_error().and_then(|error| error.get_ref());
     named
         || ended
+        || is_of_fork(error)
         || inner.is_some_and(|inner| {
             inner.is::<LeaseError>()
                 || inner.is::<LeaseLost>()

@@ -58,7 +58,7 @@ struct State {
 
 impl Watch {
     /// The image was lost; the first report stays.
-    fn lose(&self, lost: Lost) {
+    pub(crate) fn lose(&self, lost: Lost) {
         let mut state = self.0.lock();
         if state.lost.is_some() {
             return;

@@ -15,7 +15,16 @@ use syncline_net::{Location, NbdDevice, NbdLocation, NbdOptions, RbdLocation};
 impl Image {
     /// Opens an image. Threads serve it, so open it after any fork.
     pub fn open(name: impl AsRef<Path>, how: &How) -> Result<Self, DeviceError> {
-        let name = name.as_ref();
+        Self::open_at(name.as_ref(), how, 0)
+    }
+
+    /// Opens an image that is the base of so many forks.
+    pub(crate) fn open_at(name: &Path, how: &How, depth: usize) -> Result<Self, DeviceError> {
+        Self::open_alone(name, how)?.with_any_base(name, how, depth)
+    }
+
+    /// Opens an image without the base that it may have.
+    pub(crate) fn open_alone(name: &Path, how: &How) -> Result<Self, DeviceError> {
         match location(name)? {
             Location::Path(path) => Self::of_file(FileDevice::open(&path, how.device)?, name, how),
             Location::Nbd(location) => open_nbd(&location, how, false),
@@ -59,12 +68,12 @@ impl Image {
         device: Arc<dyn Device>,
     ) -> Self {
         let watch = leased.as_deref().map(Watch::of_lease).unwrap_or_default();
-        Self { storage, leased, watch, device }
+        Self { storage, leased, watch, device, behind: None }
     }
 
     pub(crate) fn of_rbd(device: Arc<RbdDevice>) -> Self {
         let watch = Watch::of_rbd(&device);
-        Self { storage: Storage::Rbd(device.clone()), leased: None, watch, device }
+        Self { storage: Storage::Rbd(device.clone()), leased: None, watch, device, behind: None }
     }
 }
 
@@ -82,7 +91,7 @@ pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) ->
             let device: Arc<dyn Device> = nbd.clone();
             leased::require_free(&device, &name, how, true)?;
             let watch = Watch::of_nbd(&nbd, None);
-            return Ok(Image { storage: Storage::Nbd(nbd), leased: None, watch, device });
+            return Ok(Image { storage: Storage::Nbd(nbd), leased: None, watch, device, behind: None });
         }
         opened => opened?,
     };
@@ -93,7 +102,7 @@ pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) ->
         false => leased.clone(),
     };
     let watch = Watch::of_nbd(&nbd, Some(&leased));
-    Ok(Image { storage: Storage::Nbd(nbd), leased: Some(leased), watch, device })
+    Ok(Image { storage: Storage::Nbd(nbd), leased: Some(leased), watch, device, behind: None })
 }
 
 /// Opens an export without its lease, to look at its contents. They may change meanwhile.

@@ -38,7 +38,7 @@ mod trace;
 
 pub use branch::{Branch, BranchStart};
 pub use checkpoint::{
-    Bracket, Quiet, RECEIVING, ReadSlots, Snapshot, SnapshotError, SnapshotUsage, Submit, WIPED,
+    Bracket, Hold, Quiet, RECEIVING, ReadSlots, Snapshot, SnapshotError, SnapshotUsage, Submit, WIPED,
     read_superblocks, require_visible,
 };
 pub use counters::CountersSnapshot;
@@ -53,15 +53,15 @@ pub use log::{DataWrite, OpSeq, Transaction};
 #[doc(hidden)]
 pub use offline::Held;
 pub use offline::{
-    FormatOptions, Reachable, Rebuild, Regrown, Salvaged, SavedSnapshots, Unreadable,
-    first_kept_by_snapshots, format, kept_by_snapshots, require_rollback, require_shrinkable, require_size,
+    FormatOptions, NewFork, Reachable, Rebuild, Regrown, Salvaged, SavedSnapshots, Unreadable, end_fork,
+    first_kept_by_snapshots, format, format_fork, kept_by_snapshots, require_rollback, require_shrinkable, require_size,
     roll_back, table_in_what_is_kept, table_of_snapshots,
 };
-pub use opening::{Recovered, SEGMENT_IN_USE, kept_besides, read_snapshots, snapshot_usage};
+pub use opening::{Recovered, SEGMENT_IN_USE, claim_snapshot, kept_besides, read_snapshots, snapshot_usage};
 pub use options::StoreOptions;
 pub use report::{Ignored, RecoveryReport};
 pub use room::{Admission, Admitted, ChangeSize, Reservation};
 pub use store::Store;
-pub use syncline_space::{Pin, SpaceCounters};
+pub use syncline_space::{KeptMap, Pin, SpaceCounters};
 pub use syncline_tree::Difference;
 pub use trace::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage, StageTimes, SyncTrace};

@@ -55,7 +55,7 @@ impl Filesystem {
         let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
         let device = Image::open(path, &How::new(options))?.device();
         let usage = block_on(syncline_store::snapshot_usage(&device))?;
-        Ok(usage.into_iter().filter(|usage| !usage.snapshot.is_receiving()).map(Snapshot::from).collect())
+        Ok(usage.into_iter().filter(|usage| usage.snapshot.is_visible()).map(Snapshot::from).collect())
     }
 
     /// The snapshots, in the order of creation. Reads their space maps.

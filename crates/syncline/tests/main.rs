@@ -5,5 +5,6 @@ mod alone;
 mod api;
 mod embedding;
 mod examples;
+mod forks;
 mod std_shape;
 mod transactions;

@@ -66,6 +66,16 @@ fn everything_at_once_survives_a_failing_device() {
 }
 
 #[test]
+fn a_fork_keeps_the_promises_of_any_image() {
+    assert_no_violation(&FsSubject::FORK, Plan::default(), 30);
+}
+
+#[test]
+fn a_fork_keeps_the_promises_of_any_image_on_a_failing_device() {
+    assert_no_violation(&FsSubject::FORK, Plan { faults: true, ..Plan::default() }, 20);
+}
+
+#[test]
 fn a_filesystem_that_grows_in_use_keeps_its_promises() {
     one_at_a_time(|| assert_no_violation(&FsSubject::GROWING, Plan::default(), 6));
 }

@@ -83,6 +83,7 @@ impl Closing {
         tracing::info!(%image, "unmounted; writing everything back");
         let closed = image::close(&self.fs);
         self.storage.release();
+        self.storage.remove_if_passing();
         closed
     }
 

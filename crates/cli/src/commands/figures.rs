@@ -56,6 +56,8 @@ pub fn register(
         "synchronous": synchronous,
         "sync": sync,
         "options": options,
+        "base": storage.base().map(|base| base.to_string_lossy()),
+        "passing": storage.is_passing(),
         "read_only": fs.store().read_only_reason().is_some(),
     });
     let daemon_text = daemon.to_string();

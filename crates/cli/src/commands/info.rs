@@ -105,7 +105,7 @@ fn beside_daemon(image: &Path) -> Option<(u64, u64)> {
     block_on(async {
         let (_, snapshots) = syncline_store::read_snapshots(&device).await.ok()?;
         let kept_blocks = syncline_store::kept_besides(&device).await.ok()?;
-        let visible = snapshots.iter().filter(|snapshot| !snapshot.is_receiving()).count();
+        let visible = snapshots.iter().filter(|snapshot| snapshot.is_visible()).count();
         Some((visible as u64, kept_blocks * BLOCK_BYTES as u64))
     })
 }

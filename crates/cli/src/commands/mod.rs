@@ -17,6 +17,7 @@ pub mod durability;
 pub mod explain;
 pub mod figures;
 mod files;
+pub mod fork;
 mod found;
 pub mod identity;
 pub mod image;

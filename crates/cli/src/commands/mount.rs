@@ -6,6 +6,8 @@
 use super::closing::{Closing, Kernel};
 use super::image;
 use super::mount_options::{Fuseblk, MountChoices};
+use super::place::Place;
+use super::snapshot::image_of;
 use super::transfers::Transfers;
 use super::{reach, remote, signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
@@ -58,6 +60,10 @@ pub struct Args {
     /// Mount this snapshot, read-only, like -o snapshot; the filesystem itself may be mounted too
     #[arg(long, value_name = "NAME", conflicts_with = "create")]
     snapshot: Option<String>,
+    /// Mount a writable fork of the snapshot that --snapshot or IMAGE@SNAPSHOT names; it is thrown away
+    /// when it is unmounted. Its own blocks lie in a file in $TMPDIR
+    #[arg(long, conflicts_with_all = ["create", "takeover"])]
+    fork: bool,
     /// Take the image from another host that has it: at once if the storage can end the other's
     /// writes (RBD), otherwise when its device lease has ended
     #[arg(long)]
@@ -81,7 +87,7 @@ impl Args {
         // Looking at a snapshot must not change the machine's settings.
         let options = vec!["transport=available".to_owned()];
         let (create, transport, log) = (None, None, None);
-        let (foreground, read_only, daemon, takeover) = (false, false, false, false);
+        let (foreground, read_only, daemon, takeover, fork) = (false, false, false, false, false);
         Self {
             image,
             directory,
@@ -90,6 +96,7 @@ impl Args {
             read_only,
             options,
             snapshot,
+            fork,
             takeover,
             transport,
             log,
@@ -100,6 +107,14 @@ impl Args {
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Outcome {
+    let place = Place::of(&args.image.clone().into_os_string());
+    if let Some(name) = place.snapshot.filter(|_| !args.daemon && args.create.is_none()) {
+        args.image = image_of(&place.image)?;
+        args.snapshot = Some(name);
+    }
+    if args.fork {
+        return mount_passing_fork(args);
+    }
     args.options.extend(args.read_only.then(|| "ro".to_owned()));
     if args.options.iter().flat_map(|list| list.split(',')).any(|option| option == "remount") {
         return super::remount::remount(&args.directory, &args.options, &[]);
@@ -116,6 +131,21 @@ pub fn run(mut args: Args) -> Outcome {
         return serve(&args, &choices);
     }
     start_daemon(daemon_command(&args)?)
+}
+
+/// Makes a fork that ends with its mount, and mounts it. Its daemon removes it at the end.
+fn mount_passing_fork(mut args: Args) -> Outcome {
+    args.fork = false;
+    let name = args.snapshot.take();
+    let name = name.ok_or_else(|| Failure::usage("--fork needs a snapshot").next("name it: IMAGE@SNAPSHOT"))?;
+    syncline_fuse::require_mountable(&args.directory)?;
+    let fork = Image::make_passing_fork(&args.image, &name, &std::env::temp_dir(), &How::default());
+    let fork = fork.map_err(Failure::from)?;
+    args.image = fork.to_path_buf();
+    let mounted = run(args)?;
+    // From now on it is the daemon's.
+    let _ = fork.keep();
+    Ok(mounted)
 }
 
 /// The command line of the daemon.

@@ -1,5 +1,6 @@
 //! `syncline run`: runs a command on an image that is mounted for as long as it runs.
 
+use super::place::Place;
 use super::{ask, image};
 use crate::failure::{Cause, Failure, Outcome};
 use crate::size;
@@ -25,11 +26,15 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Arguments of `run`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Image file or block device
+    /// Image file or block device. With IMAGE@SNAPSHOT the command runs in a fork of the snapshot, which
+    /// is thrown away afterwards
     image: PathBuf,
     /// Make an image of this size first, if there is none
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     create: Option<u64>,
+    /// Keep the fork as this image
+    #[arg(long, value_name = "NEW", conflicts_with = "create")]
+    keep: Option<PathBuf>,
     /// Options of the mount, as with 'mount -o'
     #[arg(short, value_name = "OPTION,...")]
     options: Vec<String>,
@@ -39,8 +44,18 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(mut args: Args) -> Outcome {
     let mut mount = own("mount")?;
+    match args.keep.take() {
+        Some(new) => {
+            succeed(own("fork")?.arg("--").arg(&args.image).arg(&new))?;
+            args.image = new;
+        }
+        None if Place::of(&args.image.clone().into_os_string()).snapshot.is_some() => {
+            mount.arg("--fork");
+        }
+        None => {}
+    }
     let mut umount = own("umount")?;
     // Never removed recursively, since it may be a mount.
     let directory = tempfile::Builder::new().prefix("syncline-run-").tempdir()?.keep();

@@ -4,7 +4,7 @@ use crate::FsError;
 use crate::data;
 use crate::filesystem::Filesystem;
 use std::pin::Pin;
-use syncline_store::{Canary, Snapshot, SnapshotUsage, StoreError};
+use syncline_store::{Canary, Hold, Snapshot, SnapshotUsage, StoreError};
 
 /// How often to try to make a snapshot while writes fill the filesystem.
 const TRIES_MAX: u32 = 3;
@@ -19,13 +19,16 @@ impl Filesystem {
     /// Makes a snapshot of one moment (promise P10): everything written or changed before this call
     /// is in it, and nothing is without all that was done before it. It is durable when this
     /// returns. Writers stand still only while the little that is dirty then is submitted.
+    ///
+    /// With the name of a hold, an existing snapshot is kept for a fork; that has its contents already.
     pub async fn create_snapshot(&self, name: &str) -> Result<Snapshot, FsError> {
+        if let Some(hold) = Hold::of_name(name) {
+            return Ok(self.store.hold_snapshot(&hold, self.now_ns()).await?);
+        }
         let mut tries = 1;
         loop {
             self.write_most_back().await?;
-            let now = self.now();
-            let seconds = u64::try_from(now.seconds).unwrap_or(0);
-            let created_ns = seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(now.nanoseconds));
+            let created_ns = self.now_ns();
             let submit =
                 || -> Pin<Box<dyn Future<Output = _> + Send + '_>> { Box::pin(self.submit_for_snapshot()) };
             match self.store.create_snapshot_with(name, created_ns, &submit).await {
@@ -39,6 +42,13 @@ impl Filesystem {
                 made => return made,
             }
         }
+    }
+
+    /// Nanoseconds since 1970.
+    fn now_ns(&self) -> u64 {
+        let now = self.now();
+        let seconds = u64::try_from(now.seconds).unwrap_or(0);
+        seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(now.nanoseconds))
     }
 
     /// Leaves little to do while everybody stands still.
@@ -80,7 +90,7 @@ impl Filesystem {
     /// The snapshots in the order of creation, each with the number of blocks that only it uses.
     pub async fn snapshots(&self) -> Result<Vec<SnapshotUsage>, FsError> {
         let mut all = self.store.snapshot_usage().await?;
-        all.retain(|usage| !usage.snapshot.is_receiving());
+        all.retain(|usage| usage.snapshot.is_visible());
         Ok(all)
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syncline_device::{Claim, Device, FlushTracker};
 use syncline_format::superblock::{
-    FEATURE_COUNTED_XATTRS, FEATURE_PARENT_POINTERS, FEATURE_SNAPSHOTS, FEATURE_UNPLACED, LogStart, Pointer,
+    FEATURE_COUNTED_XATTRS, FEATURE_HOLDS, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart,
     Superblock,
 };
 use syncline_format::{BlockAddr, BlockRun, Geometry};
@@ -160,14 +160,9 @@ impl Store {
                 Superblock { next_object: now.next_object.max(first.next_object), ..first }
             }
         };
-        let features = (now.features | features) & !FEATURE_SNAPSHOTS;
-        let superblock = Superblock {
-            generation: FIRST_GENERATION,
-            features,
-            snapshots: Pointer::default(),
-            clean: true,
-            ..superblock
-        };
+        let features = (now.features | features) & !FEATURE_HOLDS;
+        let superblock = Superblock { generation: FIRST_GENERATION, features, clean: true, ..superblock };
+        let superblock = superblock.without_snapshots();
         let before = Superblock { generation: FIRST_GENERATION - 1, ..superblock.clone() };
         write_slot(&tracker, 1, &before).await?;
         write_slot(&tracker, 0, &superblock).await?;

@@ -13,7 +13,7 @@ mod table;
 
 pub use bracket::{Bracket, Quiet};
 pub use slots::{ReadSlots, WIPED, read_superblocks};
-pub use snapshots::{RECEIVING, Snapshot, SnapshotError, SnapshotUsage, Submit, require_visible};
+pub use snapshots::{Hold, RECEIVING, Snapshot, SnapshotError, SnapshotUsage, Submit, require_visible};
 
 pub(crate) use due::tend_checkpoints;
 pub(crate) use grow::check_growth;

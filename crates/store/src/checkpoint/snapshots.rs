@@ -17,7 +17,7 @@ use syncline_device::Claim;
 use syncline_format::snapshots::SNAPSHOTS_MAX;
 use syncline_space::KeptMap;
 
-pub use syncline_format::snapshots::{RECEIVING, Snapshot};
+pub use syncline_format::snapshots::{Hold, RECEIVING, Snapshot};
 
 /// Why a snapshot can't be made, found or removed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -39,6 +39,26 @@ pub enum SnapshotError {
         "snapshot {name:?} is in use: if it is mounted, unmount it first; if it is being sent or read, wait for the end of that"
     )]
     InUse {
+        /// The requested name.
+        name: String,
+    },
+    /// Forks of the snapshot read its blocks.
+    #[error(
+        "snapshot {name:?} is the base of {}: delete these forks and release the snapshot with 'syncline fork --forget', \
+         or make them independent with 'syncline fork --detach'",
+        listed(forks)
+    )]
+    Forked {
+        /// The requested name.
+        name: String,
+        /// Where the forks were made.
+        forks: Vec<String>,
+    },
+    /// The image is a fork, and the snapshot the base of it.
+    #[error(
+        "snapshot {name:?} is the base of this fork, whose blocks lie in another image; after 'syncline fork --detach' it can be deleted"
+    )]
+    IsBase {
         /// The requested name.
         name: String,
     },
@@ -67,6 +87,16 @@ pub enum SnapshotError {
     /// The limit on the number of snapshots is reached.
     #[error("there are {SNAPSHOTS_MAX} snapshots, and no more are possible; delete one first")]
     TooMany,
+}
+
+/// The first few of these places.
+fn listed(forks: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let first = forks.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match forks.len().saturating_sub(SHOWN) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
 }
 
 /// A snapshot, and the space that would come back if it were deleted.
@@ -147,7 +177,35 @@ impl Store {
         Ok(made.and_then(|()| Ok(still.checkpoint.table.find(name)?.clone())))
     }
 
-    /// Deletes a snapshot that nobody has open. Blocks that only it kept are free when this
+    /// Keeps the blocks of a snapshot for a fork, beside the snapshot itself. Returns the new entry of
+    /// the table, which is durable.
+    pub async fn hold_snapshot(&self, hold: &Hold, created_ns: u64) -> Result<Snapshot, StoreError> {
+        match self.unless_log_left(self.try_hold_snapshot(hold, created_ns).await).await? {
+            Some(done) => Ok(done),
+            None => self.try_hold_snapshot(hold, created_ns).await,
+        }
+    }
+
+    async fn try_hold_snapshot(&self, hold: &Hold, created_ns: u64) -> Result<Snapshot, StoreError> {
+        self.health.writable()?;
+        let name = hold.name();
+        let mut state = self.checkpoint.lock().await;
+        let is_held = |entry: &&Snapshot| entry.id == hold.snapshot && entry.is_visible();
+        let of = state.table.entries().iter().find(is_held).cloned().ok_or_else(|| {
+            // The caller knows it by its number.
+            SnapshotError::NotFound { name: hold.snapshot.to_string() }
+        })?;
+        state.table.require_new(&name, None)?;
+        let change = TableChange::Hold {
+            of: Box::new(of),
+            name: name.clone(),
+            created_ns: state.table.free_time(created_ns),
+        };
+        self.run_checkpoint_with(&mut state, false, Some(change)).await?;
+        Ok(state.table.find(&name)?.clone())
+    }
+
+    /// Deletes a snapshot that nobody has open, or releases the hold of this name. Blocks that only it kept are free when this
     /// returns.
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), StoreError> {
         match self.unless_log_left(self.try_delete_snapshot(name).await).await? {
@@ -160,6 +218,13 @@ impl Store {
         self.health.writable()?;
         let mut state = self.checkpoint.lock().await;
         let id = state.table.find(name)?.id;
+        if self.superblock().base == id {
+            return Err(SnapshotError::IsBase { name: name.to_owned() }.into());
+        }
+        let forks = state.table.forks_of(id);
+        if !forks.is_empty() {
+            return Err(SnapshotError::Forked { name: name.to_owned(), forks }.into());
+        }
         if state.bases.contains(&id) || !self.device().claim_snapshot(id, Claim::Exclusive)? {
             return Err(SnapshotError::InUse { name: name.to_owned() }.into());
         }

@@ -5,7 +5,7 @@ use crate::StoreError;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, WriteHandle};
 use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, decode_block, encode_block};
-use syncline_format::superblock::{FEATURE_SNAPSHOTS, Pointer, Superblock};
+use syncline_format::superblock::{FEATURE_HOLDS, FEATURE_SNAPSHOTS, Pointer, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockRun, FormatError};
 use syncline_space::{Class, FrozenMap, KeptMap, Space};
 
@@ -23,6 +23,8 @@ pub(crate) struct Table {
 pub(crate) enum TableChange {
     /// Adds a snapshot of the state that the checkpoint writes.
     Create { name: String, created_ns: u64 },
+    /// Adds a hold of this snapshot for a fork.
+    Hold { of: Box<Snapshot>, name: String, created_ns: u64 },
     /// Adds a snapshot that a branch has written. Boxed: every checkpoint has room for a change.
     Adopt(Box<Adopted>),
     /// Keeps the entries and moves the table.
@@ -106,6 +108,12 @@ impl Table {
         if is_full { Err(SnapshotError::TooMany) } else { Ok(()) }
     }
 
+    /// Where the forks of a snapshot were made.
+    pub(crate) fn forks_of(&self, id: u64) -> Vec<String> {
+        let holds = self.entries.iter().filter_map(Snapshot::hold);
+        holds.filter(|hold| hold.snapshot == id).map(|hold| hold.path).collect()
+    }
+
     /// This time, or the next one at which no snapshot was made: a stream knows snapshots by their
     /// times, and clocks are set back.
     pub(super) fn free_time(&self, created_ns: u64) -> u64 {
@@ -180,7 +188,7 @@ impl NewTable {
 
     /// True when it has one snapshot more than before.
     pub(crate) fn adds(&self) -> bool {
-        matches!(self.change, TableChange::Create { .. } | TableChange::Adopt(_))
+        matches!(self.change, TableChange::Create { .. } | TableChange::Hold { .. } | TableChange::Adopt(_))
     }
 
     /// Number of its blocks, once it is written.
@@ -211,6 +219,11 @@ impl NewTable {
                 objects: superblock.objects,
                 name: name.clone(),
             }),
+            TableChange::Hold { of, name, created_ns } => {
+                let (id, created_ns, name) = (superblock.generation, *created_ns, name.clone());
+                entries.push(Snapshot { id, created_ns, name, ..Snapshot::clone(of) });
+                superblock.features |= FEATURE_HOLDS;
+            }
             TableChange::Adopt(adopted) => {
                 entries
                     .retain(|entry| adopted.replaced.as_ref().is_none_or(|replaced| entry.id != replaced.id));
@@ -243,7 +256,8 @@ impl NewTable {
     pub(crate) fn adopt(self, before: &Table, space: &Space, frozen: &FrozenMap) -> Table {
         before.blocks.iter().for_each(|block| space.hold(*block, frozen.generation()));
         match self.change {
-            TableChange::Move => {}
+            // A hold keeps the blocks that its snapshot keeps already.
+            TableChange::Move | TableChange::Hold { .. } => {}
             TableChange::Create { .. } => space.keep_frozen(frozen),
             TableChange::Adopt(adopted) => match adopted.replaced {
                 None => space.keep_also(&adopted.kept),

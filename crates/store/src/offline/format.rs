@@ -175,6 +175,7 @@ pub(crate) async fn first_superblock(
         hash_seed: options.hash_seed,
         created_ns: options.created_ns,
         snapshots: Pointer::default(),
+        base: 0,
         clean: true,
     })
 }

@@ -3,6 +3,7 @@
 
 mod audit;
 mod format;
+mod fork;
 mod grow;
 mod inspect;
 mod rebuild;
@@ -13,6 +14,7 @@ mod shrink;
 
 pub use audit::Held;
 pub use format::{FormatOptions, format, require_size};
+pub use fork::{NewFork, end_fork, format_fork};
 pub use inspect::Reachable;
 pub use rebuild::Rebuild;
 pub use regrow::Regrown;

@@ -1,16 +1,13 @@
 //! What a check, a repair and a rollback need of the snapshots of an image that nobody has open.
 
+use super::fork::next_object;
 use crate::checkpoint::{Table, read_superblocks, write_slot};
 use crate::{RecoveryReport, Snapshot, SnapshotError, StoreError, StoreOptions};
 use std::sync::Arc;
 use syncline_device::{Device, FlushTracker};
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockRun, Key, OBJECTS_END};
+use syncline_format::{BLOCK_BYTES, BlockRun};
 use syncline_space::Space;
-use syncline_tree::Tree;
-
-/// Node cache for finding the last key of a tree.
-const LAST_KEY_CACHE_BYTES: usize = 1 << 20;
 
 /// The blocks that snapshots keep, and the blocks of their table.
 pub async fn kept_by_snapshots(
@@ -154,15 +151,8 @@ pub async fn roll_back(device: Arc<dyn Device>, name: &str) -> Result<Snapshot, 
     }
     let snapshot = rollback_target(&device, now, name).await?;
     let superblock = snapshot.superblock(now);
-    // A received snapshot may have greater numbers than those that were handed out here.
-    let tree = Tree::new(tracker.clone(), superblock.geometry, LAST_KEY_CACHE_BYTES);
-    let last = tree.floor(superblock.tree, Key::MAX).await?;
-    let numbers = last.map_or(0, |(key, _)| key.object.saturating_add(1).min(OBJECTS_END));
-    let superblock = Superblock {
-        generation: slots.generation_seen + 1,
-        next_object: now.next_object.max(numbers),
-        ..superblock
-    };
+    let next_object = next_object(&tracker, superblock.geometry, now, &snapshot).await?;
+    let superblock = Superblock { generation: slots.generation_seen + 1, next_object, ..superblock };
     slots.settle(&tracker).await?;
     write_slot(&tracker, 1 - slots.slot, &superblock).await?;
     Ok(snapshot)

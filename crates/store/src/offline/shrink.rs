@@ -152,9 +152,12 @@ pub async fn require_shrinkable(device: &Arc<dyn Device>, total_blocks: u64) -> 
 
 fn require_no_larger_snapshot(table: &Table, total_blocks: u64) -> Result<(), StoreError> {
     let larger = table.entries().iter().filter(|entry| entry.total_blocks > total_blocks);
-    let name = |entry: &Snapshot| match entry.is_receiving() {
-        true => "the saved part of a stream ('syncline receive --abandon' discards it)".to_owned(),
-        false => format!("{:?}", entry.name),
+    let name = |entry: &Snapshot| match entry.hold() {
+        Some(hold) => format!("the hold of the fork {:?}", hold.path),
+        None if entry.is_receiving() => {
+            "the saved part of a stream ('syncline receive --abandon' discards it)".to_owned()
+        }
+        None => format!("{:?}", entry.name),
     };
     let names: Vec<String> = larger.map(name).collect();
     if names.is_empty() {

@@ -27,7 +27,7 @@ impl Store {
         spawn: Arc<dyn Spawn>,
         name: &str,
     ) -> Result<(Arc<Self>, Snapshot), StoreError> {
-        let (now, snapshot) = claim(&device, name).await?;
+        let (now, snapshot) = claim_snapshot(&device, name, |entry| entry.name == name).await?;
         let (kept, then) = (snapshot.superblock(&now), snapshot.geometry(now.geometry));
         let store = show(FlushTracker::new(device), options, spawn, &kept, then, true).await?;
         Ok((store, snapshot))
@@ -130,10 +130,15 @@ fn maps(superblock: &Superblock, entries: &[Snapshot]) -> Vec<(Geometry, SpaceRo
     maps.chain([now]).collect()
 }
 
-/// Finds a snapshot and claims it, so that nobody can delete it.
-async fn claim(device: &Arc<dyn Device>, name: &str) -> Result<(Superblock, Snapshot), StoreError> {
+/// Finds an entry of the table of snapshots and claims it, so that nobody can delete it while `device`
+/// is open. `name` is what the caller calls it.
+pub async fn claim_snapshot(
+    device: &Arc<dyn Device>,
+    name: &str,
+    is_it: impl Fn(&Snapshot) -> bool,
+) -> Result<(Superblock, Snapshot), StoreError> {
     let find = |entries: Vec<Snapshot>| {
-        let found = entries.into_iter().find(|entry| entry.name == name);
+        let found = entries.into_iter().find(&is_it);
         found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned() })
     };
     let snapshot = find(read_snapshots(device).await?.1)?;

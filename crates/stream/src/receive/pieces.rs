@@ -117,7 +117,7 @@ impl<R: Read> Pieces<'_, R> {
             return Ok(BranchStart::Empty(Box::new(root)));
         };
         let mut snapshots = self.target.store().snapshots().await;
-        snapshots.retain(|snapshot| !snapshot.is_receiving());
+        snapshots.retain(|snapshot| snapshot.is_visible());
         let found = snapshots.into_iter().find(|snapshot| snapshot.created_ns == parent.created_ns);
         let found = found.ok_or_else(|| StreamError::NoParent(parent.name.clone()))?;
         if found.total_blocks > now.total_blocks {

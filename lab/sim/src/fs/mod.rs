@@ -5,6 +5,7 @@ mod actions;
 mod allocations;
 mod copies;
 mod features;
+mod fork;
 mod growing;
 mod history;
 mod quotas;
@@ -26,7 +27,7 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use syncline_device::{DeviceExt, MemoryDevice, block_on};
+use syncline_device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline_fs::types::{Algorithm, ROOT, Timestamp};
 use syncline_fs::{AccessTime, Filesystem, FsError, Options};
 use syncline_store::{FormatOptions, Lab, Store, StoreOptions};
@@ -48,37 +49,45 @@ type Base = (Arc<MemoryDevice>, Arc<FsHistory>);
 pub struct FsSubject {
     base: fn() -> Base,
     work: fn(World, Arc<Filesystem>, Arc<FsHistory>) -> Work<()>,
+    /// The image is the own storage of a fork.
+    is_fork: bool,
 }
 
 impl FsSubject {
     /// Names, attributes, data and snapshots, changed by several tasks.
-    pub const PLAIN: Self = Self { base: plain_base, work: plain_work };
+    pub const PLAIN: Self = Self { base: plain_base, work: plain_work, is_fork: false };
     /// The same on an image without parent pointers.
-    pub const WITHOUT_PARENT_POINTERS: Self = Self { base: base_without_parent_pointers, work: plain_work };
+    pub const WITHOUT_PARENT_POINTERS: Self = Self { base: base_without_parent_pointers, work: plain_work, is_fork: false };
     /// With many writes of pages, of which promise P9 says that they are never torn.
     pub const PAGES: Self = Self {
         base: plain_base,
         work: |world, fs, model| Box::pin(workload::work(world, fs, model, Mix::Pages)),
+        is_fork: false,
     };
     /// The same where files are compressed.
-    pub const COMPRESSED_PAGES: Self = Self { base: compressed_base, work: Self::PAGES.work };
+    pub const COMPRESSED_PAGES: Self = Self { base: compressed_base, ..Self::PAGES };
     /// With a root directory whose files are compressed.
-    pub const COMPRESSED: Self = Self { base: compressed_base, work: plain_work };
+    pub const COMPRESSED: Self = Self { base: compressed_base, work: plain_work, is_fork: false };
     /// While directories get and lose quotas: whatever a crash leaves, usage must equal a recount.
     pub const WITH_QUOTAS: Self = Self {
         base: base_without_parent_pointers,
         work: |world, fs, model| Box::pin(quotas::work(world, fs, model, Mix::Plain)),
+        is_fork: false,
     };
     /// Everything at once: snapshots come and go beside quotas, and files are compressed, rewritten
     /// and defragmented.
     pub const EVERYTHING: Self = Self {
         base: large_node_base,
         work: |world, fs, model| Box::pin(quotas::work(world, fs, model, Mix::Everything)),
+        is_fork: false,
     };
+    /// The same in a fork, whose base nobody may read but for the blocks of its snapshot.
+    pub const FORK: Self = Self { base: fork::base, is_fork: true, ..Self::EVERYTHING };
     /// On a device that is larger than the filesystem at first.
     pub const GROWING: Self = Self {
         base: base_on_larger_device,
         work: |world, fs, model| Box::pin(growing::work(world, fs, model)),
+        is_fork: false,
     };
 }
 
@@ -91,8 +100,13 @@ impl Subject for FsSubject {
     }
 
     fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
+        let is_fork = self.is_fork;
         Box::pin(async move {
-            check_image(&world)?;
+            let mut world = world;
+            if is_fork {
+                world.device = fork::behind(world.device.clone()).await?;
+            }
+            check_image(&world, is_fork)?;
             let (store_options, options) = options(&world);
             let opened = Store::open(world.device.clone(), store_options, world.spawn.clone()).await;
             let (store, _) = opened.map_err(|error| format!("the image does not open: {error}"))?;
@@ -162,10 +176,11 @@ fn base_on_larger_device() -> Base {
 }
 
 /// Checks that all structures of the image agree, as the crash left it.
-fn check_image(world: &World) -> Result<(), String> {
+fn check_image(world: &World, is_fork: bool) -> Result<(), String> {
     use syncline_check::check;
     // A separate view of the device: these reads are not recorded and do not wait.
-    let image = world.image.snapshot();
+    let image: Arc<dyn Device> = world.image.snapshot();
+    let image = if is_fork { block_on(fork::behind(image))? } else { image };
     let report = block_on(check(image, world.spawn.clone(), &mut |_| {}));
     let report = report.map_err(|error| format!("check: {error}"))?;
     match crate::unexplained(&report) {

@@ -27,7 +27,10 @@ pub(super) async fn verify(
     history: &FsHistory,
     position: usize,
 ) -> Result<Snapshots<View>, String> {
-    let there = fs.store().snapshots().await;
+    let mut there = fs.store().snapshots().await;
+    // Nobody has made the base of a fork here, and nobody can delete it.
+    let base = fs.store().superblock().base;
+    there.retain(|snapshot| snapshot.id != base);
     let names: Vec<String> = there.iter().map(|snapshot| snapshot.name.clone()).collect();
     history.snapshots.check(&names, position)?;
     let mut seen: Vec<(String, View)> = Vec::new();

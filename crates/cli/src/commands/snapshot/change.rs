@@ -1,6 +1,6 @@
 //! `snapshot create`, `delete` and `rollback`.
 
-use super::source::is_mounted;
+use super::source::{image_of, mounted_at};
 use crate::commands::mounted::refuse_mounted;
 use crate::failure::{Cause, Failure, Outcome};
 use std::path::{Path, PathBuf};
@@ -31,6 +31,11 @@ pub struct RollbackArgs {
     keep: Option<String>,
 }
 
+/// Makes a snapshot, or a hold, of an image or a mounted filesystem.
+pub fn create_one(source: &Path, name: &str) -> Result<(), Failure> {
+    create(&Args { source: source.to_owned(), name: name.to_owned() }).map(drop)
+}
+
 /// Makes a snapshot.
 pub fn create(args: &Args) -> Outcome {
     change(args, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
@@ -51,8 +56,11 @@ fn change(
     mounted: impl Fn(&Path, &str) -> Result<(), ControlError>,
     unmounted: impl Fn(&Filesystem) -> syncline::Result<()>,
 ) -> Outcome {
-    if is_mounted(&args.source)? {
-        mounted(&args.source, &args.name).map_err(|error| refused(error, &args.name))?;
+    if let Some(directory) = mounted_at(&args.source)? {
+        mounted(&directory, &args.name).map_err(|error| match refused(error, &args.name) {
+            failure if failure.code() == Cause::InUse as u8 => why_in_use(&directory, &args.name).unwrap_or(failure),
+            failure => failure,
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     let about = |error: Error| Failure::from(error).about(&args.source);
@@ -60,6 +68,22 @@ fn change(
     unmounted(&fs).map_err(about)?;
     fs.close().map_err(about)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a mounted filesystem does not delete a snapshot, if its image tells.
+fn why_in_use(directory: &Path, name: &str) -> Option<Failure> {
+    let image = image_of(directory).ok()?;
+    let forks = Filesystem::forks_of(&image).ok()?;
+    let forks = forks.into_iter().filter(|fork| fork.snapshot == name).map(|fork| fork.path);
+    let (name, forks) = (name.to_owned(), forks.collect::<Vec<_>>());
+    let why = match forks.is_empty() {
+        false => SnapshotError::Forked { name, forks },
+        true if super::list::base_of(&image).ok()?.is_some_and(|base| base.snapshot == name) => {
+            SnapshotError::IsBase { name }
+        }
+        true => return None,
+    };
+    Some(syncline_store::StoreError::from(why).into())
 }
 
 /// The daemon's errno in the store's words.

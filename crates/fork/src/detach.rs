@@ -1,0 +1,38 @@
+//! Making a fork independent of its base.
+
+use crate::make::write_record;
+use crate::{ForkError, ForkRecord, Forked};
+use std::path::Path;
+use std::sync::Arc;
+use syncline_device::{BLOCK_BYTES, Device, DeviceExt};
+use syncline_format::BlockRun;
+
+/// Blocks that are copied at once.
+const COPY_BLOCKS: u64 = 256;
+
+/// Copies the blocks of the base to the fork's own storage, where they have the same addresses, and
+/// then makes the fork an image like any other, with the snapshot in its table. The fork was closed
+/// cleanly, and nobody else has it. A superblock makes the switch, so a crash leaves the fork or the
+/// independent image. `progress` is told how many bytes are there.
+pub async fn detach(fork: &Forked, progress: &mut dyn FnMut(u64)) -> Result<(), ForkError> {
+    let own = fork.own();
+    let mut copied = 0;
+    for run in fork.kept().runs() {
+        let mut at = run.start;
+        while at < run.end() {
+            let piece = BlockRun::new(at, COPY_BLOCKS.min(run.end() - at));
+            let bytes = fork.base().read_at(piece.offset_bytes(), piece.len_bytes() as usize).await?;
+            own.write_at(piece.offset_bytes(), vec![bytes.into_bytes()]).await?;
+            at = piece.end();
+            copied += piece.blocks * BLOCK_BYTES as u64;
+            progress(copied);
+        }
+    }
+    own.flush_all().await?;
+    Ok(syncline_store::end_fork(own.clone()).await?)
+}
+
+/// Tells a fork that its base is at another place. Nobody else has the fork.
+pub async fn move_base(own: &Arc<dyn Device>, record: &ForkRecord, base: &Path) -> Result<(), ForkError> {
+    write_record(own, &record.moved(base)).await
+}

@@ -1,0 +1,24 @@
+//! Forks: writable images that begin as a snapshot of another image, their base, and share its blocks.
+//!
+//! A fork has the snapshot in its own table of snapshots, and a record of its base (`format::fork`).
+//! The base has a hold in its table: an entry that keeps the snapshot's blocks as long as the fork
+//! exists, whatever becomes of the snapshot. The caller makes the hold, and [`make`] then the fork;
+//! [`open`] finds the base again and checks that it is the right one; [`Forked`] is the device on which the engine runs.
+//! [`detach`] copies the blocks of the base and ends the tie.
+//!
+//! A passing fork has no hold: the claim of the snapshot keeps the blocks while the fork is open, and
+//! it is of no use afterwards.
+#![forbid(unsafe_code)]
+
+mod detach;
+mod device;
+mod error;
+mod make;
+mod open;
+
+pub use detach::{detach, move_base};
+pub use device::Forked;
+pub use error::ForkError;
+pub use make::make;
+pub use open::{Base, open, record_of};
+pub use syncline_format::fork::ForkRecord;

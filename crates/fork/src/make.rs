@@ -1,0 +1,44 @@
+//! Making a fork.
+
+use crate::{Base, ForkError, Forked};
+use std::path::Path;
+use std::sync::Arc;
+use syncline_device::{AlignedBuf, Device, DeviceExt};
+use syncline_format::BlockRun;
+use syncline_format::fork::ForkRecord;
+use syncline_store::{NewFork, format_fork};
+
+/// Makes a fork on `own`, empty storage of the snapshot's size. `base` has claimed the hold that keeps
+/// the snapshot for it, and `path` is where it is found again. If it has claimed the snapshot itself,
+/// the fork is a passing one. Everything is durable when this returns; a crash before leaves no
+/// filesystem.
+pub async fn make(own: Arc<dyn Device>, base: Base, path: &Path) -> Result<(), ForkError> {
+    let (claimed, snapshot) = (&base.claimed, base.snapshot().await?);
+    let record = ForkRecord {
+        sequence: 1,
+        tie: claimed.hold().map_or(0, |hold| hold.tie),
+        hold: claimed.id,
+        tree: claimed.tree,
+        space: claimed.space,
+        base: path.to_owned(),
+    };
+    write_record(&own, &record).await?;
+    let device = Forked::new(own, base.device, base.kept);
+    let fork = NewFork {
+        base: &base.superblock,
+        snapshot: &snapshot,
+        kept: device.kept(),
+        uuid: *uuid::Uuid::new_v4().as_bytes(),
+        epoch: rand::random(),
+    };
+    Ok(format_fork(device.clone(), fork).await?)
+}
+
+/// Writes a copy of the record, durably. The other copy stays.
+pub(crate) async fn write_record(own: &Arc<dyn Device>, record: &ForkRecord) -> Result<(), ForkError> {
+    let block = record.encode().ok_or(ForkError::Path)?;
+    let at = BlockRun::new(record.place(), 1).offset_bytes();
+    own.write_at(at, vec![AlignedBuf::copy_from(&block).into_bytes()]).await?;
+    own.flush_all().await?;
+    Ok(())
+}

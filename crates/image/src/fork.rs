@@ -1,0 +1,267 @@
+//! Images whose blocks lie in two places: forks, and the images that they were made of.
+
+use crate::lost::Watch;
+use crate::{How, Image, location};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use syncline_device::{Device, DeviceError, FileDevice, OpenOptions, block_on};
+use syncline_fork::{Base, ForkError, ForkRecord, Forked};
+use syncline_net::Location;
+use syncline_store::{Hold, Snapshot, StoreError, read_snapshots, require_visible};
+
+/// Most forks that lie behind each other.
+const DEPTH_MAX: usize = 16;
+
+/// The base of an open fork.
+pub(crate) struct Behind {
+    /// Keeps the base open.
+    image: Image,
+    forked: Arc<Forked>,
+    /// Where the fork is.
+    name: PathBuf,
+    record: ForkRecord,
+}
+
+impl Image {
+    /// Where the base of a fork is; `None` of any other image.
+    pub fn base(&self) -> Option<&Path> {
+        self.behind.as_ref().map(|behind| behind.record.base.as_path())
+    }
+
+    /// True for a passing fork, which is of no use once it is closed.
+    pub fn is_passing(&self) -> bool {
+        self.behind.as_ref().is_some_and(|behind| behind.record.tie == 0)
+    }
+
+    /// Removes the file of a passing fork.
+    pub fn remove_if_passing(&self) {
+        if let Some(behind) = self.behind.as_ref().filter(|_| self.is_passing()) {
+            // Somebody may have removed it already.
+            let _ = std::fs::remove_file(&behind.name);
+        }
+    }
+
+    /// The name of the hold in the base that keeps the blocks of this fork.
+    pub fn hold_in_base(&self) -> Result<Option<String>, DeviceError> {
+        let Some(behind) = &self.behind else { return Ok(None) };
+        let read = block_on(read_snapshots(&behind.image.device()));
+        let (_, entries) = read.map_err(|error| failed(&behind.record.base, error.into()))?;
+        let is_it = |entry: &Snapshot| entry.id == behind.record.hold && entry.hold().is_some();
+        Ok(entries.into_iter().find(is_it).map(|entry| entry.name))
+    }
+
+    /// True if the fork with this tie is at this place, or may be: it can't be looked at.
+    pub fn may_be_fork(name: &Path, tie: u128) -> bool {
+        if !name.exists() {
+            return false;
+        }
+        let opened = Self::open_alone(name, &beside(&How::default()));
+        let record = opened.map_err(ForkError::from).and_then(|own| block_on(syncline_fork::record_of(&own.device)));
+        record.map_or(true, |record| record.is_some_and(|record| record.tie == tie))
+    }
+
+    /// Copies the blocks of a fork's base to the fork, which is an image like any other from then on. It
+    /// was closed cleanly and is open for writing. `progress` is told how many bytes are there.
+    pub fn detach(&self, name: &Path, progress: &mut dyn FnMut(u64)) -> Result<(), DeviceError> {
+        let Some(behind) = &self.behind else { return Ok(()) };
+        block_on(syncline_fork::detach(&behind.forked, progress)).map_err(|error| failed(name, error))
+    }
+
+    /// Bytes that [`detach`](Self::detach) would copy.
+    pub fn bytes_in_base(&self) -> u64 {
+        const BLOCK: u64 = syncline_device::BLOCK_BYTES as u64;
+        self.behind.as_ref().map_or(0, |behind| behind.forked.kept().blocks() * BLOCK)
+    }
+
+    /// Makes a passing fork of a snapshot: an image file in this directory, which the caller removes by
+    /// dropping the path. While it is open nobody can delete the snapshot; it can't be opened once the
+    /// snapshot is gone.
+    pub fn make_passing_fork(
+        base: &Path,
+        snapshot: &str,
+        directory: &Path,
+        how: &How,
+    ) -> Result<tempfile::TempPath, DeviceError> {
+        let base = whole(base)?;
+        let failed = |error| failed(&base, error);
+        require_visible(snapshot).map_err(|error| failed(error.into()))?;
+        let image = Self::open(&base, &beside(how))?;
+        let claimed = block_on(Base::claim(image.device(), snapshot)).map_err(failed)?;
+        let NewFile { file, device } = NewFile::in_directory(directory, claimed.size_bytes(), how)?;
+        block_on(syncline_fork::make(device, claimed, &base)).map_err(failed)?;
+        Ok(file.into_temp_path())
+    }
+
+    /// Makes a fork of a snapshot: a new image file `new`. `base` may be in use. `place` places the hold
+    /// of this name in the base's table of snapshots, durably; `release` removes it if the fork can't be
+    /// made after that.
+    ///
+    /// The hold comes first, then the fork under a name of its own, and `new` is its name when
+    /// everything is durable. A crash in between leaves a hold without a fork.
+    pub fn make_fork<E: From<DeviceError>>(
+        base: &Path,
+        snapshot: &str,
+        new: &Path,
+        how: &How,
+        place: impl FnOnce(&str) -> Result<(), E>,
+        release: impl FnOnce(&str),
+    ) -> Result<(), E> {
+        let base = whole(base)?;
+        let about = |error| failed(&base, error);
+        let (id, size_bytes) = find(&base, snapshot, how)?;
+        let file = NewFile::beside(new, size_bytes, how)?;
+        let path = std::path::absolute(new).unwrap_or_else(|_| new.to_owned());
+        let hold = Hold { snapshot: id, tie: rand::random(), path: path.to_string_lossy().into_owned() };
+        let hold = hold.name();
+        place(&hold)?;
+        let made = (|| {
+            let image = Self::open(&base, &beside(how))?;
+            let claimed = block_on(Base::claim(image.device(), &hold)).map_err(about)?;
+            block_on(syncline_fork::make(file.device.clone(), claimed, &base)).map_err(about)?;
+            file.keep_as(new)
+        })();
+        made.map_err(|error| {
+            release(&hold);
+            E::from(error)
+        })
+    }
+
+    /// Tells the fork `name` that its base is at another place, if the right image is there.
+    pub fn move_base(name: &Path, base: &Path, how: &How) -> Result<(), DeviceError> {
+        let about = |error| failed(name, error);
+        let own = Self::open_alone(name, how)?;
+        let record = block_on(syncline_fork::record_of(&own.device)).map_err(about)?;
+        let no_fork = || {
+            let text = "it is no fork, and has no base";
+            DeviceError::Open {
+                path: name.display().to_string(),
+                source: Arc::new(io::Error::new(io::ErrorKind::InvalidInput, text)),
+            }
+        };
+        let record = record.ok_or_else(no_fork)?;
+        let base = whole(base)?;
+        let moved = ForkRecord { base: base.clone(), ..record.clone() };
+        own.clone().behind(name, &moved, how, 0)?;
+        block_on(syncline_fork::move_base(&own.device, &record, &base)).map_err(about)
+    }
+
+    /// This image, with its base behind it if it is a fork.
+    pub(crate) fn with_any_base(self, name: &Path, how: &How, depth: usize) -> Result<Self, DeviceError> {
+        match block_on(syncline_fork::record_of(&self.device)).map_err(|error| failed(name, error))? {
+            None => Ok(self),
+            Some(record) => self.behind(name, &record, how, depth),
+        }
+    }
+
+    /// The fork of this record, whose own blocks this image has.
+    fn behind(self, name: &Path, record: &ForkRecord, how: &How, depth: usize) -> Result<Self, DeviceError> {
+        if depth >= DEPTH_MAX {
+            return Err(failed(name, ForkError::Depth(DEPTH_MAX)));
+        }
+        let image = Self::open_at(&record.base, &beside(how), depth + 1)
+            .map_err(|error| failed(name, ForkError::Base { error }))?;
+        let forked = block_on(syncline_fork::open(self.device.clone(), image.device(), record));
+        let forked = forked.map_err(|error| failed(name, error))?;
+        let (name, record) = (name.to_owned(), record.clone());
+        Ok(self.with_base(Behind { image, forked, name, record }))
+    }
+
+    fn with_base(self, behind: Behind) -> Self {
+        // Without its base it can't be used either.
+        let watch: Arc<Watch> = self.watch.clone();
+        behind.image.on_lost(move |lost| watch.lose(lost.clone()));
+        let device: Arc<dyn Device> = behind.forked.clone();
+        Self { device, behind: Some(Arc::new(behind)), ..self }
+    }
+}
+
+/// A file that becomes a fork. It is removed unless it is kept.
+struct NewFile {
+    file: tempfile::NamedTempFile,
+    device: Arc<FileDevice>,
+}
+
+impl NewFile {
+    /// A file without blocks, in this directory.
+    fn in_directory(directory: &Path, size_bytes: u64, how: &How) -> Result<Self, DeviceError> {
+        let failed = |error: io::Error| DeviceError::Create {
+            path: directory.display().to_string(),
+            source: Arc::new(error),
+        };
+        let file = tempfile::Builder::new().prefix(".syncline-fork-").suffix(".img").tempfile_in(directory).map_err(failed)?;
+        file.as_file().set_len(size_bytes).map_err(failed)?;
+        let options = OpenOptions { read_only: false, beside_writer: false, ..how.device };
+        let device = FileDevice::open(file.path(), options)?;
+        Ok(Self { file, device })
+    }
+
+    /// The file that is to be called `new`, which does not exist.
+    fn beside(new: &Path, size_bytes: u64, how: &How) -> Result<Self, DeviceError> {
+        if syncline_net::Location::parse(new.as_os_str()).is_ok_and(|at| !matches!(at, Location::Path(_))) {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "a fork is a file: give a path");
+            return Err(DeviceError::Create { path: new.display().to_string(), source: Arc::new(error) });
+        }
+        if new.symlink_metadata().is_ok() {
+            return Err(exists(new));
+        }
+        Self::in_directory(&directory_of(new), size_bytes, how)
+    }
+
+    /// Gives the file its name, durably.
+    fn keep_as(self, new: &Path) -> Result<(), DeviceError> {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => exists(new),
+            _ => DeviceError::Create { path: new.display().to_string(), source: Arc::new(error) },
+        };
+        self.file.as_file().sync_all().map_err(failed)?;
+        drop(self.device);
+        self.file.persist_noclobber(new).map_err(|error| failed(error.error))?;
+        std::fs::File::open(directory_of(new)).and_then(|directory| directory.sync_all()).map_err(failed)
+    }
+}
+
+/// The name that an image has from everywhere on this host.
+fn whole(name: &Path) -> Result<PathBuf, DeviceError> {
+    let missing = |error| DeviceError::Open { path: name.display().to_string(), source: Arc::new(error) };
+    match location(name)? {
+        Location::Path(path) => path.canonicalize().map_err(missing),
+        _ => Ok(name.to_owned()),
+    }
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+}
+
+fn exists(new: &Path) -> DeviceError {
+    let error = io::Error::from_raw_os_error(libc::EEXIST);
+    DeviceError::Create { path: new.display().to_string(), source: Arc::new(error) }
+}
+
+/// Number of the snapshot of this name, and the size of its filesystem.
+fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceError> {
+    let failed = |error: StoreError| failed(base, error.into());
+    require_visible(snapshot).map_err(failed)?;
+    let image = Image::open(base, &beside(how))?;
+    let claimed = block_on(Base::claim(image.device(), snapshot));
+    let claimed = claimed.map_err(|error| crate::fork::failed(base, error))?;
+    Ok((claimed.id(), claimed.size_bytes()))
+}
+
+/// How a base is opened: beside its writer.
+fn beside(how: &How) -> How {
+    let device = OpenOptions { read_only: true, beside_writer: true, ..how.device };
+    How { device, take_over: None, shared: false, ..how.clone() }
+}
+
+/// A device error stays what it is; others become one of opening the fork.
+fn failed(name: &Path, error: ForkError) -> DeviceError {
+    match error {
+        ForkError::Store(StoreError::Device(error)) => error,
+        error => {
+            let source = Arc::new(io::Error::other(error));
+            DeviceError::Open { path: name.display().to_string(), source }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Forks: writable images that begin as a snapshot of another image and share its blocks.
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::options::ImageOptions;
+use std::path::{Path, PathBuf};
+use syncline_device::{OpenOptions, block_on};
+use syncline_image::{How, Image};
+use syncline_store::read_snapshots;
+
+/// A fork, as the table of snapshots of its base tells of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fork {
+    /// The snapshot as which it began.
+    pub snapshot: String,
+    /// Where it was made; of a long path only the end.
+    pub path: String,
+    /// The random number that the fork and its hold in the base share.
+    pub tie: u128,
+    /// The name of the hold.
+    pub(crate) hold: String,
+}
+
+impl Fork {
+    /// The name of its hold in the base: deleting a snapshot of that name releases it.
+    pub fn hold(&self) -> &str {
+        &self.hold
+    }
+
+    /// True if the fork is still there, or can't be looked at.
+    pub fn may_exist(&self) -> bool {
+        Image::may_be_fork(Path::new(&self.path), self.tie)
+    }
+}
+
+/// A fork that has become independent, and where its base still has a hold of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Detached {
+    /// The image that was its base.
+    pub base: PathBuf,
+    /// The name of the hold there; `None` if there is none.
+    pub hold: Option<String>,
+}
+
+impl Filesystem {
+    /// Makes a writable image `new` that begins as a snapshot of the image at `base` and shares its
+    /// blocks. It takes a few milliseconds and a few KiB whatever the size of the image. `base` must
+    /// not be in use by others; of an image that this process has open, use
+    /// [`fork`](Self::fork).
+    ///
+    /// The base keeps the blocks of the snapshot until the fork is released:
+    /// [`forget_fork`](Self::forget_fork).
+    pub fn fork_of(base: impl AsRef<Path>, snapshot: &str, new: impl AsRef<Path>) -> Result<()> {
+        let base = base.as_ref();
+        let change = |act: &dyn Fn(&Self) -> Result<()>| {
+            let fs = Self::open(base, ImageOptions::default())?;
+            act(&fs)?;
+            fs.close()
+        };
+        Image::make_fork(
+            base,
+            snapshot,
+            new.as_ref(),
+            &How::default(),
+            |hold| change(&|fs| fs.create_snapshot(hold)),
+            |hold| drop(change(&|fs| fs.delete_snapshot(hold))),
+        )
+    }
+
+    /// Makes a fork like [`fork_of`](Self::fork_of) of this image, which lies at `base` and is open for
+    /// writing.
+    pub fn fork(&self, base: impl AsRef<Path>, snapshot: &str, new: impl AsRef<Path>) -> Result<()> {
+        Image::make_fork(
+            base.as_ref(),
+            snapshot,
+            new.as_ref(),
+            &How::default(),
+            |hold| self.create_snapshot(hold),
+            |hold| drop(self.delete_snapshot(hold)),
+        )
+    }
+
+    /// Opens a new fork of a snapshot that ends when it is closed: a sandbox. Its blocks lie in a file
+    /// without a name in the directory of temporary files. The image itself may be in use, and the
+    /// snapshot can't be deleted meanwhile.
+    pub fn open_fork(base: impl AsRef<Path>, snapshot: &str, options: ImageOptions) -> Result<Self> {
+        let how = How::new(OpenOptions { read_only: false, ..options.device() });
+        let file = Image::make_passing_fork(base.as_ref(), snapshot, &std::env::temp_dir(), &how)?;
+        Self::open(&file, options)
+    }
+
+    /// The forks of an image file or block device, which may be open or mounted.
+    pub fn forks_of(path: impl AsRef<Path>) -> Result<Vec<Fork>> {
+        let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
+        let device = Image::open(path, &How::new(options))?.device();
+        let (_, entries) = block_on(read_snapshots(&device))?;
+        let name_of = |id| entries.iter().find(|entry| entry.id == id).map(|entry| entry.name.clone());
+        let forks = entries.iter().filter_map(|entry| entry.hold().map(|hold| (entry, hold)));
+        let fork = |(entry, hold): (&syncline_store::Snapshot, syncline_store::Hold)| Fork {
+            snapshot: name_of(hold.snapshot).unwrap_or_default(),
+            path: hold.path,
+            tie: hold.tie,
+            hold: entry.name.clone(),
+        };
+        Ok(forks.map(fork).collect())
+    }
+
+    /// Releases a fork that is not needed any more, so that its snapshot can be deleted. The fork can't
+    /// be opened afterwards. EBUSY while it is open.
+    pub fn forget_fork(&self, fork: &Fork) -> Result<()> {
+        self.delete_snapshot(&fork.hold)
+    }
+
+    /// Makes a fork independent: copies the blocks that lie in its base, and ends the tie. `progress` is
+    /// told how many bytes of how many are there. The fork must not be open. The base still has a hold,
+    /// which is to be deleted like a snapshot.
+    pub fn detach(path: impl AsRef<Path>, progress: &mut dyn FnMut(u64, u64)) -> Result<Detached> {
+        let path = path.as_ref();
+        // What a crash left is recovered first.
+        Self::open(path, ImageOptions::default())?.close()?;
+        let image = Image::open(path, &How::default())?;
+        let base = image.base().ok_or(Error::Invalid("it is no fork"))?.to_owned();
+        let (hold, total) = (image.hold_in_base()?, image.bytes_in_base());
+        image.detach(path, &mut |bytes| progress(bytes, total))?;
+        Ok(Detached { base, hold })
+    }
+
+    /// Tells a fork that its base was moved to another place. The fork must not be open.
+    pub fn move_base(fork: impl AsRef<Path>, base: impl AsRef<Path>) -> Result<()> {
+        Ok(Image::move_base(fork.as_ref(), base.as_ref(), &How::default())?)
+    }
+}

@@ -1,0 +1,228 @@
+//! Forks: writable images that share the blocks of a snapshot of another one.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use syncline::{Filesystem, FormatOptions, ImageOptions, Result};
+
+const SIZE: u64 = 64 << 20;
+
+/// A base with a snapshot `monday`, in which `/old` has a MiB of 1, and a later state.
+fn base(folder: &Path) -> PathBuf {
+    let path = folder.join("base.img");
+    let fs = Filesystem::create(&path, SIZE, &FormatOptions::default()).unwrap();
+    fs.create_dir("/d").unwrap();
+    fs.write("/d/old", vec![1; 1 << 20]).unwrap();
+    fs.write("/small", "as it was").unwrap();
+    fs.create_snapshot("monday").unwrap();
+    fs.write("/d/old", vec![2; 1 << 20]).unwrap();
+    fs.write("/later", "not in the fork").unwrap();
+    fs.close().unwrap();
+    path
+}
+
+fn open(path: &Path) -> Filesystem {
+    Filesystem::open(path, ImageOptions::default()).unwrap()
+}
+
+fn write_and_delete(fs: &Filesystem, byte: u8) -> Result<()> {
+    fs.write("/d/new", vec![byte; 4 << 20])?;
+    fs.remove_file("/d/new")?;
+    fs.write("/d/other", vec![byte; 2 << 20])?;
+    fs.sync()
+}
+
+#[test]
+fn fork_and_base_go_their_own_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, work) = (base(folder.path()), folder.path().join("work.img"));
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    let used = work.metadata().unwrap().blocks() * 512;
+    assert!(used <= 1 << 20, "a new fork takes {used} bytes");
+    // Both are open, and go on.
+    let (fork, origin) = (open(&work), open(&base));
+    assert_ne!(fork.uuid(), origin.uuid());
+    assert_eq!(fork.read("/d/old").unwrap(), vec![1; 1 << 20]);
+    assert!(!fork.exists("/later"));
+    for round in 10..20 {
+        write_and_delete(&fork, round).unwrap();
+        write_and_delete(&origin, 100 + round).unwrap();
+    }
+    fork.write("/small", "as it is").unwrap();
+    fork.remove_file("/d/old").unwrap();
+    fork.close().unwrap();
+    origin.remove_file("/d/old").unwrap();
+    origin.close().unwrap();
+    let (fork, origin) = (open(&work), open(&base));
+    assert_eq!(fork.read("/small").unwrap(), b"as it is");
+    assert_eq!(fork.read("/d/other").unwrap(), vec![19; 2 << 20]);
+    assert_eq!(origin.read("/small").unwrap(), b"as it was");
+    assert_eq!(origin.read("/d/other").unwrap(), vec![119; 2 << 20]);
+    // The snapshot is in both.
+    for image in [&work, &base] {
+        let then = Filesystem::open_snapshot(image, "monday", ImageOptions::default()).unwrap();
+        assert_eq!(then.read("/d/old").unwrap(), vec![1; 1 << 20]);
+    }
+}
+
+#[test]
+fn a_snapshot_with_forks_stays_until_they_are_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = base(folder.path());
+    let names: Vec<PathBuf> = ["one.img", "two.img"].map(|name| folder.path().join(name)).into();
+    names.iter().for_each(|name| Filesystem::fork_of(&base, "monday", name).unwrap());
+    let forks = Filesystem::forks_of(&base).unwrap();
+    let paths: Vec<&Path> = forks.iter().map(|fork| Path::new(&fork.path)).collect();
+    assert_eq!(paths, names);
+    assert!(forks.iter().all(|fork| fork.snapshot == "monday" && fork.may_exist()));
+    let origin = open(&base);
+    // Only the user's snapshot is one.
+    assert_eq!(origin.snapshots().unwrap().len(), 1);
+    let refused = origin.delete_snapshot("monday").unwrap_err();
+    assert_eq!(refused.errno(), 16);
+    assert!(refused.to_string().contains("one.img"), "{refused}");
+    // An open fork is not released.
+    let open_fork = open(&names[0]);
+    assert_eq!(origin.forget_fork(&forks[0]).unwrap_err().errno(), 16);
+    drop(open_fork);
+    std::fs::remove_file(&names[0]).unwrap();
+    assert!(!forks[0].may_exist());
+    origin.forget_fork(&forks[0]).unwrap();
+    origin.delete_snapshot("monday").unwrap_err();
+    origin.forget_fork(&forks[1]).unwrap();
+    origin.delete_snapshot("monday").unwrap();
+    origin.close().unwrap();
+    let refused = Filesystem::open(&names[1], ImageOptions::default()).err().unwrap().to_string();
+    assert!(refused.contains("is not the base of this fork any more"), "{refused}");
+    assert!(Filesystem::forks_of(&base).unwrap().is_empty());
+}
+
+#[test]
+fn a_base_that_is_elsewhere_or_another_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, work) = (base(folder.path()), folder.path().join("work.img"));
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    let refused = || Filesystem::open(&work, ImageOptions::default()).err().unwrap().to_string();
+    let moved = folder.path().join("moved.img");
+    std::fs::rename(&base, &moved).unwrap();
+    assert!(refused().contains("'syncline fork --base PATH'"), "{}", refused());
+    // One that was made the same way is another one.
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::rename(self::base(&other), &base).unwrap();
+    assert!(refused().contains("is not the base of this fork any more"), "{}", refused());
+    assert!(Filesystem::move_base(&work, &base).is_err());
+    assert!(Filesystem::move_base(&base, &moved).is_err(), "no fork");
+    Filesystem::move_base(&work, &moved).unwrap();
+    assert_eq!(open(&work).read("/small").unwrap(), b"as it was");
+}
+
+/// Neither does a fork mind what else happens to its base.
+#[test]
+fn a_fork_outlives_a_rollback_and_a_growth_of_its_base() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, work) = (base(folder.path()), folder.path().join("work.img"));
+    let origin = open(&base);
+    origin.create_snapshot("tuesday").unwrap();
+    origin.fork(&base, "tuesday", &work).unwrap();
+    origin.enlarge(2 * SIZE).unwrap();
+    write_and_delete(&origin, 3).unwrap();
+    origin.close().unwrap();
+    let fork = open(&work);
+    write_and_delete(&fork, 7).unwrap();
+    fork.enlarge(2 * SIZE).unwrap();
+    fork.close().unwrap();
+    let deeper = folder.path().join("deeper.img");
+    let origin = open(&base);
+    origin.create_snapshot("wednesday").unwrap();
+    origin.close().unwrap();
+    Filesystem::fork_of(&base, "wednesday", &deeper).unwrap();
+    Filesystem::roll_back(&base, "wednesday").unwrap();
+    assert_eq!(open(&work).read("/later").unwrap(), b"not in the fork");
+    assert_eq!(open(&deeper).read("/d/other").unwrap(), vec![3; 2 << 20]);
+    assert_eq!(Filesystem::forks_of(&base).unwrap().len(), 2);
+}
+
+#[test]
+fn forks_of_forks_read_through_all_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut image = base(folder.path());
+    for depth in 0..4u8 {
+        let next = folder.path().join(format!("fork-{depth}.img"));
+        Filesystem::fork_of(&image, "monday", &next).unwrap();
+        let fs = open(&next);
+        fs.write(format!("/d/{depth}"), vec![depth; 300_000]).unwrap();
+        // The next fork begins with what this one has made of it.
+        let name = format!("monday-{depth}");
+        fs.create_snapshot(&name).unwrap();
+        fs.close().unwrap();
+        let last = folder.path().join("last.img");
+        Filesystem::fork_of(&next, &name, &last).unwrap();
+        let fs = open(&last);
+        assert_eq!(fs.read(format!("/d/{depth}")).unwrap(), vec![depth; 300_000]);
+        assert_eq!(fs.read("/d/old").unwrap(), vec![1; 1 << 20]);
+        fs.close().unwrap();
+        std::fs::remove_file(&last).unwrap();
+        image = next;
+    }
+    assert!(Filesystem::open(&image, ImageOptions::default()).is_ok());
+}
+
+#[test]
+fn a_detached_fork_needs_no_base() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, work) = (base(folder.path()), folder.path().join("work.img"));
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    let fork = open(&work);
+    assert_eq!(fork.delete_snapshot("monday").unwrap_err().errno(), 16, "it is the base");
+    write_and_delete(&fork, 8).unwrap();
+    fork.close().unwrap();
+    let mut last = (0, 0);
+    let detached = Filesystem::detach(&work, &mut |bytes, total| last = (bytes, total)).unwrap();
+    assert!(last.0 > 1 << 20 && last.0 == last.1, "{last:?}");
+    assert_eq!(detached.base, base.canonicalize().unwrap());
+    let origin = open(&base);
+    origin.delete_snapshot(&detached.hold.unwrap()).unwrap();
+    origin.delete_snapshot("monday").unwrap();
+    origin.close().unwrap();
+    std::fs::remove_file(&base).unwrap();
+    let fork = open(&work);
+    assert_eq!(fork.read("/d/old").unwrap(), vec![1; 1 << 20]);
+    assert_eq!(fork.read("/d/other").unwrap(), vec![8; 2 << 20]);
+    fork.delete_snapshot("monday").unwrap();
+    write_and_delete(&fork, 9).unwrap();
+    fork.close().unwrap();
+    assert_eq!(Filesystem::detach(&work, &mut |_, _| {}).unwrap_err().errno(), 22, "it is no fork any more");
+}
+
+#[test]
+fn a_passing_fork_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = base(folder.path());
+    let sandbox = Filesystem::open_fork(&base, "monday", ImageOptions::default()).unwrap();
+    write_and_delete(&sandbox, 5).unwrap();
+    sandbox.remove_dir_all("/d").unwrap();
+    let origin = open(&base);
+    assert_eq!(origin.delete_snapshot("monday").unwrap_err().errno(), 16, "it is being read");
+    assert_eq!(origin.read("/d/old").unwrap(), vec![2; 1 << 20]);
+    sandbox.close().unwrap();
+    origin.delete_snapshot("monday").unwrap();
+    origin.close().unwrap();
+    assert!(Filesystem::forks_of(&base).unwrap().is_empty());
+}
+
+#[test]
+fn a_fork_takes_no_place_that_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, work) = (base(folder.path()), folder.path().join("work.img"));
+    std::fs::write(&work, "mine").unwrap();
+    let refused = Filesystem::fork_of(&base, "monday", &work).unwrap_err();
+    assert_eq!(refused.errno(), 17, "{refused}");
+    assert_eq!(std::fs::read(&work).unwrap(), b"mine");
+    let nowhere = folder.path().join("missing/work.img");
+    assert_eq!(Filesystem::fork_of(&base, "monday", &nowhere).unwrap_err().errno(), 2);
+    let refused = Filesystem::fork_of(&base, "sunday", folder.path().join("new.img")).unwrap_err();
+    assert!(refused.to_string().contains("there is no snapshot \"sunday\""), "{refused}");
+    assert!(Filesystem::forks_of(&base).unwrap().is_empty());
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
