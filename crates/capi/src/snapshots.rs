@@ -45,7 +45,7 @@ impl From<Snapshot> for syncline_snapshot {
 }
 
 /// A snapshot's name as text; names of snapshots are UTF-8.
-fn text(name: &OsStr) -> Result<&str, Failure> {
+pub(crate) fn text(name: &OsStr) -> Result<&str, Failure> {
     name.to_str().ok_or(Failure::Invalid("the name of a snapshot is UTF-8"))
 }
 

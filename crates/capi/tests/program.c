@@ -278,6 +278,68 @@ static void snapshots(struct syncline_fs *fs, const char *image)
 	EXPECT(syncline_snapshot_delete(fs, "second") == -ENOENT);
 }
 
+/* Of an image that is closed; "first" is one of its snapshots. */
+static void forks(const char *image)
+{
+	struct syncline_fs *fork, *base;
+	struct syncline_file *file;
+	char path[4096], text[4] = { 0 };
+
+	EXPECT(snprintf(path, sizeof path, "%s.fork", image) < (int)sizeof path);
+	DONE(syncline_open(image, flags, &base));
+	DONE(syncline_snapshot_create(base, "third"));
+	DONE(syncline_fork_open(image, "third", flags, &fork));
+	file = open_file(fork, "/state", O_RDWR);
+	EXPECT(syncline_pwrite(file, "fork", 4, 0) == 4);
+	DONE(syncline_fsync(file));
+	DONE(syncline_file_close(file));
+	EXPECT(syncline_snapshot_delete(base, "third") == -EBUSY);
+	DONE(syncline_close(fork));
+	file = open_file(base, "/state", O_RDONLY);
+	EXPECT(syncline_pread(file, text, 3, 0) == 3 && strcmp(text, "new") == 0);
+	DONE(syncline_file_close(file));
+	EXPECT(syncline_fork_open(image, "third", SYNCLINE_READ_ONLY, &fork) == -EINVAL && fork == NULL);
+	EXPECT(syncline_fork_open(image, "\xff", flags, &fork) == -EINVAL);
+	EXPECT(syncline_fork_open(image, NULL, flags, &fork) == -EFAULT);
+	EXPECT(syncline_fork_open(image, "none", flags, &fork) < 0 && fork == NULL);
+	EXPECT(syncline_fork_create(image, "third", path) == -EBUSY);
+	EXPECT(syncline_fork_create(image, "third", NULL) == -EFAULT);
+	EXPECT(strcmp(syncline_last_error(), "'new_image' is NULL") == 0);
+	EXPECT(syncline_fork_detach(NULL) == -EFAULT && syncline_fork_detach(path) == -ENOENT);
+	DONE(syncline_close(base));
+	if (flags != 0)
+		return;
+
+	DONE(syncline_fork_create(image, "first", path));
+	EXPECT(syncline_fork_create(image, "first", path) == -EEXIST);
+	DONE(syncline_open(path, flags, &fork));
+	file = open_file(fork, "/state", O_RDWR);
+	EXPECT(syncline_pread(file, text, 3, 0) == 3 && strcmp(text, "old") == 0);
+	EXPECT(syncline_pwrite(file, "own", 3, 0) == 3);
+	DONE(syncline_file_close(file));
+	EXPECT(syncline_fork_detach(path) == -EBUSY);
+	DONE(syncline_close(fork));
+	DONE(syncline_fork_detach(path));
+	EXPECT(syncline_fork_detach(path) == -EINVAL);
+	DONE(syncline_open(path, flags, &fork));
+	file = open_file(fork, "/state", O_RDONLY);
+	EXPECT(syncline_pread(file, text, 3, 0) == 3 && strcmp(text, "own") == 0);
+	DONE(syncline_file_close(file));
+	DONE(syncline_close(fork));
+	EXPECT(remove(path) == 0);
+
+	/* The base is in use when the fork becomes independent. */
+	DONE(syncline_fork_create(image, "third", path));
+	DONE(syncline_open(image, flags, &base));
+	EXPECT(syncline_fork_detach(path) == -EBUSY);
+	EXPECT(strstr(syncline_last_error(), "is independent, but") != NULL);
+	EXPECT(syncline_snapshot_delete(base, "third") == -EBUSY);
+	DONE(syncline_close(base));
+	DONE(syncline_open(path, flags | SYNCLINE_READ_ONLY, &fork));
+	DONE(syncline_close(fork));
+	EXPECT(remove(path) == 0);
+}
+
 static void refusals(const char *image)
 {
 	struct syncline_fs *fs = (void *)image;
@@ -315,6 +377,7 @@ int main(int argc, char **argv)
 	DONE(syncline_sync(fs));
 	DONE(syncline_close(fs));
 
+	forks(argv[1]);
 	if (flags == 0)
 		DONE(syncline_roll_back(argv[1], "first"));
 	DONE(syncline_open(argv[1], flags | SYNCLINE_READ_ONLY, &fs));

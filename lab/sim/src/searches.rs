@@ -5,7 +5,7 @@
 
 use syncline_store::Canary;
 
-/// A search, with the file of its test for canaries. The first six are the seeds' search, by its
+/// A search, with the file of its test for canaries. The first seven are the seeds' search, by its
 /// subject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Search {
@@ -15,6 +15,8 @@ pub enum Search {
     Files,
     /// Lives with snapshots, quotas, compression, transactions and classes of durability.
     Everything,
+    /// The same in a fork.
+    Fork,
     /// Lives on an image that grows.
     Growing,
     /// Files of which pages are written.
@@ -47,9 +49,13 @@ impl Search {
     /// Its test, from the root of the repository.
     pub fn test(self) -> &'static str {
         match self {
-            Self::Store | Self::Files | Self::Everything | Self::Growing | Self::Pages | Self::Log => {
-                "lab/sim/tests/canaries.rs"
-            }
+            Self::Store
+            | Self::Files
+            | Self::Everything
+            | Self::Fork
+            | Self::Growing
+            | Self::Pages
+            | Self::Log => "lab/sim/tests/canaries.rs",
             Self::Full => "lab/sim/tests/full.rs",
             Self::Worlds => "lab/sim/tests/worlds.rs",
             Self::StoreSchedules => "lab/schedules/tests/store.rs",
@@ -77,6 +83,7 @@ pub fn search_for(canary: Canary) -> Search {
         NoReserve | SnapshotWithoutData | SnapshotOfTwoMoments | OverlookUsage | OrderedWithoutOrder => {
             Search::Everything
         }
+        TakeBase => Search::Fork,
         GrowEarly => Search::Growing,
         PageCut => Search::Pages,
         LeadOnce => Search::Log,

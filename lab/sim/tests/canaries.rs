@@ -116,6 +116,7 @@ fn each_is_found() {
                 Search::Store => look(&StoreSubject, canary, faults, seeds),
                 Search::Files => look(&FsSubject::PLAIN, canary, faults, seeds),
                 Search::Everything => look(&FsSubject::EVERYTHING, canary, faults, seeds),
+                Search::Fork => look(&FsSubject::FORK, canary, faults, seeds),
                 Search::Growing => one_at_a_time(|| look(&FsSubject::GROWING, canary, faults, seeds)),
                 Search::Pages => look(&FsSubject::PAGES, canary, faults, seeds),
                 Search::Log => look_in_rot(canary, seeds),

@@ -68,6 +68,8 @@ syncline_rules::rules! {
         CountInOwnTransaction,
         /// Hand out blocks that a new snapshot keeps.
         ForgetSnapshot,
+        /// Hand out blocks of a fork that lie in its base.
+        TakeBase,
         /// Hand out blocks that only a deleted snapshot kept, before the superblock without it is
         /// durable (breaks R2).
         DropSnapshotEarly,

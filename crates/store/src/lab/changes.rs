@@ -87,6 +87,14 @@ impl Store {
         }
     }
 
+    /// Lets the blocks of a fork's base be handed out, if that is wanted.
+    pub(crate) fn lab_take_base(&self) {
+        if self.breaks(Canary::TakeBase) && self.superblock().is_fork() {
+            self.room.space().keep_only(KeptMap::empty(self.geometry()), 0);
+            self.room.space().superblock_durable(0);
+        }
+    }
+
     /// Releases the blocks that only a deleted snapshot kept, if a superblock without it is not to
     /// be waited for. The `rest` is what others keep.
     pub(crate) fn lab_drop_snapshot(&self, rest: &KeptMap) {

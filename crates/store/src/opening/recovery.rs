@@ -119,6 +119,7 @@ impl Store {
         store.counters.replayed_batches.add(report.batches);
         store.counters.replayed_records.add(report.records);
         store.checkpoint.follow(slots.slot, table).await;
+        store.lab_take_base();
         if store.options.read_only {
             store.health.end_writing("it was opened read-only");
         }
