@@ -314,6 +314,28 @@ int syncline_snapshot_open(const char *image, const char *name, unsigned int fla
 /* Makes an image that nobody has open what it was when the snapshot was made. All snapshots stay. */
 int syncline_roll_back(const char *image, const char *name);
 
+/*
+ * Forks
+ *
+ * A fork is a writable image that begins as a snapshot of another image, its base, and shares the blocks of the snapshot. It is opened
+ * like any image, and the base must be where it was; both may be in use at once. The base keeps the snapshot (syncline_snapshot_delete
+ * returns -EBUSY) until the fork is released: by syncline_fork_detach, or by the command `syncline fork --forget IMAGE FORK` after the
+ * fork was removed.
+ */
+
+/* Makes a fork of an image that nobody has open: the image file `new_image`. Takes milliseconds and about 30 KiB, whatever the size
+ * of the image. -EEXIST if something is at `new_image`. */
+int syncline_fork_create(const char *image, const char *snapshot, const char *new_image);
+
+/* Opens a new fork that ends when it is closed, beside whoever has the image open: a sandbox, for example for a test. What is written
+ * lies in a file without a name in the directory of temporary files, $TMPDIR or /tmp. flags: 0 or SYNCLINE_NO_IO_URING. */
+int syncline_fork_open(const char *image, const char *snapshot, unsigned int flags, struct syncline_fs **fs);
+
+/* Makes a fork that nobody has open independent: copies the blocks that lie in its base to it, and releases it there. -EINVAL if it is
+ * no fork. If the base can't be opened for writing, the call fails after the copy: the text says that the fork is independent, but
+ * that its base still keeps the snapshot for it. */
+int syncline_fork_detach(const char *image);
+
 #ifdef __cplusplus
 }
 #endif

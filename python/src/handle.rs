@@ -25,7 +25,7 @@ impl<T: Clone> Handle<T> {
     /// The handle. The lock is held for no longer than that.
     pub fn get(&self) -> PyResult<T> {
         if !self.is_here() {
-            let text = format!("the {} was opened before fork, and is the parent's", self.what);
+            let text = format!("the {} was opened before os.fork, and is the parent's", self.what);
             return Err(PyRuntimeError::new_err(text));
         }
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner).clone();

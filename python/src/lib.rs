@@ -19,5 +19,6 @@ fn _syncline(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<file::RawFile>()?;
     module.add_class::<stat::Stat>()?;
     module.add_class::<stat::Snapshot>()?;
+    module.add_class::<stat::Fork>()?;
     Ok(())
 }

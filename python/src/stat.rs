@@ -1,6 +1,7 @@
-//! Attributes of files and snapshots.
+//! Attributes of files, snapshots and forks.
 
 use pyo3::prelude::*;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The attributes of a file, with the names of os.stat_result.
@@ -82,5 +83,51 @@ impl From<syncline::Snapshot> for Snapshot {
 impl Snapshot {
     fn __repr__(&self) -> String {
         format!("Snapshot(name={:?}, exclusive_bytes={})", self.name, self.exclusive_bytes)
+    }
+}
+
+/// A fork of an image, as the image tells of it.
+#[pyclass(frozen, module = "syncline")]
+pub struct Fork(syncline::Fork);
+
+impl From<syncline::Fork> for Fork {
+    fn from(fork: syncline::Fork) -> Self {
+        Self(fork)
+    }
+}
+
+#[pymethods]
+impl Fork {
+    /// The name of the snapshot as which it began.
+    #[getter]
+    fn snapshot(&self) -> &str {
+        &self.0.snapshot
+    }
+
+    /// Where it was made; of a path of more than about 200 bytes only the end, after an ellipsis.
+    #[getter]
+    fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Fork(snapshot={:?}, path={:?})", self.0.snapshot, self.0.path)
+    }
+}
+
+/// A fork as a program names it.
+pub enum NamedFork {
+    /// One that the image told of.
+    Told(syncline::Fork),
+    /// The place where it was made.
+    Path(PathBuf),
+}
+
+impl<'py> FromPyObject<'py> for NamedFork {
+    fn extract_bound(given: &Bound<'py, PyAny>) -> PyResult<Self> {
+        match given.downcast::<Fork>() {
+            Ok(fork) => Ok(Self::Told(fork.get().0.clone())),
+            Err(_) => given.extract().map(Self::Path),
+        }
     }
 }

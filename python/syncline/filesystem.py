@@ -88,6 +88,13 @@ class Filesystem(Image):
         return cls._new("snapshot", image, snapshot=name)
 
     @classmethod
+    def open_fork(cls, image: str | os.PathLike[str], snapshot: str) -> Self:
+        """Opens a new fork of a snapshot, for reading and writing, that ends when it is closed. The image stays as it is and may be
+        open elsewhere; the snapshot can't be deleted meanwhile. What is written lies in a file without a name in the directory of
+        temporary files, which TMPDIR names."""
+        return cls._new("fork", image, snapshot=snapshot)
+
+    @classmethod
     def in_memory(cls, size: int = 64 << 20) -> Self:
         """A filesystem in memory, gone when it is closed."""
         return cls._new("memory", "", size)

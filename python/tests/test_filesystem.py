@@ -2,6 +2,7 @@ import doctest
 import errno
 import io
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -294,6 +295,151 @@ def test_snapshots(image):
         assert fs.read_bytes("/file") == b"old"
         fs.delete_snapshot("before")
         assert fs.snapshots() == []
+
+
+def test_forks(image, tmp_path, monkeypatch):
+    one, two = tmp_path / "one.img", tmp_path / "two.img"
+    # The image is found when the current directory is another one.
+    monkeypatch.chdir(tmp_path)
+    with syncline.Filesystem.create(image.name, 64 << 20) as fs:
+        monkeypatch.chdir("/")
+        fs.write_bytes("/file", b"old" * 10_000)
+        fs.create_snapshot("before")
+        fs.write_bytes("/file", b"new")
+        fs.fork("before", one)
+        fs.fork("before", two)
+        with pytest.raises(FileExistsError):
+            fs.fork("before", two)
+        assert [(fork.snapshot, fork.path) for fork in fs.forks()] == [("before", str(one)), ("before", str(two))]
+        with syncline.Filesystem(one) as fork:
+            assert fork.read_bytes("/file") == b"old" * 10_000
+            fork.write_bytes("/own", b"own")
+            # It may be the base of others.
+            fork.create_snapshot("later")
+            fork.fork("later", tmp_path / "deeper.img")
+            for busy in [lambda: fs.forget_fork(one), lambda: syncline.Filesystem.detach(one)]:
+                with pytest.raises(OSError) as caught:
+                    busy()
+                assert caught.value.errno == errno.EBUSY
+        assert fs.listdir("/") == ["file"]
+        with syncline.Filesystem(tmp_path / "deeper.img") as deeper:
+            assert deeper.read_bytes("/own") == b"own"
+        with pytest.raises(OSError, match="one.img") as caught:
+            fs.delete_snapshot("before")
+        assert caught.value.errno == errno.EBUSY
+    for path in [one, two]:
+        path.unlink()
+    with syncline.Filesystem(image) as fs:
+        fs.forget_fork(one)
+        for error, wrong in [(FileNotFoundError, one), (FileNotFoundError, image), (TypeError, 1), (TypeError, fs / "file")]:
+            with pytest.raises(error):
+                fs.forget_fork(wrong)
+        (fork,) = fs.forks()
+        assert repr(fork) == f'Fork(snapshot="before", path="{two}")'
+        fs.forget_fork(fork)
+        fs.delete_snapshot("before")
+
+
+def test_forks_made_at_one_place_are_told_apart(image, tmp_path):
+    work = tmp_path / "work.img"
+    with syncline.Filesystem.create(image, 64 << 20) as fs:
+        fs.create_snapshot("before")
+        for _ in range(2):
+            work.unlink(missing_ok=True)
+            fs.fork("before", work)
+        old, _ = fs.forks()
+        fs.forget_fork(old)
+        with syncline.Filesystem(work) as fork:
+            assert fork.listdir("/") == []
+        fs.forget_fork(os.path.relpath(work))
+        assert fs.forks() == []
+    with pytest.raises(OSError, match="not the base of this fork any more"):
+        syncline.Filesystem(work)
+
+
+def test_a_detached_fork_needs_no_base(image, tmp_path):
+    released, kept = tmp_path / "released.img", tmp_path / "kept.img"
+    with syncline.Filesystem.create(image, 64 << 20) as fs:
+        fs.write_bytes("/file", b"old" * 100_000)
+        fs.create_snapshot("before")
+        fs.fork("before", released)
+        fs.fork("before", kept)
+    syncline.Filesystem.detach(released)
+    with pytest.raises(OSError, match="it is no fork") as caught:
+        syncline.Filesystem.detach(released)
+    assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(released))
+    with syncline.Filesystem(image) as fs:
+        assert [fork.path for fork in fs.forks()] == [str(kept)]
+        # Nobody else can release it now.
+        with pytest.raises(OSError, match="kept.img is independent, but .*disk.img still keeps the snapshot") as caught:
+            syncline.Filesystem.detach(kept)
+        assert caught.value.errno == errno.EBUSY
+        fs.forget_fork(kept)
+        fs.delete_snapshot("before")
+    image.unlink()
+    for path in [released, kept]:
+        with syncline.Filesystem(path) as fs:
+            assert fs.read_bytes("/file") == b"old" * 100_000
+
+
+def test_a_passing_fork_leaves_nothing(image, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with syncline.Filesystem.create(image, 64 << 20) as fs:
+        fs.write_bytes("/file", b"old")
+        fs.create_snapshot("before")
+        for _ in range(2):
+            with syncline.Filesystem.open_fork(image, "before") as fork, fork.open("/more", "w") as file:
+                file.write("more")
+                file.flush()
+                fs.write_bytes("/file", b"new")
+                assert sorted(fork.listdir("/")) == ["file", "more"] and fork.read_bytes("/file") == b"old"
+                with pytest.raises(OSError) as caught:
+                    fs.delete_snapshot("before")
+                assert caught.value.errno == errno.EBUSY
+                assert os.listdir(tmp_path) == [image.name]
+        fs.delete_snapshot("before")
+        assert fs.forks() == [] and fs.listdir("/") == ["file"]
+    with pytest.raises(ValueError, match="closed"):
+        fork.listdir("/")
+    with pytest.raises(OSError, match='no snapshot "before"'):
+        syncline.Filesystem.open_fork(image, "before")
+
+
+def test_what_can_not_be_forked_says_so(image, tmp_path):
+    new = tmp_path / "new.img"
+    with syncline.Filesystem.create(image, 64 << 20) as fs:
+        fs.create_snapshot("before")
+        with pytest.raises(OSError, match='no snapshot "after"'):
+            fs.fork("after", new)
+        with pytest.raises(FileNotFoundError):
+            fs.fork("before", tmp_path / "none" / "new.img")
+        with pytest.raises(TypeError):
+            fs.fork("before", fs / "new.img")
+    for open, code, text in [
+        (lambda: syncline.Filesystem(image, read_only=True), errno.EROFS, "opened read-only"),
+        (lambda: syncline.Filesystem.open_snapshot(image, "before"), errno.EROFS, "it is a snapshot"),
+        (lambda: syncline.Filesystem.open_fork(image, "before"), errno.EOPNOTSUPP, "ends when it is closed"),
+        (lambda: syncline.Filesystem.in_memory(), errno.EOPNOTSUPP, "in memory"),
+    ]:
+        with open() as fs:
+            with pytest.raises(OSError, match=text) as caught:
+                fs.fork("before", new)
+            assert caught.value.errno == code
+            assert fs.forks() == []
+        for late in [lambda: fs.fork("before", new), fs.forks, lambda: fs.forget_fork(new)]:
+            with pytest.raises(ValueError, match="closed"):
+                late()
+    assert os.listdir(tmp_path) == [image.name]
+
+
+def test_the_example_for_pytest_runs(tmp_path):
+    """The one of README.md, as it stands."""
+    page = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+    (program,) = [block.split("```")[0] for block in page.split("```python\n")[1:] if "@pytest.fixture" in block]
+    (tmp_path / "test_example.py").write_text(program)
+    pytest_runs = [sys.executable, "-m", "pytest", "-q", "-W", "error", "--basetemp", tmp_path / "made"]
+    ran = subprocess.run(pytest_runs, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and "2 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 def test_closing_the_filesystem_writes_what_open_files_have_buffered(image):

@@ -117,6 +117,25 @@ fn an_export_is_an_image_like_any_other() {
 }
 
 #[test]
+fn a_fork_of_an_export_lies_in_a_local_file() {
+    skip_if!(no_exports());
+    let (place, _server, image) = Server::with_filesystem();
+    let base = Mount::new(&image, &place.directory("base"), &[]);
+    fs::write(base.path.join("old"), vec![1; 1 << 20]).unwrap();
+    syncline([OsStr::new("snapshot"), OsStr::new("create"), base.path.as_ref(), OsStr::new("monday")]).ok();
+    base.unmount().ok();
+    let mut from = image.clone().into_os_string();
+    from.push("@monday");
+    let work = place.path().join("work.img");
+    syncline([OsStr::new("fork"), &from, work.as_ref()]).ok();
+    let fork = Mount::new(&work, &place.directory("fork"), &[]);
+    assert_eq!(fs::read(fork.path.join("old")).unwrap(), vec![1; 1 << 20]);
+    fs::write(fork.path.join("new"), "new").unwrap();
+    fork.unmount().ok();
+    syncline([OsStr::new("check"), work.as_ref()]).ok();
+}
+
+#[test]
 fn a_server_that_starts_anew_loses_nothing() {
     skip_if!(no_exports());
     let (place, mut server, image) = Server::with_filesystem();

@@ -9,6 +9,7 @@ mod defragment;
 mod durability;
 mod explain;
 mod flags;
+mod fork;
 mod limits;
 mod names;
 mod opens;

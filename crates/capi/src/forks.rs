@@ -6,7 +6,7 @@ use crate::image::{SYNCLINE_NO_IO_URING, options, syncline_fs};
 use crate::snapshots::text;
 use std::ffi::{c_char, c_int, c_uint};
 use std::path::Path;
-use syncline::{Filesystem, ImageOptions};
+use syncline::{Detached, Filesystem};
 
 /// Makes a fork of an image that nobody has open.
 ///
@@ -58,11 +58,7 @@ pub unsafe extern "C" fn syncline_fork_detach(image: *const c_char) -> c_int {
 
 fn detach(image: &Path) -> Result<(), Failure> {
     let detached = Filesystem::detach(image, &mut |_, _| {})?;
-    let Some(hold) = detached.hold else { return Ok(()) };
-    let release = || {
-        let base = Filesystem::open(&detached.base, ImageOptions::default())?;
-        base.delete_snapshot(&hold)?;
-        base.close()
-    };
-    release().map_err(|cause| Failure::Unreleased { fork: image.to_owned(), base: detached.base.clone(), cause })
+    let Detached { base, .. } = &detached;
+    let unreleased = |cause| Failure::Unreleased { fork: image.to_owned(), base: base.clone(), cause };
+    detached.release().map_err(unreleased)
 }

@@ -12,6 +12,7 @@ use syncline_device::DeviceError;
 use syncline_fs::FsError;
 use syncline_fuse::control::ControlError;
 use syncline_fuse::{MountError, daemon_has_gone};
+use syncline_image::ForkError;
 use syncline_store::{SnapshotError, StoreError};
 use syncline_stream::{Cut, StreamError};
 
@@ -224,10 +225,21 @@ fn is_failing(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::IO | Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM | Errno::TIMEDOUT))
 }
 
+fn of_fork(why: &ForkError) -> Cause {
+    match why {
+        ForkError::Store(StoreError::Snapshot(SnapshotError::InUse { .. })) => Cause::InUse,
+        ForkError::Store(_) => Cause::Other,
+        _ => Cause::NotAnImage,
+    }
+}
+
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
         let kind = error.io_error().map(|error| error.kind());
         let of = |cause| Self::of(cause, &error);
+        if let Some(why) = syncline_image::fork_error(&error) {
+            return of(of_fork(why));
+        }
         match (&error, kind) {
             _ if syncline_image::is_unreachable(&error) => {
                 of(Cause::Device).next("check the address, and that the server runs")
@@ -239,7 +251,6 @@ impl From<DeviceError> for Failure {
                     Cause::Permission
                 }
                 Some(io::ErrorKind::NotFound) => Cause::NotAnImage,
-                Some(io::ErrorKind::Other) if syncline_image::is_of_fork(&error) => Cause::NotAnImage,
                 Some(io::ErrorKind::InvalidInput) => Cause::Usage,
                 Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => Cause::NoSpace,
                 _ => Cause::Device,
@@ -322,7 +333,10 @@ impl From<StoreError> for Failure {
             StoreError::KeepsRoom => Self::of(Cause::Other, error)
                 .next("'syncline trim --punch' gives free blocks back to its host"),
             StoreError::Snapshot(
-                SnapshotError::InUse { .. } | SnapshotError::Forked { .. } | SnapshotError::IsBase { .. },
+                SnapshotError::InUse { .. }
+                | SnapshotError::Forked { .. }
+                | SnapshotError::ForkInUse { .. }
+                | SnapshotError::IsBase { .. },
             ) => Self::of(Cause::InUse, error),
             StoreError::Snapshot(_) => Self::of(Cause::Other, error),
             // These texts name the next step themselves.

@@ -9,8 +9,8 @@ const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Everyday",
         &[
-            "mkfs", "mount", "umount", "run", "status", "snapshot", "fork", "send", "receive", "clone", "sync",
-            "barrier",
+            "mkfs", "mount", "umount", "run", "status", "snapshot", "fork", "send", "receive", "clone",
+            "sync", "barrier",
         ],
     ),
     (

@@ -1,6 +1,6 @@
 //! Making a fork independent of its base.
 
-use crate::make::write_record;
+use crate::make::block_of;
 use crate::{ForkError, ForkRecord, Forked};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,10 @@ pub async fn detach(fork: &Forked, progress: &mut dyn FnMut(u64)) -> Result<(), 
     Ok(syncline_store::end_fork(own.clone()).await?)
 }
 
-/// Tells a fork that its base is at another place. Nobody else has the fork.
+/// Tells a fork that its base is at another place, durably. Nobody else has the fork. The other copy of
+/// the record stays as it is.
 pub async fn move_base(own: &Arc<dyn Device>, record: &ForkRecord, base: &Path) -> Result<(), ForkError> {
-    write_record(own, &record.moved(base)).await
+    let (at, block) = block_of(&record.moved(base))?;
+    own.write_at(at, vec![block]).await?;
+    Ok(own.flush_all().await?)
 }

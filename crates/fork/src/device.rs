@@ -65,7 +65,9 @@ fn blocks(offset: u64, len_bytes: u64) -> BlockRun {
 }
 
 fn refused(operation: Operation, offset: u64, len_bytes: u64) -> DeviceError {
-    let why = io::Error::other("a block of the base of a fork is never changed");
+    let why = io::Error::other(
+        "the block lies in the base of the fork, and only the base itself can be repaired: 'syncline check --repair'",
+    );
     DeviceError::io(operation, offset, len_bytes, why)
 }
 

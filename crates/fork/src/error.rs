@@ -22,13 +22,17 @@ pub enum ForkError {
         base: PathBuf,
     },
     /// The base can't be opened.
-    #[error("it is a fork, and its base is out of reach: {error}; if the base was moved, 'syncline fork --base PATH' tells the fork where it is")]
+    #[error(
+        "it is a fork, and its base is out of reach: {error}; if the base was moved, 'syncline fork --base PATH' tells the fork where it is"
+    )]
     Base {
         /// Why.
         error: DeviceError,
     },
     /// Forks of forks are nested too deeply.
-    #[error("there are more than {0} forks behind each other; make one of them independent with 'syncline fork --detach'")]
+    #[error(
+        "there are more than {0} forks behind each other; make one of them independent with 'syncline fork --detach'"
+    )]
     Depth(usize),
     /// The path of the base is too long for the record.
     #[error("the path of the base is too long")]

@@ -1,6 +1,7 @@
 //! Making a fork.
 
 use crate::{Base, ForkError, Forked};
+use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, Device, DeviceExt};
@@ -10,8 +11,7 @@ use syncline_store::{NewFork, format_fork};
 
 /// Makes a fork on `own`, empty storage of the snapshot's size. `base` has claimed the hold that keeps
 /// the snapshot for it, and `path` is where it is found again. If it has claimed the snapshot itself,
-/// the fork is a passing one. Everything is durable when this returns; a crash before leaves no
-/// filesystem.
+/// the fork is a passing one. Everything is durable when this returns.
 pub async fn make(own: Arc<dyn Device>, base: Base, path: &Path) -> Result<(), ForkError> {
     let (claimed, snapshot) = (&base.claimed, base.snapshot().await?);
     let record = ForkRecord {
@@ -22,7 +22,8 @@ pub async fn make(own: Arc<dyn Device>, base: Base, path: &Path) -> Result<(), F
         space: claimed.space,
         base: path.to_owned(),
     };
-    write_record(&own, &record).await?;
+    let (at, block) = block_of(&record)?;
+    own.write_at(at, vec![block]).await?;
     let device = Forked::new(own, base.device, base.kept);
     let fork = NewFork {
         base: &base.superblock,
@@ -34,11 +35,9 @@ pub async fn make(own: Arc<dyn Device>, base: Base, path: &Path) -> Result<(), F
     Ok(format_fork(device.clone(), fork).await?)
 }
 
-/// Writes a copy of the record, durably. The other copy stays.
-pub(crate) async fn write_record(own: &Arc<dyn Device>, record: &ForkRecord) -> Result<(), ForkError> {
+/// Where a record is written, and its block.
+pub(crate) fn block_of(record: &ForkRecord) -> Result<(u64, Bytes), ForkError> {
     let block = record.encode().ok_or(ForkError::Path)?;
     let at = BlockRun::new(record.place(), 1).offset_bytes();
-    own.write_at(at, vec![AlignedBuf::copy_from(&block).into_bytes()]).await?;
-    own.flush_all().await?;
-    Ok(())
+    Ok((at, AlignedBuf::copy_from(&block).into_bytes()))
 }

@@ -44,11 +44,6 @@ impl Base {
         &self.kept
     }
 
-    /// Number of what is claimed.
-    pub fn id(&self) -> u64 {
-        self.claimed.id
-    }
-
     /// The snapshot that a fork begins as: the one that is claimed, or held.
     pub(crate) async fn snapshot(&self) -> Result<Snapshot, ForkError> {
         let Some(hold) = self.claimed.hold() else { return Ok(self.claimed.clone()) };

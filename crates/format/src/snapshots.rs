@@ -218,7 +218,8 @@ impl Snapshot {
 pub fn without_held(entries: Vec<Snapshot>) -> Vec<Snapshot> {
     let state = |entry: &Snapshot| (entry.id, entry.tree, entry.space);
     let snapshots: Vec<_> = entries.iter().filter(|entry| entry.hold().is_none()).map(state).collect();
-    let is_there = |entry: &Snapshot, hold: &Hold| snapshots.contains(&(hold.snapshot, entry.tree, entry.space));
+    let is_there =
+        |entry: &Snapshot, hold: &Hold| snapshots.contains(&(hold.snapshot, entry.tree, entry.space));
     let stays = |entry: &Snapshot| !entry.hold().is_some_and(|hold| is_there(entry, &hold));
     entries.into_iter().filter(stays).collect()
 }

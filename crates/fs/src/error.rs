@@ -182,7 +182,10 @@ impl FsError {
             Self::Store(StoreError::ReadOnly { .. }) => 30,
             Self::Store(StoreError::Snapshot(error)) => match error {
                 SnapshotError::NotFound { .. } => 2,
-                SnapshotError::InUse { .. } | SnapshotError::Forked { .. } | SnapshotError::IsBase { .. } => 16,
+                SnapshotError::InUse { .. }
+                | SnapshotError::Forked { .. }
+                | SnapshotError::ForkInUse { .. }
+                | SnapshotError::IsBase { .. } => 16,
                 SnapshotError::Exists { .. } => 17,
                 SnapshotError::Name { .. } | SnapshotError::OtherSize { .. } => 22,
                 SnapshotError::TooMany => 31,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use syncline_device::{Device, DeviceError, FileDevice, OpenOptions, block_on};
 use syncline_fork::{Base, ForkError, ForkRecord, Forked};
 use syncline_net::Location;
-use syncline_store::{Hold, Snapshot, StoreError, read_snapshots, require_visible};
+use syncline_store::{Hold, Snapshot, SnapshotError, StoreError, read_snapshots, require_visible};
 
 /// Most forks that lie behind each other.
 const DEPTH_MAX: usize = 16;
@@ -57,7 +57,8 @@ impl Image {
             return false;
         }
         let opened = Self::open_alone(name, &beside(&How::default()));
-        let record = opened.map_err(ForkError::from).and_then(|own| block_on(syncline_fork::record_of(&own.device)));
+        let record =
+            opened.map_err(ForkError::from).and_then(|own| block_on(syncline_fork::record_of(&own.device)));
         record.map_or(true, |record| record.is_some_and(|record| record.tie == tie))
     }
 
@@ -111,7 +112,7 @@ impl Image {
         let about = |error| failed(&base, error);
         let (id, size_bytes) = find(&base, snapshot, how)?;
         let file = NewFile::beside(new, size_bytes, how)?;
-        let path = std::path::absolute(new).unwrap_or_else(|_| new.to_owned());
+        let path = whole_of_new(new)?;
         let hold = Hold { snapshot: id, tie: rand::random(), path: path.to_string_lossy().into_owned() };
         let hold = hold.name();
         place(&hold)?;
@@ -185,11 +186,16 @@ struct NewFile {
 impl NewFile {
     /// A file without blocks, in this directory.
     fn in_directory(directory: &Path, size_bytes: u64, how: &How) -> Result<Self, DeviceError> {
-        let failed = |error: io::Error| DeviceError::Create {
-            path: directory.display().to_string(),
-            source: Arc::new(error),
+        let failed = |error: io::Error| {
+            // The system's error alone: the name of the file tells nobody anything.
+            let error = error.raw_os_error().map_or(error, io::Error::from_raw_os_error);
+            DeviceError::Create { path: directory.display().to_string(), source: Arc::new(error) }
         };
-        let file = tempfile::Builder::new().prefix(".syncline-fork-").suffix(".img").tempfile_in(directory).map_err(failed)?;
+        let file = tempfile::Builder::new()
+            .prefix(".syncline-fork-")
+            .suffix(".img")
+            .tempfile_in(directory)
+            .map_err(failed)?;
         file.as_file().set_len(size_bytes).map_err(failed)?;
         let options = OpenOptions { read_only: false, beside_writer: false, ..how.device };
         let device = FileDevice::open(file.path(), options)?;
@@ -208,13 +214,12 @@ impl NewFile {
         Self::in_directory(&directory_of(new), size_bytes, how)
     }
 
-    /// Gives the file its name, durably.
+    /// Gives the file its name, durably. Its contents are durable.
     fn keep_as(self, new: &Path) -> Result<(), DeviceError> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::AlreadyExists => exists(new),
             _ => DeviceError::Create { path: new.display().to_string(), source: Arc::new(error) },
         };
-        self.file.as_file().sync_all().map_err(failed)?;
         drop(self.device);
         self.file.persist_noclobber(new).map_err(|error| failed(error.error))?;
         std::fs::File::open(directory_of(new)).and_then(|directory| directory.sync_all()).map_err(failed)
@@ -230,6 +235,13 @@ fn whole(name: &Path) -> Result<PathBuf, DeviceError> {
     }
 }
 
+/// The name that a file to be made will have from everywhere on this host.
+pub fn whole_of_new(new: &Path) -> Result<PathBuf, DeviceError> {
+    let failed = |error| DeviceError::Create { path: new.display().to_string(), source: Arc::new(error) };
+    let directory = directory_of(new).canonicalize().map_err(failed)?;
+    Ok(new.file_name().map_or(directory.clone(), |name| directory.join(name)))
+}
+
 fn directory_of(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
@@ -241,12 +253,14 @@ fn exists(new: &Path) -> DeviceError {
 
 /// Number of the snapshot of this name, and the size of its filesystem.
 fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceError> {
-    let failed = |error: StoreError| failed(base, error.into());
-    require_visible(snapshot).map_err(failed)?;
+    let about = |error: StoreError| failed(base, error.into());
+    require_visible(snapshot).map_err(about)?;
     let image = Image::open(base, &beside(how))?;
-    let claimed = block_on(Base::claim(image.device(), snapshot));
-    let claimed = claimed.map_err(|error| crate::fork::failed(base, error))?;
-    Ok((claimed.id(), claimed.size_bytes()))
+    let (_, entries) = block_on(read_snapshots(&image.device())).map_err(about)?;
+    let found = entries.into_iter().find(|entry| entry.name == snapshot);
+    let found = found.ok_or_else(|| SnapshotError::NotFound { name: snapshot.to_owned() });
+    let found = found.map_err(|error| about(error.into()))?;
+    Ok((found.id, found.total_blocks * syncline_device::BLOCK_BYTES as u64))
 }
 
 /// How a base is opened: beside its writer.
@@ -257,11 +271,13 @@ fn beside(how: &How) -> How {
 
 /// A device error stays what it is; others become one of opening the fork.
 fn failed(name: &Path, error: ForkError) -> DeviceError {
-    match error {
-        ForkError::Store(StoreError::Device(error)) => error,
-        error => {
-            let source = Arc::new(io::Error::other(error));
-            DeviceError::Open { path: name.display().to_string(), source }
-        }
-    }
+    let kind = match &error {
+        ForkError::Store(StoreError::Snapshot(SnapshotError::NotFound { .. })) => io::ErrorKind::NotFound,
+        ForkError::Store(StoreError::Snapshot(SnapshotError::InUse { .. })) => io::ErrorKind::ResourceBusy,
+        ForkError::Store(StoreError::Device(error)) => return error.clone(),
+        ForkError::Base { error: DeviceError::InUse { .. } } => io::ErrorKind::ResourceBusy,
+        ForkError::Base { error } => error.io_error().map_or(io::ErrorKind::Other, |error| error.kind()),
+        _ => io::ErrorKind::Other,
+    };
+    DeviceError::Open { path: name.display().to_string(), source: Arc::new(io::Error::new(kind, error)) }
 }

@@ -24,15 +24,16 @@ mod read_only;
 
 pub use create::start_of_remote;
 pub use figures::Figures;
+pub use fork::whole_of_new;
 pub use how::{How, Waiting};
 pub use lost::Lost;
+pub use syncline_fork::ForkError;
 pub use syncline_lease::{LeaseLost, LeaseOptions, LeaseStatus, Progress, TakeOver};
 pub use syncline_net::{Location, LocationError, NetCounters, NetGauges, Outage};
 
 use std::path::Path;
 use std::sync::Arc;
 use syncline_device::{Device, DeviceError, FileDevice, MountDevice};
-use syncline_fork::ForkError;
 use syncline_lease::{LeaseError, Leased};
 use syncline_net::NbdDevice;
 use syncline_net::rbd::{RbdDevice, RbdError};
@@ -174,9 +175,9 @@ pub fn is_unreachable(error: &DeviceError) -> bool {
     is_remote(Path::new(path)) && unanswered && source.raw_os_error().is_some()
 }
 
-/// True if a fork could not be opened, or made, because of its base.
-pub fn is_of_fork(error: &DeviceError) -> bool {
-    error.io_error().and_then(|error| error.get_ref()).is_some_and(|inner| inner.is::<ForkError>())
+/// Why a fork could not be opened or made, if it is about its base.
+pub fn fork_error(error: &DeviceError) -> Option<&ForkError> {
+    error.io_error()?.get_ref()?.downcast_ref()
 }
 
 /// True if the text of an error names the next step itself, as those of networks and leases do.
@@ -195,7 +196,7 @@ pub fn tells_next_step(error: &DeviceError) -> bool {
     let inner = error.io_error().and_then(|error| error.get_ref());
     named
         || ended
-        || is_of_fork(error)
+        || fork_error(error).is_some()
         || inner.is_some_and(|inner| {
             inner.is::<LeaseError>()
                 || inner.is::<LeaseLost>()

@@ -54,8 +54,8 @@ pub use log::{DataWrite, OpSeq, Transaction};
 pub use offline::Held;
 pub use offline::{
     FormatOptions, NewFork, Reachable, Rebuild, Regrown, Salvaged, SavedSnapshots, Unreadable, end_fork,
-    first_kept_by_snapshots, format, format_fork, kept_by_snapshots, require_rollback, require_shrinkable, require_size,
-    roll_back, table_in_what_is_kept, table_of_snapshots,
+    first_kept_by_snapshots, format, format_fork, kept_by_snapshots, require_rollback, require_shrinkable,
+    require_size, roll_back, table_in_what_is_kept, table_of_snapshots,
 };
 pub use opening::{Recovered, SEGMENT_IN_USE, claim_snapshot, kept_besides, read_snapshots, snapshot_usage};
 pub use options::StoreOptions;

@@ -71,9 +71,10 @@ fn a_snapshot_with_forks_stays_until_they_are_released() {
     let names: Vec<PathBuf> = ["one.img", "two.img"].map(|name| folder.path().join(name)).into();
     names.iter().for_each(|name| Filesystem::fork_of(&base, "monday", name).unwrap());
     let forks = Filesystem::forks_of(&base).unwrap();
+    assert_eq!(open(&base).forks(), forks);
     let paths: Vec<&Path> = forks.iter().map(|fork| Path::new(&fork.path)).collect();
     assert_eq!(paths, names);
-    assert!(forks.iter().all(|fork| fork.snapshot == "monday" && fork.may_exist()));
+    assert!(forks.iter().all(|fork| fork.snapshot == "monday" && fork.may_be_at(&fork.path)));
     let origin = open(&base);
     // Only the user's snapshot is one.
     assert_eq!(origin.snapshots().unwrap().len(), 1);
@@ -85,7 +86,7 @@ fn a_snapshot_with_forks_stays_until_they_are_released() {
     assert_eq!(origin.forget_fork(&forks[0]).unwrap_err().errno(), 16);
     drop(open_fork);
     std::fs::remove_file(&names[0]).unwrap();
-    assert!(!forks[0].may_exist());
+    assert!(!forks[0].may_be_at(&names[0]) && forks[0].was_made_at(&names[0]));
     origin.forget_fork(&forks[0]).unwrap();
     origin.delete_snapshot("monday").unwrap_err();
     origin.forget_fork(&forks[1]).unwrap();
@@ -222,6 +223,7 @@ fn a_fork_takes_no_place_that_is_taken() {
     assert_eq!(Filesystem::fork_of(&base, "monday", &nowhere).unwrap_err().errno(), 2);
     let refused = Filesystem::fork_of(&base, "sunday", folder.path().join("new.img")).unwrap_err();
     assert!(refused.to_string().contains("there is no snapshot \"sunday\""), "{refused}");
+    assert_eq!(refused.errno(), 2);
     assert!(Filesystem::forks_of(&base).unwrap().is_empty());
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");

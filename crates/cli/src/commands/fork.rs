@@ -41,7 +41,9 @@ pub fn run(args: Args) -> Outcome {
             Filesystem::move_base(&image, base).map_err(about)?;
         }
         (None, None) if args.detach => detach(&image)?,
-        (None, None) => return Err(Failure::usage("name the image to make: 'syncline fork IMAGE@SNAPSHOT NEW'")),
+        (None, None) => {
+            return Err(Failure::usage("name the image to make: 'syncline fork IMAGE@SNAPSHOT NEW'"));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -60,15 +62,13 @@ fn make(from: &Place, new: &Path) -> Result<(), Failure> {
 fn forget(image: &Path, path: &Path) -> Result<(), Failure> {
     let base = image_of(image)?;
     let forks = Filesystem::forks_of(&base).map_err(|error| Failure::from(error).about(&base))?;
-    let whole = std::path::absolute(path)?;
-    let is_it = |told: &str| Path::new(told) == whole || Path::new(told) == path;
-    let forks: Vec<_> = forks.into_iter().filter(|fork| is_it(&fork.path)).collect();
+    let forks: Vec<_> = forks.into_iter().filter(|fork| fork.was_made_at(path)).collect();
     if forks.is_empty() {
         let text = format!("{} knows of no fork {}", image.display(), path.display());
         return Err(Failure::new(text).next("'syncline snapshot list' names the forks of each snapshot"));
     }
     for fork in forks {
-        if fork.may_exist() {
+        if fork.may_be_at(path) {
             let text = format!("{} is still there, and needs its base", path.display());
             return Err(Failure::of(Cause::InUse, text)
                 .next("remove it first; or keep it, and make it independent with 'syncline fork --detach'"));
@@ -85,10 +85,17 @@ fn detach(fork: &Path) -> Result<(), Failure> {
         bar.set_position(bytes);
     });
     bar.finish_and_clear();
-    let Detached { base, hold } = detached.map_err(|error| Failure::from(error).about(fork))?;
+    let Detached { base, hold } = detached.map_err(|error| match error {
+        Error::Invalid(why) => Failure::usage(why).about(fork),
+        error => Failure::from(error).about(fork),
+    })?;
     let Some(hold) = hold else { return Ok(()) };
     delete_one(&base, &hold).map_err(|failure| {
-        let text = format!("{} is independent, but {} still keeps its snapshot for it: {failure}", fork.display(), base.display());
+        let text = format!(
+            "{} is independent, but {} still keeps its snapshot for it: {failure}",
+            fork.display(),
+            base.display()
+        );
         Failure::new(text).with_code(failure.code()).next(format!(
             "'syncline fork --forget {} {}' releases it",
             base.display(),

@@ -137,7 +137,8 @@ pub fn run(mut args: Args) -> Outcome {
 fn mount_passing_fork(mut args: Args) -> Outcome {
     args.fork = false;
     let name = args.snapshot.take();
-    let name = name.ok_or_else(|| Failure::usage("--fork needs a snapshot").next("name it: IMAGE@SNAPSHOT"))?;
+    let name =
+        name.ok_or_else(|| Failure::usage("--fork needs a snapshot").next("name it: IMAGE@SNAPSHOT"))?;
     syncline_fuse::require_mountable(&args.directory)?;
     let fork = Image::make_passing_fork(&args.image, &name, &std::env::temp_dir(), &How::default());
     let fork = fork.map_err(Failure::from)?;

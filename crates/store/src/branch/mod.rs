@@ -18,8 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syncline_device::{Claim, Device, FlushTracker};
 use syncline_format::superblock::{
-    FEATURE_COUNTED_XATTRS, FEATURE_HOLDS, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart,
-    Superblock,
+    FEATURE_COUNTED_XATTRS, FEATURE_HOLDS, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Superblock,
 };
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 use syncline_space::{Class, KeptMap, Space};

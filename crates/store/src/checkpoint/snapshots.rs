@@ -54,6 +54,12 @@ pub enum SnapshotError {
         /// Where the forks were made.
         forks: Vec<String>,
     },
+    /// A fork that is to be released is open.
+    #[error("the fork {path} is in use: unmount or close it first")]
+    ForkInUse {
+        /// Where the fork was made.
+        path: String,
+    },
     /// The image is a fork, and the snapshot the base of it.
     #[error(
         "snapshot {name:?} is the base of this fork, whose blocks lie in another image; after 'syncline fork --detach' it can be deleted"
@@ -226,7 +232,9 @@ impl Store {
             return Err(SnapshotError::Forked { name: name.to_owned(), forks }.into());
         }
         if state.bases.contains(&id) || !self.device().claim_snapshot(id, Claim::Exclusive)? {
-            return Err(SnapshotError::InUse { name: name.to_owned() }.into());
+            let name = name.to_owned();
+            let in_use = Hold::of_name(&name).map(|hold| SnapshotError::ForkInUse { path: hold.path });
+            return Err(in_use.unwrap_or(SnapshotError::InUse { name }).into());
         }
         let result = self.delete_claimed(&mut state, id).await;
         self.device().claim_snapshot(id, Claim::Released)?;

@@ -4,11 +4,11 @@ use crate::checkpoint::{Table, read_superblocks, write_slot};
 use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
 use crate::{RecoveryReport, Snapshot, StoreError, StoreOptions};
 use std::sync::Arc;
-use syncline_device::{Device, FlushTracker};
+use syncline_device::{AlignedBuf, Device, FlushTracker};
 use syncline_format::superblock::{
     FEATURE_FORK, FEATURE_HOLDS, FEATURE_LEASE, FEATURE_SNAPSHOTS, LogStart, Superblock,
 };
-use syncline_format::{Epoch, Geometry, Key, OBJECTS_END};
+use syncline_format::{BlockRun, Epoch, Geometry, Key, OBJECTS_END};
 use syncline_space::{Class, KeptMap, Space};
 use syncline_tree::Tree;
 
@@ -30,9 +30,9 @@ pub struct NewFork<'a> {
     pub epoch: Epoch,
 }
 
-/// Makes a fork on `device`, whose blocks that the snapshot keeps are those of the base. The device
-/// holds no superblock before. The superblocks come last, so a crash leaves no filesystem or this one;
-/// a flush has made everything durable when this returns.
+/// Makes a fork on `device`, whose blocks that the snapshot keeps are those of the base. Nobody else
+/// knows the device, so the order of the writes does not matter. One flush makes everything durable,
+/// also what the caller wrote before.
 ///
 /// The snapshot is in the fork's own table. So the fork neither hands out nor frees a block that the
 /// snapshot keeps, by the same means as with any snapshot.
@@ -42,8 +42,9 @@ pub async fn format_fork(device: Arc<dyn Device>, fork: NewFork<'_>) -> Result<(
     let space = Space::format(geometry);
     space.keep(fork.kept.clone());
     let blocks = segment_blocks(geometry.total_blocks);
-    let segment =
-        space.allocate(Class::Log, blocks, LEAST_SEGMENT_BLOCKS.min(blocks), None).ok_or(StoreError::NoSpace)?;
+    let segment = space
+        .allocate(Class::Log, blocks, LEAST_SEGMENT_BLOCKS.min(blocks), None)
+        .ok_or(StoreError::NoSpace)?;
     let mut started = Vec::new();
     let snapshots = Table::of(vec![fork.snapshot.clone()]).write(&space, &tracker, &mut started)?;
     for write in &started {
@@ -64,9 +65,17 @@ pub async fn format_fork(device: Arc<dyn Device>, fork: NewFork<'_>) -> Result<(
         clean: true,
         ..fork.snapshot.superblock(fork.base)
     };
-    write_slot(&tracker, 1, &superblock).await?;
-    let again = Superblock { generation: superblock.generation + 1, ..superblock };
-    write_slot(&tracker, 0, &again).await?;
+    let again = Superblock { generation: superblock.generation + 1, ..superblock.clone() };
+    for (slot, superblock) in [(0, again), (1, superblock)] {
+        let block = AlignedBuf::copy_from(&superblock.encode()).into_bytes();
+        // Numbers of a hostile base may be at their limits.
+        let corrupt = |detail| StoreError::Corrupt { addr: geometry.superblock_copies(slot)[0], detail };
+        Superblock::decode(&block).map_err(corrupt)?;
+        for copy in geometry.superblock_copies(slot) {
+            let write = tracker.write(BlockRun::new(copy, 1).offset_bytes(), vec![block.clone()]);
+            write.wait().await?;
+        }
+    }
     tracker.flush_now().await?;
     Ok(())
 }
@@ -84,8 +93,7 @@ pub async fn end_fork(device: Arc<dyn Device>) -> Result<(), StoreError> {
     let tracker = FlushTracker::new(device);
     slots.settle(&tracker).await?;
     let features = now.features & !FEATURE_FORK;
-    let superblock =
-        Superblock { generation: slots.generation_seen + 1, features, base: 0, ..now.clone() };
+    let superblock = Superblock { generation: slots.generation_seen + 1, features, base: 0, ..now.clone() };
     write_slot(&tracker, 1 - slots.slot, &superblock).await?;
     let again = Superblock { generation: superblock.generation + 1, ..superblock };
     write_slot(&tracker, slots.slot, &again).await?;

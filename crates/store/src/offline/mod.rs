@@ -2,8 +2,8 @@
 //! as anybody would.
 
 mod audit;
-mod format;
 mod fork;
+mod format;
 mod grow;
 mod inspect;
 mod rebuild;
@@ -13,8 +13,8 @@ mod saved;
 mod shrink;
 
 pub use audit::Held;
-pub use format::{FormatOptions, format, require_size};
 pub use fork::{NewFork, end_fork, format_fork};
+pub use format::{FormatOptions, format, require_size};
 pub use inspect::Reachable;
 pub use rebuild::Rebuild;
 pub use regrow::Regrown;

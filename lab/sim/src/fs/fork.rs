@@ -54,7 +54,9 @@ fn make() -> Made {
         let opened = subject.open(world.clone(), history, 0).await?;
         subject.work(world, opened.handle, opened.model).await?;
         let wrong = |error: &dyn std::fmt::Display| error.to_string();
-        let (store, _) = Store::open(device, StoreOptions::default(), spawn.clone()).await.map_err(|error| wrong(&error))?;
+        let (store, _) = Store::open(device, StoreOptions::default(), spawn.clone())
+            .await
+            .map_err(|error| wrong(&error))?;
         let fs = Filesystem::open(store, spawn, Options::default()).await.map_err(|error| wrong(&error))?;
         let snapshot = fs.create_snapshot(SNAPSHOT).await.map_err(|error| wrong(&error))?;
         let (tree, contents) = read_all(&fs).await?;
@@ -84,7 +86,8 @@ fn make() -> Made {
 /// table of snapshots.
 fn spoil(base: &Arc<MemoryDevice>, kept: &syncline_store::KeptMap) {
     let device: Arc<dyn Device> = base.clone();
-    let superblock = block_on(syncline_store::read_superblocks(&device)).expect("it was just closed").superblock;
+    let superblock =
+        block_on(syncline_store::read_superblocks(&device)).expect("it was just closed").superblock;
     let table = block_on(syncline_store::table_of_snapshots(&device, &superblock)).expect("it has snapshots");
     for run in kept.without(&[superblock.geometry.usable()]) {
         for block in (run.start..run.end()).filter(|block| table.iter().all(|run| run.start != *block)) {

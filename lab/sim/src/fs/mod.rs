@@ -57,7 +57,8 @@ impl FsSubject {
     /// Names, attributes, data and snapshots, changed by several tasks.
     pub const PLAIN: Self = Self { base: plain_base, work: plain_work, is_fork: false };
     /// The same on an image without parent pointers.
-    pub const WITHOUT_PARENT_POINTERS: Self = Self { base: base_without_parent_pointers, work: plain_work, is_fork: false };
+    pub const WITHOUT_PARENT_POINTERS: Self =
+        Self { base: base_without_parent_pointers, work: plain_work, is_fork: false };
     /// With many writes of pages, of which promise P9 says that they are never torn.
     pub const PAGES: Self = Self {
         base: plain_base,

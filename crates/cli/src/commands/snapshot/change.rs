@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Error, Filesystem, ImageOptions};
 use syncline_fuse::control::{self, ControlError};
-use syncline_store::SnapshotError;
+use syncline_store::{Hold, SnapshotError};
 
 /// Arguments of `create` and `delete`.
 #[derive(clap::Args)]
@@ -58,7 +58,9 @@ fn change(
 ) -> Outcome {
     if let Some(directory) = mounted_at(&args.source)? {
         mounted(&directory, &args.name).map_err(|error| match refused(error, &args.name) {
-            failure if failure.code() == Cause::InUse as u8 => why_in_use(&directory, &args.name).unwrap_or(failure),
+            failure if failure.code() == Cause::InUse as u8 => {
+                why_in_use(&directory, &args.name).unwrap_or(failure)
+            }
             failure => failure,
         })?;
         return Ok(ExitCode::SUCCESS);
@@ -72,6 +74,10 @@ fn change(
 
 /// Why a mounted filesystem does not delete a snapshot, if its image tells.
 fn why_in_use(directory: &Path, name: &str) -> Option<Failure> {
+    if let Some(hold) = Hold::of_name(name) {
+        let why = SnapshotError::ForkInUse { path: hold.path };
+        return Some(syncline_store::StoreError::from(why).into());
+    }
     let image = image_of(directory).ok()?;
     let forks = Filesystem::forks_of(&image).ok()?;
     let forks = forks.into_iter().filter(|fork| fork.snapshot == name).map(|fork| fork.path);

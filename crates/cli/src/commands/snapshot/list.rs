@@ -31,7 +31,8 @@ pub fn run(args: &Args) -> Outcome {
     let (receiving, base) = (keeps_part_of_stream(&image)?, base_of(&image)?);
     if args.json {
         let snapshots: Vec<_> = snapshots.iter().map(|snapshot| as_json(snapshot, &forks)).collect();
-        let base = base.map(|base| json!({ "image": base.image.to_string_lossy(), "snapshot": base.snapshot }));
+        let base =
+            base.map(|base| json!({ "image": base.image.to_string_lossy(), "snapshot": base.snapshot }));
         say_text!("{:#}\n", json!({ "snapshots": snapshots, "part_of_stream": receiving, "base": base }));
         return Ok(ExitCode::SUCCESS);
     }

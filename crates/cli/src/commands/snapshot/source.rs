@@ -19,9 +19,8 @@ pub fn mounted_at(source: &Path) -> Result<Option<PathBuf>, Failure> {
         return Ok(Some(source.to_owned()));
     }
     let Ok(whole) = source.canonicalize() else { return Ok(None) };
-    let is_it = |mount: &MountEntry| {
-        mount.is_ours() && !mount.is_read_only() && Path::new(&mount.image) == whole
-    };
+    let is_it =
+        |mount: &MountEntry| mount.is_ours() && !mount.is_read_only() && Path::new(&mount.image) == whole;
     let Some(mount) = mounts()?.into_iter().rfind(is_it) else { return Ok(None) };
     ask::require_answer(&mount.mount_point, ask::PATIENCE)?;
     Ok(Some(mount.mount_point))
