@@ -6,6 +6,8 @@
 //! raised and new images are added: `SYNCLINE_WRITE_GOLDEN=1 cargo test -p syncline-cli --test
 //! program compat::`.
 
+mod fork;
+
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -13,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline::{
     Allocation, Durability, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits, Timestamp,
@@ -464,9 +466,13 @@ fn write_golden_if_asked() {
                 continue;
             }
             let device = if state == "clean" { make_clean(feature) } else { make_crashed(feature) };
-            let mut packed = GzEncoder::new(Vec::new(), Compression::best());
-            packed.write_all(&device.image()).unwrap();
-            fs::write(path, packed.finish().unwrap()).unwrap();
+            pack(&device, &path);
         }
     });
+}
+
+fn pack(device: &MemoryDevice, path: &Path) {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&device.image()).unwrap();
+    fs::write(path, packed.finish().unwrap()).unwrap();
 }

@@ -1,6 +1,7 @@
 //! `syncline info`: the information in an image's superblock, or from a mount's daemon.
 
 use super::identity::identity_of_mount;
+use super::snapshot::{BaseOf, base_in, base_of};
 use super::stats::{network, summary};
 use super::{ask, image, reach};
 use crate::failure::{Failure, Outcome};
@@ -35,16 +36,26 @@ pub fn run(args: Args) -> Outcome {
     if args.source.is_dir() {
         return of_mount(&args);
     }
-    let opened = image::open_read_only(&args.source);
-    let device = opened.map_err(Failure::or_its_directory)?;
-    let info =
-        block_on(syncline_check::info(&device)).map_err(|error| Failure::from(error).about(&args.source))?;
+    let opened = image::open(&args.source, &How::reading());
+    let opened = opened.map_err(|error| Failure::from(error).or_its_directory())?;
+    let about = |failure: Failure| failure.about(&args.source);
+    let info = block_on(syncline_check::info(&opened.device())).map_err(|error| about(error.into()))?;
+    let base = base_in(&opened).map_err(about)?;
     if args.json {
-        say_text!("{:#}\n", serde_json::to_value(&info).expect("numbers and texts are JSON"));
-    } else {
-        print(&info);
+        let mut info = serde_json::to_value(&info).expect("numbers and texts are JSON");
+        info["base"] = base.as_ref().map(BaseOf::as_json).into();
+        say_text!("{info:#}\n");
+        return Ok(ExitCode::SUCCESS);
     }
+    print(&info);
+    tell_base(base.as_ref());
     Ok(ExitCode::SUCCESS)
+}
+
+fn tell_base(base: Option<&BaseOf>) {
+    if let Some(base) = base {
+        say!("base          {}, snapshot {:?}: this is a fork", base.image.display(), base.snapshot);
+    }
 }
 
 /// Asks the daemon of a mounted filesystem, since its superblock is older than its memory.
@@ -58,8 +69,10 @@ fn of_mount(args: &Args) -> Outcome {
     let size_bytes = identity.size_bytes.unwrap_or(bytes("total"));
     let (snapshots, kept_bytes) = beside_daemon(Path::new(sample.text("/daemon/image"))).unzip();
     let (image, label, uuid) = (sample.text("/daemon/image"), identity.label, identity.uuid.to_string());
+    let is_fork = sample.stats["daemon"]["base"].is_string();
+    let base = if is_fork { base_of(Path::new(image))? } else { None };
     if args.json {
-        let answer = json!({ "image": image, "uuid": uuid, "label": label, "size_bytes": size_bytes,
+        let answer = json!({ "image": image, "base": base.as_ref().map(BaseOf::as_json), "uuid": uuid, "label": label, "size_bytes": size_bytes,
             "block_bytes": BLOCK_BYTES, "used_bytes": bytes("named"), "snapshots": snapshots, "kept_bytes": kept_bytes,
             "free_bytes": bytes("free") + bytes("pending_free"), "clean": false, "mounted": true,
             "read_only": read_only, "sync": sample.stats["daemon"]["sync"], "network": sample.stats["network"], "lease": sample.stats["lease"],
@@ -75,6 +88,7 @@ fn of_mount(args: &Args) -> Outcome {
     if let Some(line) = kept(snapshots, identity.part_of_stream, kept_bytes) {
         say!("snapshots     {line} (as of the last checkpoint)");
     }
+    tell_base(base.as_ref());
     say!("free          {}", size::show(bytes("free") + bytes("pending_free")));
     for (name, what) in network::lines(&sample) {
         say!("{name:14}{what}");

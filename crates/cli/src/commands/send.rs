@@ -1,6 +1,7 @@
 //! `syncline send`: a snapshot as a stream.
 
-use super::snapshot::image_of;
+use super::place::Place;
+use super::snapshot::{base_of, image_of};
 use super::whole_file::{WholeFile, there_already};
 use crate::failure::{Cause, Failure, Outcome};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -21,7 +22,8 @@ pub struct Args {
     source: PathBuf,
     /// Name of the snapshot
     snapshot: String,
-    /// Name of an older snapshot that the receiver has: send only the changes since then
+    /// Name of an older snapshot that the receiver has: send only the changes since then. In a fork,
+    /// also BASE@SNAPSHOT, of which it was made
     #[arg(long, value_name = "OLDER")]
     from: Option<String>,
     /// Send only the rest of a stream that was cut off. TOKEN is printed by 'syncline receive IMAGE
@@ -48,7 +50,7 @@ pub fn run(args: &Args) -> Outcome {
     }
     let image = image_of(&args.source)?;
     let snapshot = Open::snapshot(&image, &args.snapshot)?;
-    let from = args.from.as_ref().map(|name| Open::snapshot(&image, name)).transpose()?;
+    let from = args.from.as_ref().map(|name| Open::snapshot(&image, &in_fork(&image, name)?)).transpose()?;
     match output {
         Some(path) => {
             there_already(path)?;
@@ -60,6 +62,22 @@ pub fn run(args: &Args) -> Outcome {
         None => write(&image, &snapshot, from.as_ref(), args, &mut std::io::stdout().lock())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name that the snapshot to compare with has in the image: BASE@SNAPSHOT is the base of a fork.
+fn in_fork(image: &Path, name: &str) -> Result<String, Failure> {
+    let place = Place::of(&name.into());
+    let Some(snapshot) = place.snapshot else { return Ok(name.to_owned()) };
+    let base = image_of(&place.image)?;
+    match base_of(image)? {
+        Some(it) if it.snapshot == snapshot && base.canonicalize().is_ok_and(|base| base == it.image) => {
+            Ok(snapshot)
+        }
+        _ => {
+            let text = format!("{} is no fork of {name}", image.display());
+            Err(Failure::usage(text).next("name an older snapshot of the image itself"))
+        }
+    }
 }
 
 impl Open {

@@ -19,7 +19,7 @@ struct Input<'a> {
 ///
 /// - It never panics, whatever the bytes.
 /// - A decoded block encodes to a block that decodes to the same.
-/// - Names are valid; trees, maps and the next block are inside the image, and no snapshot is
+/// - Names are valid, or those of holds; trees, maps and the next block are inside the image, and no snapshot is
 ///   larger than it.
 pub fn snapshots(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input<'_>>(bytes) else { return };
@@ -37,7 +37,8 @@ pub fn snapshots(bytes: &[u8]) {
     assert!(decode_block(&block[1..], geometry, pointer).is_err());
     let Ok((entries, next)) = decode_block(&block, geometry, pointer) else { return };
     for entry in &entries {
-        assert!(Snapshot::is_name(&entry.name) && entry.total_blocks <= total_blocks);
+        assert!(Snapshot::is_name(&entry.name) || entry.hold().is_some());
+        assert!(entry.total_blocks <= total_blocks);
         let then = entry.geometry(geometry);
         assert!(then.contains(BlockRun::new(entry.tree.node.addr, then.node_blocks())));
         assert!(then.contains(BlockRun::new(entry.space.page.addr, 1)));

@@ -1,7 +1,8 @@
-//! Superblocks.
+//! Superblocks, and records of forks.
 
 use super::from_bytes;
 use arbitrary::Arbitrary;
+use syncline_format::fork::{self, ForkRecord};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockRun, crc};
 
@@ -13,7 +14,7 @@ struct Input<'a> {
 }
 
 /// End of the last field; the bytes after it are unused.
-const FIELDS_END: usize = 284;
+const FIELDS_END: usize = 292;
 
 /// Decodes a superblock.
 ///
@@ -34,6 +35,7 @@ pub fn superblock(bytes: &[u8]) {
         block[8..12].copy_from_slice(&checksum.to_le_bytes());
     }
     assert!(Superblock::decode(input.bytes).is_err() || input.bytes.len() == BLOCK_BYTES);
+    fork(block, input.sealed);
     let Ok(decoded) = Superblock::decode(&block) else { return };
     let again = decoded.encode();
     assert_eq!(Superblock::decode(&again).as_ref(), Ok(&decoded));
@@ -47,4 +49,15 @@ pub fn superblock(bytes: &[u8]) {
     let log = decoded.log;
     assert!(geometry.contains(log.segment) && (log.segment.start..log.segment.end()).contains(&log.addr));
     assert!(decoded.used_blocks <= geometry.total_blocks && decoded.tree_nodes <= geometry.total_blocks);
+}
+
+/// Decodes the record of a fork: a decoded one encodes to the very block.
+fn fork(mut block: [u8; BLOCK_BYTES], sealed: bool) {
+    if sealed {
+        block[..8].copy_from_slice(&fork::MAGIC);
+        let checksum = crc(&block[12..]);
+        block[8..12].copy_from_slice(&checksum.to_le_bytes());
+    }
+    let Ok(decoded) = ForkRecord::decode(&block) else { return };
+    assert_eq!(decoded.encode(), Some(block));
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Filesystem, Fork, Snapshot};
 use syncline_device::{OpenOptions, block_on};
-use syncline_image::How;
+use syncline_image::{How, Image};
 
 /// Arguments of `list`.
 #[derive(clap::Args)]
@@ -31,8 +31,7 @@ pub fn run(args: &Args) -> Outcome {
     let (receiving, base) = (keeps_part_of_stream(&image)?, base_of(&image)?);
     if args.json {
         let snapshots: Vec<_> = snapshots.iter().map(|snapshot| as_json(snapshot, &forks)).collect();
-        let base =
-            base.map(|base| json!({ "image": base.image.to_string_lossy(), "snapshot": base.snapshot }));
+        let base = base.as_ref().map(BaseOf::as_json);
         say_text!("{:#}\n", json!({ "snapshots": snapshots, "part_of_stream": receiving, "base": base }));
         return Ok(ExitCode::SUCCESS);
     }
@@ -73,19 +72,28 @@ pub struct BaseOf {
     pub snapshot: String,
 }
 
+impl BaseOf {
+    pub fn as_json(&self) -> serde_json::Value {
+        json!({ "image": self.image.to_string_lossy(), "snapshot": self.snapshot })
+    }
+}
+
 /// The base of an image, if it is a fork.
 pub fn base_of(image: &Path) -> Result<Option<BaseOf>, Failure> {
-    let about = |failure: Failure| failure.about(image);
-    let opened = beside(image)?;
+    base_in(&beside(image)?).map_err(|failure| failure.about(image))
+}
+
+/// The base of an open image, if it is a fork.
+pub fn base_in(opened: &Image) -> Result<Option<BaseOf>, Failure> {
     let Some(base) = opened.base() else { return Ok(None) };
     let read = block_on(syncline_store::read_snapshots(&opened.device()));
-    let (superblock, snapshots) = read.map_err(|error| about(error.into()))?;
+    let (superblock, snapshots) = read?;
     let snapshot = snapshots.into_iter().find(|snapshot| snapshot.id == superblock.base);
     Ok(snapshot.map(|snapshot| BaseOf { image: base.to_owned(), snapshot: snapshot.name }))
 }
 
 /// Opens an image beside its daemon.
-fn beside(image: &Path) -> Result<syncline_image::Image, Failure> {
+fn beside(image: &Path) -> Result<Image, Failure> {
     let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
     image::open(image, &How::new(options)).map_err(|error| Failure::from(error).about(image))
 }

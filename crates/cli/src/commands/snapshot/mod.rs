@@ -7,6 +7,7 @@ mod prune;
 mod source;
 
 pub use change::{create_one, delete_one};
+pub use list::{BaseOf, base_in, base_of};
 pub use source::{image_of, is_mounted};
 
 use crate::examples;
