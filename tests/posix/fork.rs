@@ -88,12 +88,15 @@ fn a_snapshot_with_forks_says_who_needs_it() {
     assert_eq!(list(&base.path)["snapshots"][0]["forks"][0], work.to_str().unwrap());
     assert!(on(&[&"snapshot", &"list", &base.path]).ok().out.contains("base of "));
     let delete = || on(&[&"snapshot", &"delete", &base.path, &"monday"]);
-    delete().fails(3, &["is the base of", "work.img", "--forget", "--detach"]);
+    delete().fails(3, &["is the base of", "work.img", "--remove", "--detach"]);
     let forget = |fork: &Path| on(&[&"fork", &"--forget", &base.path, &fork]);
     forget(&work).fails(3, &["is still there", "remove it first"]);
     forget(&place.path().join("other.img")).fails(1, &["knows of no fork", "snapshot list"]);
     fs::remove_file(&work).unwrap();
     forget(&work).ok();
+    on(&[&"fork", &at(&base.path, "monday"), &work]).ok();
+    on(&[&"fork", &"--remove", &work]).ok();
+    assert!(!work.exists());
     delete().ok();
     // The same for an image that is not mounted.
     on(&[&"snapshot", &"create", &base.path, &"tuesday"]).ok();
@@ -180,14 +183,14 @@ fn what_is_wrong_with_a_fork_is_told_in_a_line() {
     on(&[&"fork", &at(&image, "monday"), &work]).fails(1, &["work.img", "choose another name"]);
     let moved = place.path().join("moved");
     fs::rename(&image, &moved).unwrap();
-    on(&[&"info", &work]).fails(5, &["its base is out of reach", "fork --base PATH"]);
+    on(&[&"info", &work]).fails(5, &["its base is out of reach", "fork --base BASE FORK"]);
     on(&[&"mount", &work, &place.directory("fork")]).fails(5, &["its base is out of reach"]);
     on(&[&"fork", &"--base", &moved, &work]).ok();
     on(&[&"check", &work]).ok();
     assert!(on(&[&"info", &work]).ok().out.contains("snapshot \"monday\": this is a fork"));
     on(&[&"send", &work, &"monday", &"--from", &at(&work, "monday"), &"-o", &"x"])
         .fails(2, &["is no fork of"]);
-    on(&[&"fork", &"--base", &work, &work]).fails(5, &["is not the base of this fork"]);
+    on(&[&"fork", &"--base", &work, &work]).fails(5, &["does not have the snapshot"]);
     on(&[&"check", &work]).ok();
 }
 

@@ -36,7 +36,7 @@ pub const RUN: &str = "\
 Examples:
   syncline run disk.img -- tar xf /tmp/linux.tar
   syncline run scratch.img --create 4GiB -- git clone /srv/project.git
-  syncline run disk.img@monday -- ./try-an-upgrade          in a fork that is thrown away
+  syncline run disk.img@monday -- ./try-an-upgrade          in a fork that is thrown away; its own blocks lie in $TMPDIR
 COMMAND runs in the filesystem's root directory; give absolute paths for files elsewhere. The exit code is COMMAND's; 126 and 127 if it can't be run. 3 if the image stays mounted, and 8 if unsynced changes may be lost, \
 whatever COMMAND's was.";
 
@@ -140,12 +140,14 @@ pub const FORK: &str = "\
 Examples:
   syncline fork base.img@monday work.img           base.img may be mounted, and goes on
   syncline fork /mnt/data@monday work.img
-  syncline fork --forget base.img work.img         after 'rm work.img': base.img need not keep the snapshot for it
+  syncline fork --remove work.img                  base.img need not keep the snapshot for it any more
   syncline fork --detach work.img                  copies all that work.img shares with base.img
-  syncline fork --base /srv/base.img work.img      base.img has moved there
-A fork reads the blocks of the snapshot from its base, and writes to its own file, which takes a few KiB at first. Keep the base: \
-without it the fork can't be mounted. The base keeps the snapshot as long as it has forks; 'syncline snapshot list' names them. \
-For a fork that is thrown away at the end, see 'mount --fork' and 'run'.";
+  syncline fork --base /srv/base.img work.img      base.img has moved there, or work.img was moved or copied
+  syncline fork --forget base.img work.img         somebody removed work.img by 'rm'
+A fork reads the blocks of the snapshot from its base, and writes to its own file, which takes some 30 KiB at first. Keep the base: \
+without it the fork can't be mounted. The base keeps the snapshot as long as it has forks, and knows each by the path where it was made; \
+'syncline snapshot list' names them. For a fork that is thrown away at the end, see 'mount --fork' and 'run'. Making a fork writes to the \
+base; 'mount --fork' and 'run' only read it.";
 
 pub const SNAPSHOT_CREATE: &str = "\
 Examples:

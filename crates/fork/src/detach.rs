@@ -2,7 +2,6 @@
 
 use crate::make::block_of;
 use crate::{ForkError, ForkRecord, Forked};
-use std::path::Path;
 use std::sync::Arc;
 use syncline_device::{BLOCK_BYTES, Device, DeviceExt};
 use syncline_format::BlockRun;
@@ -15,6 +14,19 @@ const COPY_BLOCKS: u64 = 256;
 /// cleanly, and nobody else has it. A superblock makes the switch, so a crash leaves the fork or the
 /// independent image. `progress` is told how many bytes are there.
 pub async fn detach(fork: &Forked, progress: &mut dyn FnMut(u64)) -> Result<(), ForkError> {
+    let copied = copy(fork, progress).await;
+    if copied.is_err() && fork.own().discards() {
+        // Nobody will read them, and their host may be full.
+        for run in fork.kept().runs() {
+            let _ = fork.own().discard_at(run.offset_bytes(), run.len_bytes()).await;
+        }
+    }
+    copied?;
+    Ok(syncline_store::end_fork(fork.own().clone()).await?)
+}
+
+/// Copies the blocks of the base, durably.
+async fn copy(fork: &Forked, progress: &mut dyn FnMut(u64)) -> Result<(), ForkError> {
     let own = fork.own();
     let mut copied = 0;
     for run in fork.kept().runs() {
@@ -28,14 +40,13 @@ pub async fn detach(fork: &Forked, progress: &mut dyn FnMut(u64)) -> Result<(), 
             progress(copied);
         }
     }
-    own.flush_all().await?;
-    Ok(syncline_store::end_fork(own.clone()).await?)
+    Ok(own.flush_all().await?)
 }
 
-/// Tells a fork that its base is at another place, durably. Nobody else has the fork. The other copy of
-/// the record stays as it is.
-pub async fn move_base(own: &Arc<dyn Device>, record: &ForkRecord, base: &Path) -> Result<(), ForkError> {
-    let (at, block) = block_of(&record.moved(base))?;
+/// Writes a record of a fork, durably. Nobody else has the fork. The copy with the sequence number before
+/// stays as it is.
+pub async fn write_record(own: &Arc<dyn Device>, record: &ForkRecord) -> Result<(), ForkError> {
+    let (at, block) = block_of(record)?;
     own.write_at(at, vec![block]).await?;
     Ok(own.flush_all().await?)
 }

@@ -1,12 +1,13 @@
 //! The device of a fork: its own storage, and behind it the base.
 
+use crate::Base;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use syncline_device::{AlignedBuf, BLOCK_BYTES, Claim, Completion, Device, DeviceError, Operation};
 use syncline_format::BlockRun;
-use syncline_store::KeptMap;
+use syncline_store::{KeptMap, Snapshot};
 
 /// A fork's own storage, in which the blocks that a snapshot of the base keeps are those of the base.
 ///
@@ -17,12 +18,24 @@ pub struct Forked {
     base: Arc<dyn Device>,
     /// The blocks that lie in the base.
     kept: KeptMap,
+    /// The entry of the base's table that keeps them.
+    claimed: Snapshot,
 }
 
 impl Forked {
-    /// The caller has claimed the snapshot on `base`, whose space map is `kept`.
-    pub(crate) fn new(own: Arc<dyn Device>, base: Arc<dyn Device>, kept: KeptMap) -> Arc<Self> {
-        Arc::new(Self { own, base, kept })
+    /// A fork whose own storage is `own`.
+    pub(crate) fn new(own: Arc<dyn Device>, base: Base) -> Arc<Self> {
+        Arc::new(Self { own, base: base.device, kept: base.kept, claimed: base.claimed })
+    }
+
+    /// The name of the hold in the base; `None` of a passing fork.
+    pub fn hold(&self) -> Option<&str> {
+        self.claimed.hold().map(|_| self.claimed.name.as_str())
+    }
+
+    /// Where the base believes the fork to be, or the end of that path.
+    pub fn made_at(&self) -> Option<String> {
+        self.claimed.hold().map(|hold| hold.path)
     }
 
     /// The fork's own storage.
@@ -205,7 +218,19 @@ mod tests {
     fn forked(kept: &[BlockRun]) -> Arc<Forked> {
         let space = Space::format(Geometry { total_blocks: 4096, node_bytes: 4096 });
         kept.iter().for_each(|run| space.name(BlockRun::new(FIRST + run.start, run.blocks)));
-        Forked::new(filled(1), filled(2), space.named_map())
+        let claimed = Snapshot {
+            id: 1,
+            created_ns: 0,
+            total_blocks: 4096,
+            tree: Default::default(),
+            space: Default::default(),
+            tree_nodes: 0,
+            used_blocks: 0,
+            objects: 0,
+            name: "monday".to_owned(),
+        };
+        let (own, base, kept) = (filled(1), filled(2), space.named_map());
+        Arc::new(Forked { own, base, kept, claimed })
     }
 
     /// A byte of each block.

@@ -13,21 +13,46 @@ pub enum ForkError {
     Record(FormatError),
     /// What lies at the path of the base does not hold the snapshot for this fork.
     #[error(
-        "{} is not the base of this fork any more: the fork was released ('syncline fork --forget'), or another image is there; \
-         if the base was moved, 'syncline fork --base PATH' tells the fork where it is",
+        "{} keeps no snapshot for this fork: the fork was released ('syncline fork --forget'), it is a copy of one that was, or another image \
+         is there; 'syncline fork --base BASE FORK' ties it to its base again, if that still has the snapshot",
         base.display()
     )]
     Released {
         /// Where the base should be.
         base: PathBuf,
     },
+    /// The image does not have the snapshot.
+    #[error(
+        "{} does not have the snapshot as which this fork began: it is another image, or the snapshot was deleted, and what the fork shared \
+         with it is lost",
+        base.display()
+    )]
+    NoSnapshot {
+        /// The image that should be the base.
+        base: PathBuf,
+    },
     /// The base can't be opened.
     #[error(
-        "it is a fork, and its base is out of reach: {error}; if the base was moved, 'syncline fork --base PATH' tells the fork where it is"
+        "it is a fork, and its base is out of reach: {error}; if the base was moved, 'syncline fork --base BASE FORK' tells the fork \
+         where it is"
     )]
     Base {
         /// Why.
         error: DeviceError,
+    },
+    /// The base is damaged.
+    #[error("it is a fork, and its base {} can't be read: {error}", base.display())]
+    Unreadable {
+        /// Where the base is.
+        base: PathBuf,
+        /// Why.
+        error: StoreError,
+    },
+    /// The base is a passing fork.
+    #[error("{} is thrown away when it is closed, and a fork of it would be lost; fork the image of which it was made", base.display())]
+    Passing {
+        /// The base.
+        base: PathBuf,
     },
     /// Forks of forks are nested too deeply.
     #[error(

@@ -16,7 +16,7 @@ mod error;
 mod make;
 mod open;
 
-pub use detach::{detach, move_base};
+pub use detach::{detach, write_record};
 pub use device::Forked;
 pub use error::ForkError;
 pub use make::make;

@@ -13,20 +13,12 @@ use syncline_store::{NewFork, format_fork};
 /// the snapshot for it, and `path` is where it is found again. If it has claimed the snapshot itself,
 /// the fork is a passing one. Everything is durable when this returns.
 pub async fn make(own: Arc<dyn Device>, base: Base, path: &Path) -> Result<(), ForkError> {
-    let (claimed, snapshot) = (&base.claimed, base.snapshot().await?);
-    let record = ForkRecord {
-        sequence: 1,
-        tie: claimed.hold().map_or(0, |hold| hold.tie),
-        hold: claimed.id,
-        tree: claimed.tree,
-        space: claimed.space,
-        base: path.to_owned(),
-    };
-    let (at, block) = block_of(&record)?;
+    let (superblock, snapshot) = (base.superblock.clone(), base.snapshot().await?);
+    let (at, block) = block_of(&base.record(1, path))?;
     own.write_at(at, vec![block]).await?;
-    let device = Forked::new(own, base.device, base.kept);
+    let device = Forked::new(own, base);
     let fork = NewFork {
-        base: &base.superblock,
+        base: &superblock,
         snapshot: &snapshot,
         kept: device.kept(),
         uuid: *uuid::Uuid::new_v4().as_bytes(),

@@ -1,6 +1,7 @@
 //! Opening a fork: finding its base, and checking that it is the right one.
 
 use crate::{ForkError, Forked};
+use std::path::Path;
 use std::sync::Arc;
 use syncline_device::{Device, DeviceExt, FlushTracker};
 use syncline_format::fork::{ForkRecord, RECORD_AT};
@@ -42,6 +43,13 @@ impl Base {
     /// The blocks that are kept.
     pub fn kept(&self) -> &KeptMap {
         &self.kept
+    }
+
+    /// What a fork of `base` must remember that is tied to what is claimed.
+    pub fn record(&self, sequence: u64, base: &Path) -> ForkRecord {
+        let Snapshot { id, tree, space, .. } = self.claimed;
+        let tie = self.claimed.hold().map_or(0, |hold| hold.tie);
+        ForkRecord { sequence, tie, hold: id, tree, space, base: base.to_owned() }
     }
 
     /// The snapshot that a fork begins as: the one that is claimed, or held.
@@ -89,11 +97,13 @@ pub async fn open(
             && tie == record.tie
             && (entry.tree, entry.space) == (record.tree, record.space)
     };
+    let path = || record.base.clone();
     let base = Base::claim_entry(base, "of the base", is_it).await.map_err(|error| match error {
         ForkError::Store(StoreError::Snapshot(SnapshotError::NotFound { .. })) => {
-            ForkError::Released { base: record.base.clone() }
+            ForkError::Released { base: path() }
         }
+        ForkError::Store(error) => ForkError::Unreadable { base: path(), error },
         error => error,
     })?;
-    Ok(Forked::new(own, base.device, base.kept))
+    Ok(Forked::new(own, base))
 }

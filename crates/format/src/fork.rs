@@ -8,7 +8,7 @@ use crate::superblock::{Pointer, SpaceRoot, TreeRoot};
 use crate::{BLOCK_BYTES, BlockAddr, FormatError, crc};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Blocks of the record's copies.
 pub const RECORD_AT: [BlockAddr; 2] = [49, 50];
@@ -104,11 +104,6 @@ impl ForkRecord {
         }
     }
 
-    /// The record after this one: the base is at another place.
-    pub fn moved(&self, base: &Path) -> Self {
-        Self { sequence: self.sequence.wrapping_add(1), base: base.to_owned(), ..self.clone() }
-    }
-
     /// The block where a record of this sequence number is written.
     pub fn place(&self) -> BlockAddr {
         RECORD_AT[(self.sequence % 2) as usize]
@@ -171,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_newer_copy_counts_and_a_torn_one_does_not() {
-        let (old, new) = (sample(2), sample(2).moved(Path::new("/elsewhere")));
+        let (old, new) = (sample(2), ForkRecord { base: "/elsewhere".into(), ..sample(3) });
         assert_ne!(old.place(), new.place());
         let (first, second) = (old.encode().unwrap(), new.encode().unwrap());
         assert_eq!(ForkRecord::newest([&first, &second]), Ok(new.clone()));

@@ -43,12 +43,16 @@ impl Image {
     }
 
     /// The name of the hold in the base that keeps the blocks of this fork.
-    pub fn hold_in_base(&self) -> Result<Option<String>, DeviceError> {
-        let Some(behind) = &self.behind else { return Ok(None) };
-        let read = block_on(read_snapshots(&behind.image.device()));
-        let (_, entries) = read.map_err(|error| failed(&behind.record.base, error.into()))?;
-        let is_it = |entry: &Snapshot| entry.id == behind.record.hold && entry.hold().is_some();
-        Ok(entries.into_iter().find(is_it).map(|entry| entry.name))
+    pub fn hold_in_base(&self) -> Option<&str> {
+        self.behind.as_ref()?.forked.hold()
+    }
+
+    /// Where the base believes this fork to be, if that is another place: somebody moved or copied it.
+    pub fn is_known_at(&self) -> Option<String> {
+        let behind = self.behind.as_ref()?;
+        let known = behind.forked.made_at()?;
+        let present = whole_of_new(&behind.name).ok()?;
+        (!is_path(&known, &present)).then_some(known)
     }
 
     /// True if the fork with this tie is at this place, or may be: it can't be looked at.
@@ -128,23 +132,53 @@ impl Image {
         })
     }
 
-    /// Tells the fork `name` that its base is at another place, if the right image is there.
-    pub fn move_base(name: &Path, base: &Path, how: &How) -> Result<(), DeviceError> {
+    /// Ties the fork `name` to its base anew: the fork or the base was moved, the fork is a copy of another
+    /// fork, or it was released. `base` must have the snapshot. `place` and `release` are as for
+    /// [`make_fork`](Self::make_fork); the former hold is released unless another fork uses it.
+    pub fn tie_fork<E: From<DeviceError>>(
+        name: &Path,
+        base: &Path,
+        how: &How,
+        place: impl FnOnce(&str) -> Result<(), E>,
+        release: impl Fn(&str),
+    ) -> Result<(), E> {
         let about = |error| failed(name, error);
         let own = Self::open_alone(name, how)?;
-        let record = block_on(syncline_fork::record_of(&own.device)).map_err(about)?;
-        let no_fork = || {
-            let text = "it is no fork, and has no base";
-            DeviceError::Open {
-                path: name.display().to_string(),
-                source: Arc::new(io::Error::new(io::ErrorKind::InvalidInput, text)),
-            }
-        };
-        let record = record.ok_or_else(no_fork)?;
+        let record = block_on(syncline_fork::record_of(&own.device)).map_err(about)?.ok_or_else(|| {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "it is no fork, and has no base");
+            DeviceError::Open { path: name.display().to_string(), source: Arc::new(source) }
+        })?;
         let base = whole(base)?;
-        let moved = ForkRecord { base: base.clone(), ..record.clone() };
-        own.clone().behind(name, &moved, how, 0)?;
-        block_on(syncline_fork::move_base(&own.device, &record, &base)).map_err(about)
+        let opened = Self::open(&base, &beside(how))?;
+        let (_, entries) = block_on(read_snapshots(&opened.device())).map_err(|error| about(error.into()))?;
+        drop(opened);
+        let same = |entry: &&Snapshot| (entry.tree, entry.space) == (record.tree, record.space);
+        let snapshot = entries.iter().filter(same).find(|entry| entry.is_visible());
+        let snapshot = snapshot.ok_or_else(|| about(ForkError::NoSnapshot { base: base.clone() }))?;
+        let path = whole_of_new(name)?;
+        let hold =
+            Hold { snapshot: snapshot.id, tie: rand::random(), path: path.to_string_lossy().into_owned() };
+        let hold = hold.name();
+        place(&hold)?;
+        let tied = (|| {
+            let image = Self::open(&base, &beside(how))?;
+            let claimed = block_on(Base::claim(image.device(), &hold)).map_err(about)?;
+            let record = claimed.record(record.sequence.wrapping_add(1), &base);
+            block_on(syncline_fork::write_record(&own.device, &record)).map_err(about)
+        })();
+        if let Err(error) = tied {
+            release(&hold);
+            return Err(error.into());
+        }
+        for entry in entries.iter().filter(same).filter(|entry| entry.id == record.hold) {
+            // A copy of this fork may still use it.
+            let is_used =
+                |hold: Hold| !is_path(&hold.path, &path) && Self::may_be_fork(hold.path.as_ref(), hold.tie);
+            if entry.hold().is_some_and(|hold| hold.tie == record.tie && !is_used(hold)) {
+                release(&entry.name);
+            }
+        }
+        Ok(())
     }
 
     /// This image, with its base behind it if it is a fork.
@@ -242,6 +276,12 @@ pub fn whole_of_new(new: &Path) -> Result<PathBuf, DeviceError> {
     Ok(new.file_name().map_or(directory.clone(), |name| directory.join(name)))
 }
 
+/// True if a hold was made for a fork at this path; of a long path it has the end only.
+pub fn is_path(told: &str, whole: &Path) -> bool {
+    let whole = whole.to_string_lossy();
+    told.strip_prefix('\u{2026}').map_or(whole == told, |end| whole.ends_with(end))
+}
+
 fn directory_of(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
@@ -256,6 +296,9 @@ fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceErro
     let about = |error: StoreError| failed(base, error.into());
     require_visible(snapshot).map_err(about)?;
     let image = Image::open(base, &beside(how))?;
+    if image.is_passing() {
+        return Err(failed(base, ForkError::Passing { base: base.to_owned() }));
+    }
     let (_, entries) = block_on(read_snapshots(&image.device())).map_err(about)?;
     let found = entries.into_iter().find(|entry| entry.name == snapshot);
     let found = found.ok_or_else(|| SnapshotError::NotFound { name: snapshot.to_owned() });

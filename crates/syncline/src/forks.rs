@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::options::ImageOptions;
 use std::path::{Path, PathBuf};
-use syncline_device::{OpenOptions, block_on};
+use std::sync::Arc;
+use syncline_device::{DeviceError, OpenOptions, block_on};
 use syncline_image::{How, Image};
 use syncline_store::{Hold, Snapshot, read_snapshots};
 
@@ -29,11 +30,11 @@ impl Fork {
 
     /// True if the fork was made at this path.
     pub fn was_made_at(&self, path: impl AsRef<Path>) -> bool {
-        let whole = syncline_image::whole_of_new(path.as_ref()).unwrap_or_else(|_| path.as_ref().to_owned());
-        match self.path.strip_prefix('\u{2026}') {
-            Some(end) => whole.to_string_lossy().ends_with(end),
-            None => whole.to_string_lossy() == self.path,
-        }
+        let path = path.as_ref();
+        let whole = syncline_image::whole_of_new(path).ok();
+        // Its directory may be gone as well.
+        let whole = whole.or_else(|| std::path::absolute(path).ok()).unwrap_or_else(|| path.to_owned());
+        syncline_image::is_path(&self.path, &whole)
     }
 
     /// True if the fork is at this path, or if that can't be told.
@@ -42,7 +43,7 @@ impl Fork {
     }
 }
 
-/// A fork that has become independent, and where its base still has a hold of it.
+/// A fork that needs its base no more, and where its base still has a hold of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Detached {
     /// The image that was its base.
@@ -55,9 +56,7 @@ impl Detached {
     /// Releases the hold in the base, which nobody may have open. Without it the base keeps the snapshot.
     pub fn release(&self) -> Result<()> {
         let Some(hold) = &self.hold else { return Ok(()) };
-        let base = Filesystem::open(&self.base, ImageOptions::default())?;
-        base.delete_snapshot(hold)?;
-        base.close()
+        changed(&self.base, |base| base.delete_snapshot(hold))
     }
 }
 
@@ -84,18 +83,13 @@ impl Filesystem {
     /// [`forget_fork`](Self::forget_fork).
     pub fn fork_of(base: impl AsRef<Path>, snapshot: &str, new: impl AsRef<Path>) -> Result<()> {
         let base = base.as_ref();
-        let change = |act: &dyn Fn(&Self) -> Result<()>| {
-            let fs = Self::open(base, ImageOptions::default())?;
-            act(&fs)?;
-            fs.close()
-        };
         Image::make_fork(
             base,
             snapshot,
             new.as_ref(),
             &How::default(),
-            |hold| change(&|fs| fs.create_snapshot(hold)),
-            |hold| drop(change(&|fs| fs.delete_snapshot(hold))),
+            |hold| changed(base, |fs| fs.create_snapshot(hold)),
+            |hold| drop(changed(base, |fs| fs.delete_snapshot(hold))),
         )
     }
 
@@ -146,15 +140,44 @@ impl Filesystem {
         let path = path.as_ref();
         // What a crash left is recovered first.
         Self::open(path, ImageOptions::default())?.close()?;
-        let image = Image::open(path, &How::default())?;
+        let image =
+            Image::open(path, &How::new(OpenOptions { punch_holes: true, ..OpenOptions::default() }))?;
         let base = image.base().ok_or(Error::Invalid("it is no fork"))?.to_owned();
-        let (hold, total) = (image.hold_in_base()?, image.bytes_in_base());
+        let (hold, total) = (image.hold_in_base().map(str::to_owned), image.bytes_in_base());
         image.detach(path, &mut |bytes| progress(bytes, total))?;
         Ok(Detached { base, hold })
     }
 
-    /// Tells a fork that its base was moved to another place. The fork must not be open.
-    pub fn move_base(fork: impl AsRef<Path>, base: impl AsRef<Path>) -> Result<()> {
-        Ok(Image::move_base(fork.as_ref(), base.as_ref(), &How::default())?)
+    /// Removes a fork, which must not be open. The base still has a hold, which is to be deleted like a
+    /// snapshot.
+    pub fn remove_fork(path: impl AsRef<Path>) -> Result<Detached> {
+        let path = path.as_ref();
+        let image = Image::open(path, &How::default())?;
+        let base = image.base().ok_or(Error::Invalid("it is no fork"))?.to_owned();
+        let hold = image.hold_in_base().map(str::to_owned);
+        let failed =
+            |source| DeviceError::Open { path: path.display().to_string(), source: Arc::new(source) };
+        std::fs::remove_file(path).map_err(failed)?;
+        Ok(Detached { base, hold })
     }
+
+    /// Ties a fork to its base anew: the fork or the base was moved, the fork is a copy of another fork, or
+    /// it was released. `base` must have the snapshot. Neither may be open.
+    pub fn tie_fork(fork: impl AsRef<Path>, base: impl AsRef<Path>) -> Result<()> {
+        let (fork, base) = (fork.as_ref(), base.as_ref());
+        Image::tie_fork(
+            fork,
+            base,
+            &How::default(),
+            |hold| changed(base, |fs| fs.create_snapshot(hold)),
+            |hold| drop(changed(base, |fs| fs.delete_snapshot(hold))),
+        )
+    }
+}
+
+/// Opens an image, changes it, and closes it.
+fn changed(image: &Path, change: impl FnOnce(&Filesystem) -> Result<()>) -> Result<()> {
+    let fs = Filesystem::open(image, ImageOptions::default())?;
+    change(&fs)?;
+    fs.close()
 }

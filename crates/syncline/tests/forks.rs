@@ -93,8 +93,49 @@ fn a_snapshot_with_forks_stays_until_they_are_released() {
     origin.delete_snapshot("monday").unwrap();
     origin.close().unwrap();
     let refused = Filesystem::open(&names[1], ImageOptions::default()).err().unwrap().to_string();
-    assert!(refused.contains("is not the base of this fork any more"), "{refused}");
+    assert!(refused.contains("keeps no snapshot for this fork"), "{refused}");
     assert!(Filesystem::forks_of(&base).unwrap().is_empty());
+}
+
+/// By mistake, or because the base was restored from an older copy of itself.
+#[test]
+fn a_released_fork_is_tied_again_while_the_snapshot_exists() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, work) = (base(folder.path()), folder.path().join("work.img"));
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    let fork = open(&work);
+    fork.write("/mine", "kept").unwrap();
+    fork.close().unwrap();
+    let origin = open(&base);
+    origin.forget_fork(&origin.forks()[0]).unwrap();
+    write_and_delete(&origin, 6).unwrap();
+    origin.close().unwrap();
+    assert!(Filesystem::open(&work, ImageOptions::default()).is_err());
+    Filesystem::tie_fork(&work, &base).unwrap();
+    assert_eq!(open(&work).read("/mine").unwrap(), b"kept");
+    assert_eq!(open(&base).delete_snapshot("monday").unwrap_err().errno(), 16);
+}
+
+#[test]
+fn a_moved_fork_and_a_copied_one_are_tied_by_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = base(folder.path());
+    let [work, moved, copy] = ["work.img", "moved.img", "copy.img"].map(|name| folder.path().join(name));
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    std::fs::rename(&work, &moved).unwrap();
+    Filesystem::tie_fork(&moved, &base).unwrap();
+    let places =
+        || Filesystem::forks_of(&base).unwrap().into_iter().map(|fork| fork.path).collect::<Vec<_>>();
+    assert_eq!(places(), [moved.to_str().unwrap()]);
+    std::fs::copy(&moved, &copy).unwrap();
+    Filesystem::tie_fork(&copy, &base).unwrap();
+    assert_eq!(places(), [moved.to_str().unwrap(), copy.to_str().unwrap()]);
+    // Each goes without the other.
+    Filesystem::remove_fork(&moved).unwrap().release().unwrap();
+    assert!(!moved.exists());
+    assert_eq!(open(&copy).read("/small").unwrap(), b"as it was");
+    Filesystem::remove_fork(&copy).unwrap().release().unwrap();
+    open(&base).delete_snapshot("monday").unwrap();
 }
 
 #[test]
@@ -105,16 +146,18 @@ fn a_base_that_is_elsewhere_or_another_one_is_refused() {
     let refused = || Filesystem::open(&work, ImageOptions::default()).err().unwrap().to_string();
     let moved = folder.path().join("moved.img");
     std::fs::rename(&base, &moved).unwrap();
-    assert!(refused().contains("'syncline fork --base PATH'"), "{}", refused());
+    assert!(refused().contains("'syncline fork --base BASE FORK'"), "{}", refused());
     // One that was made the same way is another one.
     let other = folder.path().join("other");
     std::fs::create_dir(&other).unwrap();
     std::fs::rename(self::base(&other), &base).unwrap();
-    assert!(refused().contains("is not the base of this fork any more"), "{}", refused());
-    assert!(Filesystem::move_base(&work, &base).is_err());
-    assert!(Filesystem::move_base(&base, &moved).is_err(), "no fork");
-    Filesystem::move_base(&work, &moved).unwrap();
+    assert!(refused().contains("keeps no snapshot for this fork"), "{}", refused());
+    let refused = Filesystem::tie_fork(&work, &base).unwrap_err().to_string();
+    assert!(refused.contains("does not have the snapshot"), "{refused}");
+    assert_eq!(Filesystem::tie_fork(&base, &moved).unwrap_err().errno(), 22, "no fork");
+    Filesystem::tie_fork(&work, &moved).unwrap();
     assert_eq!(open(&work).read("/small").unwrap(), b"as it was");
+    assert_eq!(Filesystem::forks_of(&moved).unwrap().len(), 1, "the former hold is released");
 }
 
 /// Neither does a fork mind what else happens to its base.

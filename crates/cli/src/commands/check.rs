@@ -3,6 +3,7 @@
 use super::found::{self, Paths};
 use super::image;
 use super::mounted::refuse_mounted;
+use super::snapshot::base_of;
 use crate::failure::{Failure, Outcome};
 use crate::printed::{left_out, several};
 use indicatif::ProgressBar;
@@ -164,6 +165,14 @@ fn print_report(image: &Path, report: &Report, paths: &Paths) {
         let left_alone = report.findings.iter().all(|finding| finding.kind.is_left_alone());
         if left_alone && !in_snapshots && !report.incomplete {
             return say!("{}: {}", image.display(), next_step(report, &readable));
+        }
+        if let Ok(Some(base)) = base_of(image) {
+            say!(
+                "{}: the blocks that snapshot {:?} keeps lie in {}; 'syncline check' of that tells whether it has to be repaired or restored",
+                image.display(),
+                base.snapshot,
+                base.image.display()
+            );
         }
         let read = match readable {
             Readable::Present => "mount it with -o ro to save the readable files".to_owned(),

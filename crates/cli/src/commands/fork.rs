@@ -10,40 +10,52 @@ use std::process::ExitCode;
 use syncline::{Detached, Error, Filesystem};
 use syncline_image::{How, Image};
 
+/// The ways to call it.
+const USAGE: &str = "syncline fork IMAGE@SNAPSHOT NEW
+       syncline fork --remove FORK
+       syncline fork --detach FORK
+       syncline fork --base BASE FORK
+       syncline fork --forget BASE FORK";
+
 /// Arguments of `fork`.
 #[derive(clap::Args)]
+#[command(override_usage = USAGE)]
 pub struct Args {
-    /// IMAGE@SNAPSHOT or DIR@SNAPSHOT to make a fork of; with an option, the image that it says
-    #[arg(value_name = "IMAGE@SNAPSHOT")]
+    /// IMAGE@SNAPSHOT or DIR@SNAPSHOT to make a fork of; with an option, the fork
+    #[arg(value_name = "IMAGE@SNAPSHOT|FORK")]
     image: OsString,
     /// Image file to make, which must not exist
-    #[arg(value_name = "NEW")]
+    #[arg(value_name = "NEW", conflicts_with_all = ["remove", "detach", "base", "forget"])]
     new: Option<PathBuf>,
-    /// Release the fork NEW of the base IMAGE, or of the filesystem mounted at DIR: it was removed
-    #[arg(long, requires = "new", conflicts_with_all = ["detach", "base"])]
-    forget: bool,
-    /// Make the fork IMAGE independent: copy the blocks that lie in its base
-    #[arg(long, conflicts_with_all = ["new", "base"])]
+    /// Remove the fork, so that its base need not keep the snapshot for it
+    #[arg(long, conflicts_with_all = ["detach", "base", "forget"])]
+    remove: bool,
+    /// Make the fork an image like any other: copies the blocks that it shares, and needs room for them
+    #[arg(long, conflicts_with_all = ["base", "forget"])]
     detach: bool,
-    /// Tell the fork IMAGE that its base was moved here
-    #[arg(long, value_name = "BASE", conflicts_with = "new")]
+    /// Tie the fork to this image, or to the filesystem mounted at this directory, which has its
+    /// snapshot: after one of the two was moved, or the fork copied or forgotten
+    #[arg(long, value_name = "BASE", conflicts_with = "forget")]
     base: Option<PathBuf>,
+    /// Let this image, or the filesystem mounted at this directory, forget a fork whose file is gone. A
+    /// fork that was only moved can't be opened afterwards, until --base ties it again
+    #[arg(long, value_name = "BASE")]
+    forget: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
-    let image = PathBuf::from(&args.image);
-    match (&args.new, &args.base) {
-        (Some(fork), _) if args.forget => forget(&image, fork)?,
-        (Some(new), _) => make(&Place::of(&args.image), new)?,
-        (None, Some(base)) => {
-            let about = |error: Error| Failure::from(error).about(&image);
-            Filesystem::move_base(&image, base).map_err(about)?;
+    let fork = PathBuf::from(&args.image);
+    match (&args.new, &args.base, &args.forget) {
+        (Some(new), ..) => make(&Place::of(&args.image), new)?,
+        (_, Some(base), _) => tie(&fork, base)?,
+        (.., Some(base)) => forget(base, &fork)?,
+        _ if args.remove => {
+            let removed = Filesystem::remove_fork(&fork);
+            release(removed.map_err(|error| of_no_fork(error, &fork))?, &fork, "removed")?;
         }
-        (None, None) if args.detach => detach(&image)?,
-        (None, None) => {
-            return Err(Failure::usage("name the image to make: 'syncline fork IMAGE@SNAPSHOT NEW'"));
-        }
+        _ if args.detach => detach(&fork)?,
+        _ => return Err(Failure::usage("name the image to make: 'syncline fork IMAGE@SNAPSHOT NEW'")),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -78,6 +90,11 @@ fn forget(image: &Path, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+fn tie(fork: &Path, base: &Path) -> Result<(), Failure> {
+    let release = |hold: &str| drop(delete_one(base, hold));
+    Image::tie_fork(fork, &image_of(base)?, &How::default(), |hold| create_one(base, hold), release)
+}
+
 fn detach(fork: &Path) -> Result<(), Failure> {
     let bar = progress_bar(0, "copying the blocks of the base");
     let detached = Filesystem::detach(fork, &mut |bytes, total| {
@@ -85,21 +102,23 @@ fn detach(fork: &Path) -> Result<(), Failure> {
         bar.set_position(bytes);
     });
     bar.finish_and_clear();
-    let Detached { base, hold } = detached.map_err(|error| match error {
+    release(detached.map_err(|error| of_no_fork(error, fork))?, fork, "independent")
+}
+
+fn of_no_fork(error: Error, fork: &Path) -> Failure {
+    match error {
         Error::Invalid(why) => Failure::usage(why).about(fork),
         error => Failure::from(error).about(fork),
-    })?;
-    let Some(hold) = hold else { return Ok(()) };
+    }
+}
+
+/// Releases the hold of a fork that is `what` by now.
+fn release(detached: Detached, fork: &Path, what: &str) -> Result<(), Failure> {
+    let Detached { base, hold: Some(hold) } = detached else { return Ok(()) };
     delete_one(&base, &hold).map_err(|failure| {
-        let text = format!(
-            "{} is independent, but {} still keeps its snapshot for it: {failure}",
-            fork.display(),
-            base.display()
-        );
-        Failure::new(text).with_code(failure.code()).next(format!(
-            "'syncline fork --forget {} {}' releases it",
-            base.display(),
-            fork.display()
-        ))
+        let (fork, base) = (fork.display(), base.display());
+        let text = format!("{fork} is {what}, but {base} still keeps its snapshot for it: {failure}");
+        let failure = Failure::new(text).with_code(failure.code());
+        failure.next(format!("'syncline fork --forget {base} {fork}' releases it"))
     })
 }

@@ -285,6 +285,12 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
     let (storage, opened, report) =
         block_on(open(&image, args.takeover, choices, made, spawn.clone())).map_err(truly)?;
     tell(&image, &report);
+    if let (Some(known), Some(base)) = (storage.is_known_at(), storage.base()) {
+        let (image, base) = (image.display(), base.display());
+        note!(
+            "syncline: {base} knows this fork as {known}: 'syncline fork --base {base} {image}' corrects that, so that nobody releases it"
+        );
+    }
     let loaded = block_on(Filesystem::load(opened.store().clone(), spawn.clone(), choices.fs.clone()));
     let loaded = match loaded {
         Ok(loaded) => loaded,

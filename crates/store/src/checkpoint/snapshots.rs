@@ -44,8 +44,8 @@ pub enum SnapshotError {
     },
     /// Forks of the snapshot read its blocks.
     #[error(
-        "snapshot {name:?} is the base of {}: delete these forks and release the snapshot with 'syncline fork --forget', \
-         or make them independent with 'syncline fork --detach'",
+        "snapshot {name:?} is the base of {}: remove these forks with 'syncline fork --remove', or keep them and make them independent with \
+         'syncline fork --detach'",
         listed(forks)
     )]
     Forked {

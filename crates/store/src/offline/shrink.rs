@@ -11,7 +11,7 @@ use crate::{Admission, RecoveryReport, Snapshot, Store, StoreError, StoreOptions
 use std::sync::Arc;
 use syncline_device::{Device, Spawn};
 use syncline_format::node::Node;
-use syncline_format::superblock::Pointer;
+use syncline_format::superblock::{Pointer, Superblock};
 use syncline_format::{Geometry, Key};
 use syncline_tree::{TreeError, Visitor};
 
@@ -38,7 +38,7 @@ impl Store {
         if total_blocks + Geometry::TAIL_BLOCKS > superblock.geometry.total_blocks {
             return refuse("a filesystem shrinks by 64 KiB at least");
         }
-        require_no_larger_snapshot(&Table::read(&device, &superblock).await?, total_blocks)?;
+        require_no_larger_snapshot(&Table::read(&device, &superblock).await?, &superblock, total_blocks)?;
         Self::open_within(device, options, spawn, smaller.usable().end()).await
     }
 
@@ -147,13 +147,22 @@ impl Store {
 /// Refuses if [`Store::open_to_shrink`] would refuse because of snapshots. Writes nothing.
 pub async fn require_shrinkable(device: &Arc<dyn Device>, total_blocks: u64) -> Result<(), StoreError> {
     let superblock = crate::read_superblocks(device).await?.superblock;
-    require_no_larger_snapshot(&Table::read(device, &superblock).await?, total_blocks)
+    require_no_larger_snapshot(&Table::read(device, &superblock).await?, &superblock, total_blocks)
 }
 
-fn require_no_larger_snapshot(table: &Table, total_blocks: u64) -> Result<(), StoreError> {
+fn require_no_larger_snapshot(
+    table: &Table,
+    superblock: &Superblock,
+    total_blocks: u64,
+) -> Result<(), StoreError> {
     let larger = table.entries().iter().filter(|entry| entry.total_blocks > total_blocks);
     let name = |entry: &Snapshot| match entry.hold() {
-        Some(hold) => format!("the hold of the fork {:?}", hold.path),
+        Some(hold) => {
+            format!("one for the fork {} ('syncline fork --detach' makes it independent)", hold.path)
+        }
+        None if entry.id == superblock.base => {
+            format!("{:?}, the base of this fork ('syncline fork --detach' makes it independent)", entry.name)
+        }
         None if entry.is_receiving() => {
             "the saved part of a stream ('syncline receive --abandon' discards it)".to_owned()
         }

@@ -8,7 +8,9 @@ use syncline_fuse::{MountEntry, control, mounts};
 
 /// True for a directory, whose daemon can be asked; fails if that does not answer.
 pub fn is_mounted(source: &Path) -> Result<bool, Failure> {
-    ask::require_answer(source, ask::PATIENCE)?;
+    if ask::mount_point(source).is_some() {
+        ask::require_answer(source, ask::PATIENCE)?;
+    }
     Ok(source.is_dir())
 }
 
