@@ -25,7 +25,7 @@ fn forked(own: Arc<MemoryDevice>, base: Arc<MemoryDevice>) -> Arc<Forked> {
 fn make_both() -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
     let (base, fs) = make(Feature::None);
     let snapshot = block_on(fs.engine().create_snapshot("forked")).unwrap();
-    let hold = Hold { snapshot: snapshot.id, tie: 7, path: "/images/fork.img".to_owned() }.name();
+    let hold = Hold::new(snapshot.id, 7, "/images/fork.img".as_ref()).name();
     fs.create_snapshot(&hold).unwrap();
     fs.write(IN_BASE, IN_BASE).unwrap();
     fs.close().unwrap();

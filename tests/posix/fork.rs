@@ -4,6 +4,7 @@ use crate::skip_if;
 use crate::support::{Answer, Mount, Place, edit, no_fuse, program, run, syncline};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -90,7 +91,7 @@ fn a_snapshot_with_forks_says_who_needs_it() {
     let delete = || on(&[&"snapshot", &"delete", &base.path, &"monday"]);
     delete().fails(3, &["is the base of", "work.img", "--remove", "--detach"]);
     let forget = |fork: &Path| on(&[&"fork", &"--forget", &base.path, &fork]);
-    forget(&work).fails(3, &["is still there", "remove it first"]);
+    forget(&work).fails(3, &["is still there", "--remove"]);
     forget(&place.path().join("other.img")).fails(1, &["knows of no fork", "snapshot list"]);
     fs::remove_file(&work).unwrap();
     forget(&work).ok();
@@ -190,7 +191,9 @@ fn what_is_wrong_with_a_fork_is_told_in_a_line() {
     assert!(on(&[&"info", &work]).ok().out.contains("snapshot \"monday\": this is a fork"));
     on(&[&"send", &work, &"monday", &"--from", &at(&work, "monday"), &"-o", &"x"])
         .fails(2, &["is no fork of"]);
-    on(&[&"fork", &"--base", &work, &work]).fails(5, &["does not have the snapshot"]);
+    let other = place.path().join("other");
+    on(&[&"mkfs", &other, &"--size", &"16MiB"]).ok();
+    on(&[&"fork", &"--base", &other, &work]).fails(5, &["does not have the snapshot"]);
     on(&[&"check", &work]).ok();
 }
 
@@ -215,4 +218,45 @@ fn a_rotten_block_of_the_base_is_repaired_there() {
     let repaired = on(&[&"check", &"--repair", &image]);
     assert_eq!(repaired.code, 1, "{repaired:?}");
     on(&[&"check", &work]).ok();
+    // Without its table nobody knows which blocks lie in the base.
+    let bytes = fs::read(&work).unwrap();
+    let table =
+        bytes.chunks(4096).position(|block| block.starts_with(b"SYNCSNAP")).expect("it has a snapshot");
+    edit(&work, table as u64 * 4096 + 100, 4, |bytes| bytes.fill(b'X'));
+    let refused = on(&[&"check", &"--repair", &"--accept-loss", &work]);
+    assert_eq!(refused.code, 4, "{refused:?}");
+    assert!((refused.out + &refused.err).contains("tells which blocks lie in its base"));
+    let fork = Mount::new(&work, &place.directory("fork"), &["-o", "ro"]);
+    assert_eq!(fs::read(fork.path.join("d/7")).unwrap(), vec![7; 9000]);
+    fork.unmount().ok();
+}
+
+#[test]
+fn forks_are_forgotten_one_by_one() {
+    skip_if!(no_fuse());
+    let (place, base) = ground();
+    let odd = |byte: u8| place.path().join(OsStr::from_bytes(&[b'x', byte]));
+    let (first, second, line) = (odd(0xff), odd(0xfe), odd(b'\n'));
+    for fork in [&first, &second, &line] {
+        on(&[&"fork", &at(&base.path, "monday"), &fork]).ok();
+    }
+    for gone in [&first, &line] {
+        fs::remove_file(gone).unwrap();
+        on(&[&"fork", &"--forget", &base.path, &gone]).ok();
+    }
+    on(&[&"check", &second]).ok();
+    // A hold is no snapshot.
+    let image = place.image();
+    on(&[&"snapshot", &"create", &base.path, &"fork/1/00000000000000000000000000000000/00000000/x"])
+        .fails(1, &["can't be the name of a snapshot"]);
+    // A sandbox is no base, since it is thrown away.
+    let (temporary, directory) = (place.directory("tmp"), place.directory("sandbox"));
+    let leave: [&dyn AsRef<OsStr>; 2] = [&"-o", &"transport=available"];
+    in_temporary(&temporary, &[&"mount", &at(&image, "monday"), &directory, &"--fork", leave[0], leave[1]])
+        .ok();
+    let sandbox = Mount::of(&directory);
+    on(&[&"snapshot", &"create", &directory, &"mine"]).ok();
+    on(&[&"fork", &at(&directory, "mine"), &place.path().join("kept.img")]).fails(5, &["thrown away"]);
+    sandbox.unmount().ok();
+    base.unmount().ok();
 }

@@ -33,11 +33,6 @@ impl Forked {
         self.claimed.hold().map(|_| self.claimed.name.as_str())
     }
 
-    /// Where the base believes the fork to be, or the end of that path.
-    pub fn made_at(&self) -> Option<String> {
-        self.claimed.hold().map(|hold| hold.path)
-    }
-
     /// The fork's own storage.
     pub fn own(&self) -> &Arc<dyn Device> {
         &self.own

@@ -41,7 +41,7 @@ pub enum ForkError {
         error: DeviceError,
     },
     /// The base is damaged.
-    #[error("it is a fork, and its base {} can't be read: {error}", base.display())]
+    #[error("it is a fork, and its base {0} can't be used: 'syncline check {0}' tells why", base.display())]
     Unreadable {
         /// Where the base is.
         base: PathBuf,

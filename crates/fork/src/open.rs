@@ -69,9 +69,10 @@ impl Base {
 
 /// The record of a fork; `None` if there is another image on this storage, or none.
 pub async fn record_of(own: &Arc<dyn Device>) -> Result<Option<ForkRecord>, ForkError> {
-    // Opening the image reports what is wrong with it.
     match read_superblocks(own).await {
         Ok(slots) if slots.superblock.is_fork() => {}
+        Err(error @ StoreError::Device(_)) => return Err(error.into()),
+        // Opening the image reports what is wrong with it.
         _ => return Ok(None),
     }
     let mut copies = Vec::new();

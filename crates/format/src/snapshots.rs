@@ -5,7 +5,9 @@
 //! readable as they were.
 
 use crate::superblock::{Pointer, SpaceRoot, Superblock, TreeRoot};
-use crate::{BLOCK_BYTES, BlockAddr, BlockRun, FormatError, Geometry, crc};
+use crate::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError, Geometry, crc};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Magic number at the start of every block of the table.
 pub const MAGIC: [u8; 8] = *b"SYNCSNAP";
@@ -22,43 +24,60 @@ pub const RECEIVING: &str = ".syncline-receiving";
 const HOLD: &str = "fork/";
 
 /// A hold: an entry of the table that has the roots of a snapshot, and keeps its blocks for one fork
-/// (`fork.rs`). What it says is its name: `fork/ID/TIE/PATH`, the first two in hexadecimal.
+/// (`fork.rs`). What it says is its name: `fork/ID/TIE/CRC/PATH`, the first three in hexadecimal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hold {
     /// Id of the snapshot.
     pub snapshot: u64,
     /// The random number that ties the fork to this entry.
     pub tie: u128,
-    /// Where the fork was made, for people; only the end of a long path.
+    /// CRC32C of the bytes of the fork's path.
+    pub path_crc: Crc,
+    /// Where the fork is, for people: only the end of a long path, and `?` for control characters.
     pub path: String,
 }
 
 impl Hold {
+    /// A hold for a fork at this path.
+    pub fn new(snapshot: u64, tie: u128, path: &Path) -> Self {
+        let text = path.to_string_lossy();
+        let mut shown: String = text.chars().map(|char| if char.is_control() { '?' } else { char }).collect();
+        let path_crc = crc(path.as_os_str().as_bytes());
+        let room = NAME_BYTES_MAX - Self { snapshot, tie, path_crc, path: String::new() }.name().len();
+        if shown.len() > room {
+            const CUT: char = '\u{2026}';
+            let from = shown.len() - (room - CUT.len_utf8());
+            let from = (from..shown.len()).find(|at| shown.is_char_boundary(*at)).unwrap_or(shown.len());
+            shown = format!("{CUT}{}", &shown[from..]);
+        }
+        Self { snapshot, tie, path_crc, path: shown }
+    }
+
     /// The name of the entry.
     pub fn name(&self) -> String {
-        let start = format!("{HOLD}{:x}/{:032x}/", self.snapshot, self.tie);
-        let path: String = self.path.chars().map(|char| if char.is_control() { '?' } else { char }).collect();
-        let room = NAME_BYTES_MAX - start.len();
-        if path.len() <= room {
-            return start + &path;
-        }
-        const CUT: char = '\u{2026}';
-        let from = path.len() - (room - CUT.len_utf8());
-        let from = (from..path.len()).find(|at| path.is_char_boundary(*at)).unwrap_or(path.len());
-        format!("{start}{CUT}{}", &path[from..])
+        let Self { snapshot, tie, path_crc, path } = self;
+        format!("{HOLD}{snapshot:x}/{tie:032x}/{path_crc:08x}/{path}")
+    }
+
+    /// True if it was made for a fork at this path.
+    pub fn is_at(&self, path: &Path) -> bool {
+        *self == Self::new(self.snapshot, self.tie, path)
     }
 
     /// The hold of this name, if it is one.
     pub fn of_name(name: &str) -> Option<Self> {
-        let mut parts = name.strip_prefix(HOLD)?.splitn(3, '/');
-        let (snapshot, tie, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let mut parts = name.strip_prefix(HOLD)?.splitn(4, '/');
+        let mut number = || parts.next().and_then(|digits| u128::from_str_radix(digits, 16).ok());
+        let (snapshot, tie, path_crc) = (number()?, number()?, number()?);
         let hold = Self {
-            snapshot: u64::from_str_radix(snapshot, 16).ok()?,
-            tie: u128::from_str_radix(tie, 16).ok()?,
-            path: path.to_owned(),
+            snapshot: snapshot.try_into().ok()?,
+            tie,
+            path_crc: path_crc.try_into().ok()?,
+            path: parts.next()?.to_owned(),
         };
         // There is one way to write it.
-        (hold.name() == name).then_some(hold)
+        let is_shown = !hold.path.chars().any(char::is_control) && name.len() <= NAME_BYTES_MAX;
+        (is_shown && hold.name() == name).then_some(hold)
     }
 }
 
@@ -307,6 +326,8 @@ fn field(field: &'static str) -> FormatError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::path::PathBuf;
 
     const NOW: Geometry = Geometry { total_blocks: 8192, node_bytes: 16384 };
 
@@ -371,19 +392,24 @@ mod tests {
 
     #[test]
     fn a_hold_is_its_name() {
-        let long = format!("/{}\u{fc}/work.img", "d".repeat(300));
-        for path in ["/images/work.img", "", "a\nb", &long] {
-            let hold = Hold { snapshot: 0x1f, tie: 77, path: path.to_owned() };
+        let long = |first: &str| format!("/{first}{}\u{fc}/work.img", "d".repeat(300));
+        for path in ["/images/work.img", "", "a\nb", &long("")] {
+            let hold = Hold::new(0x1f, 77, Path::new(path));
             let name = hold.name();
             assert!(name.len() <= NAME_BYTES_MAX && !Snapshot::is_name(&name), "{name}");
-            let read = Hold::of_name(&name).unwrap();
-            assert_eq!((read.snapshot, read.tie, read.name()), (0x1f, 77, name.clone()));
+            assert_eq!(Hold::of_name(&name), Some(hold.clone()));
+            assert!(hold.is_at(Path::new(path)));
             let mut block = vec![0; BLOCK_BYTES];
             let entries = [sample(1, &name)];
             let pointer = encode_block(&mut block, 200, Pointer::default(), &entries);
             assert_eq!(decode_block(&block, NOW, pointer).unwrap().0, entries);
         }
-        for other in ["fork", "fork/", "fork/1f/77", "fork/1F/0000000000000000000000000000004d/x"] {
+        // Paths that look the same are different ones.
+        let odd = |byte| PathBuf::from(OsStr::from_bytes(&[b'x', byte]));
+        assert!(!Hold::new(1, 2, &odd(0xff)).is_at(&odd(0xfe)));
+        assert!(!Hold::new(1, 2, Path::new(&long("a"))).is_at(Path::new(&long("b"))));
+        for other in ["fork", "fork/", "fork/1f/77/0", "fork/1F/0000000000000000000000000000004d/00000000/x"]
+        {
             assert_eq!(Hold::of_name(other), None, "{other}");
         }
     }

@@ -15,7 +15,6 @@ pub struct Figures {
     leased: Weak<Leased>,
     watch: Arc<Watch>,
     base: Option<PathBuf>,
-    passing: bool,
 }
 
 #[derive(Clone)]
@@ -50,11 +49,6 @@ impl Figures {
         self.base.as_deref()
     }
 
-    /// True for a fork that ends with its mount.
-    pub fn is_passing(&self) -> bool {
-        self.passing
-    }
-
     /// How the image was lost, if it was.
     pub fn lost(&self) -> Option<Lost> {
         self.watch.lost()
@@ -70,7 +64,7 @@ impl Image {
             Storage::Rbd(rbd) => Network::Rbd(Arc::downgrade(rbd)),
         };
         let leased = self.leased.as_ref().map(Arc::downgrade).unwrap_or_default();
-        let (base, passing) = (self.base().map(Path::to_owned), self.is_passing());
-        Figures { network, leased, watch: self.watch.clone(), base, passing }
+        let base = self.base().map(Path::to_owned);
+        Figures { network, leased, watch: self.watch.clone(), base }
     }
 }

@@ -34,14 +34,6 @@ impl Image {
         self.behind.as_ref().is_some_and(|behind| behind.record.tie == 0)
     }
 
-    /// Removes the file of a passing fork.
-    pub fn remove_if_passing(&self) {
-        if let Some(behind) = self.behind.as_ref().filter(|_| self.is_passing()) {
-            // Somebody may have removed it already.
-            let _ = std::fs::remove_file(&behind.name);
-        }
-    }
-
     /// The name of the hold in the base that keeps the blocks of this fork.
     pub fn hold_in_base(&self) -> Option<&str> {
         self.behind.as_ref()?.forked.hold()
@@ -50,14 +42,14 @@ impl Image {
     /// Where the base believes this fork to be, if that is another place: somebody moved or copied it.
     pub fn is_known_at(&self) -> Option<String> {
         let behind = self.behind.as_ref()?;
-        let known = behind.forked.made_at()?;
+        let hold = Hold::of_name(behind.forked.hold()?)?;
         let present = whole_of_new(&behind.name).ok()?;
-        (!is_path(&known, &present)).then_some(known)
+        (!hold.is_at(&present)).then_some(hold.path)
     }
 
     /// True if the fork with this tie is at this place, or may be: it can't be looked at.
     pub fn may_be_fork(name: &Path, tie: u128) -> bool {
-        if !name.exists() {
+        if !name.try_exists().unwrap_or(true) {
             return false;
         }
         let opened = Self::open_alone(name, &beside(&How::default()));
@@ -92,6 +84,7 @@ impl Image {
         let failed = |error| failed(&base, error);
         require_visible(snapshot).map_err(|error| failed(error.into()))?;
         let image = Self::open(&base, &beside(how))?;
+        image.require_depth(&base)?;
         let claimed = block_on(Base::claim(image.device(), snapshot)).map_err(failed)?;
         let NewFile { file, device } = NewFile::in_directory(directory, claimed.size_bytes(), how)?;
         block_on(syncline_fork::make(device, claimed, &base)).map_err(failed)?;
@@ -110,16 +103,16 @@ impl Image {
         new: &Path,
         how: &How,
         place: impl FnOnce(&str) -> Result<(), E>,
-        release: impl FnOnce(&str),
+        release: impl Fn(&str),
     ) -> Result<(), E> {
         let base = whole(base)?;
         let about = |error| failed(&base, error);
         let (id, size_bytes) = find(&base, snapshot, how)?;
         let file = NewFile::beside(new, size_bytes, how)?;
         let path = whole_of_new(new)?;
-        let hold = Hold { snapshot: id, tie: rand::random(), path: path.to_string_lossy().into_owned() };
-        let hold = hold.name();
-        place(&hold)?;
+        let hold = Hold::new(id, rand::random(), &path).name();
+        // It may be there even if that failed.
+        place(&hold).inspect_err(|_| release(&hold))?;
         let made = (|| {
             let image = Self::open(&base, &beside(how))?;
             let claimed = block_on(Base::claim(image.device(), &hold)).map_err(about)?;
@@ -156,10 +149,8 @@ impl Image {
         let snapshot = entries.iter().filter(same).find(|entry| entry.is_visible());
         let snapshot = snapshot.ok_or_else(|| about(ForkError::NoSnapshot { base: base.clone() }))?;
         let path = whole_of_new(name)?;
-        let hold =
-            Hold { snapshot: snapshot.id, tie: rand::random(), path: path.to_string_lossy().into_owned() };
-        let hold = hold.name();
-        place(&hold)?;
+        let hold = Hold::new(snapshot.id, rand::random(), &path).name();
+        place(&hold).inspect_err(|_| release(&hold))?;
         let tied = (|| {
             let image = Self::open(&base, &beside(how))?;
             let claimed = block_on(Base::claim(image.device(), &hold)).map_err(about)?;
@@ -172,8 +163,7 @@ impl Image {
         }
         for entry in entries.iter().filter(same).filter(|entry| entry.id == record.hold) {
             // A copy of this fork may still use it.
-            let is_used =
-                |hold: Hold| !is_path(&hold.path, &path) && Self::may_be_fork(hold.path.as_ref(), hold.tie);
+            let is_used = |hold: Hold| !hold.is_at(&path) && Self::may_be_fork(hold.path.as_ref(), hold.tie);
             if entry.hold().is_some_and(|hold| hold.tie == record.tie && !is_used(hold)) {
                 release(&entry.name);
             }
@@ -194,12 +184,25 @@ impl Image {
         if depth >= DEPTH_MAX {
             return Err(failed(name, ForkError::Depth(DEPTH_MAX)));
         }
-        let image = Self::open_at(&record.base, &beside(how), depth + 1)
-            .map_err(|error| failed(name, ForkError::Base { error }))?;
+        let image = Self::open_at(&record.base, &beside(how), depth + 1).map_err(|error| {
+            // Which of many is the first does not matter.
+            let is_deep = matches!(crate::fork_error(&error), Some(ForkError::Depth(_)));
+            if is_deep { error } else { failed(name, ForkError::Base { error }) }
+        })?;
         let forked = block_on(syncline_fork::open(self.device.clone(), image.device(), record));
         let forked = forked.map_err(|error| failed(name, error))?;
         let (name, record) = (name.to_owned(), record.clone());
         Ok(self.with_base(Behind { image, forked, name, record }))
+    }
+
+    /// Refuses to be the base of a fork that could not be opened.
+    fn require_depth(&self, name: &Path) -> Result<(), DeviceError> {
+        let behind = |image: &Self| image.behind.as_ref().map(|behind| behind.image.clone());
+        let forks = std::iter::successors(behind(self), behind).count();
+        match forks < DEPTH_MAX {
+            true => Ok(()),
+            false => Err(failed(name, ForkError::Depth(DEPTH_MAX))),
+        }
     }
 
     fn with_base(self, behind: Behind) -> Self {
@@ -221,8 +224,15 @@ impl NewFile {
     /// A file without blocks, in this directory.
     fn in_directory(directory: &Path, size_bytes: u64, how: &How) -> Result<Self, DeviceError> {
         let failed = |error: io::Error| {
-            // The system's error alone: the name of the file tells nobody anything.
-            let error = error.raw_os_error().map_or(error, io::Error::from_raw_os_error);
+            // Without the name of the file, which tells nobody anything.
+            let errno = match error.kind() {
+                io::ErrorKind::NotFound => libc::ENOENT,
+                io::ErrorKind::PermissionDenied => libc::EACCES,
+                io::ErrorKind::ReadOnlyFilesystem => libc::EROFS,
+                io::ErrorKind::StorageFull => libc::ENOSPC,
+                _ => error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            let error = io::Error::from_raw_os_error(errno);
             DeviceError::Create { path: directory.display().to_string(), source: Arc::new(error) }
         };
         let file = tempfile::Builder::new()
@@ -256,7 +266,11 @@ impl NewFile {
         };
         drop(self.device);
         self.file.persist_noclobber(new).map_err(|error| failed(error.error))?;
-        std::fs::File::open(directory_of(new)).and_then(|directory| directory.sync_all()).map_err(failed)
+        let synced = std::fs::File::open(directory_of(new)).and_then(|directory| directory.sync_all());
+        synced.map_err(|error| {
+            let _ = std::fs::remove_file(new);
+            failed(error)
+        })
     }
 }
 
@@ -276,12 +290,6 @@ pub fn whole_of_new(new: &Path) -> Result<PathBuf, DeviceError> {
     Ok(new.file_name().map_or(directory.clone(), |name| directory.join(name)))
 }
 
-/// True if a hold was made for a fork at this path; of a long path it has the end only.
-pub fn is_path(told: &str, whole: &Path) -> bool {
-    let whole = whole.to_string_lossy();
-    told.strip_prefix('\u{2026}').map_or(whole == told, |end| whole.ends_with(end))
-}
-
 fn directory_of(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
@@ -296,6 +304,7 @@ fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceErro
     let about = |error: StoreError| failed(base, error.into());
     require_visible(snapshot).map_err(about)?;
     let image = Image::open(base, &beside(how))?;
+    image.require_depth(base)?;
     if image.is_passing() {
         return Err(failed(base, ForkError::Passing { base: base.to_owned() }));
     }

@@ -34,7 +34,7 @@ impl Fork {
         let whole = syncline_image::whole_of_new(path).ok();
         // Its directory may be gone as well.
         let whole = whole.or_else(|| std::path::absolute(path).ok()).unwrap_or_else(|| path.to_owned());
-        syncline_image::is_path(&self.path, &whole)
+        Hold::of_name(&self.hold).is_some_and(|hold| hold.is_at(&whole))
     }
 
     /// True if the fork is at this path, or if that can't be told.

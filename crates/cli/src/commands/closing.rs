@@ -19,6 +19,8 @@ const CLAIM_WAIT: Duration = Duration::from_secs(1);
 /// The parts of a daemon that are closed at its end.
 pub struct Closing {
     pub image: PathBuf,
+    /// The image is a fork that nobody needs afterwards.
+    pub passing: bool,
     pub fs: Arc<Filesystem>,
     pub scrub: Arc<Scrub>,
     pub transfers: Arc<Transfers>,
@@ -51,6 +53,10 @@ impl Closing {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::Open) {
             *state = State::Closed(self.close_all(kernel));
+            if self.passing {
+                // Somebody may have removed it already.
+                let _ = std::fs::remove_file(&self.image);
+            }
         }
     }
 
@@ -83,7 +89,6 @@ impl Closing {
         tracing::info!(%image, "unmounted; writing everything back");
         let closed = image::close(&self.fs);
         self.storage.release();
-        self.storage.remove_if_passing();
         closed
     }
 

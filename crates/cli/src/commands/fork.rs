@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Detached, Error, Filesystem};
-use syncline_image::{How, Image};
+use syncline_image::{How, Image, Location};
 
 /// The ways to call it.
 const USAGE: &str = "syncline fork IMAGE@SNAPSHOT NEW
@@ -67,6 +67,11 @@ fn make(from: &Place, new: &Path) -> Result<(), Failure> {
     };
     let release = |hold: &str| drop(delete_one(&from.image, hold));
     let image = image_of(&from.image)?;
+    if from.image.is_dir() && matches!(Location::parse(image.as_os_str()), Ok(Location::Nbd(_))) {
+        let text =
+            format!("{} is an NBD export, which serves one at a time, and is mounted", image.display());
+        return Err(Failure::of(Cause::InUse, text).next("unmount it, and make the fork then"));
+    }
     let place = |hold: &str| create_one(&from.image, hold);
     Image::make_fork(&image, snapshot, new, &How::default(), place, release)
 }
@@ -79,13 +84,14 @@ fn forget(image: &Path, path: &Path) -> Result<(), Failure> {
         let text = format!("{} knows of no fork {}", image.display(), path.display());
         return Err(Failure::new(text).next("'syncline snapshot list' names the forks of each snapshot"));
     }
-    for fork in forks {
-        if fork.may_be_at(path) {
-            let text = format!("{} is still there, and needs its base", path.display());
-            return Err(Failure::of(Cause::InUse, text)
-                .next("remove it first; or keep it, and make it independent with 'syncline fork --detach'"));
-        }
+    let gone: Vec<_> = forks.into_iter().filter(|fork| !fork.may_be_at(path)).collect();
+    for fork in &gone {
         delete_one(image, fork.hold())?;
+    }
+    if gone.is_empty() {
+        let text = format!("{} is still there, and needs its base", path.display());
+        return Err(Failure::of(Cause::InUse, text)
+            .next("'syncline fork --remove' removes it; --detach keeps it, and makes it independent"));
     }
     Ok(())
 }

@@ -75,6 +75,9 @@ pub struct Args {
     /// journal; in the foreground standard error
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// The image is a fork that is removed at the end
+    #[arg(long, hide = true)]
+    passing: bool,
     /// The daemon's end of a mount in the background
     #[arg(long, hide = true)]
     daemon: bool,
@@ -87,7 +90,8 @@ impl Args {
         // Looking at a snapshot must not change the machine's settings.
         let options = vec!["transport=available".to_owned()];
         let (create, transport, log) = (None, None, None);
-        let (foreground, read_only, daemon, takeover, fork) = (false, false, false, false, false);
+        let (foreground, read_only, daemon, takeover) = (false, false, false, false);
+        let (fork, passing) = (false, false);
         Self {
             image,
             directory,
@@ -98,6 +102,7 @@ impl Args {
             snapshot,
             fork,
             takeover,
+            passing,
             transport,
             log,
             daemon,
@@ -143,6 +148,7 @@ fn mount_passing_fork(mut args: Args) -> Outcome {
     let fork = Image::make_passing_fork(&args.image, &name, &std::env::temp_dir(), &How::default());
     let fork = fork.map_err(Failure::from)?;
     args.image = fork.to_path_buf();
+    args.passing = true;
     let mounted = run(args)?;
     // From now on it is the daemon's.
     let _ = fork.keep();
@@ -162,6 +168,7 @@ fn daemon_command(args: &Args) -> Result<Command, Failure> {
         command.arg("--snapshot").arg(name);
     }
     command.args(args.takeover.then_some("--takeover"));
+    command.args(args.passing.then_some("--passing"));
     if !args.options.is_empty() {
         command.arg("-o").arg(args.options.join(","));
     }
@@ -332,7 +339,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         prepared.session(),
         &fs,
         &scrub,
-        (&figures, &image),
+        (&figures, &image, args.passing),
         (choices.class(), choices.synchronous()),
         (reach::told(why_not.as_deref()), args.options.join(",")),
         report,
@@ -348,8 +355,8 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
     }
     // The kernel may have refused it.
     let device = device.filter(|_| !matches!(prepared.session().sync_reach(), SyncReach::NoDevice(_)));
-    let (state, name) = (Default::default(), image.clone());
-    let closing = Arc::new(Closing { image: name, fs, scrub, transfers, storage, device, state });
+    let (state, name, passing) = (Default::default(), image.clone(), args.passing);
+    let closing = Arc::new(Closing { image: name, passing, fs, scrub, transfers, storage, device, state });
     let at_the_end = closing.clone();
     prepared.session().before_the_end(move || at_the_end.close(Kernel::Waits));
     let (session, last) = (Arc::downgrade(prepared.session()), closing.clone());

@@ -91,7 +91,7 @@ pub enum SnapshotError {
         now_bytes: u64,
     },
     /// The limit on the number of snapshots is reached.
-    #[error("there are {SNAPSHOTS_MAX} snapshots, and no more are possible; delete one first")]
+    #[error("there are {SNAPSHOTS_MAX} snapshots and forks, and no more are possible; delete one first")]
     TooMany,
 }
 
@@ -263,10 +263,10 @@ impl Store {
     }
 }
 
-/// Refuses the name of a stream's received part: half a snapshot, which can't be mounted, sent or rolled
-/// back to.
+/// Refuses the name of a hold, and that of a stream's received part: half a snapshot, which can't be
+/// mounted, sent or rolled back to.
 pub fn require_visible(name: &str) -> Result<(), StoreError> {
-    match name == RECEIVING {
+    match name == RECEIVING || Hold::of_name(name).is_some() {
         true => Err(SnapshotError::NotFound { name: name.to_owned() }.into()),
         false => Ok(()),
     }

@@ -96,6 +96,7 @@ impl Rebuild {
         let tracker = FlushTracker::new(device);
         // Blocks that were read may be only in a cache of the device, and the new image refers to them.
         tracker.flush_now().await?;
+        require_base(&old.superblock(), salvaged)?;
         let geometry = old.geometry();
         let space = Space::format(geometry);
         avoid.for_each(|run| space.reserve_live(run));
@@ -251,5 +252,22 @@ impl Rebuild {
             self.tree.forget(run);
             self.space.give_back(run);
         }
+    }
+}
+
+/// Refuses a fork of which nobody knows which blocks lie in its base: without them it would lose all that
+/// it shares.
+fn require_base(superblock: &Superblock, salvaged: &Salvaged) -> Result<(), StoreError> {
+    let known = salvaged
+        .snapshots
+        .as_ref()
+        .is_some_and(|saved| saved.entries.iter().any(|entry| entry.id == superblock.base));
+    match !superblock.is_fork() || known {
+        true => Ok(()),
+        false => Err(StoreError::Damaged(
+            "it is a fork, and the part of its table of snapshots that tells which blocks lie in its base is damaged; a repair would lose \
+             these: mount it with -o ro and copy the files"
+                .into(),
+        )),
     }
 }

@@ -49,7 +49,6 @@ fn make() -> Made {
     let simulation = Simulation::new(SEED);
     let (device, spawn) = (base.clone(), simulation.spawner());
     let world = World::elsewhere(device.clone(), &base, &simulation, SEED, Plan::default());
-    let hold = Hold { snapshot: 0, tie: 5, path: "fork".to_owned() };
     let lived = async move {
         let opened = subject.open(world.clone(), history, 0).await?;
         subject.work(world, opened.handle, opened.model).await?;
@@ -60,7 +59,7 @@ fn make() -> Made {
         let fs = Filesystem::open(store, spawn, Options::default()).await.map_err(|error| wrong(&error))?;
         let snapshot = fs.create_snapshot(SNAPSHOT).await.map_err(|error| wrong(&error))?;
         let (tree, contents) = read_all(&fs).await?;
-        let hold = Hold { snapshot: snapshot.id, ..hold }.name();
+        let hold = Hold::new(snapshot.id, 5, "fork".as_ref()).name();
         fs.create_snapshot(&hold).await.map_err(|error| wrong(&error))?;
         fs.close().await.map_err(|error| wrong(&error))?;
         fs.store().close().await.map_err(|error| wrong(&error))?;

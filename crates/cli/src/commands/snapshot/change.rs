@@ -33,22 +33,43 @@ pub struct RollbackArgs {
 
 /// Makes a snapshot, or a hold, of an image or a mounted filesystem.
 pub fn create_one(source: &Path, name: &str) -> Result<(), Failure> {
-    create(&Args { source: source.to_owned(), name: name.to_owned() }).map(drop)
+    make(&Args { source: source.to_owned(), name: name.to_owned() }).map(drop)
 }
 
 /// Makes a snapshot.
 pub fn create(args: &Args) -> Outcome {
+    require_users(&args.name)?;
+    make(args)
+}
+
+/// Refuses the name of a hold, which only `fork` makes and releases.
+fn require_users(name: &str) -> Result<(), Failure> {
+    match Hold::of_name(name) {
+        None => Ok(()),
+        Some(_) => {
+            let name = name.to_owned();
+            Err(syncline_store::StoreError::from(SnapshotError::Name { name }).into())
+        }
+    }
+}
+
+fn make(args: &Args) -> Outcome {
     change(args, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
 }
 
 /// Deletes a snapshot.
 pub fn delete(args: &Args) -> Outcome {
+    require_users(&args.name)?;
+    remove(args)
+}
+
+fn remove(args: &Args) -> Outcome {
     change(args, control::delete_snapshot, |fs| fs.delete_snapshot(&args.name))
 }
 
 /// Deletes a snapshot of an image or a mounted filesystem.
 pub fn delete_one(source: &Path, name: &str) -> Result<(), Failure> {
-    delete(&Args { source: source.to_owned(), name: name.to_owned() }).map(drop)
+    remove(&Args { source: source.to_owned(), name: name.to_owned() }).map(drop)
 }
 
 fn change(
