@@ -353,7 +353,7 @@ def test_forks_made_at_one_place_are_told_apart(image, tmp_path):
             assert fork.listdir("/") == []
         fs.forget_fork(os.path.relpath(work))
         assert fs.forks() == []
-    with pytest.raises(OSError, match="not the base of this fork any more"):
+    with pytest.raises(OSError, match="keeps no snapshot for this fork"):
         syncline.Filesystem(work)
 
 
