@@ -2,9 +2,9 @@
 //!
 //! A fork has the snapshot in its own table of snapshots, and a record of its base (`format::fork`).
 //! The base has a hold in its table: an entry that keeps the snapshot's blocks as long as the fork
-//! exists, whatever becomes of the snapshot. The caller makes the hold, and [`make`] then the fork;
-//! [`open`] finds the base again and checks that it is the right one; [`Forked`] is the device on which the engine runs.
-//! [`detach`] copies the blocks of the base and ends the tie.
+//! exists. The caller places the hold, and [`make`] then makes the fork. [`open`] finds the base again and
+//! checks that it has the hold. The engine runs on the device [`Forked`]. [`detach`] copies the blocks of
+//! the base and ends the tie.
 //!
 //! A passing fork has no hold: the claim of the snapshot keeps the blocks while the fork is open, and
 //! it is of no use afterwards.

@@ -15,9 +15,9 @@ use syncline_store::{
 pub struct Base {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) superblock: Superblock,
-    /// What is claimed.
+    /// The claimed entry of its table of snapshots.
     pub(crate) claimed: Snapshot,
-    /// The blocks that it keeps.
+    /// The blocks that the entry keeps.
     pub(crate) kept: KeptMap,
 }
 
@@ -40,12 +40,12 @@ impl Base {
         Ok(Self { device, superblock, claimed, kept: kept.map_err(StoreError::from)? })
     }
 
-    /// The blocks that are kept.
+    /// The blocks that the claimed entry keeps.
     pub fn kept(&self) -> &KeptMap {
         &self.kept
     }
 
-    /// What a fork of `base` must remember that is tied to what is claimed.
+    /// The record for a fork that is tied to the claimed entry of the image at `base`.
     pub fn record(&self, sequence: u64, base: &Path) -> ForkRecord {
         let Snapshot { id, tree, space, .. } = self.claimed;
         let tie = self.claimed.hold().map_or(0, |hold| hold.tie);

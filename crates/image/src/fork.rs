@@ -1,4 +1,4 @@
-//! Images whose blocks lie in two places: forks, and the images that they were made of.
+//! Forks: images that have a part of their blocks in another image, their base.
 
 use crate::lost::Watch;
 use crate::{How, Image, location};
@@ -47,7 +47,7 @@ impl Image {
         (!hold.is_at(&present)).then_some(hold.path)
     }
 
-    /// True if the fork with this tie is at this place, or may be: it can't be looked at.
+    /// True if the fork with this tie is at this place, or if the place can't be read.
     pub fn may_be_fork(name: &Path, tie: u128) -> bool {
         if !name.try_exists().unwrap_or(true) {
             return false;
@@ -185,7 +185,7 @@ impl Image {
             return Err(failed(name, ForkError::Depth(DEPTH_MAX)));
         }
         let image = Self::open_at(&record.base, &beside(how), depth + 1).map_err(|error| {
-            // Which of many is the first does not matter.
+            // The innermost fork says enough.
             let is_deep = matches!(crate::fork_error(&error), Some(ForkError::Depth(_)));
             if is_deep { error } else { failed(name, ForkError::Base { error }) }
         })?;
@@ -224,7 +224,7 @@ impl NewFile {
     /// A file without blocks, in this directory.
     fn in_directory(directory: &Path, size_bytes: u64, how: &How) -> Result<Self, DeviceError> {
         let failed = |error: io::Error| {
-            // Without the name of the file, which tells nobody anything.
+            // Without the temporary name of the file.
             let errno = match error.kind() {
                 io::ErrorKind::NotFound => libc::ENOENT,
                 io::ErrorKind::PermissionDenied => libc::EACCES,
@@ -315,13 +315,13 @@ fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceErro
     Ok((found.id, found.total_blocks * syncline_device::BLOCK_BYTES as u64))
 }
 
-/// How a base is opened: beside its writer.
+/// How to open a base: beside its writer.
 fn beside(how: &How) -> How {
     let device = OpenOptions { read_only: true, beside_writer: true, ..how.device };
     How { device, take_over: None, shared: false, ..how.clone() }
 }
 
-/// A device error stays what it is; others become one of opening the fork.
+/// Turns an error into one of opening the image `name`, unless it comes from a device.
 fn failed(name: &Path, error: ForkError) -> DeviceError {
     let kind = match &error {
         ForkError::Store(StoreError::Snapshot(SnapshotError::NotFound { .. })) => io::ErrorKind::NotFound,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline_device::{DeviceError, OpenOptions, block_on};
 use syncline_image::{How, Image};
-use syncline_store::{Hold, Snapshot, read_snapshots};
+use syncline_store::{Hold, Snapshot, SnapshotError, StoreError, read_snapshots};
 
 /// A fork, as the table of snapshots of its base tells of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,12 +43,12 @@ impl Fork {
     }
 }
 
-/// A fork that needs its base no more, and where its base still has a hold of it.
+/// The base of a fork that no longer needs it, and the hold that is still there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Detached {
     /// The image that was its base.
     pub base: PathBuf,
-    /// The name of the hold there; `None` if there is none.
+    /// The name of the hold; `None` if there is none.
     pub hold: Option<String>,
 }
 
@@ -149,11 +149,16 @@ impl Filesystem {
     }
 
     /// Removes a fork, which must not be open. The base still has a hold, which is to be deleted like a
-    /// snapshot.
+    /// snapshot. EBUSY if the fork has forks itself.
     pub fn remove_fork(path: impl AsRef<Path>) -> Result<Detached> {
         let path = path.as_ref();
         let image = Image::open(path, &How::default())?;
         let base = image.base().ok_or(Error::Invalid("it is no fork"))?.to_owned();
+        let forks = forks_in(&block_on(read_snapshots(&image.device()))?.1);
+        if let Some(first) = forks.first() {
+            let (name, forks) = (first.snapshot.clone(), forks.iter().map(|fork| fork.path.clone()));
+            return Err(StoreError::from(SnapshotError::Forked { name, forks: forks.collect() }).into());
+        }
         let hold = image.hold_in_base().map(str::to_owned);
         let failed =
             |source| DeviceError::Open { path: path.display().to_string(), source: Arc::new(source) };

@@ -130,6 +130,10 @@ fn a_moved_fork_and_a_copied_one_are_tied_by_themselves() {
     std::fs::copy(&moved, &copy).unwrap();
     Filesystem::tie_fork(&copy, &base).unwrap();
     assert_eq!(places(), [moved.to_str().unwrap(), copy.to_str().unwrap()]);
+    let deeper = folder.path().join("deeper.img");
+    Filesystem::fork_of(&moved, "monday", &deeper).unwrap();
+    assert_eq!(Filesystem::remove_fork(&moved).unwrap_err().errno(), 16, "it is a base itself");
+    Filesystem::remove_fork(&deeper).unwrap().release().unwrap();
     // Each goes without the other.
     Filesystem::remove_fork(&moved).unwrap().release().unwrap();
     assert!(!moved.exists());
