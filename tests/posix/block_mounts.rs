@@ -201,7 +201,8 @@ fn nobody_waits_for_a_daemon_that_is_killed_while_it_ends() {
             kill_process(daemon, Signal::TERM).unwrap();
         }
         kill_process(daemon, Signal::STOP).unwrap();
-        drop(held);
+        // Closing it may wait for the daemon, if that has stopped by then.
+        let closing = std::thread::spawn(move || drop(held));
         let mut umount = Command::new("umount");
         umount.arg("-i").arg(&mount.path).stderr(Stdio::null());
         let mut umount = umount.spawn().unwrap();
@@ -209,6 +210,7 @@ fn nobody_waits_for_a_daemon_that_is_killed_while_it_ends() {
         wait_for_end(daemon);
         let ended = wait(&mut umount, LIMIT);
         assert!(ended.is_some(), "umount hangs");
+        closing.join().unwrap();
     }
 }
 

@@ -222,7 +222,7 @@ fn another_name_of_a_copy_that_failed_is_not_linked_to_what_was_in_its_way() {
     let (place, to) = ground();
     // Nobody can write to a program that runs.
     let busy = to.join("file");
-    fs::copy("/bin/sleep", &busy).unwrap();
+    crate::support::executable(&busy, &fs::read("/bin/sleep").unwrap());
     let mut running = std::process::Command::new(&busy).arg("60").spawn().unwrap();
     let answer = cp(&place, &["-a"], &[":tree/file", ":tree/below/name"], &to);
     running.kill().unwrap();

@@ -22,8 +22,9 @@ impl Filesystem {
     ///
     /// With the name of a hold, an existing snapshot is kept for a fork; that has its contents already.
     pub async fn create_snapshot(&self, name: &str) -> Result<Snapshot, FsError> {
-        if let Some(hold) = Hold::of_name(name) {
-            return Ok(self.store.hold_snapshot(&hold, self.now_ns()).await?);
+        if let Some(made) = Hold::of_name(name).map(|hold| Box::pin(self.hold_snapshot(hold))) {
+            // Boxed: hardly any request does it.
+            return made.await;
         }
         let mut tries = 1;
         loop {
@@ -42,6 +43,11 @@ impl Filesystem {
                 made => return made,
             }
         }
+    }
+
+    /// Keeps an existing snapshot for a fork.
+    async fn hold_snapshot(&self, hold: Hold) -> Result<Snapshot, FsError> {
+        Ok(self.store.hold_snapshot(&hold, self.now_ns()).await?)
     }
 
     /// Nanoseconds since 1970.

@@ -52,7 +52,7 @@ pub enum SnapshotError {
         /// The requested name.
         name: String,
         /// Where the forks were made.
-        forks: Vec<String>,
+        forks: Box<[String]>,
     },
     /// A fork that is to be released is open.
     #[error("the fork {path} is in use: unmount or close it first")]
@@ -229,7 +229,7 @@ impl Store {
         }
         let forks = state.table.forks_of(id);
         if !forks.is_empty() {
-            return Err(SnapshotError::Forked { name: name.to_owned(), forks }.into());
+            return Err(SnapshotError::Forked { name: name.to_owned(), forks: forks.into() }.into());
         }
         if state.bases.contains(&id) || !self.device().claim_snapshot(id, Claim::Exclusive)? {
             let name = name.to_owned();

@@ -1,6 +1,6 @@
 //! `snapshot create`, `delete` and `rollback`.
 
-use super::source::{image_of, mounted_at};
+use super::source::{image_of, is_mounted, mounted_at};
 use crate::commands::mounted::refuse_mounted;
 use crate::failure::{Cause, Failure, Outcome};
 use std::path::{Path, PathBuf};
@@ -31,15 +31,37 @@ pub struct RollbackArgs {
     keep: Option<String>,
 }
 
-/// Makes a snapshot, or a hold, of an image or a mounted filesystem.
-pub fn create_one(source: &Path, name: &str) -> Result<(), Failure> {
-    make(&Args { source: source.to_owned(), name: name.to_owned() }).map(drop)
-}
-
 /// Makes a snapshot.
 pub fn create(args: &Args) -> Outcome {
     require_users(&args.name)?;
-    make(args)
+    create_at(args, directory(args)?)
+}
+
+/// Deletes a snapshot.
+pub fn delete(args: &Args) -> Outcome {
+    require_users(&args.name)?;
+    delete_at(args, directory(args)?)
+}
+
+/// Makes a hold in an image or a mounted filesystem. The image may be mounted.
+pub fn create_one(source: &Path, name: &str) -> Result<(), Failure> {
+    create_at(&Args::of(source, name), mounted_at(source)?).map(drop)
+}
+
+/// Deletes a snapshot or a hold of an image or a mounted filesystem. The image may be mounted.
+pub fn delete_one(source: &Path, name: &str) -> Result<(), Failure> {
+    delete_at(&Args::of(source, name), mounted_at(source)?).map(drop)
+}
+
+impl Args {
+    fn of(source: &Path, name: &str) -> Self {
+        Self { source: source.to_owned(), name: name.to_owned() }
+    }
+}
+
+/// The directory of a mounted filesystem that the user named.
+fn directory(args: &Args) -> Result<Option<PathBuf>, Failure> {
+    Ok(is_mounted(&args.source)?.then(|| args.source.clone()))
 }
 
 /// Refuses the name of a hold, which only `fork` makes and releases.
@@ -53,31 +75,22 @@ fn require_users(name: &str) -> Result<(), Failure> {
     }
 }
 
-fn make(args: &Args) -> Outcome {
-    change(args, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
+fn create_at(args: &Args, directory: Option<PathBuf>) -> Outcome {
+    change(args, directory, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
 }
 
-/// Deletes a snapshot.
-pub fn delete(args: &Args) -> Outcome {
-    require_users(&args.name)?;
-    remove(args)
+fn delete_at(args: &Args, directory: Option<PathBuf>) -> Outcome {
+    change(args, directory, control::delete_snapshot, |fs| fs.delete_snapshot(&args.name))
 }
 
-fn remove(args: &Args) -> Outcome {
-    change(args, control::delete_snapshot, |fs| fs.delete_snapshot(&args.name))
-}
-
-/// Deletes a snapshot of an image or a mounted filesystem.
-pub fn delete_one(source: &Path, name: &str) -> Result<(), Failure> {
-    remove(&Args { source: source.to_owned(), name: name.to_owned() }).map(drop)
-}
-
+/// Changes a filesystem that is mounted at `directory`, or an image that is not mounted.
 fn change(
     args: &Args,
+    directory: Option<PathBuf>,
     mounted: impl Fn(&Path, &str) -> Result<(), ControlError>,
     unmounted: impl Fn(&Filesystem) -> syncline::Result<()>,
 ) -> Outcome {
-    if let Some(directory) = mounted_at(&args.source)? {
+    if let Some(directory) = directory {
         mounted(&directory, &args.name).map_err(|error| match refused(error, &args.name) {
             failure if failure.code() == Cause::InUse as u8 => {
                 why_in_use(&directory, &args.name).unwrap_or(failure)
@@ -102,7 +115,7 @@ fn why_in_use(directory: &Path, name: &str) -> Option<Failure> {
     let image = image_of(directory).ok()?;
     let forks = Filesystem::forks_of(&image).ok()?;
     let forks = forks.into_iter().filter(|fork| fork.snapshot == name).map(|fork| fork.path);
-    let (name, forks) = (name.to_owned(), forks.collect::<Vec<_>>());
+    let (name, forks) = (name.to_owned(), forks.collect::<Box<[_]>>());
     let why = match forks.is_empty() {
         false => SnapshotError::Forked { name, forks },
         true if super::list::base_of(&image).ok()?.is_some_and(|base| base.snapshot == name) => {
