@@ -334,7 +334,7 @@ impl From<StoreError> for Failure {
                 .next("'syncline trim --punch' gives free blocks back to its host"),
             StoreError::Snapshot(
                 SnapshotError::InUse { .. }
-                | SnapshotError::Forked { .. }
+                | SnapshotError::Forked(_)
                 | SnapshotError::ForkInUse { .. }
                 | SnapshotError::IsBase { .. },
             ) => Self::of(Cause::InUse, error),

@@ -183,7 +183,7 @@ impl FsError {
             Self::Store(StoreError::Snapshot(error)) => match error {
                 SnapshotError::NotFound { .. } => 2,
                 SnapshotError::InUse { .. }
-                | SnapshotError::Forked { .. }
+                | SnapshotError::Forked(_)
                 | SnapshotError::ForkInUse { .. }
                 | SnapshotError::IsBase { .. } => 16,
                 SnapshotError::Exists { .. } => 17,

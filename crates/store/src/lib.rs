@@ -38,8 +38,8 @@ mod trace;
 
 pub use branch::{Branch, BranchStart};
 pub use checkpoint::{
-    Bracket, Hold, Quiet, RECEIVING, ReadSlots, Snapshot, SnapshotError, SnapshotUsage, Submit, WIPED,
-    read_superblocks, require_visible,
+    Bracket, Forked, Hold, Quiet, RECEIVING, ReadSlots, Snapshot, SnapshotError, SnapshotUsage, Submit,
+    WIPED, read_superblocks, require_visible,
 };
 pub use counters::CountersSnapshot;
 pub use error::StoreError;

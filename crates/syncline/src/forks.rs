@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline_device::{DeviceError, OpenOptions, block_on};
 use syncline_image::{How, Image};
-use syncline_store::{Hold, Snapshot, SnapshotError, StoreError, read_snapshots};
+use syncline_store::{Forked, Hold, Snapshot, SnapshotError, StoreError, read_snapshots};
 
 /// A fork, as the table of snapshots of its base tells of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,7 +157,8 @@ impl Filesystem {
         let forks = forks_in(&block_on(read_snapshots(&image.device()))?.1);
         if let Some(first) = forks.first() {
             let (name, forks) = (first.snapshot.clone(), forks.iter().map(|fork| fork.path.clone()));
-            return Err(StoreError::from(SnapshotError::Forked { name, forks: forks.collect() }).into());
+            let why = Box::new(Forked { name, forks: forks.collect() });
+            return Err(StoreError::from(SnapshotError::from(why)).into());
         }
         let hold = image.hold_in_base().map(str::to_owned);
         let failed =

@@ -113,13 +113,13 @@ async fn answer(
             require_owner(&asker)?;
             session.page_cache().take_over_known(session.fs()).await;
             let (fs, name) = (session.fs().clone(), name_in(&question, rest)?.to_owned());
-            apart(session, async move { fs.create_snapshot(&name).await.map(drop) }).await?;
+            apart(session, Box::pin(async move { fs.create_snapshot(&name).await.map(drop) })).await?;
             Ok(question.empty_answer())
         }
         Question::DeleteSnapshot => {
             require_owner(&asker)?;
             let (fs, name) = (session.fs().clone(), name_in(&question, rest)?.to_owned());
-            apart(session, async move { fs.delete_snapshot(&name).await }).await?;
+            apart(session, Box::pin(async move { fs.delete_snapshot(&name).await })).await?;
             Ok(question.empty_answer())
         }
         Question::SetQuota => {

@@ -13,7 +13,9 @@ mod table;
 
 pub use bracket::{Bracket, Quiet};
 pub use slots::{ReadSlots, WIPED, read_superblocks};
-pub use snapshots::{Hold, RECEIVING, Snapshot, SnapshotError, SnapshotUsage, Submit, require_visible};
+pub use snapshots::{
+    Forked, Hold, RECEIVING, Snapshot, SnapshotError, SnapshotUsage, Submit, require_visible,
+};
 
 pub(crate) use due::tend_checkpoints;
 pub(crate) use grow::check_growth;

@@ -10,7 +10,7 @@
 //! when that superblock is durable (rule R2).
 
 use super::CheckpointState;
-use super::table::TableChange;
+use super::table::{Table, TableChange};
 use crate::{Store, StoreError};
 use std::pin::Pin;
 use syncline_device::Claim;
@@ -43,17 +43,8 @@ pub enum SnapshotError {
         name: String,
     },
     /// Forks of the snapshot read its blocks.
-    #[error(
-        "snapshot {name:?} is the base of {}: remove these forks with 'syncline fork --remove', or keep them and make them independent with \
-         'syncline fork --detach'",
-        listed(forks)
-    )]
-    Forked {
-        /// The requested name.
-        name: String,
-        /// Where the forks were made.
-        forks: Box<[String]>,
-    },
+    #[error(transparent)]
+    Forked(#[from] Box<Forked>),
     /// A fork that is to be released is open.
     #[error("the fork {path} is in use: unmount or close it first")]
     ForkInUse {
@@ -95,6 +86,14 @@ pub enum SnapshotError {
     TooMany,
 }
 
+/// Why a snapshot, or a hold, can't be deleted that somebody has claimed.
+fn in_use(name: &str) -> SnapshotError {
+    match Hold::of_name(name) {
+        Some(hold) => SnapshotError::ForkInUse { path: hold.path },
+        None => SnapshotError::InUse { name: name.to_owned() },
+    }
+}
+
 /// The first few of these places.
 fn listed(forks: &[String]) -> String {
     const SHOWN: usize = 3;
@@ -103,6 +102,20 @@ fn listed(forks: &[String]) -> String {
         0 => first,
         more => format!("{first} and {more} more"),
     }
+}
+
+/// A snapshot that forks read. Boxed in an error, since each request has room for errors.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "snapshot {name:?} is the base of {}: remove these forks with 'syncline fork --remove', or keep them and make them independent with \
+     'syncline fork --detach'",
+    listed(forks)
+)]
+pub struct Forked {
+    /// The name of the snapshot.
+    pub name: String,
+    /// Where the forks were made.
+    pub forks: Vec<String>,
 }
 
 /// A snapshot, and the space that would come back if it were deleted.
@@ -224,21 +237,25 @@ impl Store {
         self.health.writable()?;
         let mut state = self.checkpoint.lock().await;
         let id = state.table.find(name)?.id;
-        if self.superblock().base == id {
-            return Err(SnapshotError::IsBase { name: name.to_owned() }.into());
-        }
-        let forks = state.table.forks_of(id);
-        if !forks.is_empty() {
-            return Err(SnapshotError::Forked { name: name.to_owned(), forks: forks.into() }.into());
-        }
+        self.require_deletable(&state.table, name, id)?;
         if state.bases.contains(&id) || !self.device().claim_snapshot(id, Claim::Exclusive)? {
-            let name = name.to_owned();
-            let in_use = Hold::of_name(&name).map(|hold| SnapshotError::ForkInUse { path: hold.path });
-            return Err(in_use.unwrap_or(SnapshotError::InUse { name }).into());
+            return Err(in_use(name).into());
         }
         let result = self.delete_claimed(&mut state, id).await;
         self.device().claim_snapshot(id, Claim::Released)?;
         result
+    }
+
+    /// Refuses the base of this fork, and a snapshot that has forks.
+    fn require_deletable(&self, table: &Table, name: &str, id: u64) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        if self.superblock().base == id {
+            return Err(SnapshotError::IsBase { name }.into());
+        }
+        match table.forks_of(id) {
+            forks if forks.is_empty() => Ok(()),
+            forks => Err(SnapshotError::from(Box::new(Forked { name, forks })).into()),
+        }
     }
 
     async fn delete_claimed(&self, state: &mut CheckpointState, id: u64) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Error, Filesystem, ImageOptions};
 use syncline_fuse::control::{self, ControlError};
-use syncline_store::{Hold, SnapshotError};
+use syncline_store::{Forked, Hold, SnapshotError};
 
 /// Arguments of `create` and `delete`.
 #[derive(clap::Args)]
@@ -115,9 +115,9 @@ fn why_in_use(directory: &Path, name: &str) -> Option<Failure> {
     let image = image_of(directory).ok()?;
     let forks = Filesystem::forks_of(&image).ok()?;
     let forks = forks.into_iter().filter(|fork| fork.snapshot == name).map(|fork| fork.path);
-    let (name, forks) = (name.to_owned(), forks.collect::<Box<[_]>>());
+    let (name, forks) = (name.to_owned(), forks.collect::<Vec<_>>());
     let why = match forks.is_empty() {
-        false => SnapshotError::Forked { name, forks },
+        false => SnapshotError::from(Box::new(Forked { name, forks })),
         true if super::list::base_of(&image).ok()?.is_some_and(|base| base.snapshot == name) => {
             SnapshotError::IsBase { name }
         }
