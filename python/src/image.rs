@@ -350,7 +350,7 @@ impl Image {
         self.call(py, |fs| fs.fork(place, snapshot, &new))
     }
 
-    /// The forks of this image, in the order in which they were made. Those that were removed are among them until `forget_fork`.
+    /// The forks of this image, oldest first. A fork whose file was removed stays in the list until `forget_fork`.
     fn forks(&self, py: Python<'_>) -> PyResult<Vec<Fork>> {
         Ok(self.call(py, |fs| Ok(fs.forks()))?.into_iter().map(Fork::from).collect())
     }

@@ -11,7 +11,7 @@ pub enum ForkError {
     /// Neither copy of the record can be used.
     #[error("the record of its base is damaged ({0}); restore the fork from a copy, or make a new one")]
     Record(FormatError),
-    /// What lies at the path of the base does not hold the snapshot for this fork.
+    /// The image at the path of the base has no hold for this fork.
     #[error(
         "{} keeps no snapshot for this fork: the fork was released ('syncline fork --forget'), it is a copy of one that was, or another image \
          is there; 'syncline fork --base BASE FORK' ties it to its base again, if that still has the snapshot",

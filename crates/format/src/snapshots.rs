@@ -24,7 +24,7 @@ pub const RECEIVING: &str = ".syncline-receiving";
 const HOLD: &str = "fork/";
 
 /// A hold: an entry of the table that has the roots of a snapshot, and keeps its blocks for one fork
-/// (`fork.rs`). What it says is its name: `fork/ID/TIE/CRC/PATH`, the first three in hexadecimal.
+/// (`fork.rs`). Its name holds the fields below: `fork/ID/TIE/CRC/PATH`, the first three in hexadecimal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hold {
     /// Id of the snapshot.

@@ -125,9 +125,10 @@ impl Image {
         })
     }
 
-    /// Ties the fork `name` to its base anew: the fork or the base was moved, the fork is a copy of another
-    /// fork, or it was released. `base` must have the snapshot. `place` and `release` are as for
-    /// [`make_fork`](Self::make_fork); the former hold is released unless another fork uses it.
+    /// Makes a new hold for the fork `name` in its base, and records that the base is at `base`: after the fork
+    /// or the base was moved, after the fork was copied, or after it was released by mistake. `base` must have
+    /// the snapshot. `place` and `release` are as for [`make_fork`](Self::make_fork). The former hold is
+    /// released unless another fork uses it.
     pub fn tie_fork<E: From<DeviceError>>(
         name: &Path,
         base: &Path,

@@ -138,7 +138,7 @@ impl Filesystem {
     /// which is to be deleted like a snapshot.
     pub fn detach(path: impl AsRef<Path>, progress: &mut dyn FnMut(u64, u64)) -> Result<Detached> {
         let path = path.as_ref();
-        // What a crash left is recovered first.
+        // Opening recovers the fork after a crash.
         Self::open(path, ImageOptions::default())?.close()?;
         let image =
             Image::open(path, &How::new(OpenOptions { punch_holes: true, ..OpenOptions::default() }))?;
@@ -167,8 +167,9 @@ impl Filesystem {
         Ok(Detached { base, hold })
     }
 
-    /// Ties a fork to its base anew: the fork or the base was moved, the fork is a copy of another fork, or
-    /// it was released. `base` must have the snapshot. Neither may be open.
+    /// Makes a new hold for a fork in its base, and records where the base is. Call it after the fork or the
+    /// base was moved, after the fork was copied, or after it was released by mistake. `base` must have the
+    /// snapshot. Neither image may be open.
     pub fn tie_fork(fork: impl AsRef<Path>, base: impl AsRef<Path>) -> Result<()> {
         let (fork, base) = (fork.as_ref(), base.as_ref());
         Image::tie_fork(

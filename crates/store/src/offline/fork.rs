@@ -15,7 +15,7 @@ use syncline_tree::Tree;
 /// Node cache for finding the last key of a tree.
 const LAST_KEY_CACHE_BYTES: usize = 1 << 20;
 
-/// What a fork is made of.
+/// The parameters of a new fork.
 #[derive(Clone)]
 pub struct NewFork<'a> {
     /// The superblock of the base.
