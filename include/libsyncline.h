@@ -327,13 +327,13 @@ int syncline_roll_back(const char *image, const char *name);
  * of the image. -EEXIST if something is at `new_image`. */
 int syncline_fork_create(const char *image, const char *snapshot, const char *new_image);
 
-/* Opens a new fork that ends when it is closed, beside whoever has the image open: a sandbox, for example for a test. What is written
- * lies in a file without a name in the directory of temporary files, $TMPDIR or /tmp. flags: 0 or SYNCLINE_NO_IO_URING. */
+/* Opens a new fork that ends when it is closed: a sandbox, for example for a test. Others may have the image open. The fork's own
+ * blocks lie in a file without a name in the directory of temporary files, $TMPDIR or /tmp. flags: 0 or SYNCLINE_NO_IO_URING. */
 int syncline_fork_open(const char *image, const char *snapshot, unsigned int flags, struct syncline_fs **fs);
 
 /* Makes a fork that nobody has open independent: copies the blocks that lie in its base to it, and releases it there. -EINVAL if it is
- * no fork. If the base can't be opened for writing, the call fails after the copy: the text says that the fork is independent, but
- * that its base still keeps the snapshot for it. */
+ * no fork. If the base can't be opened for writing, the call fails after the copy: the fork is independent then, but its
+ * base still keeps the snapshot for it. */
 int syncline_fork_detach(const char *image);
 
 #ifdef __cplusplus

@@ -377,14 +377,8 @@ impl Image {
     /// independent, but that the base still keeps the snapshot for it; `forget_fork` of the base releases it then.
     #[staticmethod]
     fn detach(py: Python<'_>, image: PathBuf) -> PyResult<()> {
-        let name = image.display().to_string();
         let detached = about(py, image, |image| Filesystem::detach(image, &mut |_, _| {}))?;
-        let released = py.detach(|| detached.release());
-        released.map_err(|error| {
-            let base = detached.base.display();
-            let text = format!("{name} is independent, but {base} still keeps the snapshot for it: {error}");
-            PyOSError::new_err((error.errno(), text))
-        })
+        py.detach(|| detached.release()).map_err(|error| raised(&error))
     }
 
     /// Bytes in all, free, and available to be written.

@@ -371,7 +371,7 @@ def test_a_detached_fork_needs_no_base(image, tmp_path):
     with syncline.Filesystem(image) as fs:
         assert [fork.path for fork in fs.forks()] == [str(kept)]
         # Nobody else can release it now.
-        with pytest.raises(OSError, match="kept.img is independent, but .*disk.img still keeps the snapshot") as caught:
+        with pytest.raises(OSError, match="kept.img needs its base no longer, but .*disk.img still keeps the snapshot") as caught:
             syncline.Filesystem.detach(kept)
         assert caught.value.errno == errno.EBUSY
         fs.forget_fork(kept)

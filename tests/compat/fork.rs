@@ -25,13 +25,13 @@ fn forked(own: Arc<MemoryDevice>, base: Arc<MemoryDevice>) -> Arc<Forked> {
 fn make_both() -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
     let (base, fs) = make(Feature::None);
     let snapshot = block_on(fs.engine().create_snapshot("forked")).unwrap();
-    let hold = Hold::new(snapshot.id, 7, "/images/fork.img".as_ref()).name();
-    fs.create_snapshot(&hold).unwrap();
+    let hold = Hold::new(snapshot.id, 7, "/images/fork.img".as_ref());
+    block_on(fs.engine().hold_snapshot(&hold)).unwrap();
     fs.write(IN_BASE, IN_BASE).unwrap();
     fs.close().unwrap();
     let own = MemoryDevice::new(base.size_bytes());
     block_on(async {
-        let claimed = Base::claim(base.clone(), &hold).await.unwrap();
+        let claimed = Base::claim(base.clone(), &hold.name()).await.unwrap();
         syncline_fork::make(own.clone(), claimed, "/images/base.img".as_ref()).await.unwrap();
     });
     let fs = Filesystem::open_device(forked(own.clone(), base.clone()), options()).unwrap();

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -27,16 +26,6 @@ pub(crate) enum Failure {
     /// ENODATA
     #[error("no such attribute")]
     NoAttribute,
-    /// The errno of the cause: a fork has become independent, but its base still has the hold.
-    #[error("{} is independent, but {} still keeps the snapshot for it: {cause}", fork.display(), base.display())]
-    Unreleased {
-        /// The image that was a fork.
-        fork: PathBuf,
-        /// The image that was its base.
-        base: PathBuf,
-        /// Why the hold could not be deleted.
-        cause: syncline::Error,
-    },
     /// EIO: the library failed because of a bug.
     #[error("the library panicked (a bug: please report it): {0}")]
     Panicked(String),
@@ -51,7 +40,6 @@ impl Failure {
             Self::Invalid(_) => libc::EINVAL,
             Self::Range(_) => libc::ERANGE,
             Self::NoAttribute => libc::ENODATA,
-            Self::Unreleased { cause, .. } => cause.errno(),
             Self::Panicked(_) => libc::EIO,
         }
     }

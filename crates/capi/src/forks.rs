@@ -1,12 +1,11 @@
 //! Forks: writable images that begin as a snapshot of another image and share its blocks.
 
 use crate::arguments::{hand_out, string};
-use crate::failure::{Failure, done};
+use crate::failure::done;
 use crate::image::{SYNCLINE_NO_IO_URING, options, syncline_fs};
 use crate::snapshots::text;
 use std::ffi::{c_char, c_int, c_uint};
-use std::path::Path;
-use syncline::{Detached, Filesystem};
+use syncline::Filesystem;
 
 /// Makes a fork of an image that nobody has open.
 ///
@@ -53,12 +52,5 @@ pub unsafe extern "C" fn syncline_fork_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syncline_fork_detach(image: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    done(|| detach(unsafe { string(image, "image") }?.as_ref()))
-}
-
-fn detach(image: &Path) -> Result<(), Failure> {
-    let detached = Filesystem::detach(image, &mut |_, _| {})?;
-    let Detached { base, .. } = &detached;
-    let unreleased = |cause| Failure::Unreleased { fork: image.to_owned(), base: base.clone(), cause };
-    detached.release().map_err(unreleased)
+    done(|| Ok(Filesystem::detach(unsafe { string(image, "image") }?, &mut |_, _| {})?.release()?))
 }

@@ -332,7 +332,7 @@ static void forks(const char *image)
 	DONE(syncline_fork_create(image, "third", path));
 	DONE(syncline_open(image, flags, &base));
 	EXPECT(syncline_fork_detach(path) == -EBUSY);
-	EXPECT(strstr(syncline_last_error(), "is independent, but") != NULL);
+	EXPECT(strstr(syncline_last_error(), "needs its base no longer, but") != NULL);
 	EXPECT(syncline_snapshot_delete(base, "third") == -EBUSY);
 	DONE(syncline_close(base));
 	DONE(syncline_open(path, flags | SYNCLINE_READ_ONLY, &fork));

@@ -46,7 +46,7 @@ pub enum ForkError {
         /// Where the base is.
         base: PathBuf,
         /// Why.
-        error: StoreError,
+        source: StoreError,
     },
     /// The base is a passing fork.
     #[error("{} is thrown away when it is closed, and a fork of it would be lost; fork the image of which it was made", base.display())]

@@ -103,7 +103,7 @@ pub async fn open(
         ForkError::Store(StoreError::Snapshot(SnapshotError::NotFound { .. })) => {
             ForkError::Released { base: path() }
         }
-        ForkError::Store(error) => ForkError::Unreadable { base: path(), error },
+        ForkError::Store(error) => ForkError::Unreadable { base: path(), source: error },
         error => error,
     })?;
     Ok(Forked::new(own, base))

@@ -48,6 +48,7 @@ pub use filesystem::{Filesystem, Loaded};
 pub use options::{AccessTime, Options};
 pub use receipt::{Call, Failed, Inodes, Receipt, Receipts, Submitted, Times, Why};
 pub use syncline_device::Spawn;
+pub use syncline_store::Hold;
 #[doc(hidden)]
 pub use transact::Together;
 pub use transact::{Action, NotCommitted, STEPS_MAX, Step, TRANSACTION_BYTES_MAX};

@@ -92,8 +92,7 @@ impl Image {
     }
 
     /// Makes a fork of a snapshot: a new image file `new`. `base` may be in use. `place` places the hold
-    /// of this name in the base's table of snapshots, durably; `release` removes it if the fork can't be
-    /// made after that.
+    /// in the base's table of snapshots, durably; `release` removes it if the fork can't be made after that.
     ///
     /// The hold comes first, then the fork under a name of its own, and `new` is its name when
     /// everything is durable. A crash in between leaves a hold without a fork.
@@ -102,20 +101,20 @@ impl Image {
         snapshot: &str,
         new: &Path,
         how: &How,
-        place: impl FnOnce(&str) -> Result<(), E>,
-        release: impl Fn(&str),
+        place: impl FnOnce(&Hold) -> Result<(), E>,
+        release: impl Fn(&Hold),
     ) -> Result<(), E> {
         let base = whole(base)?;
         let about = |error| failed(&base, error);
         let (id, size_bytes) = find(&base, snapshot, how)?;
         let file = NewFile::beside(new, size_bytes, how)?;
         let path = whole_of_new(new)?;
-        let hold = Hold::new(id, rand::random(), &path).name();
+        let hold = Hold::new(id, rand::random(), &path);
         // It may be there even if that failed.
         place(&hold).inspect_err(|_| release(&hold))?;
         let made = (|| {
             let image = Self::open(&base, &beside(how))?;
-            let claimed = block_on(Base::claim(image.device(), &hold)).map_err(about)?;
+            let claimed = block_on(Base::claim(image.device(), &hold.name())).map_err(about)?;
             block_on(syncline_fork::make(file.device.clone(), claimed, &base)).map_err(about)?;
             file.keep_as(new)
         })();
@@ -133,8 +132,8 @@ impl Image {
         name: &Path,
         base: &Path,
         how: &How,
-        place: impl FnOnce(&str) -> Result<(), E>,
-        release: impl Fn(&str),
+        place: impl FnOnce(&Hold) -> Result<(), E>,
+        release: impl Fn(&Hold),
     ) -> Result<(), E> {
         let about = |error| failed(name, error);
         let own = Self::open_alone(name, how)?;
@@ -150,11 +149,11 @@ impl Image {
         let snapshot = entries.iter().filter(same).find(|entry| entry.is_visible());
         let snapshot = snapshot.ok_or_else(|| about(ForkError::NoSnapshot { base: base.clone() }))?;
         let path = whole_of_new(name)?;
-        let hold = Hold::new(snapshot.id, rand::random(), &path).name();
+        let hold = Hold::new(snapshot.id, rand::random(), &path);
         place(&hold).inspect_err(|_| release(&hold))?;
         let tied = (|| {
             let image = Self::open(&base, &beside(how))?;
-            let claimed = block_on(Base::claim(image.device(), &hold)).map_err(about)?;
+            let claimed = block_on(Base::claim(image.device(), &hold.name())).map_err(about)?;
             let record = claimed.record(record.sequence.wrapping_add(1), &base);
             block_on(syncline_fork::write_record(&own.device, &record)).map_err(about)
         })();
@@ -162,11 +161,11 @@ impl Image {
             release(&hold);
             return Err(error.into());
         }
-        for entry in entries.iter().filter(same).filter(|entry| entry.id == record.hold) {
+        let former = entries.iter().filter(same).filter(|entry| entry.id == record.hold);
+        for former in former.filter_map(Snapshot::hold).filter(|hold| hold.tie == record.tie) {
             // A copy of this fork may still use it.
-            let is_used = |hold: Hold| !hold.is_at(&path) && Self::may_be_fork(hold.path.as_ref(), hold.tie);
-            if entry.hold().is_some_and(|hold| hold.tie == record.tie && !is_used(hold)) {
-                release(&entry.name);
+            if former.is_at(&path) || !Self::may_be_fork(former.path.as_ref(), former.tie) {
+                release(&former);
             }
         }
         Ok(())

@@ -68,6 +68,16 @@ pub enum Error {
     /// read-only in this process, which may see a part of it.
     #[error("the transaction broke off, close the image and open it again as it was before: {0}")]
     Broken(Box<Error>),
+    /// The errno of the cause. A fork no longer needs its base, but the base still keeps the snapshot for it.
+    #[error("{} needs its base no longer, but {} still keeps the snapshot for it: {cause}", fork.display(), base.display())]
+    Unreleased {
+        /// The image that was a fork.
+        fork: PathBuf,
+        /// The image that was its base.
+        base: PathBuf,
+        /// Why the hold was not released.
+        cause: Box<Error>,
+    },
     /// No thread could be started for the engine.
     #[error("the engine's thread could not be started: {0}")]
     Thread(Arc<io::Error>),
@@ -83,7 +93,10 @@ impl Error {
     /// The reason, without operation and path.
     pub fn cause(&self) -> &Error {
         match self {
-            Self::At { cause, .. } | Self::NotDurable(cause) | Self::Broken(cause) => cause.cause(),
+            Self::At { cause, .. }
+            | Self::Unreleased { cause, .. }
+            | Self::NotDurable(cause)
+            | Self::Broken(cause) => cause.cause(),
             error => error,
         }
     }
@@ -91,7 +104,10 @@ impl Error {
     /// The errno of this error.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::At { cause, .. } | Self::NotDurable(cause) | Self::Broken(cause) => cause.errno(),
+            Self::At { cause, .. }
+            | Self::Unreleased { cause, .. }
+            | Self::NotDurable(cause)
+            | Self::Broken(cause) => cause.errno(),
             Self::Filesystem(error) => error.errno(),
             Self::Store(error) => FsError::Store(error.clone()).errno(),
             Self::Device(DeviceError::InUse { .. } | DeviceError::SnapshotInUse { .. }) => 16,

@@ -23,7 +23,7 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// The name of its hold in the base: deleting a snapshot of that name releases it.
+    /// The name of its hold in the base.
     pub fn hold(&self) -> &str {
         &self.hold
     }
@@ -46,6 +46,8 @@ impl Fork {
 /// The base of a fork that no longer needs it, and the hold that is still there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Detached {
+    /// The fork.
+    pub fork: PathBuf,
     /// The image that was its base.
     pub base: PathBuf,
     /// The name of the hold; `None` if there is none.
@@ -53,10 +55,14 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Releases the hold in the base, which nobody may have open. Without it the base keeps the snapshot.
+    /// Releases the hold in the base, which nobody may have open. Until then the base keeps the snapshot.
     pub fn release(&self) -> Result<()> {
         let Some(hold) = &self.hold else { return Ok(()) };
-        changed(&self.base, |base| base.delete_snapshot(hold))
+        changed(&self.base, |base| base.delete_snapshot(hold)).map_err(|cause| Error::Unreleased {
+            fork: self.fork.clone(),
+            base: self.base.clone(),
+            cause: Box::new(cause),
+        })
     }
 }
 
@@ -88,8 +94,8 @@ impl Filesystem {
             snapshot,
             new.as_ref(),
             &How::default(),
-            |hold| changed(base, |fs| fs.create_snapshot(hold)),
-            |hold| drop(changed(base, |fs| fs.delete_snapshot(hold))),
+            |hold| changed(base, |fs| fs.place(hold)),
+            |hold| drop(changed(base, |fs| fs.delete_snapshot(&hold.name()))),
         )
     }
 
@@ -101,8 +107,8 @@ impl Filesystem {
             snapshot,
             new.as_ref(),
             &How::default(),
-            |hold| self.create_snapshot(hold),
-            |hold| drop(self.delete_snapshot(hold)),
+            |hold| self.place(hold),
+            |hold| drop(self.delete_snapshot(&hold.name())),
         )
     }
 
@@ -133,6 +139,11 @@ impl Filesystem {
         self.delete_snapshot(&fork.hold)
     }
 
+    fn place(&self, hold: &Hold) -> Result<()> {
+        block_on(self.engine().hold_snapshot(hold))?;
+        Ok(())
+    }
+
     /// Makes a fork independent: copies the blocks that lie in its base, and ends the tie. `progress` is
     /// told how many bytes of how many are there. The fork must not be open. The base still has a hold,
     /// which is to be deleted like a snapshot.
@@ -145,7 +156,7 @@ impl Filesystem {
         let base = image.base().ok_or(Error::Invalid("it is no fork"))?.to_owned();
         let (hold, total) = (image.hold_in_base().map(str::to_owned), image.bytes_in_base());
         image.detach(path, &mut |bytes| progress(bytes, total))?;
-        Ok(Detached { base, hold })
+        Ok(Detached { fork: path.to_owned(), base, hold })
     }
 
     /// Removes a fork, which must not be open. The base still has a hold, which is to be deleted like a
@@ -164,7 +175,7 @@ impl Filesystem {
         let failed =
             |source| DeviceError::Open { path: path.display().to_string(), source: Arc::new(source) };
         std::fs::remove_file(path).map_err(failed)?;
-        Ok(Detached { base, hold })
+        Ok(Detached { fork: path.to_owned(), base, hold })
     }
 
     /// Makes a new hold for a fork in its base, and records where the base is. Call it after the fork or the
@@ -176,8 +187,8 @@ impl Filesystem {
             fork,
             base,
             &How::default(),
-            |hold| changed(base, |fs| fs.create_snapshot(hold)),
-            |hold| drop(changed(base, |fs| fs.delete_snapshot(hold))),
+            |hold| changed(base, |fs| fs.place(hold)),
+            |hold| drop(changed(base, |fs| fs.delete_snapshot(&hold.name()))),
         )
     }
 }

@@ -2,13 +2,14 @@
 
 use super::image::progress_bar;
 use super::place::Place;
-use super::snapshot::{create_one, delete_one, image_of};
+use super::snapshot::{delete_one, image_of, place_hold};
 use crate::failure::{Cause, Failure, Outcome};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Detached, Error, Filesystem};
 use syncline_image::{How, Image, Location};
+use syncline_store::Hold;
 
 /// The ways to call it.
 const USAGE: &str = "syncline fork IMAGE@SNAPSHOT NEW
@@ -65,14 +66,14 @@ fn make(from: &Place, new: &Path) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{} names no snapshot", from.image.display()))
             .next("make one with 'syncline snapshot create', and fork IMAGE@SNAPSHOT"));
     };
-    let release = |hold: &str| drop(delete_one(&from.image, hold));
+    let release = |hold: &Hold| drop(delete_one(&from.image, &hold.name()));
     let image = image_of(&from.image)?;
     if from.image.is_dir() && matches!(Location::parse(image.as_os_str()), Ok(Location::Nbd(_))) {
         let text =
             format!("{} is an NBD export, which serves one at a time, and is mounted", image.display());
         return Err(Failure::of(Cause::InUse, text).next("unmount it, and make the fork then"));
     }
-    let place = |hold: &str| create_one(&from.image, hold);
+    let place = |hold: &Hold| place_hold(&from.image, hold);
     Image::make_fork(&image, snapshot, new, &How::default(), place, release)
 }
 
@@ -97,8 +98,8 @@ fn forget(image: &Path, path: &Path) -> Result<(), Failure> {
 }
 
 fn tie(fork: &Path, base: &Path) -> Result<(), Failure> {
-    let release = |hold: &str| drop(delete_one(base, hold));
-    Image::tie_fork(fork, &image_of(base)?, &How::default(), |hold| create_one(base, hold), release)
+    let release = |hold: &Hold| drop(delete_one(base, &hold.name()));
+    Image::tie_fork(fork, &image_of(base)?, &How::default(), |hold| place_hold(base, hold), release)
 }
 
 fn detach(fork: &Path) -> Result<(), Failure> {
@@ -120,7 +121,7 @@ fn of_no_fork(error: Error, fork: &Path) -> Failure {
 
 /// Releases the hold of a fork that is `what` by now.
 fn release(detached: Detached, fork: &Path, what: &str) -> Result<(), Failure> {
-    let Detached { base, hold: Some(hold) } = detached else { return Ok(()) };
+    let Detached { base, hold: Some(hold), .. } = detached else { return Ok(()) };
     delete_one(&base, &hold).map_err(|failure| {
         let (fork, base) = (fork.display(), base.display());
         let text = format!("{fork} is {what}, but {base} still keeps its snapshot for it: {failure}");

@@ -19,13 +19,7 @@ impl Filesystem {
     /// Makes a snapshot of one moment (promise P10): everything written or changed before this call
     /// is in it, and nothing is without all that was done before it. It is durable when this
     /// returns. Writers stand still only while the little that is dirty then is submitted.
-    ///
-    /// With the name of a hold, an existing snapshot is kept for a fork; that has its contents already.
     pub async fn create_snapshot(&self, name: &str) -> Result<Snapshot, FsError> {
-        if let Some(made) = Hold::of_name(name).map(|hold| Box::pin(self.hold_snapshot(hold))) {
-            // Boxed: hardly any request does it.
-            return made.await;
-        }
         let mut tries = 1;
         loop {
             self.write_most_back().await?;
@@ -45,9 +39,10 @@ impl Filesystem {
         }
     }
 
-    /// Keeps an existing snapshot for a fork.
-    async fn hold_snapshot(&self, hold: Hold) -> Result<Snapshot, FsError> {
-        Ok(self.store.hold_snapshot(&hold, self.now_ns()).await?)
+    /// Keeps the blocks of an existing snapshot for a fork. The hold is durable when this returns;
+    /// deleting it by its name releases it.
+    pub async fn hold_snapshot(&self, hold: &Hold) -> Result<Snapshot, FsError> {
+        Ok(self.store.hold_snapshot(hold, self.now_ns()).await?)
     }
 
     /// Nanoseconds since 1970.

@@ -32,10 +32,10 @@ pub(crate) enum Question {
     /// A page of the paths of an inode, each followed by a NUL; the name is the inode number. For
     /// the daemon's owner and root.
     Paths = 4,
-    /// Make a snapshot; its name follows the question, `offset` bytes long. For the daemon's owner
-    /// and root.
+    /// Make a snapshot, or a hold of one for a fork; its name follows the question, `offset` bytes long.
+    /// For the daemon's owner and root.
     CreateSnapshot = 5,
-    /// Delete a snapshot; its name follows the question, `offset` bytes long. For the daemon's
+    /// Delete a snapshot or a hold; its name follows the question, `offset` bytes long. For the daemon's
     /// owner and root.
     DeleteSnapshot = 6,
     /// Set the quota of the directory that the ioctl is called on. The limits follow, 8 bytes each:

@@ -16,7 +16,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::Session;
 use syncline_device::in_background;
-use syncline_fs::FsError;
+use syncline_fs::{FsError, Hold};
 
 pub(super) async fn ioctl(session: &Session, request: &Request) -> Answer {
     let mut arguments = request.arguments();
@@ -113,13 +113,19 @@ async fn answer(
             require_owner(&asker)?;
             session.page_cache().take_over_known(session.fs()).await;
             let (fs, name) = (session.fs().clone(), name_in(&question, rest)?.to_owned());
-            apart(session, Box::pin(async move { fs.create_snapshot(&name).await.map(drop) })).await?;
+            let make = async move {
+                match Hold::of_name(&name) {
+                    Some(hold) => fs.hold_snapshot(&hold).await.map(drop),
+                    None => fs.create_snapshot(&name).await.map(drop),
+                }
+            };
+            apart(session, Box::pin(make)).await?;
             Ok(question.empty_answer())
         }
         Question::DeleteSnapshot => {
             require_owner(&asker)?;
             let (fs, name) = (session.fs().clone(), name_in(&question, rest)?.to_owned());
-            apart(session, Box::pin(async move { fs.delete_snapshot(&name).await })).await?;
+            apart(session, async move { fs.delete_snapshot(&name).await }).await?;
             Ok(question.empty_answer())
         }
         Question::SetQuota => {

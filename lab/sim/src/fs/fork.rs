@@ -59,11 +59,11 @@ fn make() -> Made {
         let fs = Filesystem::open(store, spawn, Options::default()).await.map_err(|error| wrong(&error))?;
         let snapshot = fs.create_snapshot(SNAPSHOT).await.map_err(|error| wrong(&error))?;
         let (tree, contents) = read_all(&fs).await?;
-        let hold = Hold::new(snapshot.id, 5, "fork".as_ref()).name();
-        fs.create_snapshot(&hold).await.map_err(|error| wrong(&error))?;
+        let hold = Hold::new(snapshot.id, 5, "fork".as_ref());
+        fs.hold_snapshot(&hold).await.map_err(|error| wrong(&error))?;
         fs.close().await.map_err(|error| wrong(&error))?;
         fs.store().close().await.map_err(|error| wrong(&error))?;
-        Ok::<_, String>((tree, contents, hold))
+        Ok::<_, String>((tree, contents, hold.name()))
     };
     let lived = simulation.run(lived).expect("a memory device stalls nobody");
     let (tree, contents, hold) = lived.expect("the workload runs on a sound device");

@@ -6,6 +6,7 @@ use crate::failure::{Cause, Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::{Error, Filesystem, ImageOptions};
+use syncline_device::block_on;
 use syncline_fuse::control::{self, ControlError};
 use syncline_store::{Forked, Hold, SnapshotError};
 
@@ -34,7 +35,7 @@ pub struct RollbackArgs {
 /// Makes a snapshot.
 pub fn create(args: &Args) -> Outcome {
     require_users(&args.name)?;
-    create_at(args, directory(args)?)
+    change(args, directory(args)?, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
 }
 
 /// Deletes a snapshot.
@@ -43,9 +44,10 @@ pub fn delete(args: &Args) -> Outcome {
     delete_at(args, directory(args)?)
 }
 
-/// Makes a hold in an image or a mounted filesystem. The image may be mounted.
-pub fn create_one(source: &Path, name: &str) -> Result<(), Failure> {
-    create_at(&Args::of(source, name), mounted_at(source)?).map(drop)
+/// Places a hold in an image or a mounted filesystem. The image may be mounted.
+pub fn place_hold(source: &Path, hold: &Hold) -> Result<(), Failure> {
+    let place = |fs: &Filesystem| block_on(fs.engine().hold_snapshot(hold)).map(drop).map_err(Error::from);
+    change(&Args::of(source, &hold.name()), mounted_at(source)?, control::create_snapshot, place).map(drop)
 }
 
 /// Deletes a snapshot or a hold of an image or a mounted filesystem. The image may be mounted.
@@ -73,10 +75,6 @@ fn require_users(name: &str) -> Result<(), Failure> {
             Err(syncline_store::StoreError::from(SnapshotError::Name { name }).into())
         }
     }
-}
-
-fn create_at(args: &Args, directory: Option<PathBuf>) -> Outcome {
-    change(args, directory, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
 }
 
 fn delete_at(args: &Args, directory: Option<PathBuf>) -> Outcome {

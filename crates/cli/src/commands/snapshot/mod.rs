@@ -6,7 +6,7 @@ mod list;
 mod prune;
 mod source;
 
-pub use change::{create_one, delete_one};
+pub use change::{delete_one, place_hold};
 pub use list::{BaseOf, base_in, base_of};
 pub use source::{image_of, is_mounted};
 
