@@ -382,7 +382,7 @@ def test_a_detached_fork_needs_no_base(image, tmp_path):
             assert fs.read_bytes("/file") == b"old" * 100_000
 
 
-def test_a_passing_fork_leaves_nothing(image, tmp_path, monkeypatch):
+def test_a_temporary_fork_leaves_nothing(image, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with syncline.Filesystem.create(image, 64 << 20) as fs:
         fs.write_bytes("/file", b"old")

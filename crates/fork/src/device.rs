@@ -28,7 +28,7 @@ impl Forked {
         Arc::new(Self { own, base: base.device, kept: base.kept, claimed: base.claimed })
     }
 
-    /// The name of the hold in the base; `None` of a passing fork.
+    /// The name of the hold in the base; `None` of a temporary fork.
     pub fn hold(&self) -> Option<&str> {
         self.claimed.hold().map(|_| self.claimed.name.as_str())
     }

@@ -14,7 +14,7 @@ pub enum ForkError {
     /// The image at the path of the base has no hold for this fork.
     #[error(
         "{} keeps no snapshot for this fork: the fork was released ('syncline fork --forget'), it is a copy of one that was, or another image \
-         is there; 'syncline fork --base BASE FORK' ties it to its base again, if that still has the snapshot",
+         is there; 'syncline fork --base BASE FORK' makes a new hold, if the base still has the snapshot",
         base.display()
     )]
     Released {
@@ -48,9 +48,9 @@ pub enum ForkError {
         /// Why.
         source: StoreError,
     },
-    /// The base is a passing fork.
+    /// The base is a temporary fork.
     #[error("{} is thrown away when it is closed, and a fork of it would be lost; fork the image of which it was made", base.display())]
-    Passing {
+    Temporary {
         /// The base.
         base: PathBuf,
     },

@@ -4,9 +4,9 @@
 //! The base has a hold in its table: an entry that keeps the snapshot's blocks as long as the fork
 //! exists. The caller places the hold, and [`make`] then makes the fork. [`open`] finds the base again and
 //! checks that it has the hold. The engine runs on the device [`Forked`]. [`detach`] copies the blocks of
-//! the base and ends the tie.
+//! the base, so that the fork needs it no longer.
 //!
-//! A passing fork has no hold: the claim of the snapshot keeps the blocks while the fork is open, and
+//! A temporary fork has no hold: the claim of the snapshot keeps the blocks while the fork is open, and
 //! it is of no use afterwards.
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,7 @@ use syncline_store::{NewFork, format_fork};
 
 /// Makes a fork on `own`, empty storage of the snapshot's size. `base` has claimed the hold that keeps
 /// the snapshot for it, and `path` is where it is found again. If it has claimed the snapshot itself,
-/// the fork is a passing one. Everything is durable when this returns.
+/// the fork is a temporary one. Everything is durable when this returns.
 pub async fn make(own: Arc<dyn Device>, base: Base, path: &Path) -> Result<(), ForkError> {
     let (superblock, snapshot) = (base.superblock.clone(), base.snapshot().await?);
     let (at, block) = block_of(&base.record(1, path))?;

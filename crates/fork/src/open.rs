@@ -45,11 +45,11 @@ impl Base {
         &self.kept
     }
 
-    /// The record for a fork that is tied to the claimed entry of the image at `base`.
+    /// The record for a fork that the claimed entry of the image at `base` keeps.
     pub fn record(&self, sequence: u64, base: &Path) -> ForkRecord {
         let Snapshot { id, tree, space, .. } = self.claimed;
-        let tie = self.claimed.hold().map_or(0, |hold| hold.tie);
-        ForkRecord { sequence, tie, hold: id, tree, space, base: base.to_owned() }
+        let fork_id = self.claimed.hold().map_or(0, |hold| hold.fork_id);
+        ForkRecord { sequence, fork_id, hold: id, tree, space, base: base.to_owned() }
     }
 
     /// The snapshot that a fork begins as: the one that is claimed, or held.
@@ -92,10 +92,10 @@ pub async fn open(
     record: &ForkRecord,
 ) -> Result<Arc<Forked>, ForkError> {
     let is_it = |entry: &Snapshot| {
-        // A passing fork has no hold.
-        let tie = entry.hold().map_or(0, |hold| hold.tie);
+        // A temporary fork has no hold.
+        let fork_id = entry.hold().map_or(0, |hold| hold.fork_id);
         entry.id == record.hold
-            && tie == record.tie
+            && fork_id == record.fork_id
             && (entry.tree, entry.space) == (record.tree, record.space)
     };
     let path = || record.base.clone();

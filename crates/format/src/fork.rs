@@ -20,7 +20,7 @@ pub const PATH_BYTES_MAX: usize = BLOCK_BYTES - PATH;
 const CHECKSUM: usize = 8;
 const PATH_LENGTH: usize = 12;
 const SEQUENCE: usize = 16;
-const TIE: usize = 24;
+const FORK_ID: usize = 24;
 const HOLD: usize = 40;
 const TREE: usize = 48;
 const SPACE: usize = 64;
@@ -34,9 +34,9 @@ pub struct ForkRecord {
     /// Counts the writes; the copy with the greater number counts.
     pub sequence: u64,
     /// The random number that the fork shares with the hold in the base's table of snapshots; 0 for a
-    /// passing fork, which has no hold.
-    pub tie: u128,
-    /// Id of the hold in that table; of a passing fork, of the snapshot.
+    /// temporary fork, which has no hold.
+    pub fork_id: u128,
+    /// Id of the hold in that table; of a temporary fork, of the snapshot.
     pub hold: u64,
     /// Tree of the snapshot.
     pub tree: TreeRoot,
@@ -53,8 +53,8 @@ impl ForkRecord {
         let mut block = [0; BLOCK_BYTES];
         block[..CHECKSUM].copy_from_slice(&MAGIC);
         block[PATH_LENGTH..SEQUENCE].copy_from_slice(&(path.len() as u32).to_le_bytes());
-        block[SEQUENCE..TIE].copy_from_slice(&self.sequence.to_le_bytes());
-        block[TIE..HOLD].copy_from_slice(&self.tie.to_le_bytes());
+        block[SEQUENCE..FORK_ID].copy_from_slice(&self.sequence.to_le_bytes());
+        block[FORK_ID..HOLD].copy_from_slice(&self.fork_id.to_le_bytes());
         block[HOLD..TREE].copy_from_slice(&self.hold.to_le_bytes());
         put_root(&mut block, TREE, self.tree.node, self.tree.level);
         put_root(&mut block, SPACE, self.space.page, self.space.level);
@@ -85,7 +85,7 @@ impl ForkRecord {
         let (page, space_level) = root_at(block, SPACE).ok_or(field("space root"))?;
         Ok(Self {
             sequence: u64_at(block, SEQUENCE),
-            tie: u128::from_le_bytes(block[TIE..HOLD].try_into().expect("sixteen bytes")),
+            fork_id: u128::from_le_bytes(block[FORK_ID..HOLD].try_into().expect("sixteen bytes")),
             hold: u64_at(block, HOLD),
             tree: TreeRoot { node, level: tree_level },
             space: SpaceRoot { page, level: space_level },
@@ -136,7 +136,7 @@ mod tests {
     fn sample(sequence: u64) -> ForkRecord {
         ForkRecord {
             sequence,
-            tie: 1 << 100,
+            fork_id: 1 << 100,
             hold: 7,
             tree: TreeRoot { node: Pointer { addr: 100, checksum: 5 }, level: 2 },
             space: SpaceRoot { page: Pointer { addr: 90, checksum: 6 }, level: 1 },

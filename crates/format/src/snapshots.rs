@@ -24,13 +24,13 @@ pub const RECEIVING: &str = ".syncline-receiving";
 const HOLD: &str = "fork/";
 
 /// A hold: an entry of the table that has the roots of a snapshot, and keeps its blocks for one fork
-/// (`fork.rs`). Its name holds the fields below: `fork/ID/TIE/CRC/PATH`, the first three in hexadecimal.
+/// (`fork.rs`). Its name holds the fields below: `fork/ID/FORK/CRC/PATH`, the first three in hexadecimal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hold {
     /// Id of the snapshot.
     pub snapshot: u64,
-    /// The random number that ties the fork to this entry.
-    pub tie: u128,
+    /// The random number that is in the fork's record too.
+    pub fork_id: u128,
     /// CRC32C of the bytes of the fork's path.
     pub path_crc: Crc,
     /// Where the fork is, for people: only the end of a long path, and `?` for control characters.
@@ -39,39 +39,39 @@ pub struct Hold {
 
 impl Hold {
     /// A hold for a fork at this path.
-    pub fn new(snapshot: u64, tie: u128, path: &Path) -> Self {
+    pub fn new(snapshot: u64, fork_id: u128, path: &Path) -> Self {
         let text = path.to_string_lossy();
         let mut shown: String = text.chars().map(|char| if char.is_control() { '?' } else { char }).collect();
         let path_crc = crc(path.as_os_str().as_bytes());
-        let room = NAME_BYTES_MAX - Self { snapshot, tie, path_crc, path: String::new() }.name().len();
+        let room = NAME_BYTES_MAX - Self { snapshot, fork_id, path_crc, path: String::new() }.name().len();
         if shown.len() > room {
             const CUT: char = '\u{2026}';
             let from = shown.len() - (room - CUT.len_utf8());
             let from = (from..shown.len()).find(|at| shown.is_char_boundary(*at)).unwrap_or(shown.len());
             shown = format!("{CUT}{}", &shown[from..]);
         }
-        Self { snapshot, tie, path_crc, path: shown }
+        Self { snapshot, fork_id, path_crc, path: shown }
     }
 
     /// The name of the entry.
     pub fn name(&self) -> String {
-        let Self { snapshot, tie, path_crc, path } = self;
-        format!("{HOLD}{snapshot:x}/{tie:032x}/{path_crc:08x}/{path}")
+        let Self { snapshot, fork_id, path_crc, path } = self;
+        format!("{HOLD}{snapshot:x}/{fork_id:032x}/{path_crc:08x}/{path}")
     }
 
     /// True if it was made for a fork at this path.
     pub fn is_at(&self, path: &Path) -> bool {
-        *self == Self::new(self.snapshot, self.tie, path)
+        *self == Self::new(self.snapshot, self.fork_id, path)
     }
 
     /// The hold of this name, if it is one.
     pub fn of_name(name: &str) -> Option<Self> {
         let mut parts = name.strip_prefix(HOLD)?.splitn(4, '/');
         let mut number = || parts.next().and_then(|digits| u128::from_str_radix(digits, 16).ok());
-        let (snapshot, tie, path_crc) = (number()?, number()?, number()?);
+        let (snapshot, fork_id, path_crc) = (number()?, number()?, number()?);
         let hold = Self {
             snapshot: snapshot.try_into().ok()?,
-            tie,
+            fork_id,
             path_crc: path_crc.try_into().ok()?,
             path: parts.next()?.to_owned(),
         };

@@ -29,9 +29,9 @@ impl Image {
         self.behind.as_ref().map(|behind| behind.record.base.as_path())
     }
 
-    /// True for a passing fork, which is of no use once it is closed.
-    pub fn is_passing(&self) -> bool {
-        self.behind.as_ref().is_some_and(|behind| behind.record.tie == 0)
+    /// True for a temporary fork, which is of no use once it is closed.
+    pub fn is_temporary(&self) -> bool {
+        self.behind.as_ref().is_some_and(|behind| behind.record.fork_id == 0)
     }
 
     /// The name of the hold in the base that keeps the blocks of this fork.
@@ -47,15 +47,15 @@ impl Image {
         (!hold.is_at(&present)).then_some(hold.path)
     }
 
-    /// True if the fork with this tie is at this place, or if the place can't be read.
-    pub fn may_be_fork(name: &Path, tie: u128) -> bool {
+    /// True if the fork with this id is at this place, or if the place can't be read.
+    pub fn may_be_fork(name: &Path, fork_id: u128) -> bool {
         if !name.try_exists().unwrap_or(true) {
             return false;
         }
         let opened = Self::open_alone(name, &beside(&How::default()));
         let record =
             opened.map_err(ForkError::from).and_then(|own| block_on(syncline_fork::record_of(&own.device)));
-        record.map_or(true, |record| record.is_some_and(|record| record.tie == tie))
+        record.map_or(true, |record| record.is_some_and(|record| record.fork_id == fork_id))
     }
 
     /// Copies the blocks of a fork's base to the fork, which is an image like any other from then on. It
@@ -71,10 +71,10 @@ impl Image {
         self.behind.as_ref().map_or(0, |behind| behind.forked.kept().blocks() * BLOCK)
     }
 
-    /// Makes a passing fork of a snapshot: an image file in this directory, which the caller removes by
+    /// Makes a temporary fork of a snapshot: an image file in this directory, which the caller removes by
     /// dropping the path. While it is open nobody can delete the snapshot; it can't be opened once the
     /// snapshot is gone.
-    pub fn make_passing_fork(
+    pub fn make_temporary_fork(
         base: &Path,
         snapshot: &str,
         directory: &Path,
@@ -128,7 +128,7 @@ impl Image {
     /// or the base was moved, after the fork was copied, or after it was released by mistake. `base` must have
     /// the snapshot. `place` and `release` are as for [`make_fork`](Self::make_fork). The former hold is
     /// released unless another fork uses it.
-    pub fn tie_fork<E: From<DeviceError>>(
+    pub fn rebase_fork<E: From<DeviceError>>(
         name: &Path,
         base: &Path,
         how: &How,
@@ -151,20 +151,20 @@ impl Image {
         let path = whole_of_new(name)?;
         let hold = Hold::new(snapshot.id, rand::random(), &path);
         place(&hold).inspect_err(|_| release(&hold))?;
-        let tied = (|| {
+        let recorded = (|| {
             let image = Self::open(&base, &beside(how))?;
             let claimed = block_on(Base::claim(image.device(), &hold.name())).map_err(about)?;
             let record = claimed.record(record.sequence.wrapping_add(1), &base);
             block_on(syncline_fork::write_record(&own.device, &record)).map_err(about)
         })();
-        if let Err(error) = tied {
+        if let Err(error) = recorded {
             release(&hold);
             return Err(error.into());
         }
         let former = entries.iter().filter(same).filter(|entry| entry.id == record.hold);
-        for former in former.filter_map(Snapshot::hold).filter(|hold| hold.tie == record.tie) {
+        for former in former.filter_map(Snapshot::hold).filter(|hold| hold.fork_id == record.fork_id) {
             // A copy of this fork may still use it.
-            if former.is_at(&path) || !Self::may_be_fork(former.path.as_ref(), former.tie) {
+            if former.is_at(&path) || !Self::may_be_fork(former.path.as_ref(), former.fork_id) {
                 release(&former);
             }
         }
@@ -305,8 +305,8 @@ fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceErro
     require_visible(snapshot).map_err(about)?;
     let image = Image::open(base, &beside(how))?;
     image.require_depth(base)?;
-    if image.is_passing() {
-        return Err(failed(base, ForkError::Passing { base: base.to_owned() }));
+    if image.is_temporary() {
+        return Err(failed(base, ForkError::Temporary { base: base.to_owned() }));
     }
     let (_, entries) = block_on(read_snapshots(&image.device())).map_err(about)?;
     let found = entries.into_iter().find(|entry| entry.name == snapshot);

@@ -17,7 +17,7 @@ pub struct Fork {
     /// Where it was made; of a long path only the end.
     pub path: String,
     /// The random number that the fork and its hold in the base share.
-    pub tie: u128,
+    pub fork_id: u128,
     /// The name of the hold.
     pub(crate) hold: String,
 }
@@ -39,7 +39,7 @@ impl Fork {
 
     /// True if the fork is at this path, or if that can't be told.
     pub fn may_be_at(&self, path: impl AsRef<Path>) -> bool {
-        Image::may_be_fork(path.as_ref(), self.tie)
+        Image::may_be_fork(path.as_ref(), self.fork_id)
     }
 }
 
@@ -73,7 +73,7 @@ fn forks_in(entries: &[Snapshot]) -> Vec<Fork> {
     let fork = |(entry, hold): (&Snapshot, Hold)| Fork {
         snapshot: name_of(hold.snapshot).unwrap_or_default(),
         path: hold.path,
-        tie: hold.tie,
+        fork_id: hold.fork_id,
         hold: entry.name.clone(),
     };
     forks.map(fork).collect()
@@ -117,7 +117,7 @@ impl Filesystem {
     /// snapshot can't be deleted meanwhile.
     pub fn open_fork(base: impl AsRef<Path>, snapshot: &str, options: ImageOptions) -> Result<Self> {
         let how = How::new(OpenOptions { read_only: false, ..options.device() });
-        let file = Image::make_passing_fork(base.as_ref(), snapshot, &std::env::temp_dir(), &how)?;
+        let file = Image::make_temporary_fork(base.as_ref(), snapshot, &std::env::temp_dir(), &how)?;
         Self::open(&file, options)
     }
 
@@ -144,7 +144,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes a fork independent: copies the blocks that lie in its base, and ends the tie. `progress` is
+    /// Makes a fork independent: copies the blocks that lie in its base. `progress` is
     /// told how many bytes of how many are there. The fork must not be open. The base still has a hold,
     /// which is to be deleted like a snapshot.
     pub fn detach(path: impl AsRef<Path>, progress: &mut dyn FnMut(u64, u64)) -> Result<Detached> {
@@ -181,9 +181,9 @@ impl Filesystem {
     /// Makes a new hold for a fork in its base, and records where the base is. Call it after the fork or the
     /// base was moved, after the fork was copied, or after it was released by mistake. `base` must have the
     /// snapshot. Neither image may be open.
-    pub fn tie_fork(fork: impl AsRef<Path>, base: impl AsRef<Path>) -> Result<()> {
+    pub fn rebase_fork(fork: impl AsRef<Path>, base: impl AsRef<Path>) -> Result<()> {
         let (fork, base) = (fork.as_ref(), base.as_ref());
-        Image::tie_fork(
+        Image::rebase_fork(
             fork,
             base,
             &How::default(),

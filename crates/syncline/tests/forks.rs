@@ -111,7 +111,7 @@ fn a_released_fork_is_tied_again_while_the_snapshot_exists() {
     write_and_delete(&origin, 6).unwrap();
     origin.close().unwrap();
     assert!(Filesystem::open(&work, ImageOptions::default()).is_err());
-    Filesystem::tie_fork(&work, &base).unwrap();
+    Filesystem::rebase_fork(&work, &base).unwrap();
     assert_eq!(open(&work).read("/mine").unwrap(), b"kept");
     assert_eq!(open(&base).delete_snapshot("monday").unwrap_err().errno(), 16);
 }
@@ -123,12 +123,12 @@ fn a_moved_fork_and_a_copied_one_are_tied_by_themselves() {
     let [work, moved, copy] = ["work.img", "moved.img", "copy.img"].map(|name| folder.path().join(name));
     Filesystem::fork_of(&base, "monday", &work).unwrap();
     std::fs::rename(&work, &moved).unwrap();
-    Filesystem::tie_fork(&moved, &base).unwrap();
+    Filesystem::rebase_fork(&moved, &base).unwrap();
     let places =
         || Filesystem::forks_of(&base).unwrap().into_iter().map(|fork| fork.path).collect::<Vec<_>>();
     assert_eq!(places(), [moved.to_str().unwrap()]);
     std::fs::copy(&moved, &copy).unwrap();
-    Filesystem::tie_fork(&copy, &base).unwrap();
+    Filesystem::rebase_fork(&copy, &base).unwrap();
     assert_eq!(places(), [moved.to_str().unwrap(), copy.to_str().unwrap()]);
     let deeper = folder.path().join("deeper.img");
     Filesystem::fork_of(&moved, "monday", &deeper).unwrap();
@@ -156,10 +156,10 @@ fn a_base_that_is_elsewhere_or_another_one_is_refused() {
     std::fs::create_dir(&other).unwrap();
     std::fs::rename(self::base(&other), &base).unwrap();
     assert!(refused().contains("keeps no snapshot for this fork"), "{}", refused());
-    let refused = Filesystem::tie_fork(&work, &base).unwrap_err().to_string();
+    let refused = Filesystem::rebase_fork(&work, &base).unwrap_err().to_string();
     assert!(refused.contains("does not have the snapshot"), "{refused}");
-    assert_eq!(Filesystem::tie_fork(&base, &moved).unwrap_err().errno(), 22, "no fork");
-    Filesystem::tie_fork(&work, &moved).unwrap();
+    assert_eq!(Filesystem::rebase_fork(&base, &moved).unwrap_err().errno(), 22, "no fork");
+    Filesystem::rebase_fork(&work, &moved).unwrap();
     assert_eq!(open(&work).read("/small").unwrap(), b"as it was");
     assert_eq!(Filesystem::forks_of(&moved).unwrap().len(), 1, "the former hold is released");
 }
@@ -243,7 +243,7 @@ fn a_detached_fork_needs_no_base() {
 }
 
 #[test]
-fn a_passing_fork_leaves_nothing() {
+fn a_temporary_fork_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let base = base(folder.path());
     let sandbox = Filesystem::open_fork(&base, "monday", ImageOptions::default()).unwrap();

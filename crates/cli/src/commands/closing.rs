@@ -20,7 +20,7 @@ const CLAIM_WAIT: Duration = Duration::from_secs(1);
 pub struct Closing {
     pub image: PathBuf,
     /// The image is a fork that nobody needs afterwards.
-    pub passing: bool,
+    pub temporary: bool,
     pub fs: Arc<Filesystem>,
     pub scrub: Arc<Scrub>,
     pub transfers: Arc<Transfers>,
@@ -53,7 +53,7 @@ impl Closing {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::Open) {
             *state = State::Closed(self.close_all(kernel));
-            if self.passing {
+            if self.temporary {
                 // Somebody may have removed it already.
                 let _ = std::fs::remove_file(&self.image);
             }

@@ -38,7 +38,7 @@ pub fn register(
     session: &Arc<Session>,
     fs: &Arc<Filesystem>,
     scrub: &Arc<Scrub>,
-    (storage, image, passing): (&Figures, &Path, bool),
+    (storage, image, temporary): (&Figures, &Path, bool),
     (class, synchronous): (Durability, &str),
     (sync, options): (Value, String),
     report: RecoveryReport,
@@ -57,7 +57,7 @@ pub fn register(
         "sync": sync,
         "options": options,
         "base": storage.base().map(|base| base.to_string_lossy()),
-        "passing": passing,
+        "temporary": temporary,
         "read_only": fs.store().read_only_reason().is_some(),
     });
     let daemon_text = daemon.to_string();

@@ -34,12 +34,12 @@ pub struct Args {
     /// Make the fork an image like any other: copies the blocks that it shares, and needs room for them
     #[arg(long, conflicts_with_all = ["base", "forget"])]
     detach: bool,
-    /// Tie the fork to this image, or to the filesystem mounted at this directory, which has its
-    /// snapshot: after one of the two was moved, or the fork copied or forgotten
+    /// Use this image, or the filesystem mounted at this directory, as the fork's base: after the base or the
+    /// fork was moved, after the fork was copied, or after it was forgotten. BASE must have the snapshot
     #[arg(long, value_name = "BASE", conflicts_with = "forget")]
     base: Option<PathBuf>,
     /// Let this image, or the filesystem mounted at this directory, forget a fork whose file is gone. A
-    /// fork that was only moved can't be opened afterwards, until --base ties it again
+    /// fork that was only moved can't be opened until --base is used
     #[arg(long, value_name = "BASE")]
     forget: Option<PathBuf>,
 }
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Outcome {
     let fork = PathBuf::from(&args.image);
     match (&args.new, &args.base, &args.forget) {
         (Some(new), ..) => make(&Place::of(&args.image), new)?,
-        (_, Some(base), _) => tie(&fork, base)?,
+        (_, Some(base), _) => rebase(&fork, base)?,
         (.., Some(base)) => forget(base, &fork)?,
         _ if args.remove => {
             let removed = Filesystem::remove_fork(&fork);
@@ -97,9 +97,9 @@ fn forget(image: &Path, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tie(fork: &Path, base: &Path) -> Result<(), Failure> {
+fn rebase(fork: &Path, base: &Path) -> Result<(), Failure> {
     let release = |hold: &Hold| drop(delete_one(base, &hold.name()));
-    Image::tie_fork(fork, &image_of(base)?, &How::default(), |hold| place_hold(base, hold), release)
+    Image::rebase_fork(fork, &image_of(base)?, &How::default(), |hold| place_hold(base, hold), release)
 }
 
 fn detach(fork: &Path) -> Result<(), Failure> {

@@ -77,7 +77,7 @@ pub struct Args {
     log: Option<PathBuf>,
     /// The image is a fork that is removed at the end
     #[arg(long, hide = true)]
-    passing: bool,
+    temporary: bool,
     /// The daemon's end of a mount in the background
     #[arg(long, hide = true)]
     daemon: bool,
@@ -91,7 +91,7 @@ impl Args {
         let options = vec!["transport=available".to_owned()];
         let (create, transport, log) = (None, None, None);
         let (foreground, read_only, daemon, takeover) = (false, false, false, false);
-        let (fork, passing) = (false, false);
+        let (fork, temporary) = (false, false);
         Self {
             image,
             directory,
@@ -102,7 +102,7 @@ impl Args {
             snapshot,
             fork,
             takeover,
-            passing,
+            temporary,
             transport,
             log,
             daemon,
@@ -118,7 +118,7 @@ pub fn run(mut args: Args) -> Outcome {
         args.snapshot = Some(name);
     }
     if args.fork {
-        return mount_passing_fork(args);
+        return mount_temporary_fork(args);
     }
     args.options.extend(args.read_only.then(|| "ro".to_owned()));
     if args.options.iter().flat_map(|list| list.split(',')).any(|option| option == "remount") {
@@ -139,16 +139,16 @@ pub fn run(mut args: Args) -> Outcome {
 }
 
 /// Makes a fork that ends with its mount, and mounts it. Its daemon removes it at the end.
-fn mount_passing_fork(mut args: Args) -> Outcome {
+fn mount_temporary_fork(mut args: Args) -> Outcome {
     args.fork = false;
     let name = args.snapshot.take();
     let name =
         name.ok_or_else(|| Failure::usage("--fork needs a snapshot").next("name it: IMAGE@SNAPSHOT"))?;
     syncline_fuse::require_mountable(&args.directory)?;
-    let fork = Image::make_passing_fork(&args.image, &name, &std::env::temp_dir(), &How::default());
+    let fork = Image::make_temporary_fork(&args.image, &name, &std::env::temp_dir(), &How::default());
     let fork = fork.map_err(Failure::from)?;
     args.image = fork.to_path_buf();
-    args.passing = true;
+    args.temporary = true;
     let mounted = run(args)?;
     // From now on it is the daemon's.
     let _ = fork.keep();
@@ -168,7 +168,7 @@ fn daemon_command(args: &Args) -> Result<Command, Failure> {
         command.arg("--snapshot").arg(name);
     }
     command.args(args.takeover.then_some("--takeover"));
-    command.args(args.passing.then_some("--passing"));
+    command.args(args.temporary.then_some("--temporary"));
     if !args.options.is_empty() {
         command.arg("-o").arg(args.options.join(","));
     }
@@ -339,7 +339,7 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
         prepared.session(),
         &fs,
         &scrub,
-        (&figures, &image, args.passing),
+        (&figures, &image, args.temporary),
         (choices.class(), choices.synchronous()),
         (reach::told(why_not.as_deref()), args.options.join(",")),
         report,
@@ -355,8 +355,8 @@ fn open_and_mount(args: &Args, choices: &MountChoices, made: Option<Image>) -> R
     }
     // The kernel may have refused it.
     let device = device.filter(|_| !matches!(prepared.session().sync_reach(), SyncReach::NoDevice(_)));
-    let (state, name, passing) = (Default::default(), image.clone(), args.passing);
-    let closing = Arc::new(Closing { image: name, passing, fs, scrub, transfers, storage, device, state });
+    let (state, name, temporary) = (Default::default(), image.clone(), args.temporary);
+    let closing = Arc::new(Closing { image: name, temporary, fs, scrub, transfers, storage, device, state });
     let at_the_end = closing.clone();
     prepared.session().before_the_end(move || at_the_end.close(Kernel::Waits));
     let (session, last) = (Arc::downgrade(prepared.session()), closing.clone());

@@ -129,7 +129,7 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
         }
         return Err(failure);
     }
-    if daemon["passing"] == true {
+    if daemon["temporary"] == true {
         // Nobody misses it, and its daemon has removed it.
         return ended.map(|_| ExitCode::SUCCESS);
     }
