@@ -9,30 +9,30 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A word of a command line that names a snapshot.
-fn at(image: &Path, snapshot: &str) -> OsString {
+pub fn at(image: &Path, snapshot: &str) -> OsString {
     let mut word = image.as_os_str().to_owned();
     word.push("@");
     word.push(snapshot);
     word
 }
 
-fn on(words: &[&dyn AsRef<OsStr>]) -> Answer {
+pub fn on(words: &[&dyn AsRef<OsStr>]) -> Answer {
     syncline(words.iter().map(|word| word.as_ref()))
 }
 
 /// Runs the program with a directory of temporary files of its own.
-fn in_temporary(temporary: &Path, words: &[&dyn AsRef<OsStr>]) -> Answer {
+pub fn in_temporary(temporary: &Path, words: &[&dyn AsRef<OsStr>]) -> Answer {
     let mut command = program();
     command.args(words.iter().map(|word| word.as_ref())).env("TMPDIR", temporary);
     run(command)
 }
 
-fn list(source: &Path) -> serde_json::Value {
+pub fn list(source: &Path) -> serde_json::Value {
     serde_json::from_str(&on(&[&"snapshot", &"list", &source, &"--json"]).ok().out).unwrap()
 }
 
 /// A mounted base with a snapshot `monday`, and a later state.
-fn ground() -> (Place, Mount) {
+pub fn ground() -> (Place, Mount) {
     let place = Place::with_image("64MiB");
     let base = place.mount("base");
     fs::create_dir(base.path.join("d")).unwrap();
@@ -216,6 +216,12 @@ fn a_rotten_block_of_the_base_is_repaired_there() {
     assert_eq!(on(&[&"check", &work]).code, 4);
     on(&[&"check", &"--repair", &work]).fails(8, &["only the base itself can be repaired"]);
     let repaired = on(&[&"check", &"--repair", &image]);
+    assert_eq!(repaired.code, 1, "{repaired:?}");
+    on(&[&"check", &work]).ok();
+    // One copy of the record that leads to the base.
+    edit(&work, 50 * 4096 + 100, 4, |bytes| bytes.fill(b'X'));
+    assert!(on(&[&"check", &work]).out.contains("SL0047 fork-record, block 50"));
+    let repaired = on(&[&"check", &"--repair", &work]);
     assert_eq!(repaired.code, 1, "{repaired:?}");
     on(&[&"check", &work]).ok();
     // Without its table nobody knows which blocks lie in the base.

@@ -10,6 +10,8 @@ mod durability;
 mod explain;
 mod flags;
 mod fork;
+mod fork_copies;
+mod fork_refusals;
 mod limits;
 mod names;
 mod opens;

@@ -62,6 +62,7 @@ pub async fn check(
     let mut reachable = BlockSet::new(superblock.geometry.total_blocks);
     let space_map = start::space_map(&tracker, &superblock, &mut report).await;
     start::counters(&superblock, &mut report);
+    start::fork_record(&device, &superblock, &mut report).await;
     let log = start::log(&device, &superblock, &mut report).await?;
     nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
     let table = snapshots::table(&tracker, &superblock, &log.segments, &mut report).await;

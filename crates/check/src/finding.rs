@@ -130,6 +130,8 @@ kinds! {
     UnplacedStray = "0045" "unplaced-stray",
     /// A log batch that leads to the next segment is damaged, and its copy is not.
     LogLead = "0046" "log-lead",
+    /// One of the two copies of the record that names the base of a fork is damaged.
+    ForkRecord = "0047" "fork-record",
 }
 
 impl Serialize for FindingKind {
@@ -185,6 +187,7 @@ impl FindingKind {
                 | Self::PreallocationSum
                 | Self::QuotaUsage
                 | Self::LogLead
+                | Self::ForkRecord
         )
     }
 }

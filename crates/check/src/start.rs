@@ -5,6 +5,7 @@ use crate::finding::{FindingKind, Report};
 use std::sync::Arc;
 use syncline_device::{Device, DeviceExt, FlushTracker};
 use syncline_format::batch::BatchHeader;
+use syncline_format::fork::{ForkRecord, RECORD_AT};
 use syncline_format::superblock::{COUNTER_MAX, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Geometry};
 use syncline_log::ReplayError;
@@ -66,6 +67,23 @@ async fn look_at_copy(
     let text = format!("copy {copy} of superblock {slot}: {error}");
     report.block(FindingKind::SuperblockDamaged, addr, text);
     beyond_doubt
+}
+
+/// Reports the copies of a fork's record that are damaged.
+pub(crate) async fn fork_record(device: &Arc<dyn Device>, superblock: &Superblock, report: &mut Report) {
+    for addr in RECORD_AT.into_iter().filter(|_| superblock.is_fork()) {
+        let read = device.read_at(BlockRun::new(addr, 1).offset_bytes(), BLOCK_BYTES).await;
+        let error = match read {
+            // The first forks had one copy.
+            Ok(block) if block.iter().all(|&byte| byte == 0) => continue,
+            Ok(block) => match ForkRecord::decode(&block) {
+                Ok(_) => continue,
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        report.block(FindingKind::ForkRecord, addr, error);
+    }
 }
 
 /// Loads the space map that the superblock points to, without the log; returns false if it is

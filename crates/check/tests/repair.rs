@@ -189,8 +189,9 @@ fn what_lost_its_name_or_its_inode_is_found_in_lost_and_found() {
 /// Several kinds of damage at once, chosen by seed.
 #[test]
 fn combinations_of_damage_are_mended() {
-    // These lose data, replace the device, or can't be mended.
+    // These lose data, replace the device, can't be mended, or make a snapshot of the damage.
     let never = [
+        FindingKind::ForkRecord,
         FindingKind::LogDamaged,
         FindingKind::DataUnreadable,
         FindingKind::DataDamaged,

@@ -227,8 +227,11 @@ fn is_failing(error: &io::Error) -> bool {
 
 fn of_fork(why: &ForkError) -> Cause {
     match why {
-        ForkError::Store(StoreError::Snapshot(SnapshotError::InUse { .. })) => Cause::InUse,
+        ForkError::Store(StoreError::Snapshot(
+            SnapshotError::InUse { .. } | SnapshotError::ForkInUse { .. },
+        )) => Cause::InUse,
         ForkError::Store(_) => Cause::Other,
+        ForkError::Circle { .. } => Cause::Usage,
         _ => Cause::NotAnImage,
     }
 }

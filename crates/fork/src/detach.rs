@@ -1,9 +1,7 @@
 //! Making a fork independent of its base.
 
-use crate::make::block_of;
-use crate::{ForkError, ForkRecord, Forked};
-use std::sync::Arc;
-use syncline_device::{BLOCK_BYTES, Device, DeviceExt};
+use crate::{ForkError, Forked};
+use syncline_device::{BLOCK_BYTES, DeviceExt};
 use syncline_format::BlockRun;
 
 /// Blocks that are copied at once.
@@ -40,13 +38,5 @@ async fn copy(fork: &Forked, progress: &mut dyn FnMut(u64)) -> Result<(), ForkEr
             progress(copied);
         }
     }
-    Ok(own.flush_all().await?)
-}
-
-/// Writes a record of a fork, durably. Nobody else has the fork. The copy with the sequence number before
-/// stays as it is.
-pub async fn write_record(own: &Arc<dyn Device>, record: &ForkRecord) -> Result<(), ForkError> {
-    let (at, block) = block_of(record)?;
-    own.write_at(at, vec![block]).await?;
     Ok(own.flush_all().await?)
 }

@@ -54,6 +54,12 @@ pub enum ForkError {
         /// The base.
         base: PathBuf,
     },
+    /// The image that should be the base is the fork itself, or has it as its base.
+    #[error("{} is this fork itself, or needs it as a base: name an image that does without this fork", base.display())]
+    Circle {
+        /// The image that should be the base.
+        base: PathBuf,
+    },
     /// Forks of forks are nested too deeply.
     #[error(
         "there are more than {0} forks behind each other; make one of them independent with 'syncline fork --detach'"

@@ -15,10 +15,12 @@ mod device;
 mod error;
 mod make;
 mod open;
+mod record;
 
-pub use detach::{detach, write_record};
+pub use detach::detach;
 pub use device::Forked;
 pub use error::ForkError;
 pub use make::make;
-pub use open::{Base, open, record_of};
+pub use open::{Base, open};
+pub use record::{record_of, replace_record};
 pub use syncline_format::fork::ForkRecord;

@@ -3,13 +3,11 @@
 use crate::{ForkError, Forked};
 use std::path::Path;
 use std::sync::Arc;
-use syncline_device::{Device, DeviceExt, FlushTracker};
-use syncline_format::fork::{ForkRecord, RECORD_AT};
+use syncline_device::{Device, FlushTracker};
+use syncline_format::BLOCK_BYTES;
+use syncline_format::fork::ForkRecord;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockRun};
-use syncline_store::{
-    KeptMap, Snapshot, SnapshotError, StoreError, claim_snapshot, read_snapshots, read_superblocks,
-};
+use syncline_store::{KeptMap, Snapshot, SnapshotError, StoreError, claim_snapshot, read_snapshots};
 
 /// An image of which a snapshot, or a hold of one, is claimed as long as the device is open.
 pub struct Base {
@@ -57,31 +55,13 @@ impl Base {
         let Some(hold) = self.claimed.hold() else { return Ok(self.claimed.clone()) };
         let (_, entries) = read_snapshots(&self.device).await?;
         let held = entries.into_iter().find(|entry| entry.id == hold.snapshot);
-        let gone = || SnapshotError::NotFound { name: hold.snapshot.to_string() };
-        Ok(held.ok_or_else(gone).map_err(StoreError::from)?)
+        Ok(held.ok_or(SnapshotError::Gone).map_err(StoreError::from)?)
     }
 
     /// Bytes of the fork's device.
     pub fn size_bytes(&self) -> u64 {
         self.claimed.total_blocks * BLOCK_BYTES as u64
     }
-}
-
-/// The record of a fork; `None` if there is another image on this storage, or none.
-pub async fn record_of(own: &Arc<dyn Device>) -> Result<Option<ForkRecord>, ForkError> {
-    match read_superblocks(own).await {
-        Ok(slots) if slots.superblock.is_fork() => {}
-        Err(error @ StoreError::Device(_)) => return Err(error.into()),
-        // Opening the image reports what is wrong with it.
-        _ => return Ok(None),
-    }
-    let mut copies = Vec::new();
-    for at in RECORD_AT {
-        // One copy is enough.
-        let read = own.read_at(BlockRun::new(at, 1).offset_bytes(), BLOCK_BYTES).await;
-        copies.push(read.map(|block| block.to_vec()).unwrap_or_default());
-    }
-    ForkRecord::newest([&copies[0], &copies[1]]).map(Some).map_err(ForkError::Record)
 }
 
 /// The device of a fork whose own storage is `own`. `base` is the device at the path that the record

@@ -2,7 +2,8 @@
 //!
 //! A fork has the tree and the space map of a snapshot of another image, its base, and that snapshot
 //! in its own table. The blocks that the snapshot's space map names lie in the base, all others in the
-//! fork. The record has two copies, written in turn, so that a crash leaves the old or the new one.
+//! fork. The record has two copies, written one after the other, so that a crash leaves the old or the new one,
+//! and a block that rots leaves the other copy.
 
 use crate::superblock::{Pointer, SpaceRoot, TreeRoot};
 use crate::{BLOCK_BYTES, BlockAddr, FormatError, crc};

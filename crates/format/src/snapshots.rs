@@ -64,6 +64,12 @@ impl Hold {
         *self == Self::new(self.snapshot, self.fork_id, path)
     }
 
+    /// Where the fork was made; `None` if `path` is only a part of it, or has other characters.
+    pub fn place(&self) -> Option<&Path> {
+        let path = Path::new(&self.path);
+        self.is_at(path).then_some(path)
+    }
+
     /// The hold of this name, if it is one.
     pub fn of_name(name: &str) -> Option<Self> {
         let mut parts = name.strip_prefix(HOLD)?.splitn(4, '/');

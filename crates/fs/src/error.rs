@@ -181,7 +181,7 @@ impl FsError {
             Self::Store(StoreError::NoSpace) | Self::HostFull => 28,
             Self::Store(StoreError::ReadOnly { .. }) => 30,
             Self::Store(StoreError::Snapshot(error)) => match error {
-                SnapshotError::NotFound { .. } => 2,
+                SnapshotError::NotFound { .. } | SnapshotError::Gone | SnapshotError::NotHeld { .. } => 2,
                 SnapshotError::InUse { .. }
                 | SnapshotError::Forked(_)
                 | SnapshotError::ForkInUse { .. }

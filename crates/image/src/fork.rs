@@ -1,14 +1,19 @@
 //! Forks: images that have a part of their blocks in another image, their base.
 
+mod holds;
+
+pub use holds::LeftHold;
+
 use crate::lost::Watch;
 use crate::{How, Image, location};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline_device::{Device, DeviceError, FileDevice, OpenOptions, block_on};
 use syncline_fork::{Base, ForkError, ForkRecord, Forked};
 use syncline_net::Location;
-use syncline_store::{Hold, Snapshot, SnapshotError, StoreError, read_snapshots, require_visible};
+use syncline_store::{Hold, SnapshotError, StoreError, read_snapshots, require_visible};
 
 /// Most forks that lie behind each other.
 const DEPTH_MAX: usize = 16;
@@ -43,19 +48,8 @@ impl Image {
     pub fn is_known_at(&self) -> Option<String> {
         let behind = self.behind.as_ref()?;
         let hold = Hold::of_name(behind.forked.hold()?)?;
-        let present = whole_of_new(&behind.name).ok()?;
+        let present = whole(&behind.name).ok()?;
         (!hold.is_at(&present)).then_some(hold.path)
-    }
-
-    /// True if the fork with this id is at this place, or if the place can't be read.
-    pub fn may_be_fork(name: &Path, fork_id: u128) -> bool {
-        if !name.try_exists().unwrap_or(true) {
-            return false;
-        }
-        let opened = Self::open_alone(name, &beside(&How::default()));
-        let record =
-            opened.map_err(ForkError::from).and_then(|own| block_on(syncline_fork::record_of(&own.device)));
-        record.map_or(true, |record| record.is_some_and(|record| record.fork_id == fork_id))
     }
 
     /// Copies the blocks of a fork's base to the fork, which is an image like any other from then on. It
@@ -124,53 +118,6 @@ impl Image {
         })
     }
 
-    /// Makes a new hold for the fork `name` in its base, and records that the base is at `base`: after the fork
-    /// or the base was moved, after the fork was copied, or after it was released by mistake. `base` must have
-    /// the snapshot. `place` and `release` are as for [`make_fork`](Self::make_fork). The former hold is
-    /// released unless another fork uses it.
-    pub fn rebase_fork<E: From<DeviceError>>(
-        name: &Path,
-        base: &Path,
-        how: &How,
-        place: impl FnOnce(&Hold) -> Result<(), E>,
-        release: impl Fn(&Hold),
-    ) -> Result<(), E> {
-        let about = |error| failed(name, error);
-        let own = Self::open_alone(name, how)?;
-        let record = block_on(syncline_fork::record_of(&own.device)).map_err(about)?.ok_or_else(|| {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "it is no fork, and has no base");
-            DeviceError::Open { path: name.display().to_string(), source: Arc::new(source) }
-        })?;
-        let base = whole(base)?;
-        let opened = Self::open(&base, &beside(how))?;
-        let (_, entries) = block_on(read_snapshots(&opened.device())).map_err(|error| about(error.into()))?;
-        drop(opened);
-        let same = |entry: &&Snapshot| (entry.tree, entry.space) == (record.tree, record.space);
-        let snapshot = entries.iter().filter(same).find(|entry| entry.is_visible());
-        let snapshot = snapshot.ok_or_else(|| about(ForkError::NoSnapshot { base: base.clone() }))?;
-        let path = whole_of_new(name)?;
-        let hold = Hold::new(snapshot.id, rand::random(), &path);
-        place(&hold).inspect_err(|_| release(&hold))?;
-        let recorded = (|| {
-            let image = Self::open(&base, &beside(how))?;
-            let claimed = block_on(Base::claim(image.device(), &hold.name())).map_err(about)?;
-            let record = claimed.record(record.sequence.wrapping_add(1), &base);
-            block_on(syncline_fork::write_record(&own.device, &record)).map_err(about)
-        })();
-        if let Err(error) = recorded {
-            release(&hold);
-            return Err(error.into());
-        }
-        let former = entries.iter().filter(same).filter(|entry| entry.id == record.hold);
-        for former in former.filter_map(Snapshot::hold).filter(|hold| hold.fork_id == record.fork_id) {
-            // A copy of this fork may still use it.
-            if former.is_at(&path) || !Self::may_be_fork(former.path.as_ref(), former.fork_id) {
-                release(&former);
-            }
-        }
-        Ok(())
-    }
-
     /// This image, with its base behind it if it is a fork.
     pub(crate) fn with_any_base(self, name: &Path, how: &How, depth: usize) -> Result<Self, DeviceError> {
         match block_on(syncline_fork::record_of(&self.device)).map_err(|error| failed(name, error))? {
@@ -195,13 +142,26 @@ impl Image {
         Ok(self.with_base(Behind { image, forked, name, record }))
     }
 
+    /// Where the images behind this one are, the nearest first.
+    fn bases(&self) -> impl Iterator<Item = &Path> {
+        let behind = std::iter::successors(self.behind.as_deref(), |it| it.image.behind.as_deref());
+        behind.map(|behind| behind.record.base.as_path())
+    }
+
     /// Refuses to be the base of a fork that could not be opened.
     fn require_depth(&self, name: &Path) -> Result<(), DeviceError> {
-        let behind = |image: &Self| image.behind.as_ref().map(|behind| behind.image.clone());
-        let forks = std::iter::successors(behind(self), behind).count();
+        let forks = self.bases().count();
         match forks < DEPTH_MAX {
             true => Ok(()),
             false => Err(failed(name, ForkError::Depth(DEPTH_MAX))),
+        }
+    }
+
+    /// Refuses to be the base of a fork that would be lost with it.
+    fn require_lasting(&self, name: &Path) -> Result<(), DeviceError> {
+        match self.is_temporary() {
+            true => Err(failed(name, ForkError::Temporary { base: name.to_owned() })),
+            false => Ok(()),
         }
     }
 
@@ -252,6 +212,13 @@ impl NewFile {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "a fork is a file: give a path");
             return Err(DeviceError::Create { path: new.display().to_string(), source: Arc::new(error) });
         }
+        if new.as_os_str().as_bytes().ends_with(b"/") {
+            let error = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a fork is a file: give a path without a slash at its end",
+            );
+            return Err(DeviceError::Create { path: new.display().to_string(), source: Arc::new(error) });
+        }
         if new.symlink_metadata().is_ok() {
             return Err(exists(new));
         }
@@ -274,8 +241,8 @@ impl NewFile {
     }
 }
 
-/// The name that an image has from everywhere on this host.
-fn whole(name: &Path) -> Result<PathBuf, DeviceError> {
+/// The name that an image has from everywhere on this host: its own, not that of a link that leads to it.
+pub fn whole(name: &Path) -> Result<PathBuf, DeviceError> {
     let missing = |error| DeviceError::Open { path: name.display().to_string(), source: Arc::new(error) };
     match location(name)? {
         Location::Path(path) => path.canonicalize().map_err(missing),
@@ -305,9 +272,7 @@ fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceErro
     require_visible(snapshot).map_err(about)?;
     let image = Image::open(base, &beside(how))?;
     image.require_depth(base)?;
-    if image.is_temporary() {
-        return Err(failed(base, ForkError::Temporary { base: base.to_owned() }));
-    }
+    image.require_lasting(base)?;
     let (_, entries) = block_on(read_snapshots(&image.device())).map_err(about)?;
     let found = entries.into_iter().find(|entry| entry.name == snapshot);
     let found = found.ok_or_else(|| SnapshotError::NotFound { name: snapshot.to_owned() });
@@ -324,8 +289,12 @@ fn beside(how: &How) -> How {
 /// Turns an error into one of opening the image `name`, unless it comes from a device.
 fn failed(name: &Path, error: ForkError) -> DeviceError {
     let kind = match &error {
-        ForkError::Store(StoreError::Snapshot(SnapshotError::NotFound { .. })) => io::ErrorKind::NotFound,
-        ForkError::Store(StoreError::Snapshot(SnapshotError::InUse { .. })) => io::ErrorKind::ResourceBusy,
+        ForkError::Store(StoreError::Snapshot(
+            SnapshotError::NotFound { .. } | SnapshotError::Gone | SnapshotError::NotHeld { .. },
+        )) => io::ErrorKind::NotFound,
+        ForkError::Store(StoreError::Snapshot(
+            SnapshotError::InUse { .. } | SnapshotError::ForkInUse { .. },
+        )) => io::ErrorKind::ResourceBusy,
         ForkError::Store(StoreError::Device(error)) => return error.clone(),
         ForkError::Base { error: DeviceError::InUse { .. } } => io::ErrorKind::ResourceBusy,
         ForkError::Base { error } => error.io_error().map_or(io::ErrorKind::Other, |error| error.kind()),

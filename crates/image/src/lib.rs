@@ -24,7 +24,7 @@ mod read_only;
 
 pub use create::start_of_remote;
 pub use figures::Figures;
-pub use fork::whole_of_new;
+pub use fork::{LeftHold, whole, whole_of_new};
 pub use how::{How, Waiting};
 pub use lost::Lost;
 pub use syncline_fork::ForkError;

@@ -78,6 +78,14 @@ pub enum Error {
         /// Why the hold was not released.
         cause: Box<Error>,
     },
+    /// EMLINK: the file of a fork has hard links, under which the fork would live on.
+    #[error(
+        "the fork's file has {names} names (hard links), and would live on under the others: remove those first ('find -samefile' lists them)"
+    )]
+    HardLinks {
+        /// Number of its names.
+        names: u64,
+    },
     /// No thread could be started for the engine.
     #[error("the engine's thread could not be started: {0}")]
     Thread(Arc<io::Error>),
@@ -123,6 +131,7 @@ impl Error {
             Self::CrossDevice => 18,
             Self::Memory { .. } => 12,
             Self::NotText => 84,
+            Self::HardLinks { .. } => 31,
             Self::Thread(error) => error.raw_os_error().unwrap_or(11),
         }
     }

@@ -3,10 +3,11 @@
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::options::ImageOptions;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use syncline_device::{DeviceError, OpenOptions, block_on};
-use syncline_image::{How, Image};
+use syncline_device::{Claim, DeviceError, Holder, OpenOptions, block_on};
+use syncline_image::{How, Image, LeftHold};
 use syncline_store::{Forked, Hold, Snapshot, SnapshotError, StoreError, read_snapshots};
 
 /// A fork, as the table of snapshots of its base tells of it.
@@ -37,6 +38,11 @@ impl Fork {
         Hold::of_name(&self.hold).is_some_and(|hold| hold.is_at(&whole))
     }
 
+    /// The path where it was made; `None` if only a part of it is known, or if it has other characters.
+    pub fn place(&self) -> Option<PathBuf> {
+        Hold::of_name(&self.hold)?.place().map(Path::to_owned)
+    }
+
     /// True if the fork is at this path, or if that can't be told.
     pub fn may_be_at(&self, path: impl AsRef<Path>) -> bool {
         Image::may_be_fork(path.as_ref(), self.fork_id)
@@ -50,11 +56,34 @@ pub struct Detached {
     pub fork: PathBuf,
     /// The image that was its base.
     pub base: PathBuf,
-    /// The name of the hold; `None` if there is none.
+    /// The name of the hold that can be released; `None` if there is none.
     pub hold: Option<String>,
+    /// Where another fork may be that uses the hold, since this one is a copy: then the hold stays.
+    pub other: Option<String>,
 }
 
 impl Detached {
+    fn of(fork: &Path, base: PathBuf, left: Option<LeftHold>) -> Self {
+        let (hold, other) = match left {
+            Some(LeftHold { name, other: None }) => (Some(name), None),
+            Some(LeftHold { other, .. }) => (None, other),
+            None => (None, None),
+        };
+        Self { fork: fork.to_owned(), base, hold, other }
+    }
+
+    /// Fails if the hold could not be released.
+    fn require_release(&self) -> Result<()> {
+        if self.hold.is_none() {
+            return Ok(());
+        }
+        match Image::open(&self.base, &How::default()) {
+            // The caller may have the base open, and release the hold there.
+            Err(DeviceError::InUse { holder, .. }) if is_this_process(&holder) => Ok(()),
+            opened => opened.map(drop).map_err(Error::from),
+        }
+    }
+
     /// Releases the hold in the base, which nobody may have open. Until then the base keeps the snapshot.
     pub fn release(&self) -> Result<()> {
         let Some(hold) = &self.hold else { return Ok(()) };
@@ -146,36 +175,52 @@ impl Filesystem {
 
     /// Makes a fork independent: copies the blocks that lie in its base. `progress` is
     /// told how many bytes of how many are there. The fork must not be open. The base still has a hold,
-    /// which is to be deleted like a snapshot.
+    /// which is to be released ([`Detached::release`]).
     pub fn detach(path: impl AsRef<Path>, progress: &mut dyn FnMut(u64, u64)) -> Result<Detached> {
-        let path = path.as_ref();
+        let path = &syncline_image::whole(path.as_ref())?;
         // Opening recovers the fork after a crash.
         Self::open(path, ImageOptions::default())?.close()?;
         let image =
             Image::open(path, &How::new(OpenOptions { punch_holes: true, ..OpenOptions::default() }))?;
         let base = image.base().ok_or(Error::Invalid("it is no fork"))?.to_owned();
-        let (hold, total) = (image.hold_in_base().map(str::to_owned), image.bytes_in_base());
+        let total = image.bytes_in_base();
         image.detach(path, &mut |bytes| progress(bytes, total))?;
-        Ok(Detached { fork: path.to_owned(), base, hold })
+        // By now a hard link to it, at the place that the hold tells of, is no fork either.
+        Ok(Detached::of(path, base, image.left_hold()?))
     }
 
-    /// Removes a fork, which must not be open. The base still has a hold, which is to be deleted like a
-    /// snapshot. EBUSY if the fork has forks itself.
+    /// Removes a fork. A symbolic link that leads to it stays. The base still has a hold, which is to be released
+    /// ([`Detached::release`]). EBUSY if the fork or a snapshot of it is in use, or if it has forks itself; EMLINK if
+    /// its file has several names. It stays as well if another process has the base, or if the base can't be written.
     pub fn remove_fork(path: impl AsRef<Path>) -> Result<Detached> {
-        let path = path.as_ref();
-        let image = Image::open(path, &How::default())?;
+        Self::remove_fork_when(path, Detached::require_release)
+    }
+
+    /// Removes a fork like [`remove_fork`](Self::remove_fork). `ready` is called before anything is changed,
+    /// and fails if the hold could not be released.
+    pub fn remove_fork_when<E: From<Error>>(
+        path: impl AsRef<Path>,
+        ready: impl FnOnce(&Detached) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Detached, E> {
+        let path = &syncline_image::whole(path.as_ref()).map_err(Error::from)?;
+        let failed = |source| {
+            Error::from(DeviceError::Open { path: path.display().to_string(), source: Arc::new(source) })
+        };
+        let image = Image::open(path, &How::default()).map_err(Error::from)?;
         let base = image.base().ok_or(Error::Invalid("it is no fork"))?.to_owned();
-        let forks = forks_in(&block_on(read_snapshots(&image.device()))?.1);
-        if let Some(first) = forks.first() {
-            let (name, forks) = (first.snapshot.clone(), forks.iter().map(|fork| fork.path.clone()));
-            let why = Box::new(Forked { name, forks: forks.collect() });
-            return Err(StoreError::from(SnapshotError::from(why)).into());
+        // The fork would live on under the other names, without its hold.
+        let names = path.metadata().map_err(failed)?.nlink();
+        if names > 1 {
+            return Err(Error::HardLinks { names }.into());
         }
-        let hold = image.hold_in_base().map(str::to_owned);
-        let failed =
-            |source| DeviceError::Open { path: path.display().to_string(), source: Arc::new(source) };
+        claim_all(&image)?;
+        let detached = Detached::of(path, base, image.left_hold().map_err(Error::from)?);
+        ready(&detached)?;
         std::fs::remove_file(path).map_err(failed)?;
-        Ok(Detached { fork: path.to_owned(), base, hold })
+        // Before the hold is released: a fork that comes back after a crash needs it.
+        let directory = path.parent().unwrap_or(path);
+        std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
+        Ok(detached)
     }
 
     /// Makes a new hold for a fork in its base, and records where the base is. Call it after the fork or the
@@ -190,7 +235,30 @@ impl Filesystem {
             |hold| changed(base, |fs| fs.place(hold)),
             |hold| drop(changed(base, |fs| fs.delete_snapshot(&hold.name()))),
         )
+        .map(drop)
     }
+}
+
+fn is_this_process(holder: &Holder) -> bool {
+    matches!(holder, Holder::Process { pid, .. } if *pid == std::process::id())
+}
+
+/// Claims all snapshots of a fork that is to be removed. Fails if one is in use, or has forks.
+fn claim_all(image: &Image) -> Result<()> {
+    let device = image.device();
+    let entries = block_on(read_snapshots(&device))?.1;
+    let forks = forks_in(&entries);
+    if let Some(first) = forks.first() {
+        let (name, forks) = (first.snapshot.clone(), forks.iter().map(|fork| fork.path.clone()));
+        let why = Box::new(Forked { name, forks: forks.collect() });
+        return Err(StoreError::from(SnapshotError::from(why)).into());
+    }
+    for Snapshot { id, name, .. } in entries {
+        if !device.claim_snapshot(id, Claim::Exclusive)? {
+            return Err(StoreError::from(SnapshotError::InUse { name }).into());
+        }
+    }
+    Ok(())
 }
 
 /// Opens an image, changes it, and closes it.

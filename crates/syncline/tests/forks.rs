@@ -142,6 +142,161 @@ fn a_moved_fork_and_a_copied_one_are_tied_by_themselves() {
     open(&base).delete_snapshot("monday").unwrap();
 }
 
+/// A copy has the hold of its original until it gets one of its own.
+#[test]
+fn a_copy_that_goes_leaves_the_hold_to_its_original() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = base(folder.path());
+    let [work, copy] = ["work.img", "copy.img"].map(|name| folder.path().join(name));
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    for detach in [false, true] {
+        std::fs::copy(&work, &copy).unwrap();
+        let gone = match detach {
+            true => Filesystem::detach(&copy, &mut |_, _| {}),
+            false => Filesystem::remove_fork(&copy),
+        };
+        let gone = gone.unwrap();
+        assert_eq!((&gone.hold, gone.other.as_deref()), (&None, work.to_str()));
+        gone.release().unwrap();
+        assert_eq!(copy.exists(), detach);
+        assert_eq!(open(&base).delete_snapshot("monday").unwrap_err().errno(), 16);
+        assert_eq!(open(&work).read("/small").unwrap(), b"as it was");
+    }
+    // The original goes with its hold. A copy is not known.
+    Filesystem::remove_fork(&work).unwrap().release().unwrap();
+    open(&base).delete_snapshot("monday").unwrap();
+}
+
+/// Of a long path the hold has only a part, and for odd characters other ones. Then nobody can look whether the
+/// original is still there.
+#[test]
+fn a_copy_leaves_the_hold_of_an_original_whose_path_is_not_known() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let base = base(folder.path());
+    let (long, copy) = (folder.path().join("long".repeat(55)), folder.path().join("copy.img"));
+    std::fs::create_dir(&long).unwrap();
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"x\xff"));
+    for (round, original) in [long.join("work.img"), odd].iter().enumerate() {
+        Filesystem::fork_of(&base, "monday", original).unwrap();
+        std::fs::copy(original, &copy).unwrap();
+        Filesystem::rebase_fork(&copy, &base).unwrap();
+        assert_eq!(Filesystem::forks_of(&base).unwrap().len(), 2 + round);
+        assert_eq!(open(original).read("/small").unwrap(), b"as it was");
+        // One that was not given a hold of its own.
+        let gone = Filesystem::remove_fork(&copy).unwrap();
+        assert!(gone.hold.is_some() && gone.other.is_none());
+        gone.release().unwrap();
+        std::fs::copy(original, &copy).unwrap();
+        let gone = Filesystem::remove_fork(&copy).unwrap();
+        assert!(gone.hold.is_none() && gone.other.is_some());
+        assert_eq!(open(original).read("/small").unwrap(), b"as it was");
+    }
+}
+
+/// Each copy is enough, of a new fork as well as of one with a new hold.
+#[test]
+fn a_rotten_copy_of_the_record_does_not_lose_the_fork() {
+    use std::os::unix::fs::FileExt;
+    let folder = tempfile::tempdir().unwrap();
+    let base = base(folder.path());
+    let work = folder.path().join("work.img");
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(&work).unwrap();
+    let mut record = [0; 2 * 4096];
+    for _ in 0..3 {
+        file.read_exact_at(&mut record, 49 * 4096).unwrap();
+        for copy in [49, 50] {
+            file.write_all_at(&[7; 4096], copy * 4096).unwrap();
+            assert_eq!(open(&work).read("/small").unwrap(), b"as it was");
+            file.write_all_at(&record, 49 * 4096).unwrap();
+        }
+        // The former hold is released.
+        Filesystem::rebase_fork(&work, &base).unwrap();
+        assert_eq!(Filesystem::forks_of(&base).unwrap().len(), 1);
+    }
+    // Without one of the copies, too.
+    file.write_all_at(&[7; 4096], 49 * 4096).unwrap();
+    Filesystem::rebase_fork(&work, &base).unwrap();
+    file.write_all_at(&[7; 4096], 50 * 4096).unwrap();
+    assert_eq!(open(&work).read("/small").unwrap(), b"as it was");
+}
+
+/// All of these have the snapshot.
+#[test]
+fn a_base_that_needs_the_fork_or_lies_too_deep_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = base(folder.path());
+    let [one, two] = ["one.img", "two.img"].map(|name| folder.path().join(name));
+    [&one, &two].iter().for_each(|name| Filesystem::fork_of(&base, "monday", name).unwrap());
+    let refused = |fork: &Path, base: &Path| Filesystem::rebase_fork(fork, base).unwrap_err().to_string();
+    assert!(refused(&one, &one).contains("this fork itself"), "{}", refused(&one, &one));
+    Filesystem::rebase_fork(&two, &one).unwrap();
+    assert!(refused(&one, &two).contains("this fork itself"), "{}", refused(&one, &two));
+    let mut last = two;
+    for depth in 2..15 {
+        let next = folder.path().join(format!("{depth}.img"));
+        Filesystem::fork_of(&last, "monday", &next).unwrap();
+        last = next;
+    }
+    let other = folder.path().join("other.img");
+    Filesystem::fork_of(&base, "monday", &other).unwrap();
+    Filesystem::rebase_fork(&other, &last).unwrap();
+    assert_eq!(open(&other).read("/small").unwrap(), b"as it was");
+    let more = folder.path().join("more.img");
+    Filesystem::fork_of(&base, "monday", &more).unwrap();
+    assert!(refused(&more, &other).contains("more than 16 forks"), "{}", refused(&more, &other));
+    assert_eq!(open(&more).read("/small").unwrap(), b"as it was");
+    // Nothing was held for it.
+    assert!(Filesystem::forks_of(&other).unwrap().is_empty());
+}
+
+/// And one whose base this process has open goes: the caller releases the hold there.
+#[test]
+fn a_fork_that_somebody_reads_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, work) = (base(folder.path()), folder.path().join("work.img"));
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    let then = Filesystem::open_snapshot(&work, "monday", ImageOptions::default()).unwrap();
+    assert_eq!(Filesystem::remove_fork(&work).unwrap_err().errno(), 16);
+    assert!(work.exists());
+    drop(then);
+    let origin = open(&base);
+    let removed = Filesystem::remove_fork(&work).unwrap();
+    assert!(!work.exists());
+    origin.delete_snapshot(removed.hold.as_deref().unwrap()).unwrap();
+    origin.delete_snapshot("monday").unwrap();
+}
+
+/// The fork itself goes, not the link; and the base learns where the fork is, not where the link is.
+#[test]
+fn a_link_to_a_fork_stands_for_the_fork() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = base(folder.path());
+    let [work, link, name] = ["work.img", "link.img", "name.img"].map(|name| folder.path().join(name));
+    Filesystem::fork_of(&base, "monday", &work).unwrap();
+    std::os::unix::fs::symlink("work.img", &link).unwrap();
+    Filesystem::rebase_fork(&link, &base).unwrap();
+    let forks = Filesystem::forks_of(&base).unwrap();
+    assert_eq!(forks.iter().map(|fork| Path::new(&fork.path)).collect::<Vec<_>>(), [&work]);
+    std::fs::hard_link(&work, &name).unwrap();
+    let refused = Filesystem::remove_fork(&work).unwrap_err();
+    assert_eq!(refused.errno(), 31);
+    assert!(refused.to_string().contains("has 2 names"), "{refused}");
+    assert!(work.exists() && Filesystem::forks_of(&base).unwrap() == forks);
+    std::fs::remove_file(&name).unwrap();
+    Filesystem::remove_fork(&link).unwrap().release().unwrap();
+    assert!(!work.exists() && link.is_symlink());
+    open(&base).delete_snapshot("monday").unwrap();
+    // The same for one that becomes independent.
+    let origin = open(&base);
+    origin.create_snapshot("tuesday").unwrap();
+    origin.fork(&base, "tuesday", &work).unwrap();
+    origin.close().unwrap();
+    let detached = Filesystem::detach(&link, &mut |_, _| {}).unwrap();
+    assert_eq!(detached.fork, work);
+}
+
 #[test]
 fn a_base_that_is_elsewhere_or_another_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Restores lost inner nodes of trees and pages of space maps in place.
+//! Restores lost inner nodes of trees and pages of space maps in place, and a copy of a fork's record.
 //!
 //! The restored bytes are those that were there, as the checksum in the pointer to them proves. So
 //! they go to the same place; that also mends every snapshot with the same node or page, and
@@ -7,11 +7,45 @@
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::repair::flaw::Flaw;
 use crate::repair::{Repair, Stopped, Work};
+use syncline_device::{AlignedBuf, DeviceExt};
+use syncline_format::fork::{ForkRecord, RECORD_AT};
+use syncline_format::{BLOCK_BYTES, BlockRun};
 use syncline_store::{Regrown, Store, StoreError, read_snapshots};
 
 impl Work {
     /// Restores all it can. Returns true if it restored anything.
     pub(super) async fn put_back(&mut self, repair: &mut Repair) -> Result<bool, Stopped> {
+        let record = self.put_back_record(repair).await?;
+        Ok(self.put_back_nodes(repair).await? || record)
+    }
+
+    /// Restores a copy of a fork's record from the other one.
+    async fn put_back_record(&mut self, repair: &mut Repair) -> Result<bool, Stopped> {
+        let damaged: Vec<Finding> = repair.before.of(FindingKind::ForkRecord).cloned().collect();
+        let over = self.over();
+        let mut copies = Vec::new();
+        for addr in RECORD_AT.into_iter().filter(|_| !damaged.is_empty()) {
+            let read = over.read_at(BlockRun::new(addr, 1).offset_bytes(), BLOCK_BYTES).await;
+            copies.extend(read.ok().and_then(|block| ForkRecord::decode(&block).ok()));
+        }
+        let Some(whole) = copies.pop() else { return Ok(false) };
+        // The next number has the place of the other copy.
+        let again = ForkRecord { sequence: whole.sequence.wrapping_add(1), ..whole };
+        let place = again.place();
+        let (Some(finding), Some(block)) =
+            (damaged.into_iter().find(|finding| finding.block == Some(place)), again.encode())
+        else {
+            return Ok(false);
+        };
+        let block = AlignedBuf::copy_from(&block).into_bytes();
+        over.write_at(BlockRun::new(place, 1).offset_bytes(), vec![block]).await?;
+        self.put_back.insert(place);
+        let text = format!("{} → as the other copy", finding.text);
+        repair.changes.push(Finding { text, ..finding });
+        Ok(true)
+    }
+
+    async fn put_back_nodes(&mut self, repair: &mut Repair) -> Result<bool, Stopped> {
         if self.flaw == Some(Flaw::InnerNodesGoAway) {
             return Ok(false);
         }

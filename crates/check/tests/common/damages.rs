@@ -5,8 +5,9 @@ use siphasher::sip::SipHasher24;
 use std::sync::Arc;
 use syncline::{Filesystem, ImageOptions, QuotaLimits};
 use syncline_check::FindingKind;
-use syncline_device::{Device, MemoryDevice, block_on};
+use syncline_device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::batch::BatchHeader;
+use syncline_format::fork::{ForkRecord, RECORD_AT};
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::Extent;
 use syncline_format::items::parent::Parent;
@@ -15,9 +16,9 @@ use syncline_format::items::quota::Quota;
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::xattr::ChunkRef;
 use syncline_format::items::{HASH_MAX, hash_offsets};
-use syncline_format::superblock::LogStart;
+use syncline_format::superblock::{FEATURE_FORK, LogStart};
 use syncline_format::{BlockRun, Key, Kind};
-use syncline_store::{Store, StoreOptions, read_superblocks};
+use syncline_store::{Snapshot, Store, StoreOptions, read_snapshots, read_superblocks};
 
 pub const ROOT: u64 = 1;
 pub const DIRECTORY: u8 = 0o04;
@@ -321,6 +322,26 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         let leads: Vec<u64> = leads.map(|batch| batch.addr).collect();
         rot(&crashed, leads[0]);
         Some(crashed)
+    }),
+    (FindingKind::ForkRecord, |device, _| {
+        // Its blocks are here, as those of an image that was copied whole.
+        let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+        fs.create_snapshot("monday").unwrap();
+        fs.close().unwrap();
+        let own: Arc<dyn Device> = device.clone();
+        let snapshot = block_on(read_snapshots(&own)).unwrap().1.remove(0);
+        let Snapshot { id, tree, space, .. } = snapshot;
+        edit_superblock(device, |superblock| {
+            superblock.features |= FEATURE_FORK;
+            superblock.base = id;
+        });
+        for sequence in [1, 2] {
+            let record = ForkRecord { sequence, fork_id: 1, hold: 1, tree, space, base: "/base.img".into() };
+            let block = AlignedBuf::copy_from(&record.encode().unwrap()).into_bytes();
+            block_on(device.write_at(BlockRun::new(record.place(), 1).offset_bytes(), vec![block])).unwrap();
+        }
+        rot(device, RECORD_AT[0]);
+        None
     }),
 ];
 

@@ -6,8 +6,9 @@
 
 use crate::failure::{Failure, Outcome};
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -25,7 +26,7 @@ const PATIENCE_FOR_PROCESS: Duration = Duration::from_secs(3);
 
 /// Commands that ask the daemon of a mount wherever an argument is on one, and would wait for ever.
 /// The others limit their waiting themselves, or have nothing to do with mounts.
-const WAITING: [&str; 20] = [
+const WAITING: [&str; 21] = [
     "barrier",
     "cat",
     "check",
@@ -36,6 +37,7 @@ const WAITING: [&str; 20] = [
     "du",
     "durability",
     "explain",
+    "fork",
     "info",
     "inspect",
     "label",
@@ -74,14 +76,22 @@ pub fn run(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses arguments of a command that are on a mount whose daemon does not answer in time.
+/// Refuses arguments of a command that are on a mount whose daemon does not answer in time. Any command would
+/// wait that looks for the mount in DIR@SNAPSHOT.
 pub fn require_answers(command: &str, arguments: &[OsString]) -> Result<(), Failure> {
-    let Some(mounts) = Some(command).filter(|it| WAITING.contains(it)).and_then(|_| mounts().ok()) else {
+    let names_snapshot = |argument: &&OsString| argument.as_bytes().contains(&b'@');
+    let waits = WAITING.contains(&command);
+    let arguments: Vec<&OsString> = arguments.iter().filter(|it| waits || names_snapshot(it)).collect();
+    let Some(mounts) = Some(()).filter(|()| !arguments.is_empty()).and_then(|()| mounts().ok()) else {
         return Ok(());
     };
     let mut asked: Vec<&Path> = Vec::new();
     for argument in arguments {
-        let Some(mount) = mount_of(Path::new(argument), &mounts) else { continue };
+        let mount = match mount_of(Path::new(argument), &mounts) {
+            Some(mount) => Some(mount).filter(|_| waits),
+            None => mount_before(argument, &mounts),
+        };
+        let Some(mount) = mount else { continue };
         if !asked.contains(&&*mount.mount_point) {
             require_answer(&mount.mount_point, PATIENCE)?;
             asked.push(&mount.mount_point);
@@ -128,6 +138,17 @@ fn silent(directory: &Path, patience: Duration) -> Failure {
 /// The mount point of our mount that a path leads to.
 pub fn mount_point(path: &Path) -> Option<PathBuf> {
     Some(mount_of(path, &mounts().ok()?)?.mount_point.clone())
+}
+
+/// Our mount that is named before a snapshot or a colon in this word: `DIR@SNAPSHOT:PATH`.
+fn mount_before<'a>(word: &OsStr, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
+    // It is on no mount of ours, so looking does not wait.
+    if Path::new(word).symlink_metadata().is_ok() {
+        return None;
+    }
+    let bytes = word.as_bytes();
+    let ends = (1..bytes.len()).filter(|at| matches!(bytes[*at], b'@' | b':'));
+    ends.filter_map(|end| mount_of(Path::new(OsStr::from_bytes(&bytes[..end])), mounts)).next()
 }
 
 /// Our mount that a path leads to, found by names, and by links outside of our mounts: looking at

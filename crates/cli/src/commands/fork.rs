@@ -2,14 +2,15 @@
 
 use super::image::progress_bar;
 use super::place::Place;
-use super::snapshot::{delete_one, image_of, place_hold};
+use super::snapshot::{ReadyBase, delete_one, image_of, place_hold};
 use crate::failure::{Cause, Failure, Outcome};
+use crate::printed;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline::{Detached, Error, Filesystem};
-use syncline_image::{How, Image, Location};
-use syncline_store::Hold;
+use syncline::{Detached, Error, Filesystem, Fork};
+use syncline_image::{ForkError, How, Image, Location};
+use syncline_store::{Hold, StoreError};
 
 /// The ways to call it.
 const USAGE: &str = "syncline fork IMAGE@SNAPSHOT NEW
@@ -51,10 +52,7 @@ pub fn run(args: Args) -> Outcome {
         (Some(new), ..) => make(&Place::of(&args.image), new)?,
         (_, Some(base), _) => rebase(&fork, base)?,
         (.., Some(base)) => forget(base, &fork)?,
-        _ if args.remove => {
-            let removed = Filesystem::remove_fork(&fork);
-            release(removed.map_err(|error| of_no_fork(error, &fork))?, &fork, "removed")?;
-        }
+        _ if args.remove => remove(&fork)?,
         _ if args.detach => detach(&fork)?,
         _ => return Err(Failure::usage("name the image to make: 'syncline fork IMAGE@SNAPSHOT NEW'")),
     }
@@ -80,26 +78,145 @@ fn make(from: &Place, new: &Path) -> Result<(), Failure> {
 fn forget(image: &Path, path: &Path) -> Result<(), Failure> {
     let base = image_of(image)?;
     let forks = Filesystem::forks_of(&base).map_err(|error| Failure::from(error).about(&base))?;
-    let forks: Vec<_> = forks.into_iter().filter(|fork| fork.was_made_at(path)).collect();
-    if forks.is_empty() {
-        let text = format!("{} knows of no fork {}", image.display(), path.display());
-        return Err(Failure::new(text).next("'syncline snapshot list' names the forks of each snapshot"));
+    let (made_there, others): (Vec<_>, Vec<_>) = forks.into_iter().partition(|fork| fork.was_made_at(path));
+    if made_there.is_empty() {
+        return forget_listed(image, path, &others);
     }
-    let gone: Vec<_> = forks.into_iter().filter(|fork| !fork.may_be_at(path)).collect();
+    let gone: Vec<_> = made_there.into_iter().filter(|fork| !fork.may_be_at(path)).collect();
     for fork in &gone {
         delete_one(image, fork.hold())?;
     }
     if gone.is_empty() {
-        let text = format!("{} is still there, and needs its base", path.display());
-        return Err(Failure::of(Cause::InUse, text)
-            .next("'syncline fork --remove' removes it; --detach keeps it, and makes it independent"));
+        return Err(still_there(path));
     }
     Ok(())
 }
 
+/// Forgets a fork that is named as 'snapshot list' shows it: by the end of a long path, or without the odd
+/// characters of its path.
+fn forget_listed(image: &Path, path: &Path, forks: &[Fork]) -> Result<(), Failure> {
+    let text = path.to_string_lossy();
+    let is_it = |fork: &&Fork| fork.path == text || printed::one_line(&fork.path) == text;
+    let found: Vec<&Fork> = forks.iter().filter(is_it).collect();
+    let [fork] = found[..] else {
+        let (image, path) = (image.display(), path.display());
+        return Err(match found.is_empty() {
+            true => Failure::new(format!("{image} knows of no fork {path}"))
+                .next("'syncline snapshot list' names the forks of each snapshot"),
+            false => Failure::new(format!("{image} knows of {} forks that are shown as {path}", found.len()))
+                .next("name the one by the whole path where it was made"),
+        });
+    };
+    let place = fork.place();
+    if let Some(place) = place.as_ref().filter(|place| fork.may_be_at(place)) {
+        return Err(still_there(place));
+    }
+    delete_one(image, fork.hold())?;
+    if place.is_none() {
+        note!(
+            "syncline: the path of {text} is not known in full, so nobody has looked whether the fork is still there; if it is, \
+             'syncline fork --base' makes a new hold for it"
+        );
+    }
+    Ok(())
+}
+
+fn still_there(fork: &Path) -> Failure {
+    Failure::of(Cause::InUse, format!("{} is still there, and needs its base", fork.display()))
+        .next("'syncline fork --remove' removes it; --detach keeps it, and makes it independent")
+}
+
 fn rebase(fork: &Path, base: &Path) -> Result<(), Failure> {
     let release = |hold: &Hold| drop(delete_one(base, &hold.name()));
-    Image::rebase_fork(fork, &image_of(base)?, &How::default(), |hold| place_hold(base, hold), release)
+    let place = |hold: &Hold| place_hold(base, hold);
+    let other = Image::rebase_fork(fork, &image_of(base)?, &How::default(), place, release)?;
+    tell_other(base, other.as_deref());
+    Ok(())
+}
+
+/// Says that a hold was not released.
+fn tell_other(base: &Path, other: Option<&str>) {
+    if let Some(other) = other {
+        note!("syncline: the hold in {} stays for the fork at {other}", base.display());
+    }
+}
+
+fn remove(fork: &Path) -> Result<(), Failure> {
+    let mut ready = None;
+    let removed = Filesystem::remove_fork_when(fork, |left| {
+        if left.hold.is_some() {
+            ready = Some(
+                ReadyBase::of(&left.base)
+                    .map_err(|failure| Refused::Base(Box::new((left.clone(), failure))))?,
+            );
+        }
+        Ok(())
+    });
+    let removed = removed.map_err(|refused: Refused| refused.failure(fork))?;
+    release(&removed, "removed", |hold| ready.map_or(Ok(()), |base| base.release(hold)))
+}
+
+/// Why a fork was not removed.
+enum Refused {
+    Fork(Error),
+    /// The base could not release the hold.
+    Base(Box<(Detached, Failure)>),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Fork(error)
+    }
+}
+
+impl Refused {
+    fn failure(self, fork: &Path) -> Failure {
+        match self {
+            Self::Base(refused) => {
+                let (Detached { fork, base, .. }, failure) = *refused;
+                let (fork, base) = (fork.display(), base.display());
+                let text = format!("{fork} stays, since {base} would keep its snapshot for it: {failure}");
+                Failure::new(text).with_code(failure.code()).next(format!(
+                    "or remove it with 'rm', and use 'syncline fork --forget {base} {fork}' once that is mended"
+                ))
+            }
+            Self::Fork(error) => {
+                let next = without_remove(&error, fork);
+                let failure = of_no_fork(error, fork);
+                match next {
+                    Some(next) => failure.next(next),
+                    None => failure,
+                }
+            }
+        }
+    }
+}
+
+/// How to be rid of a fork that can't be opened.
+fn without_remove(error: &Error, fork: &Path) -> Option<String> {
+    let rm_and_forget =
+        || format!("remove it with 'rm', and then use 'syncline fork --forget BASE {}'", fork.display());
+    match error {
+        Error::Device(error) => match syncline_image::fork_error(error) {
+            Some(ForkError::Released { .. } | ForkError::NoSnapshot { .. }) => {
+                Some("'rm' is enough to remove it".to_owned())
+            }
+            Some(ForkError::Base { .. }) => {
+                Some(format!("if the base is gone for good, 'rm' is enough; otherwise {}", rm_and_forget()))
+            }
+            Some(ForkError::Record(_) | ForkError::Unreadable { .. } | ForkError::Depth(_)) => {
+                Some(rm_and_forget())
+            }
+            Some(_) => None,
+            None if fork.try_exists().is_ok_and(|it| !it) => Some(format!(
+                "if its file was removed, 'syncline fork --forget BASE {}' lets its base delete the snapshot",
+                fork.display()
+            )),
+            None => None,
+        },
+        Error::Store(StoreError::Corrupt { .. } | StoreError::Damaged(_)) => Some(rm_and_forget()),
+        _ => None,
+    }
 }
 
 fn detach(fork: &Path) -> Result<(), Failure> {
@@ -109,23 +226,31 @@ fn detach(fork: &Path) -> Result<(), Failure> {
         bar.set_position(bytes);
     });
     bar.finish_and_clear();
-    release(detached.map_err(|error| of_no_fork(error, fork))?, fork, "independent")
+    let detached = detached.map_err(|error| of_no_fork(error, fork))?;
+    release(&detached, "independent", |hold| delete_one(&detached.base, hold))
 }
 
 fn of_no_fork(error: Error, fork: &Path) -> Failure {
     match error {
         Error::Invalid(why) => Failure::usage(why).about(fork),
+        error @ Error::HardLinks { .. } => Failure::of(Cause::InUse, error).about(fork),
         error => Failure::from(error).about(fork),
     }
 }
 
 /// Releases the hold of a fork that is `what` by now.
-fn release(detached: Detached, fork: &Path, what: &str) -> Result<(), Failure> {
-    let Detached { base, hold: Some(hold), .. } = detached else { return Ok(()) };
-    delete_one(&base, &hold).map_err(|failure| {
+fn release(
+    detached: &Detached,
+    what: &str,
+    delete: impl FnOnce(&str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let Detached { fork, base, hold, other } = detached;
+    tell_other(base, other.as_deref());
+    let Some(hold) = hold else { return Ok(()) };
+    delete(hold).map_err(|failure| {
         let (fork, base) = (fork.display(), base.display());
         let text = format!("{fork} is {what}, but {base} still keeps its snapshot for it: {failure}");
-        let failure = Failure::new(text).with_code(failure.code());
-        failure.next(format!("'syncline fork --forget {base} {fork}' releases it"))
+        let next = format!("'syncline fork --forget {base} {fork}' releases it");
+        Failure::new(text).with_code(failure.code()).next(next)
     })
 }

@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use syncline::FormatOptions;
 use syncline_check::{Readable, Scrub};
-use syncline_device::{MountDevice, OpenOptions, Spawn, block_on};
+use syncline_device::{DeviceError, MountDevice, OpenOptions, Spawn, block_on};
 use syncline_format::superblock::Superblock;
 use syncline_fs::Filesystem;
 use syncline_fuse::{Mounted, Session, SyncReach};
@@ -146,7 +146,11 @@ fn mount_temporary_fork(mut args: Args) -> Outcome {
         name.ok_or_else(|| Failure::usage("--fork needs a snapshot").next("name it: IMAGE@SNAPSHOT"))?;
     syncline_fuse::require_mountable(&args.directory)?;
     let fork = Image::make_temporary_fork(&args.image, &name, &std::env::temp_dir(), &How::default());
-    let fork = fork.map_err(Failure::from)?;
+    let fork = fork.map_err(|error| match &error {
+        DeviceError::Create { .. } => Failure::from(error)
+            .next("set TMPDIR to a directory that can be written and has room for what the fork will write"),
+        _ => error.into(),
+    })?;
     args.image = fork.to_path_buf();
     args.temporary = true;
     let mounted = run(args)?;

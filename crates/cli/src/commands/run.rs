@@ -1,5 +1,6 @@
 //! `syncline run`: runs a command on an image that is mounted for as long as it runs.
 
+use super::mount_options::MountChoices;
 use super::place::Place;
 use super::{ask, image};
 use crate::failure::{Cause, Failure, Outcome};
@@ -45,6 +46,10 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Outcome {
+    let options: Vec<String> =
+        args.options.iter().flat_map(|list| list.split(',')).map(str::to_owned).collect();
+    // Before a fork is made that would be left.
+    MountChoices::parse(&options)?;
     let mut mount = own("mount")?;
     match args.keep.take() {
         Some(new) => {
@@ -58,7 +63,12 @@ pub fn run(mut args: Args) -> Outcome {
     }
     let mut umount = own("umount")?;
     // Never removed recursively, since it may be a mount.
-    let directory = tempfile::Builder::new().prefix("syncline-run-").tempdir()?.keep();
+    let directory = tempfile::Builder::new().prefix("syncline-run-").tempdir().map_err(|error| {
+        let text =
+            format!("cannot make a mount point in {}: {}", std::env::temp_dir().display(), error.kind());
+        Failure::of(Cause::from(&error), text).next("set TMPDIR to a directory that can be written")
+    })?;
+    let directory = directory.keep();
     let told = catch_signals()?;
     if let Some(size) = args.create {
         mount.arg("--create").arg(size.to_string());

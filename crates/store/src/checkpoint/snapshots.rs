@@ -28,6 +28,15 @@ pub enum SnapshotError {
         /// The requested name.
         name: String,
     },
+    /// The snapshot of which a fork is to be made does not exist any more.
+    #[error("the snapshot was deleted meanwhile; 'syncline snapshot list' lists the snapshots")]
+    Gone,
+    /// A fork that is to be released has no hold.
+    #[error("nothing is kept for the fork {path}: it was released already")]
+    NotHeld {
+        /// Where the fork was made.
+        path: String,
+    },
     /// A snapshot of this name exists already.
     #[error("there is a snapshot {name:?} already; choose another name, or delete that one first")]
     Exists {
@@ -86,11 +95,21 @@ pub enum SnapshotError {
     TooMany,
 }
 
-/// Why a snapshot, or a hold, can't be deleted that somebody has claimed.
-fn in_use(name: &str) -> SnapshotError {
-    match Hold::of_name(name) {
-        Some(hold) => SnapshotError::ForkInUse { path: hold.path },
-        None => SnapshotError::InUse { name: name.to_owned() },
+impl SnapshotError {
+    /// Why a snapshot, or a hold, is not found.
+    pub fn not_found(name: &str) -> Self {
+        match Hold::of_name(name) {
+            Some(hold) => Self::NotHeld { path: hold.path },
+            None => Self::NotFound { name: name.to_owned() },
+        }
+    }
+
+    /// Why a snapshot, or a hold, can't be deleted or read that somebody has claimed.
+    pub fn in_use(name: &str) -> Self {
+        match Hold::of_name(name) {
+            Some(hold) => Self::ForkInUse { path: hold.path },
+            None => Self::InUse { name: name.to_owned() },
+        }
     }
 }
 
@@ -108,7 +127,7 @@ fn listed(forks: &[String]) -> String {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "snapshot {name:?} is the base of {}: remove these forks with 'syncline fork --remove', or keep them and make them independent with \
-     'syncline fork --detach'",
+     'syncline fork --detach'; 'syncline fork --forget BASE FORK' is for a fork whose file is gone",
     listed(forks)
 )]
 pub struct Forked {
@@ -210,10 +229,7 @@ impl Store {
         let name = hold.name();
         let mut state = self.checkpoint.lock().await;
         let is_held = |entry: &&Snapshot| entry.id == hold.snapshot && entry.is_visible();
-        let of = state.table.entries().iter().find(is_held).cloned().ok_or_else(|| {
-            // The caller knows it by its number.
-            SnapshotError::NotFound { name: hold.snapshot.to_string() }
-        })?;
+        let of = state.table.entries().iter().find(is_held).cloned().ok_or(SnapshotError::Gone)?;
         state.table.require_new(&name, None)?;
         let change = TableChange::Hold {
             of: Box::new(of),
@@ -239,7 +255,7 @@ impl Store {
         let id = state.table.find(name)?.id;
         self.require_deletable(&state.table, name, id)?;
         if state.bases.contains(&id) || !self.device().claim_snapshot(id, Claim::Exclusive)? {
-            return Err(in_use(name).into());
+            return Err(SnapshotError::in_use(name).into());
         }
         let result = self.delete_claimed(&mut state, id).await;
         self.device().claim_snapshot(id, Claim::Released)?;

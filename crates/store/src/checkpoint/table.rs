@@ -95,7 +95,7 @@ impl Table {
     /// The snapshot of this name.
     pub(crate) fn find(&self, name: &str) -> Result<&Snapshot, SnapshotError> {
         let found = self.entries.iter().find(|entry| entry.name == name);
-        found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned() })
+        found.ok_or_else(|| SnapshotError::not_found(name))
     }
 
     /// Fails if there is no room for another snapshot of this name, once `replaced` is gone.

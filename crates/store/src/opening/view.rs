@@ -139,17 +139,17 @@ pub async fn claim_snapshot(
 ) -> Result<(Superblock, Snapshot), StoreError> {
     let find = |entries: Vec<Snapshot>| {
         let found = entries.into_iter().find(&is_it);
-        found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned() })
+        found.ok_or_else(|| SnapshotError::not_found(name))
     };
     let snapshot = find(read_snapshots(device).await?.1)?;
     if !device.claim_snapshot(snapshot.id, Claim::Shared)? {
-        return Err(SnapshotError::InUse { name: name.to_owned() }.into());
+        return Err(SnapshotError::in_use(name).into());
     }
     // It existed before the claim, and may have been deleted in between.
     let (superblock, entries) = read_snapshots(device).await?;
     if find(entries)?.id != snapshot.id {
         device.claim_snapshot(snapshot.id, Claim::Released)?;
-        return Err(SnapshotError::InUse { name: name.to_owned() }.into());
+        return Err(SnapshotError::in_use(name).into());
     }
     Ok((superblock, snapshot))
 }

@@ -35,7 +35,7 @@ pub struct RollbackArgs {
 /// Makes a snapshot.
 pub fn create(args: &Args) -> Outcome {
     require_users(&args.name)?;
-    change(args, directory(args)?, control::create_snapshot, |fs| fs.create_snapshot(&args.name))
+    change(args, directory(args)?, Change::Create, |fs| fs.create_snapshot(&args.name))
 }
 
 /// Deletes a snapshot.
@@ -47,12 +47,44 @@ pub fn delete(args: &Args) -> Outcome {
 /// Places a hold in an image or a mounted filesystem. The image may be mounted.
 pub fn place_hold(source: &Path, hold: &Hold) -> Result<(), Failure> {
     let place = |fs: &Filesystem| block_on(fs.engine().hold_snapshot(hold)).map(drop).map_err(Error::from);
-    change(&Args::of(source, &hold.name()), mounted_at(source)?, control::create_snapshot, place).map(drop)
+    change(&Args::of(source, &hold.name()), mounted_at(source)?, Change::Create, place).map(drop)
 }
 
 /// Deletes a snapshot or a hold of an image or a mounted filesystem. The image may be mounted.
 pub fn delete_one(source: &Path, name: &str) -> Result<(), Failure> {
     delete_at(&Args::of(source, name), mounted_at(source)?).map(drop)
+}
+
+/// A base that is ready to release a hold: it is mounted, or open for writing.
+pub enum ReadyBase {
+    Mounted { source: PathBuf, directory: PathBuf },
+    Open { source: PathBuf, fs: Filesystem },
+}
+
+impl ReadyBase {
+    /// Finds what would be in the way. The image at `source` may be mounted.
+    pub fn of(source: &Path) -> Result<Self, Failure> {
+        let source = source.to_owned();
+        if let Some(directory) = mounted_at(&source)? {
+            return Ok(Self::Mounted { source, directory });
+        }
+        let opened = Filesystem::open(&source, ImageOptions::default());
+        let fs = opened.map_err(|error| Failure::from(error).about(&source))?;
+        Ok(Self::Open { source, fs })
+    }
+
+    /// Releases the hold of this name.
+    pub fn release(self, name: &str) -> Result<(), Failure> {
+        match self {
+            Self::Mounted { source, directory } => {
+                delete_at(&Args::of(&source, name), Some(directory)).map(drop)
+            }
+            Self::Open { source, fs } => {
+                let released = fs.delete_snapshot(name).and_then(|()| fs.close());
+                released.map_err(|error| Failure::from(error).about(&source))
+            }
+        }
+    }
 }
 
 impl Args {
@@ -78,18 +110,29 @@ fn require_users(name: &str) -> Result<(), Failure> {
 }
 
 fn delete_at(args: &Args, directory: Option<PathBuf>) -> Outcome {
-    change(args, directory, control::delete_snapshot, |fs| fs.delete_snapshot(&args.name))
+    change(args, directory, Change::Delete, |fs| fs.delete_snapshot(&args.name))
+}
+
+/// What happens to a snapshot, or a hold.
+#[derive(Clone, Copy)]
+enum Change {
+    Create,
+    Delete,
 }
 
 /// Changes a filesystem that is mounted at `directory`, or an image that is not mounted.
 fn change(
     args: &Args,
     directory: Option<PathBuf>,
-    mounted: impl Fn(&Path, &str) -> Result<(), ControlError>,
+    what: Change,
     unmounted: impl Fn(&Filesystem) -> syncline::Result<()>,
 ) -> Outcome {
     if let Some(directory) = directory {
-        mounted(&directory, &args.name).map_err(|error| match refused(error, &args.name) {
+        let asked = match what {
+            Change::Create => control::create_snapshot(&directory, &args.name),
+            Change::Delete => control::delete_snapshot(&directory, &args.name),
+        };
+        asked.map_err(|error| match refused(error, &args.name, what) {
             failure if failure.code() == Cause::InUse as u8 => {
                 why_in_use(&directory, &args.name).unwrap_or(failure)
             }
@@ -125,7 +168,7 @@ fn why_in_use(directory: &Path, name: &str) -> Option<Failure> {
 }
 
 /// The daemon's errno in the store's words.
-fn refused(error: ControlError, name: &str) -> Failure {
+fn refused(error: ControlError, name: &str, what: Change) -> Failure {
     const NOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
     const BUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
     const EXIST: i32 = rustix::io::Errno::EXIST.raw_os_error();
@@ -138,7 +181,8 @@ fn refused(error: ControlError, name: &str) -> Failure {
     };
     let name = name.to_owned();
     let known = match errno {
-        Some(NOENT) => SnapshotError::NotFound { name },
+        Some(NOENT) if matches!(what, Change::Create) => SnapshotError::Gone,
+        Some(NOENT) => SnapshotError::not_found(&name),
         Some(BUSY) => SnapshotError::InUse { name },
         Some(EXIST) => SnapshotError::Exists { name },
         Some(INVAL) => SnapshotError::Name { name },
@@ -175,7 +219,7 @@ mod tests {
     #[test]
     fn a_mount_without_room_for_a_snapshot_says_so() {
         let source = std::io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error()).into();
-        let failure = refused(ControlError::Failed { path: "mnt".into(), source }, "monday");
+        let failure = refused(ControlError::Failed { path: "mnt".into(), source }, "monday", Change::Create);
         assert_eq!(failure.code(), Cause::NoSpace as u8);
         assert!(failure.to_string().ends_with("enlarge it with 'syncline resize'"), "{failure}");
     }

@@ -6,7 +6,7 @@ mod list;
 mod prune;
 mod source;
 
-pub use change::{delete_one, place_hold};
+pub use change::{ReadyBase, delete_one, place_hold};
 pub use list::{BaseOf, base_in, base_of};
 pub use source::{image_of, is_mounted};
 
