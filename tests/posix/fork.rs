@@ -219,7 +219,7 @@ fn a_rotten_block_of_the_base_is_repaired_there() {
     assert_eq!(repaired.code, 1, "{repaired:?}");
     on(&[&"check", &work]).ok();
     // One copy of the record that leads to the base.
-    edit(&work, 50 * 4096 + 100, 4, |bytes| bytes.fill(b'X'));
+    edit(&work, 50 * 4096, 4096, |bytes| bytes.fill(0));
     assert!(on(&[&"check", &work]).out.contains("SL0047 fork-record, block 50"));
     let repaired = on(&[&"check", &"--repair", &work]);
     assert_eq!(repaired.code, 1, "{repaired:?}");

@@ -74,8 +74,6 @@ pub(crate) async fn fork_record(device: &Arc<dyn Device>, superblock: &Superbloc
     for addr in RECORD_AT.into_iter().filter(|_| superblock.is_fork()) {
         let read = device.read_at(BlockRun::new(addr, 1).offset_bytes(), BLOCK_BYTES).await;
         let error = match read {
-            // The first forks had one copy.
-            Ok(block) if block.iter().all(|&byte| byte == 0) => continue,
             Ok(block) => match ForkRecord::decode(&block) {
                 Ok(_) => continue,
                 Err(error) => error.to_string(),

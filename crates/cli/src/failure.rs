@@ -231,7 +231,7 @@ fn of_fork(why: &ForkError) -> Cause {
             SnapshotError::InUse { .. } | SnapshotError::ForkInUse { .. },
         )) => Cause::InUse,
         ForkError::Store(_) => Cause::Other,
-        ForkError::Circle { .. } => Cause::Usage,
+        ForkError::Cycle { .. } => Cause::Usage,
         _ => Cause::NotAnImage,
     }
 }

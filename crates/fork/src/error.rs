@@ -54,9 +54,9 @@ pub enum ForkError {
         /// The base.
         base: PathBuf,
     },
-    /// The image that should be the base is the fork itself, or has it as its base.
-    #[error("{} is this fork itself, or needs it as a base: name an image that does without this fork", base.display())]
-    Circle {
+    /// The image that should be the base is the fork itself, or a fork of it.
+    #[error("{} is this fork itself, or a fork of it: name an image that does not need this fork", base.display())]
+    Cycle {
         /// The image that should be the base.
         base: PathBuf,
     },

@@ -64,7 +64,7 @@ impl Hold {
         *self == Self::new(self.snapshot, self.fork_id, path)
     }
 
-    /// Where the fork was made; `None` if `path` is only a part of it, or has other characters.
+    /// Where the fork was made; `None` if the hold has only the end of that path, or replaced some of its characters.
     pub fn place(&self) -> Option<&Path> {
         let path = Path::new(&self.path);
         self.is_at(path).then_some(path)

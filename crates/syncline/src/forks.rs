@@ -38,7 +38,7 @@ impl Fork {
         Hold::of_name(&self.hold).is_some_and(|hold| hold.is_at(&whole))
     }
 
-    /// The path where it was made; `None` if only a part of it is known, or if it has other characters.
+    /// The path where it was made; `None` if the hold has only its end, or replaced some of its characters.
     pub fn place(&self) -> Option<PathBuf> {
         Hold::of_name(&self.hold)?.place().map(Path::to_owned)
     }
@@ -185,7 +185,7 @@ impl Filesystem {
         let base = image.base().ok_or(Error::Invalid("it is no fork"))?.to_owned();
         let total = image.bytes_in_base();
         image.detach(path, &mut |bytes| progress(bytes, total))?;
-        // By now a hard link to it, at the place that the hold tells of, is no fork either.
+        // A hard link at the path in the hold is the same file, and so no fork any more either.
         Ok(Detached::of(path, base, image.left_hold()?))
     }
 

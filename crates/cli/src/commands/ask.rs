@@ -76,15 +76,16 @@ pub fn run(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses arguments of a command that are on a mount whose daemon does not answer in time. Any command would
-/// wait that looks for the mount in DIR@SNAPSHOT.
+/// Refuses arguments of a command that are on a mount whose daemon does not answer in time. All commands that take
+/// DIR@SNAPSHOT look at DIR, and would wait for its daemon.
 pub fn require_answers(command: &str, arguments: &[OsString]) -> Result<(), Failure> {
     let names_snapshot = |argument: &&OsString| argument.as_bytes().contains(&b'@');
     let waits = WAITING.contains(&command);
     let arguments: Vec<&OsString> = arguments.iter().filter(|it| waits || names_snapshot(it)).collect();
-    let Some(mounts) = Some(()).filter(|()| !arguments.is_empty()).and_then(|()| mounts().ok()) else {
+    if arguments.is_empty() {
         return Ok(());
-    };
+    }
+    let Ok(mounts) = mounts() else { return Ok(()) };
     let mut asked: Vec<&Path> = Vec::new();
     for argument in arguments {
         let mount = match mount_of(Path::new(argument), &mounts) {
@@ -147,8 +148,8 @@ fn mount_before<'a>(word: &OsStr, mounts: &'a [MountEntry]) -> Option<&'a MountE
         return None;
     }
     let bytes = word.as_bytes();
-    let ends = (1..bytes.len()).filter(|at| matches!(bytes[*at], b'@' | b':'));
-    ends.filter_map(|end| mount_of(Path::new(OsStr::from_bytes(&bytes[..end])), mounts)).next()
+    let mut ends = (1..bytes.len()).filter(|at| matches!(bytes[*at], b'@' | b':'));
+    ends.find_map(|end| mount_of(Path::new(OsStr::from_bytes(&bytes[..end])), mounts))
 }
 
 /// Our mount that a path leads to, found by names, and by links outside of our mounts: looking at

@@ -29,13 +29,13 @@ impl Image {
         Ok(Some(LeftHold { name: name.to_owned(), other }))
     }
 
-    /// Where another fork than the one at `present` may be that uses this hold: one of them is a copy of
-    /// the other. The hold tells of one place only, so a fork that was moved and then copied is not found.
+    /// The path of another fork that may use this hold, beside the fork at `present`: one of the two is a copy.
+    /// The hold has a single path, so a fork that was moved and then copied is not found.
     pub fn other_fork_of(hold: &Hold, present: &Path) -> Option<String> {
         if hold.is_at(present) {
             return None;
         }
-        // Nobody can look at a place of which only a part is known.
+        // Without the whole path nobody can look.
         let may_be_there = hold.place().is_none_or(|place| Self::may_be_fork(place, hold.fork_id));
         may_be_there.then(|| hold.path.clone())
     }
@@ -70,13 +70,13 @@ impl Image {
             DeviceError::Open { path: name.display().to_string(), source: Arc::new(source) }
         })?;
         let (path, base) = (whole(name)?, whole(base)?);
-        let circle = || failed(name, ForkError::Circle { base: base.clone() });
+        let cycle = || failed(name, ForkError::Cycle { base: base.clone() });
         if is_same_file(&base, &path) {
-            return Err(circle().into());
+            return Err(cycle().into());
         }
         let opened = Self::open(&base, &beside(how))?;
         if opened.bases().any(|behind| is_same_file(behind, &path)) {
-            return Err(circle().into());
+            return Err(cycle().into());
         }
         opened.require_depth(&base)?;
         opened.require_lasting(&base)?;

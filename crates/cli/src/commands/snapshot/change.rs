@@ -62,7 +62,8 @@ pub enum ReadyBase {
 }
 
 impl ReadyBase {
-    /// Finds what would be in the way. The image at `source` may be mounted.
+    /// Opens the image at `source`, or finds the directory where it is mounted. Fails if the hold could not be
+    /// released.
     pub fn of(source: &Path) -> Result<Self, Failure> {
         let source = source.to_owned();
         if let Some(directory) = mounted_at(&source)? {
@@ -113,7 +114,7 @@ fn delete_at(args: &Args, directory: Option<PathBuf>) -> Outcome {
     change(args, directory, Change::Delete, |fs| fs.delete_snapshot(&args.name))
 }
 
-/// What happens to a snapshot, or a hold.
+/// Whether a snapshot or a hold is created or deleted.
 #[derive(Clone, Copy)]
 enum Change {
     Create,
