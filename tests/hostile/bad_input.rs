@@ -6,6 +6,7 @@
 //! truncated; `text` and `junk`, which are not images; `ext4`, an image of another filesystem;
 //! `empty` and `full`, directories. Nothing is called `missing`.
 
+use super::disk::Disk;
 use crate::skip_if;
 use crate::support::{Answer, Mount, Place, Tmpfs, as_nobody, no_fuse, not_root, run, syncline};
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// `exit code | command | words that must be in the output, in any order`
 const REFUSED: &str = "
@@ -340,6 +342,19 @@ fn what_is_mounted_is_refused_and_goes_on() {
         // One image is a copy of the other.
         is_as_it_was(&place.path().join(image), &uuid);
     }
+}
+
+/// The source of its mount is /dev/fuse, which each of our daemons has open as well.
+#[test]
+fn a_refusal_does_not_name_the_mount_of_another_fuse_filesystem() {
+    skip_if!(not_root());
+    skip_if!(no_fuse());
+    let (place, other) = (place(), Place::new());
+    let mount = mount_used(&place);
+    let _disk = Disk::new(&other, 1 << 20, Duration::ZERO);
+    let answer = run(call(place.path(), &["info", "used"], &program()));
+    answer.fails(3, &["used is in use", mount.path.to_str().unwrap()]);
+    mount.unmount().ok();
 }
 
 #[test]

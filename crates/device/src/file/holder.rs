@@ -189,9 +189,8 @@ fn describe(pid: u32, descriptors: &[i32]) -> Holder {
     let links = descriptors.iter().filter_map(|fd| fs::read_link(process.join(format!("fd/{fd}"))).ok());
     let links: Vec<PathBuf> = links.collect();
     // A mount of ours is identified by the path of its image, which its daemon has open.
-    let is_its = |mount: &MountEntry| {
-        mount.filesystem_type.starts_with("fuse") && links.iter().any(|link| link == Path::new(&mount.image))
-    };
+    let is_its =
+        |mount: &MountEntry| mount.is_ours() && links.iter().any(|link| link == Path::new(&mount.image));
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     let mount_point = parse_mounts(&table).filter(is_its).last().map(|mount| mount.mount_point);
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
