@@ -241,9 +241,12 @@ impl References {
         self.shard(ino).lock().contains_key(&ino)
     }
 
-    /// The inodes that the kernel refers to.
+    /// The inodes that the kernel refers to, in ascending order.
     pub(crate) fn all(&self) -> Vec<Ino> {
-        self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect()
+        let mut all: Vec<Ino> =
+            self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Number of inodes that the kernel refers to.

@@ -9,7 +9,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::receipt::Submitted;
 use crate::types::{Caller, FileType, Ino, RenameFlags, SetAttributes};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_store::Bracket;
 
@@ -18,7 +18,7 @@ struct Applying<'a> {
     fs: &'a Filesystem,
     caller: Caller,
     /// Inodes made so far, by their steps. Each has a reference to be given back.
-    made: HashMap<usize, Ino>,
+    made: BTreeMap<usize, Ino>,
     /// All inodes touched so far.
     touched: BTreeMap<Ino, Arc<Inode>>,
     /// The writes and log records of their data, for the receipt.
@@ -40,7 +40,7 @@ impl Filesystem {
         note: &mut Submitted,
     ) -> Result<Applied, (usize, FsError)> {
         let mut applying =
-            Applying { fs: self, caller, made: HashMap::new(), touched: BTreeMap::new(), note };
+            Applying { fs: self, caller, made: BTreeMap::new(), touched: BTreeMap::new(), note };
         for (index, (step, deed)) in planned.deeds.iter().enumerate() {
             if index > 0 {
                 bracket.lab_between();

@@ -12,7 +12,7 @@ use crate::FsError;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::types::Ino;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use syncline_store::{Canary, OpSeq};
@@ -37,7 +37,7 @@ struct Open {
     begun: u64,
     kept: u64,
     /// The files that have something that is promised, and the newest operation of it.
-    files: HashMap<Ino, OpSeq>,
+    files: BTreeMap<Ino, OpSeq>,
 }
 
 impl Promises {
@@ -71,7 +71,8 @@ impl Promises {
         open.kept = open.begun;
         open.shortest = None;
         // The others have been removed.
-        let files = open.files.drain().filter_map(|(ino, target)| Some((fs.inodes.peek(ino)?, target)));
+        let files = std::mem::take(&mut open.files).into_iter();
+        let files = files.filter_map(|(ino, target)| Some((fs.inodes.peek(ino)?, target)));
         let promised = |(inode, target): (Arc<Inode>, OpSeq)| {
             let mut state = inode.state.lock();
             state.owes_flush = false;
