@@ -70,8 +70,9 @@ fn what_restores_the_length_of_an_image_is_named() {
 fn who_reads_only_is_not_told_to_read_only() {
     skip_if!(no_fuse());
     let place = Place::with_image("64MiB");
-    let node = newest(&place.image()).tree.node.addr;
-    edit(&place.image(), node * BLOCK + 500, 1, |bytes| bytes[0] ^= 1);
+    for copy in newest(&place.image()).tree.node.places() {
+        edit(&place.image(), copy * BLOCK + 500, 1, |bytes| bytes[0] ^= 1);
+    }
     // So small a tree is lost completely, so a read-only mount would not help either.
     mount(&place).fails(4, &["no mount can show anything", "syncline check --repair --dry-run"]);
     let mut program = program();
@@ -180,8 +181,11 @@ fn all_superblocks_lost_is_the_end_and_said_so() {
 #[test]
 fn a_rotten_node_is_named_by_its_block() {
     let place = Place::with_image("64MiB");
-    let root = newest(&place.image()).tree.node.addr;
-    edit(&place.image(), root * BLOCK + 300, 1, |byte| byte[0] ^= 4);
+    let root = newest(&place.image()).tree.node;
+    for copy in root.places() {
+        edit(&place.image(), copy * BLOCK + 300, 1, |byte| byte[0] ^= 4);
+    }
+    let root = root.addr;
     mount(&place).fails(4, &["block", &root.to_string(), "syncline check"]);
     let answer = with_image("check", &place.image());
     assert_eq!(answer.code, 4, "{answer:?}");
@@ -191,8 +195,11 @@ fn a_rotten_node_is_named_by_its_block() {
 #[test]
 fn a_rotten_space_map_is_named() {
     let place = Place::with_image("64MiB");
-    let page = newest(&place.image()).space.page.addr;
-    edit(&place.image(), page * BLOCK + 300, 1, |byte| byte[0] ^= 4);
+    let page = newest(&place.image()).space.page;
+    for copy in page.places() {
+        edit(&place.image(), copy * BLOCK + 300, 1, |byte| byte[0] ^= 4);
+    }
+    let page = page.addr;
     mount(&place).fails(4, &["block", &page.to_string()]);
     let answer = with_image("check", &place.image());
     assert_eq!(answer.code, 4, "{answer:?}");

@@ -2,7 +2,7 @@
 
 use crate::posix::fork::{at, ground, in_temporary, list, on};
 use crate::skip_if;
-use crate::support::{Mount, Place, edit, no_fuse, stop};
+use crate::support::{Mount, Place, edit, edit_blocks, no_fuse, stop};
 use rustix::process::{Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
@@ -51,9 +51,7 @@ fn a_fork_that_can_not_be_removed_names_the_way_out() {
     edit(&work, 49 * 4096, 2 * 4096, |bytes| bytes.fill(b'X'));
     remove().fails(5, &["record of its base is damaged", "'rm'", "'syncline fork --forget BASE "]);
     again();
-    let bytes = fs::read(&work).unwrap();
-    let table = bytes.chunks(4096).position(|block| block.starts_with(b"SYNCSNAP")).unwrap();
-    edit(&work, table as u64 * 4096 + 100, 4, |bytes| bytes.fill(b'X'));
+    edit_blocks(&work, |block| block.starts_with(b"SYNCSNAP"), |block| block[100..104].fill(b'X'));
     remove().fails(4, &["'rm'", "'syncline fork --forget BASE "]);
     fs::remove_file(&work).unwrap();
     remove().fails(5, &["if its file was removed, 'syncline fork --forget BASE "]);

@@ -94,15 +94,15 @@ fn damage_under_a_mount_is_found_and_the_file_is_named() {
     assert!(found.contains("block 3 of the file"), "{answer:?}");
     // A node that the daemon has cached, and continues to serve from the cache.
     fs::metadata(ground.path("sound")).unwrap();
-    let root = newest(&ground.place.image()).tree.node.addr;
-    flip(&ground.place.image(), root);
+    let root = newest(&ground.place.image()).tree.node;
+    root.places().for_each(|copy| flip(&ground.place.image(), copy));
     let answer = scrub(&ground, &["--rate", "0", "--json"]);
     assert_eq!(answer.code, 4, "{answer:?}");
     let report: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
     let node = report["findings"].as_array().unwrap().iter().find(|found| found["id"] == "SL0004");
-    assert_eq!(node.unwrap()["block"], root, "{report}");
+    assert_eq!(node.unwrap()["block"], root.addr, "{report}");
     assert_eq!(fs::read(ground.path("sound")).unwrap(), b"sound");
-    flip(&ground.place.image(), root);
+    root.places().for_each(|copy| flip(&ground.place.image(), copy));
     fs::remove_file(ground.path("below/damaged")).unwrap();
     ground.end();
 }

@@ -488,6 +488,16 @@ pub fn as_nobody(mut command: Command) -> Command {
     command
 }
 
+/// Changes the blocks of an image that `is_one` finds: both copies of a tree node, for example.
+pub fn edit_blocks(path: &Path, is_one: impl Fn(&[u8]) -> bool, change: impl Fn(&mut [u8])) {
+    const BLOCK: usize = 4096;
+    let bytes = fs::read(path).expect("it exists");
+    let found: Vec<u64> =
+        (0..).zip(bytes.chunks(BLOCK)).filter(|(_, block)| is_one(block)).map(|(number, _)| number).collect();
+    assert!(!found.is_empty(), "no such block");
+    found.into_iter().for_each(|number| edit(path, number * BLOCK as u64, BLOCK, &change));
+}
+
 /// Changes the bytes of a file at an offset.
 pub fn edit(path: &Path, offset: u64, len: usize, change: impl FnOnce(&mut [u8])) {
     use std::os::unix::fs::FileExt;

@@ -13,7 +13,9 @@ use syncline_format::node::Node;
 use syncline_format::snapshots::without_held;
 use syncline_format::superblock::{Pointer, Superblock};
 use syncline_format::{BlockRun, OBJECTS_END};
-use syncline_store::{Ignored, RecoveryReport, SEGMENT_IN_USE, Snapshot, Store, StoreError, StoreOptions};
+use syncline_store::{
+    Ignored, PageReader, RecoveryReport, SEGMENT_IN_USE, Snapshot, Store, StoreError, StoreOptions,
+};
 use syncline_tree::{Tree, TreeError};
 
 /// The stage that a check has reached.
@@ -60,12 +62,14 @@ pub async fn check(
     report.blocks = superblock.geometry.total_blocks;
     let tracker = FlushTracker::new(device.clone());
     let mut reachable = BlockSet::new(superblock.geometry.total_blocks);
-    let space_map = start::space_map(&tracker, &superblock, &mut report).await;
+    let pages = PageReader::of_all_copies(tracker.clone());
+    let space_map = start::space_map(&pages, &superblock, &mut report).await;
     start::counters(&superblock, &mut report);
     start::fork_record(&device, &superblock, &mut report).await;
     let log = start::log(&device, &superblock, &mut report).await?;
     nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
-    let table = snapshots::table(&tracker, &superblock, &log.segments, &mut report).await;
+    let table = snapshots::table(&pages, &superblock, &log.segments, &mut report).await;
+    copies_of_pages(&pages, &mut report);
     let Some(table) = table.filter(|_| space_map && log.sound) else {
         report.incomplete = true;
         return Ok(report);
@@ -199,7 +203,7 @@ async fn check_snapshot(
     let tracker = FlushTracker::new(device.clone());
     nodes(&tracker, &superblock, &mut reachable, &mut report, tell).await;
     let then = Superblock { geometry: snapshot.geometry(superblock.geometry), ..superblock.clone() };
-    if !start::space_map(&tracker, &then, &mut report).await {
+    if !start::space_map(&PageReader::new(tracker), &then, &mut report).await {
         return Ok(report);
     }
     contents(&store, (reachable, compared), (&[], &[]), &mut report, tell).await;
@@ -220,8 +224,10 @@ async fn nodes(
     let tree = Tree::new(tracker.clone(), superblock.geometry, 1 << 20);
     let mut visited = 0;
     let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| {
-        if !reachable.add(BlockRun::new(pointer.addr, node_blocks)) {
-            report.block(FindingKind::BlockUsedTwice, pointer.addr, "a tree node lies where another does");
+        for addr in pointer.places() {
+            if !reachable.add(BlockRun::new(addr, node_blocks)) {
+                report.block(FindingKind::BlockUsedTwice, addr, "a tree node lies where another does");
+            }
         }
         if let Err(error) = node {
             report.block(FindingKind::NodeDamaged, pointer.addr, error.to_string());
@@ -232,6 +238,13 @@ async fn nodes(
         }
     };
     let walked = tree.walk(superblock.tree, &mut visit).await;
+    for copy in tree.take_rotten() {
+        report.block(
+            FindingKind::CopyDamaged,
+            copy.addr,
+            format!("a tree node of level {}: {}", copy.level, copy.why),
+        );
+    }
     report.nodes = walked.nodes;
     if walked.bad_nodes > 0 {
         report.incomplete = true;
@@ -241,6 +254,13 @@ async fn nodes(
             superblock.tree_nodes, walked.nodes
         );
         report.add(FindingKind::SuperblockCounter, None, None, text);
+    }
+}
+
+/// Reports the damaged copies of pages that were read.
+fn copies_of_pages(pages: &PageReader, report: &mut Report) {
+    for page in pages.take_rotten() {
+        report.block(FindingKind::CopyDamaged, page.addr, format!("a page: {}", page.why));
     }
 }
 

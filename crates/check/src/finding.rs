@@ -1,6 +1,9 @@
 //! Findings: their kinds, with stable identifiers, and the report.
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
+use std::collections::BTreeMap;
+use syncline_device::DeviceError;
+use syncline_format::BlockAddr;
 
 /// Findings that a report keeps; further ones are only counted, so that a hostile image can't fill
 /// the memory.
@@ -119,8 +122,7 @@ kinds! {
     PreallocationSum = "0040" "preallocation-sum",
     /// The table of snapshots is damaged or can't be read.
     SnapshotTable = "0041" "snapshot-table",
-    /// Something in a snapshot is damaged. A repair restores inner nodes; other losses go with the
-    /// snapshot.
+    /// Something in a snapshot is damaged; what is lost goes with the snapshot.
     SnapshotDamaged = "0042" "snapshot-damaged",
     /// A quota's usage is not the sum over the inodes of its tree.
     QuotaUsage = "0043" "quota-usage",
@@ -132,6 +134,9 @@ kinds! {
     LogLead = "0046" "log-lead",
     /// One of the two copies of the record that names the base of a fork is damaged.
     ForkRecord = "0047" "fork-record",
+    /// One of the two copies of a tree node, of a page of a space map or of the table of snapshots is
+    /// damaged; the other one is sound.
+    CopyDamaged = "0048" "copy-damaged",
 }
 
 impl Serialize for FindingKind {
@@ -188,6 +193,7 @@ impl FindingKind {
                 | Self::QuotaUsage
                 | Self::LogLead
                 | Self::ForkRecord
+                | Self::CopyDamaged
         )
     }
 }
@@ -291,6 +297,16 @@ impl Report {
         self.incomplete || self.to_mend_dropped > 0 || found
     }
 
+    /// Adds why these damaged copies could not be written again.
+    pub(crate) fn copies_stay(&mut self, failed: &BTreeMap<BlockAddr, DeviceError>) {
+        for finding in self.findings.iter_mut().filter(|finding| finding.kind == FindingKind::CopyDamaged) {
+            if let Some(error) = finding.block.and_then(|block| failed.get(&block)) {
+                finding.text +=
+                    &format!("; the other copy is sound, but this one can't be written again: {error}");
+            }
+        }
+    }
+
     /// Takes over the findings of a snapshot's check.
     pub(crate) fn adopt(&mut self, snapshot: &str, found: Report) {
         self.findings_dropped += found.findings_dropped;
@@ -298,6 +314,14 @@ impl Report {
         self.items += found.items;
         self.data_blocks += found.data_blocks;
         for finding in found.findings {
+            // A copy can be mended; the rest of a snapshot stays as it is.
+            if finding.kind == FindingKind::CopyDamaged {
+                // The snapshot may share the node.
+                if self.of(finding.kind).all(|known| known.block != finding.block) {
+                    self.add(finding.kind, None, finding.block, finding.text);
+                }
+                continue;
+            }
             let text = format!("snapshot {snapshot:?}: {finding}");
             self.add(FindingKind::SnapshotDamaged, finding.object, finding.block, text);
         }

@@ -22,6 +22,8 @@ pub struct Info {
     pub device_bytes: u64,
     /// Size of a tree node in bytes.
     pub node_bytes: u32,
+    /// Copies of each tree node and of each page of the space map.
+    pub metadata_copies: u64,
     /// Size of a block in bytes.
     pub block_bytes: u32,
     /// Bytes in use at the last checkpoint, without those that only snapshots use.
@@ -86,6 +88,7 @@ pub async fn info(device: &Arc<dyn Device>) -> Result<Info, CheckError> {
         size_bytes: superblock.geometry.total_blocks * BLOCK_BYTES as u64,
         device_bytes: device.size_bytes(),
         node_bytes: superblock.geometry.node_bytes,
+        metadata_copies: superblock.geometry.metadata.copies(),
         block_bytes: BLOCK_BYTES as u32,
         used_bytes: superblock.used_blocks * BLOCK_BYTES as u64,
         snapshots: snapshots.map(|all| all.iter().filter(|it| it.is_visible()).count() as u64),

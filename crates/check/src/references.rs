@@ -131,7 +131,11 @@ mod tests {
         ];
         assert_eq!(found, expected);
         for item in to_items(&found) {
-            let geometry = Geometry { total_blocks: 4096, node_bytes: 4096 };
+            let geometry = Geometry {
+                total_blocks: 4096,
+                node_bytes: 4096,
+                metadata: syncline_format::Metadata::Single,
+            };
             assert!(references.item(
                 geometry,
                 Key::new(0, syncline_format::Kind::Shared, item.run.start),

@@ -23,8 +23,8 @@ use syncline_format::items::extent::{Extent, piece_start};
 use syncline_format::snapshots::without_held;
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
-use syncline_space::{Space, SpaceError};
-use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable, WIPED};
+use syncline_space::{PageReader, Space, SpaceError};
+use syncline_store::{Chunk, Mended, RottenPage, Snapshot, Store, StoreError, Unreadable, WIPED};
 
 /// Items read at a time, which bounds the extents whose blocks one pin keeps.
 const ITEMS_EACH: usize = 256;
@@ -62,6 +62,8 @@ pub struct ScrubReport {
     pub findings: Vec<Finding>,
     /// Findings dropped because the list was full.
     pub findings_dropped: u64,
+    /// Damaged copies of metadata that were written again from the other copy.
+    pub copies_mended: u64,
     /// A path for each damaged inode that has one.
     pub paths: BTreeMap<u64, String>,
 }
@@ -194,8 +196,10 @@ impl Scrub {
     }
 
     async fn run(&self) -> Result<(), Stopped> {
+        self.store()?.retry_mending();
         self.superblocks().await?;
         self.space_map().await?;
+        self.snapshot_table().await?;
         // Snapshots made later contain only blocks that are in the newest state or were written
         // meanwhile.
         let snapshots = without_held(self.store()?.snapshots().await);
@@ -207,7 +211,29 @@ impl Scrub {
         self.name_inodes().await
     }
 
+    async fn snapshot_table(&self) -> Result<(), Stopped> {
+        match self.store()?.mend_snapshot_table().await {
+            Ok(mended) => self.tell_pages(mended),
+            Err(error) => {
+                let (kind, text) = (FindingKind::SnapshotTable, error.to_string());
+                self.found(Finding { kind, object: None, block: None, text });
+            }
+        }
+        Ok(())
+    }
+
+    /// Mends the copies of a snapshot's space map.
+    async fn map_of(&self, snapshot: &Snapshot) -> Result<(), Stopped> {
+        let store = self.store()?;
+        let pages = PageReader::of_all_copies(FlushTracker::new(store.device().clone()));
+        // A look at the snapshot reports any other damage to its map.
+        let _ = Space::load(&pages, snapshot.geometry(store.geometry()), snapshot.space).await;
+        self.tell_pages(store.mend_map_of(snapshot, pages.take_rotten()).await);
+        Ok(())
+    }
+
     async fn snapshot(&self, snapshot: Snapshot, verified: &mut Verified) -> Result<(), Stopped> {
+        self.map_of(&snapshot).await?;
         let mut part = Part::default();
         match self.store()?.look_at_snapshot(&snapshot).await {
             Ok(view) => {
@@ -232,6 +258,7 @@ impl Scrub {
         let mut from = Some(Key::MIN);
         while let Some(start) = from {
             from = self.piece(start, &mut part, verified).await?;
+            self.mend_nodes(&part).await?;
             let ended = part.damaged.end();
             part.found.extend(ended);
             if !self.tell(&mut part).await? {
@@ -261,6 +288,29 @@ impl Scrub {
         Ok(true)
     }
 
+    /// Mends the damaged copies of tree nodes that were found so far.
+    async fn mend_nodes(&self, part: &Part) -> Result<(), Stopped> {
+        let store = self.store()?;
+        if let Some((_, view)) = &part.kept {
+            store.take_rotten_of(view);
+        }
+        let mended = store.mend_nodes().await;
+        self.tell_copies(mended.mended, mended.left.into_iter().map(|node| (node.addr, node.why)));
+        Ok(())
+    }
+
+    fn tell_pages(&self, mended: Mended<RottenPage>) {
+        self.tell_copies(mended.mended, mended.left.into_iter().map(|page| (page.addr, page.why)));
+    }
+
+    fn tell_copies(&self, mended: u64, left: impl Iterator<Item = (BlockAddr, String)>) {
+        self.state.lock().report.copies_mended += mended;
+        for (addr, text) in left {
+            let text = format!("{text}; it could not be written again");
+            self.found(Finding { kind: FindingKind::CopyDamaged, object: None, block: Some(addr), text });
+        }
+    }
+
     async fn superblocks(&self) -> Result<(), Stopped> {
         let store = self.store()?;
         for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -288,10 +338,10 @@ impl Scrub {
         let store = self.store()?;
         // Taken before the superblock is looked up, so that the pages of its space map stay (rule
         // R2).
-        let _pin = store.pin();
-        let tracker = FlushTracker::new(store.device().clone());
+        let pin = store.pin();
+        let pages = PageReader::of_all_copies(FlushTracker::new(store.device().clone()));
         let superblock = store.superblock();
-        match Space::load(&tracker, superblock.geometry, superblock.space).await {
+        match Space::load(&pages, superblock.geometry, superblock.space).await {
             Ok(space) => {
                 self.count(space.map_runs().iter().map(|run| run.len_bytes()).sum());
             }
@@ -304,6 +354,8 @@ impl Scrub {
                 self.found(Finding { kind, object: None, block: addr, text });
             }
         }
+        drop(pin);
+        self.tell_pages(store.mend_space_map(pages.take_rotten()).await);
         Ok(())
     }
 
@@ -325,11 +377,12 @@ impl Scrub {
             Err(node) => unreadable.push(*node),
         };
         let Chunk { items, complete } = store.scan_device(from, ITEMS_EACH, &mut visit).await;
-        let node_bytes = u64::from(store.geometry().node_bytes);
+        let geometry = store.geometry();
+        let bytes_each = u64::from(geometry.node_bytes) * geometry.metadata.copies();
         // The nodes on the path to the first item may have been read for the previous piece.
         let fresh = nodes.difference(&part.before).count() as u64;
         part.before = nodes;
-        self.count(fresh * node_bytes);
+        self.count(fresh * bytes_each);
         self.state.lock().report.nodes += fresh;
         for node in unreadable {
             if !part.bad.insert(node.addr) {

@@ -1,21 +1,21 @@
 //! The table of snapshots and the blocks that it keeps.
 
 use crate::finding::{FindingKind, Report};
-use std::sync::Arc;
-use syncline_device::FlushTracker;
 use syncline_format::BlockRun;
 use syncline_format::superblock::Superblock;
-use syncline_store::{StoreError, first_kept_by_snapshots, table_in_what_is_kept, table_of_snapshots};
+use syncline_store::{
+    PageReader, StoreError, first_kept_by_snapshots, table_in_what_is_kept, table_of_snapshots,
+};
 
 /// Reads the table and the space maps of all snapshots, and reports where they overlap the log.
 /// Returns the blocks of the table; `None` if they can't be read.
 pub(crate) async fn table(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     superblock: &Superblock,
     log: &[BlockRun],
     report: &mut Report,
 ) -> Option<Vec<BlockRun>> {
-    let overlap = match first_kept_by_snapshots(tracker, superblock, log).await {
+    let overlap = match first_kept_by_snapshots(pages, superblock, log).await {
         Ok(overlap) => overlap,
         Err(error) => {
             let block = match &error {
@@ -30,8 +30,8 @@ pub(crate) async fn table(
         let text = "a snapshot keeps blocks in which the log lies";
         report.block(FindingKind::LogOverlap, run.start, text);
     }
-    let table = table_of_snapshots(tracker.device(), superblock).await.ok()?;
-    if let Ok(Some(block)) = table_in_what_is_kept(tracker, superblock).await {
+    let table = table_of_snapshots(pages, superblock).await.ok()?;
+    if let Ok(Some(block)) = table_in_what_is_kept(pages, superblock).await {
         let text = "the table lies in what a snapshot keeps";
         report.block(FindingKind::SnapshotTable, block.start, text);
     }

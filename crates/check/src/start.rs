@@ -3,13 +3,13 @@
 use crate::error::CheckError;
 use crate::finding::{FindingKind, Report};
 use std::sync::Arc;
-use syncline_device::{Device, DeviceExt, FlushTracker};
+use syncline_device::{Device, DeviceExt};
 use syncline_format::batch::BatchHeader;
 use syncline_format::fork::{ForkRecord, RECORD_AT};
 use syncline_format::superblock::{COUNTER_MAX, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Geometry};
 use syncline_log::ReplayError;
-use syncline_space::{Space, SpaceError};
+use syncline_space::{PageReader, Space, SpaceError};
 use syncline_store::{WIPED, read_superblocks};
 
 /// Reads every copy of the superblocks. `None` if all are damaged; the report then says so.
@@ -86,12 +86,8 @@ pub(crate) async fn fork_record(device: &Arc<dyn Device>, superblock: &Superbloc
 
 /// Loads the space map that the superblock points to, without the log; returns false if it is
 /// unusable.
-pub(crate) async fn space_map(
-    tracker: &Arc<FlushTracker>,
-    superblock: &Superblock,
-    report: &mut Report,
-) -> bool {
-    match Space::load(tracker, superblock.geometry, superblock.space).await {
+pub(crate) async fn space_map(pages: &PageReader, superblock: &Superblock, report: &mut Report) -> bool {
+    match Space::load(pages, superblock.geometry, superblock.space).await {
         Ok(space) => {
             let named = space.counters().named;
             if named != superblock.used_blocks {

@@ -1,9 +1,9 @@
 //! Every kind of damage is planted and found.
 
 use crate::common::damages::{DAMAGES, open_read_only};
-use crate::common::{BadBlock, examine, expect, extents, rot, sample, spawn};
+use crate::common::{BadBlock, examine, expect, extents, rot, sample, single, spawn};
 use std::sync::Arc;
-use syncline::{FormatOptions, format_device};
+use syncline::format_device;
 use syncline_check::{FindingKind, RepairOptions, Report, repair};
 use syncline_device::{Device, MemoryDevice, block_on};
 use syncline_store::{Store, StoreError, StoreOptions, read_superblocks};
@@ -195,7 +195,7 @@ const TAIL: u64 = 64 << 10;
 /// A filesystem of the small size on a device of the large one.
 fn small_on_large() -> Arc<MemoryDevice> {
     let small = MemoryDevice::new(SMALL);
-    format_device(small.clone(), &FormatOptions::default()).unwrap();
+    format_device(small.clone(), &single()).unwrap();
     let large = MemoryDevice::new(LARGE);
     put_at(&large, 0, small.image());
     large

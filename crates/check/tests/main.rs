@@ -1,13 +1,12 @@
 //! Checks and repairs of damaged images. All in one program, since building the filesystem for each
 //! would be slow.
 
-#[path = "../../../tests/support/alone.rs"]
-mod alone;
 mod common;
 mod damage;
 mod other_ends;
 mod parents;
 mod repair;
+mod repair_copies;
 mod repair_crash;
 mod repair_keeps;
 mod repair_maps;

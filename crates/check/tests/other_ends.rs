@@ -1,8 +1,8 @@
 //! Superblock copies at the end of another size, left by a shrink, a growth or an older image.
 
-use crate::common::{rot, spawn};
+use crate::common::{rot, single, spawn};
 use std::sync::Arc;
-use syncline::{FormatOptions, format_device};
+use syncline::format_device;
 use syncline_device::{
     AlignedBuf, Completion, Device, DeviceError, DeviceExt, MemoryDevice, Operation, block_on,
 };
@@ -32,7 +32,7 @@ fn newest(device: &Arc<MemoryDevice>) -> (u64, u64) {
 /// A filesystem of this size on a device of the large one.
 fn made(size: u64) -> Arc<MemoryDevice> {
     let small = MemoryDevice::new(size);
-    format_device(small.clone(), &FormatOptions::default()).unwrap();
+    format_device(small.clone(), &single()).unwrap();
     let large = MemoryDevice::new(LARGE);
     put_at(&large, 0, small.image());
     large

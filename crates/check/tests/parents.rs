@@ -1,9 +1,9 @@
 //! Parent pointers in items of their own: damage in either direction is found, and mended to match
 //! the directories.
 
-use crate::common::{SIZE, examine, expect, items, plant, spawn};
+use crate::common::{SIZE, examine, expect, items, plant, single, spawn};
 use std::sync::Arc;
-use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
+use syncline::{Filesystem, ImageOptions, format_device};
 use syncline_check::{Condition, FindingKind, RepairOptions, repair};
 use syncline_device::{MemoryDevice, block_on};
 use syncline_format::items::inode::InodeItem;
@@ -16,7 +16,7 @@ const NAMES: usize = 60;
 /// An image with an inode of many long names, its number and its paths.
 fn image(parent_pointers: bool) -> (Arc<MemoryDevice>, u64, Vec<Vec<u8>>) {
     let device = MemoryDevice::new(SIZE);
-    let format = FormatOptions::new().parent_pointers(parent_pointers);
+    let format = single().parent_pointers(parent_pointers);
     format_device(device.clone(), &format).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     fs.create_dir_all("one/two").unwrap();

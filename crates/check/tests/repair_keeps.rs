@@ -4,10 +4,10 @@
 use crate::common::damages::{edit_quota, limit, open_read_only, take_snapshot};
 use crate::common::survey::{assert_kept, survey, survey_for_reading, survey_of};
 use crate::common::{
-    BadBlock, edit_inode, examine, expect, extents, items, leaf_of, plant, rot, sample, spawn,
+    BadBlock, edit_inode, examine, expect, extents, items, leaf_of, plant, rot, sample, single, spawn,
 };
 use std::sync::Arc;
-use syncline::{Filesystem, FormatOptions, ImageOptions, OpenOptions, format_device};
+use syncline::{Filesystem, ImageOptions, OpenOptions, format_device};
 use syncline_check::{Condition, FINDINGS_MAX, FindingKind, Flaw, Repair, RepairOptions, repair};
 use syncline_device::{Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::items::extent::Extent;
@@ -313,7 +313,7 @@ fn a_repair_says_that_data_of_the_log_can_not_be_read() {
 #[test]
 fn a_repair_gets_past_any_amount_of_damaged_data() {
     let device = MemoryDevice::new(128 << 20);
-    format_device(device.clone(), &FormatOptions::default()).unwrap();
+    format_device(device.clone(), &single()).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     fs.write("wrong", "link count").unwrap();
     fs.write("damaged", vec![7; (2 * FINDINGS_MAX + 100) * BLOCK_BYTES]).unwrap();

@@ -1,12 +1,14 @@
 //! A scrub beside programs that use the filesystem.
 
 use crate::common::{empty, examine, extents, items, rot, spawn};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use syncline::{Filesystem, ImageOptions};
+use syncline::{Filesystem, FormatOptions, ImageOptions, format_device};
 use syncline_check::{Finding, FindingKind, Scrub};
-use syncline_device::block_on;
+use syncline_device::{Device, MemoryDevice, block_on};
 use syncline_format::items::extent::Algorithm;
 use syncline_format::{BLOCK_BYTES, Kind};
+use syncline_store::read_superblocks;
 
 const MIB: usize = 1 << 20;
 /// A test that waits for so long has failed.
@@ -92,6 +94,61 @@ fn damage_of_a_unit_of_which_a_block_is_in_the_log_is_found() {
         let [finding] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!((finding.kind, finding.block), (FindingKind::DataDamaged, Some(unit.addr)));
     }
+}
+
+/// A mounted image mends damaged copies of its metadata, those of a snapshot too, and says how many.
+#[test]
+fn a_damaged_copy_of_metadata_is_mended() {
+    let device = MemoryDevice::new(64 << 20);
+    format_device(device.clone(), &FormatOptions::default()).unwrap();
+    let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
+    (0..2000).for_each(|index| fs.write(format!("file {index}"), [7; 3000]).unwrap());
+    fs.create_snapshot("then").unwrap();
+    (0..400).for_each(|index| fs.remove_file(format!("file {index}")).unwrap());
+    fs.write("later", "not in the snapshot").unwrap();
+    fs.sync().unwrap();
+    let store = fs.engine().store();
+    block_on(store.checkpoint()).unwrap();
+    let (now, then) = (store.superblock(), block_on(store.snapshots()).remove(0));
+    let pointers = [now.tree.node, now.space.page, now.snapshots, then.tree.node, then.space.page];
+    for addr in pointers.iter().flat_map(|pointer| pointer.places()) {
+        let before = device.image();
+        rot(&device, addr);
+        let scrub = Scrub::new(store, spawn());
+        assert!(scrub.start(0));
+        let begun = Instant::now();
+        while scrub.report().running {
+            assert!(begun.elapsed() < LIMIT, "{:?}", scrub.report());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let report = scrub.report();
+        assert_eq!((report.findings.len(), report.copies_mended), (0, 1), "block {addr}: {report:?}");
+        assert!(device.image() == before, "block {addr}");
+    }
+    assert_eq!(store.counters().checksum_errors, 0);
+    assert!(store.counters().copies_mended >= 3);
+    let store = store.clone();
+    fs.close().unwrap();
+    // A scrub that goes on after the unmount writes nothing: another process may have the image.
+    let now = store.superblock();
+    let copies = [now.tree.node.copy, now.space.page.copy, now.snapshots.copy];
+    copies.iter().for_each(|copy| rot(&device, *copy));
+    let before = device.image();
+    let late = Scrub::new(&store, spawn());
+    assert!(late.start(0));
+    while late.report().running {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(device.image() == before && late.report().copies_mended == 0, "{:?}", late.report());
+    copies.iter().for_each(|copy| rot(&device, *copy)); // flips the bits back
+    // A mount for reading mends nothing, and its scrub names the copy.
+    let any: Arc<dyn Device> = device.clone();
+    rot(&device, block_on(read_superblocks(&any)).unwrap().superblock.tree.node.copy);
+    let options = ImageOptions::read_only();
+    let fs = Filesystem::open_device(device.clone(), options).unwrap();
+    let findings = scrub(&fs);
+    // Each of many pieces reads the root again.
+    assert!(findings.iter().all(|finding| finding.kind == FindingKind::CopyDamaged) && findings.len() == 1);
 }
 
 /// Otherwise freed blocks could not be reused, and a full filesystem would have no room, for as

@@ -198,7 +198,7 @@ impl Whole {
 mod tests {
     use super::*;
     use syncline_device::{DeviceExt, MemoryDevice, block_on};
-    use syncline_format::Geometry;
+    use syncline_format::{Geometry, Metadata};
     use syncline_space::Space;
 
     const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -211,7 +211,8 @@ mod tests {
     }
 
     fn forked(kept: &[BlockRun]) -> Arc<Forked> {
-        let space = Space::format(Geometry { total_blocks: 4096, node_bytes: 4096 });
+        let space =
+            Space::format(Geometry { total_blocks: 4096, node_bytes: 4096, metadata: Metadata::Single });
         kept.iter().for_each(|run| space.name(BlockRun::new(FIRST + run.start, run.blocks)));
         let claimed = Snapshot {
             id: 1,

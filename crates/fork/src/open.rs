@@ -7,7 +7,9 @@ use syncline_device::{Device, FlushTracker};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::fork::ForkRecord;
 use syncline_format::superblock::Superblock;
-use syncline_store::{KeptMap, Snapshot, SnapshotError, StoreError, claim_snapshot, read_snapshots};
+use syncline_store::{
+    KeptMap, PageReader, Snapshot, SnapshotError, StoreError, claim_snapshot, read_snapshots,
+};
 
 /// An image of which a snapshot, or a hold of one, is claimed as long as the device is open.
 pub struct Base {
@@ -34,7 +36,8 @@ impl Base {
         let (superblock, claimed) = claim_snapshot(&device, name, is_it).await?;
         // A fork has the size that the image had then.
         let then = claimed.geometry(superblock.geometry);
-        let kept = KeptMap::union(&FlushTracker::new(device.clone()), then, &[(then, claimed.space)]).await;
+        let pages = PageReader::new(FlushTracker::new(device.clone()));
+        let kept = KeptMap::union(&pages, then, &[(then, claimed.space)]).await;
         Ok(Self { device, superblock, claimed, kept: kept.map_err(StoreError::from)? })
     }
 

@@ -336,8 +336,9 @@ pub fn unpack_checksums(packed: &[u8]) -> impl Iterator<Item = Crc> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Metadata;
 
-    const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 16384 };
+    const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 16384, metadata: Metadata::Dup };
 
     fn header() -> BatchHeader {
         BatchHeader {

@@ -25,6 +25,8 @@ const FORK_ID: usize = 24;
 const HOLD: usize = 40;
 const TREE: usize = 48;
 const SPACE: usize = 64;
+/// The addresses of the second copies of both roots; 0 if there are none.
+const COPIES: usize = 80;
 const PATH: usize = 96;
 
 const STRUCTURE: &str = "record of a fork";
@@ -59,6 +61,8 @@ impl ForkRecord {
         block[HOLD..TREE].copy_from_slice(&self.hold.to_le_bytes());
         put_root(&mut block, TREE, self.tree.node, self.tree.level);
         put_root(&mut block, SPACE, self.space.page, self.space.level);
+        block[COPIES..COPIES + 8].copy_from_slice(&self.tree.node.copy.to_le_bytes());
+        block[COPIES + 8..PATH].copy_from_slice(&self.space.page.copy.to_le_bytes());
         block.get_mut(PATH..PATH + path.len())?.copy_from_slice(path);
         let checksum = crc(&block[PATH_LENGTH..]);
         block[CHECKSUM..PATH_LENGTH].copy_from_slice(&checksum.to_le_bytes());
@@ -79,11 +83,12 @@ impl ForkRecord {
         let end = PATH.saturating_add(u32_at(block, PATH_LENGTH) as usize);
         let path = block.get(PATH..end).filter(|path| !path.is_empty() && !path.contains(&0));
         let path = path.ok_or(field("path"))?;
-        if block[end..].iter().chain(&block[SPACE + 16..PATH]).any(|&byte| byte != 0) {
+        if block[end..].iter().any(|&byte| byte != 0) {
             return Err(field("bytes that must be zero"));
         }
-        let (node, tree_level) = root_at(block, TREE).ok_or(field("tree root"))?;
-        let (page, space_level) = root_at(block, SPACE).ok_or(field("space root"))?;
+        let (mut node, tree_level) = root_at(block, TREE).ok_or(field("tree root"))?;
+        let (mut page, space_level) = root_at(block, SPACE).ok_or(field("space root"))?;
+        (node.copy, page.copy) = (u64_at(block, COPIES), u64_at(block, COPIES + 8));
         Ok(Self {
             sequence: u64_at(block, SEQUENCE),
             fork_id: u128::from_le_bytes(block[FORK_ID..HOLD].try_into().expect("sixteen bytes")),
@@ -119,7 +124,7 @@ fn put_root(block: &mut [u8; BLOCK_BYTES], at: usize, pointer: Pointer, level: u
 
 fn root_at(block: &[u8], at: usize) -> Option<(Pointer, u8)> {
     let level = u8::try_from(u32_at(block, at + 12)).ok()?;
-    Some((Pointer { addr: u64_at(block, at), checksum: u32_at(block, at + 8) }, level))
+    Some((Pointer::single(u64_at(block, at), u32_at(block, at + 8)), level))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -139,8 +144,8 @@ mod tests {
             sequence,
             fork_id: 1 << 100,
             hold: 7,
-            tree: TreeRoot { node: Pointer { addr: 100, checksum: 5 }, level: 2 },
-            space: SpaceRoot { page: Pointer { addr: 90, checksum: 6 }, level: 1 },
+            tree: TreeRoot { node: Pointer { addr: 100, copy: 200, checksum: 5 }, level: 2 },
+            space: SpaceRoot { page: Pointer::single(90, 6), level: 1 },
             base: "/images/base.img".into(),
         }
     }

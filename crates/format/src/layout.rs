@@ -1,6 +1,7 @@
 //! Blocks, addresses and the places of the fixed structures.
 
 use crate::FormatError;
+use crate::superblock::Pointer;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of a block, the unit of allocation and of data checksums.
@@ -46,31 +47,55 @@ impl BlockRun {
     }
 }
 
-/// Sizes of one image: the node size is fixed at mkfs, the total until the image is resized.
+/// How many times an image holds its metadata: tree nodes, pages of the space map and the table of snapshots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Metadata {
+    /// Once.
+    Single,
+    /// Twice, in two places far apart: a pointer has two addresses.
+    #[default]
+    Dup,
+}
+
+impl Metadata {
+    /// The number of copies.
+    pub fn copies(self) -> u64 {
+        match self {
+            Self::Single => 1,
+            Self::Dup => 2,
+        }
+    }
+}
+
+/// Sizes of one image: the node size and the copies of the metadata are fixed at mkfs, the total until the
+/// image is resized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Blocks of the device that belong to the filesystem.
     pub total_blocks: u64,
     /// Size of a tree node in bytes: a power of two from 4 KiB to 64 KiB.
     pub node_bytes: u32,
+    /// How many times the image holds its metadata.
+    pub metadata: Metadata,
 }
 
 /// Sizes of an image in use, for code that must see the image grow.
 #[derive(Debug)]
 pub struct SharedGeometry {
     total_blocks: AtomicU64,
-    node_bytes: u32,
+    /// The sizes that stay.
+    fixed: Geometry,
 }
 
 impl SharedGeometry {
     /// Shared sizes with these initial values.
     pub fn new(geometry: Geometry) -> Self {
-        Self { total_blocks: AtomicU64::new(geometry.total_blocks), node_bytes: geometry.node_bytes }
+        Self { total_blocks: AtomicU64::new(geometry.total_blocks), fixed: geometry }
     }
 
     /// The current sizes.
     pub fn get(&self) -> Geometry {
-        Geometry { total_blocks: self.total_blocks.load(Ordering::Acquire), node_bytes: self.node_bytes }
+        Geometry { total_blocks: self.total_blocks.load(Ordering::Acquire), ..self.fixed }
     }
 
     /// Sets the number of blocks of the filesystem.
@@ -97,6 +122,19 @@ impl Geometry {
             return Err(FormatError::Field { structure, field: "size" });
         }
         Ok(self)
+    }
+
+    /// True when `pointer` leads to a structure of this many blocks: in each of its copies, which do not
+    /// overlap.
+    pub fn has(self, pointer: Pointer, blocks: u64) -> bool {
+        let (first, copy) = (BlockRun::new(pointer.addr, blocks), BlockRun::new(pointer.copy, blocks));
+        self.contains(first)
+            && match self.metadata {
+                Metadata::Single => pointer.copy == 0,
+                Metadata::Dup => {
+                    self.contains(copy) && (copy.end() <= first.start || first.end() <= copy.start)
+                }
+            }
     }
 
     /// Blocks per tree node.

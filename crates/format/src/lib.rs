@@ -22,7 +22,7 @@ pub use checksum::{Crc, block_checksums, crc};
 pub use error::FormatError;
 pub use key::{KEY_BYTES, Key, Kind, OBJECTS_END, ObjectId};
 pub use layout::{
-    BLOCK_BYTES, BlockAddr, BlockRun, FORMAT_VERSION, Geometry, NODE_BYTES_DEFAULT, SharedGeometry,
+    BLOCK_BYTES, BlockAddr, BlockRun, FORMAT_VERSION, Geometry, Metadata, NODE_BYTES_DEFAULT, SharedGeometry,
 };
 
 /// Random 128-bit name of one life of the log: mkfs, each recovery and each new start of the log

@@ -15,7 +15,7 @@
 mod builder;
 
 use crate::superblock::Pointer;
-use crate::{BlockAddr, BlockRun, FormatError, Geometry, KEY_BYTES, Key};
+use crate::{BlockAddr, FormatError, Geometry, KEY_BYTES, Key, Metadata};
 use bytes::Bytes;
 use std::cmp::Ordering;
 
@@ -29,8 +29,9 @@ pub const MAX_LEVEL: u8 = 16;
 pub const HEADER_BYTES: usize = 40;
 /// Bytes that an item takes besides its value: its key and its end.
 pub const ENTRY_BYTES: usize = KEY_BYTES + END_BYTES;
-/// Bytes of a child pointer, the value of an entry in an internal node.
-pub const POINTER_BYTES: usize = 12;
+
+const POINTER_BYTES: usize = 12;
+const DUP_POINTER_BYTES: usize = POINTER_BYTES + 8;
 
 const END_BYTES: usize = 4;
 
@@ -55,6 +56,14 @@ const STRUCTURE: &str = "tree node";
 
 fn field(field: &'static str) -> FormatError {
     FormatError::Field { structure: STRUCTURE, field }
+}
+
+/// Bytes of a child pointer, the value of an entry in an internal node.
+pub fn pointer_bytes(metadata: Metadata) -> usize {
+    match metadata {
+        Metadata::Single => POINTER_BYTES,
+        Metadata::Dup => DUP_POINTER_BYTES,
+    }
 }
 
 /// The address and level that a block claims, if it begins like a tree node. Nothing else in it is
@@ -108,7 +117,7 @@ impl Node {
             return Err(field("unused bytes"));
         }
         node.check_keys()?;
-        node.check_ends(values_bytes)?;
+        node.check_ends(values_bytes, geometry.metadata)?;
         if level > 0 {
             node.check_children(geometry)?;
         }
@@ -126,14 +135,14 @@ impl Node {
         Ok(())
     }
 
-    fn check_ends(&self, values_bytes: usize) -> Result<(), FormatError> {
+    fn check_ends(&self, values_bytes: usize, metadata: Metadata) -> Result<(), FormatError> {
         let mut start = 0;
         for index in 0..self.count {
             let end = self.end(index);
             if end < start {
                 return Err(field("order of ends"));
             }
-            if self.level > 0 && end - start != POINTER_BYTES {
+            if self.level > 0 && end - start != pointer_bytes(metadata) {
                 return Err(field("length of a pointer"));
             }
             start = end;
@@ -146,8 +155,7 @@ impl Node {
             return Err(field("count"));
         }
         for index in 0..self.count {
-            let run = BlockRun::new(self.child(index).1.addr, geometry.node_blocks());
-            if !geometry.contains(run) {
+            if !geometry.has(self.child(index).1, geometry.node_blocks()) {
                 return Err(field("child address"));
             }
         }
@@ -297,17 +305,19 @@ impl Node {
     }
 }
 
-/// The value of an internal entry.
-fn pointer_to_bytes(pointer: Pointer) -> [u8; POINTER_BYTES] {
-    let mut bytes = [0; POINTER_BYTES];
+/// The value of an internal entry, and its length.
+fn pointer_to_bytes(pointer: Pointer) -> ([u8; DUP_POINTER_BYTES], usize) {
+    let mut bytes = [0; DUP_POINTER_BYTES];
     bytes[..8].copy_from_slice(&pointer.addr.to_le_bytes());
-    bytes[8..].copy_from_slice(&pointer.checksum.to_le_bytes());
-    bytes
+    bytes[8..POINTER_BYTES].copy_from_slice(&pointer.checksum.to_le_bytes());
+    bytes[POINTER_BYTES..].copy_from_slice(&pointer.copy.to_le_bytes());
+    (bytes, if pointer.copy == 0 { POINTER_BYTES } else { DUP_POINTER_BYTES })
 }
 
 /// The inverse of `pointer_to_bytes`; `bytes` must have the length of a pointer.
 fn pointer_from_bytes(bytes: &[u8]) -> Pointer {
-    Pointer { addr: u64_at(bytes, 0), checksum: u32_at(bytes, 8) }
+    let copy = if bytes.len() == DUP_POINTER_BYTES { u64_at(bytes, POINTER_BYTES) } else { 0 };
+    Pointer { addr: u64_at(bytes, 0), copy, checksum: u32_at(bytes, 8) }
 }
 
 /// Orders encoded keys: sixteen bytes at once, then the last.

@@ -1,18 +1,21 @@
-//! The table of snapshots: a chain of blocks, each with up to twelve entries.
+//! The table of snapshots: a chain of blocks, each with up to twelve entries (eleven in an image with two
+//! copies of its metadata).
 //!
 //! A snapshot records the state that a superblock once gave: the roots of a tree and of its space
 //! map. The blocks that this map names are not handed out while the snapshot exists, so both stay
 //! readable as they were.
 
 use crate::superblock::{Pointer, SpaceRoot, Superblock, TreeRoot};
-use crate::{BLOCK_BYTES, BlockAddr, BlockRun, Crc, FormatError, Geometry, crc};
+use crate::{BLOCK_BYTES, BlockAddr, Crc, FormatError, Geometry, Metadata, crc};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Magic number at the start of every block of the table.
 pub const MAGIC: [u8; 8] = *b"SYNCSNAP";
-/// Entries in one block.
-pub const ENTRIES_PER_BLOCK: usize = 12;
+/// The most entries in one block.
+pub fn entries_per_block(metadata: Metadata) -> usize {
+    (BLOCK_BYTES - ENTRIES) / entry_bytes(metadata)
+}
 /// Maximum number of snapshots of one image; it limits the work that a hostile table can cause.
 pub const SNAPSHOTS_MAX: usize = 1020;
 /// Longest name.
@@ -91,12 +94,16 @@ impl Hold {
 const ADDRESS: usize = 8;
 const COUNT: usize = 16;
 const NEXT: usize = 24;
+const NEXT_COPY: usize = 40;
 const ENTRIES: usize = 64;
 const ENTRY_BYTES: usize = 336;
 const NAME_LENGTH: usize = 80;
 const NAME: usize = 81;
 
-const _: () = assert!(ENTRIES + ENTRIES_PER_BLOCK * ENTRY_BYTES == BLOCK_BYTES, "entries fill their block");
+/// Where an entry has the addresses of the second copies of its roots, if there are any.
+const COPIES: usize = ENTRY_BYTES;
+
+const _: () = assert!((BLOCK_BYTES - ENTRIES).is_multiple_of(ENTRY_BYTES), "entries fill their block");
 const _: () = assert!(NAME + NAME_BYTES_MAX == ENTRY_BYTES, "the longest name fills its entry");
 
 const STRUCTURE: &str = "table of snapshots";
@@ -172,7 +179,9 @@ impl Snapshot {
         }
     }
 
+    /// `out` has the length of an entry of this image.
     fn encode(&self, out: &mut [u8]) {
+        let has_copies = out.len() > COPIES;
         let mut put = |at: usize, value: u64| out[at..at + 8].copy_from_slice(&value.to_le_bytes());
         put(0, self.id);
         put(8, self.created_ns);
@@ -184,6 +193,10 @@ impl Snapshot {
         put(56, self.tree_nodes);
         put(64, self.used_blocks);
         put(72, self.objects);
+        if has_copies {
+            put(COPIES, self.tree.node.copy);
+            put(COPIES + 8, self.space.page.copy);
+        }
         out[NAME_LENGTH] = self.name.len() as u8;
         out[NAME..NAME + self.name.len()].copy_from_slice(self.name.as_bytes());
     }
@@ -192,14 +205,17 @@ impl Snapshot {
         let number = |at: usize| u64_at(entry, at);
         let root = |at: usize| {
             let (checksum, level) = (number(at + 8) as u32, number(at + 8) >> 32);
-            u8::try_from(level).map(|level| (Pointer { addr: number(at), checksum }, level))
+            u8::try_from(level).map(|level| (Pointer::single(number(at), checksum), level))
         };
-        let (node, tree_level) = root(24).map_err(|_| field("tree root"))?;
-        let (page, space_level) = root(40).map_err(|_| field("space root"))?;
+        let (mut node, tree_level) = root(24).map_err(|_| field("tree root"))?;
+        let (mut page, space_level) = root(40).map_err(|_| field("space root"))?;
+        if now.metadata == Metadata::Dup {
+            (node.copy, page.copy) = (number(COPIES), number(COPIES + 8));
+        }
         let name = &entry[NAME..NAME + usize::from(entry[NAME_LENGTH])];
         let is_name = |name: &&str| Self::is_name(name) || Hold::of_name(name).is_some();
         let name = std::str::from_utf8(name).ok().filter(is_name).ok_or(field("name"))?;
-        if entry[NAME + name.len()..].iter().any(|&byte| byte != 0) {
+        if entry[NAME + name.len()..COPIES].iter().any(|&byte| byte != 0) {
             return Err(field("bytes after a name"));
         }
         let snapshot = Self {
@@ -223,10 +239,10 @@ impl Snapshot {
             return Err(field("size"));
         }
         let then = self.geometry(now).check()?;
-        if self.tree.level > 16 || !then.contains(BlockRun::new(self.tree.node.addr, then.node_blocks())) {
+        if self.tree.level > 16 || !then.has(self.tree.node, then.node_blocks()) {
             return Err(field("tree root"));
         }
-        if self.space.level > 4 || !then.contains(BlockRun::new(self.space.page.addr, 1)) {
+        if self.space.level > 4 || !then.has(self.space.page, 1) {
             return Err(field("space root"));
         }
         if self.id == 0 || self.id > u64::MAX / 2 {
@@ -249,22 +265,36 @@ pub fn without_held(entries: Vec<Snapshot>) -> Vec<Snapshot> {
     entries.into_iter().filter(stays).collect()
 }
 
-/// Writes a block of the table that will lie at `addr`, and returns the pointer to it.
+/// Writes a block of the table that will lie at `addr`, and returns the pointer to it, without a second copy.
 ///
 /// # Panics
-/// When `block` is not one block long or there are more than [`ENTRIES_PER_BLOCK`] entries.
-pub fn encode_block(block: &mut [u8], addr: BlockAddr, next: Pointer, entries: &[Snapshot]) -> Pointer {
-    assert!(block.len() == BLOCK_BYTES && entries.len() <= ENTRIES_PER_BLOCK);
+/// When `block` is not one block long or there are more than [`entries_per_block`] entries.
+pub fn encode_block(
+    block: &mut [u8],
+    addr: BlockAddr,
+    next: Pointer,
+    entries: &[Snapshot],
+    metadata: Metadata,
+) -> Pointer {
+    assert!(block.len() == BLOCK_BYTES && entries.len() <= entries_per_block(metadata));
     block.fill(0);
     block[..ADDRESS].copy_from_slice(&MAGIC);
     block[ADDRESS..COUNT].copy_from_slice(&addr.to_le_bytes());
     block[COUNT..COUNT + 4].copy_from_slice(&(entries.len() as u32).to_le_bytes());
     block[NEXT..NEXT + 8].copy_from_slice(&next.addr.to_le_bytes());
     block[NEXT + 8..NEXT + 12].copy_from_slice(&next.checksum.to_le_bytes());
-    for (out, entry) in block[ENTRIES..].chunks_exact_mut(ENTRY_BYTES).zip(entries) {
+    block[NEXT_COPY..NEXT_COPY + 8].copy_from_slice(&next.copy.to_le_bytes());
+    for (out, entry) in block[ENTRIES..].chunks_exact_mut(entry_bytes(metadata)).zip(entries) {
         entry.encode(out);
     }
-    Pointer { addr, checksum: crc(block) }
+    Pointer::single(addr, crc(block))
+}
+
+fn entry_bytes(metadata: Metadata) -> usize {
+    match metadata {
+        Metadata::Single => ENTRY_BYTES,
+        Metadata::Dup => COPIES + 16,
+    }
 }
 
 /// Reads a block of the table, to which `pointer` led, from untrusted bytes. Returns its entries
@@ -288,14 +318,16 @@ pub fn decode_block(
         return Err(field("own address"));
     }
     let count = u64_at(block, COUNT) as usize;
-    if !(1..=ENTRIES_PER_BLOCK).contains(&count) {
+    let metadata = geometry.metadata;
+    if !(1..=entries_per_block(metadata)).contains(&count) {
         return Err(field("count"));
     }
-    let next = Pointer { addr: u64_at(block, NEXT), checksum: u64_at(block, NEXT + 8) as u32 };
-    if next != Pointer::default() && !geometry.contains(BlockRun::new(next.addr, 1)) {
+    let (copy, checksum) = (u64_at(block, NEXT_COPY), u64_at(block, NEXT + 8) as u32);
+    let next = Pointer { addr: u64_at(block, NEXT), copy, checksum };
+    if next != Pointer::default() && !geometry.has(next, 1) {
         return Err(field("address of the next block"));
     }
-    let entries = block[ENTRIES..].chunks_exact(ENTRY_BYTES).take(count);
+    let entries = block[ENTRIES..].chunks_exact(entry_bytes(metadata)).take(count);
     let entries = entries.map(|entry| Snapshot::decode(entry, geometry)).collect::<Result<Vec<_>, _>>()?;
     Ok((entries, next))
 }
@@ -335,15 +367,15 @@ mod tests {
     use std::ffi::OsStr;
     use std::path::PathBuf;
 
-    const NOW: Geometry = Geometry { total_blocks: 8192, node_bytes: 16384 };
+    const NOW: Geometry = Geometry { total_blocks: 8192, node_bytes: 16384, metadata: Metadata::Dup };
 
     fn sample(id: u64, name: &str) -> Snapshot {
         Snapshot {
             id,
             created_ns: 5,
             total_blocks: 4096,
-            tree: TreeRoot { node: Pointer { addr: 100, checksum: 5 }, level: 2 },
-            space: SpaceRoot { page: Pointer { addr: 90, checksum: 6 }, level: 0 },
+            tree: TreeRoot { node: Pointer { addr: 100, copy: 3000, checksum: 5 }, level: 2 },
+            space: SpaceRoot { page: Pointer { addr: 90, copy: 3090, checksum: 6 }, level: 0 },
             tree_nodes: 7,
             used_blocks: 20,
             objects: 3,
@@ -356,16 +388,32 @@ mod tests {
         let longest = "n".repeat(NAME_BYTES_MAX);
         let entries: Vec<_> =
             ["monday", "Fuß", &longest].iter().zip(7..).map(|(name, id)| sample(id, name)).collect();
-        let next = Pointer { addr: 300, checksum: 9 };
+        let next = Pointer { addr: 300, copy: 400, checksum: 9 };
         let mut block = vec![1; BLOCK_BYTES];
-        let pointer = encode_block(&mut block, 200, next, &entries);
+        let pointer = encode_block(&mut block, 200, next, &entries, Metadata::Dup);
         assert_eq!(decode_block(&block, NOW, pointer), Ok((entries, next)));
+    }
+
+    #[test]
+    fn a_full_block_decodes_to_itself_with_second_copies_and_without() {
+        for metadata in [Metadata::Single, Metadata::Dup] {
+            let mut entries: Vec<_> = (1..=entries_per_block(metadata) as u64)
+                .map(|id| sample(id, &"n".repeat(NAME_BYTES_MAX)))
+                .collect();
+            if metadata == Metadata::Single {
+                entries.iter_mut().for_each(|entry| (entry.tree.node.copy, entry.space.page.copy) = (0, 0));
+            }
+            let mut block = vec![1; BLOCK_BYTES];
+            let pointer = encode_block(&mut block, 200, Pointer::default(), &entries, metadata);
+            let decoded = decode_block(&block, Geometry { metadata, ..NOW }, pointer);
+            assert_eq!(decoded, Ok((entries, Pointer::default())));
+        }
     }
 
     #[test]
     fn any_flipped_bit_is_noticed_and_other_places_too() {
         let mut block = vec![0; BLOCK_BYTES];
-        let pointer = encode_block(&mut block, 200, Pointer::default(), &[sample(1, "a")]);
+        let pointer = encode_block(&mut block, 200, Pointer::default(), &[sample(1, "a")], Metadata::Dup);
         for bit in (0..BLOCK_BYTES * 8).step_by(61) {
             block[bit / 8] ^= 1 << (bit % 8);
             assert!(decode_block(&block, NOW, pointer).is_err(), "bit {bit}");
@@ -380,7 +428,7 @@ mod tests {
             let mut entry = sample(1, "a");
             change(&mut entry);
             let mut block = vec![0; BLOCK_BYTES];
-            let pointer = encode_block(&mut block, 200, Pointer::default(), &[entry]);
+            let pointer = encode_block(&mut block, 200, Pointer::default(), &[entry], Metadata::Dup);
             decode_block(&block, NOW, pointer).is_err()
         };
         assert!(!refused(&|_| ()));
@@ -388,6 +436,9 @@ mod tests {
         assert!(refused(&|entry| entry.total_blocks = 8193));
         assert!(refused(&|entry| entry.total_blocks = 0));
         assert!(refused(&|entry| entry.tree.node.addr = 4090));
+        assert!(refused(&|entry| entry.tree.node.copy = 0));
+        assert!(refused(&|entry| entry.tree.node.copy = 103));
+        assert!(refused(&|entry| entry.space.page.copy = 3));
         assert!(refused(&|entry| entry.tree.level = 17));
         assert!(refused(&|entry| entry.space.page.addr = 3));
         assert!(refused(&|entry| entry.used_blocks = 5000));
@@ -407,7 +458,7 @@ mod tests {
             assert!(hold.is_at(Path::new(path)));
             let mut block = vec![0; BLOCK_BYTES];
             let entries = [sample(1, &name)];
-            let pointer = encode_block(&mut block, 200, Pointer::default(), &entries);
+            let pointer = encode_block(&mut block, 200, Pointer::default(), &entries, Metadata::Dup);
             assert_eq!(decode_block(&block, NOW, pointer).unwrap().0, entries);
         }
         // Paths that look the same are different ones.

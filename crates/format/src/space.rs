@@ -2,13 +2,13 @@
 //! of the image.
 //!
 //! A page is one block. Its checksum is kept in the pointer to it. Level 0 holds bits; a page of
-//! level `l` points to up to [`CHILDREN`] pages of level `l - 1`. The page with index `i` on level
-//! `l` covers the pages `i * CHILDREN ..` of the level below, and bitmap page `i` covers the blocks
+//! level `l` points to up to [`children`] pages of level `l - 1`. The page with index `i` on level
+//! `l` covers the pages `i * children ..` of the level below, and bitmap page `i` covers the blocks
 //! `i * BITS ..`. A null pointer represents a subtree in which no block is used. The size of the
 //! image alone determines the height of the tree.
 
 use crate::superblock::Pointer;
-use crate::{BLOCK_BYTES, BlockAddr, BlockRun, FormatError, Geometry, crc};
+use crate::{BLOCK_BYTES, BlockAddr, BlockRun, FormatError, Geometry, Metadata, crc};
 
 /// Magic number at the start of every page.
 pub const MAGIC: [u8; 4] = *b"SLSP";
@@ -17,7 +17,9 @@ pub const WORDS: usize = 508;
 /// Blocks that one bitmap page covers.
 pub const BITS: u64 = WORDS as u64 * 64;
 /// Pointers in one index page.
-pub const CHILDREN: usize = 254;
+const CHILDREN: u64 = 254;
+/// The same in an image with two copies of its metadata.
+const DUP_CHILDREN: u64 = 169;
 /// Greatest level of a root.
 pub const MAX_LEVEL: u8 = 3;
 /// Largest image whose space can be managed, in blocks (256 TiB); it limits the memory that an
@@ -31,16 +33,18 @@ const ADDRESS: usize = 16;
 const USED: usize = 24;
 const BODY: usize = 32;
 const ENTRY_BYTES: usize = 16;
+const DUP_ENTRY_BYTES: usize = ENTRY_BYTES + 8;
 
 const _: () = assert!(BODY + WORDS * 8 == BLOCK_BYTES, "a bitmap page fills its block");
-const _: () = assert!(BODY + CHILDREN * ENTRY_BYTES == BLOCK_BYTES, "an index page fills its block");
+const _: () = assert!(BODY + CHILDREN as usize * ENTRY_BYTES == BLOCK_BYTES, "an index page fills its block");
+const _: () = assert!(DUP_CHILDREN as usize == (BLOCK_BYTES - BODY) / DUP_ENTRY_BYTES);
 const _: () = assert!(LEVEL == MAGIC.len() && USED + 8 == BODY, "the header has no holes");
 const _: () = assert!(
-    BITS * (CHILDREN as u64).pow(MAX_LEVEL as u32) >= MAX_BLOCKS,
+    BITS * DUP_CHILDREN.pow(MAX_LEVEL as u32) >= MAX_BLOCKS,
     "the highest tree covers the largest image"
 );
 const _: () = assert!(
-    BITS * (CHILDREN as u64).pow(MAX_LEVEL as u32 - 1) <= u32::MAX as u64,
+    BITS * CHILDREN.pow(MAX_LEVEL as u32 - 1) <= u32::MAX as u64,
     "the used blocks under any pointer fit its 32-bit count"
 );
 
@@ -60,16 +64,24 @@ pub struct PageId {
 
 impl PageId {
     /// The page that points to this one.
-    pub fn parent(self) -> Self {
-        Self { level: self.level + 1, index: self.index / CHILDREN as u64 }
+    pub fn parent(self, metadata: Metadata) -> Self {
+        Self { level: self.level + 1, index: self.index / children(metadata) }
     }
     /// The index of the pointer to this page in its parent.
-    pub fn slot(self) -> usize {
-        (self.index % CHILDREN as u64) as usize
+    pub fn slot(self, metadata: Metadata) -> usize {
+        (self.index % children(metadata)) as usize
     }
     /// The page that pointer `slot` of this index page points to.
-    pub fn child(self, slot: usize) -> Self {
-        Self { level: self.level - 1, index: self.index * CHILDREN as u64 + slot as u64 }
+    pub fn child(self, slot: usize, metadata: Metadata) -> Self {
+        Self { level: self.level - 1, index: self.index * children(metadata) + slot as u64 }
+    }
+}
+
+/// The most pointers in one index page.
+pub fn children(metadata: Metadata) -> u64 {
+    match metadata {
+        Metadata::Single => CHILDREN,
+        Metadata::Dup => DUP_CHILDREN,
     }
 }
 
@@ -101,7 +113,7 @@ pub fn root_level(geometry: Geometry) -> u8 {
 /// Number of pages on a level, including those represented by a null pointer.
 pub fn pages_at(geometry: Geometry, level: u8) -> u64 {
     let pages = geometry.total_blocks.div_ceil(BITS);
-    (0..level).fold(pages, |pages, _| pages.div_ceil(CHILDREN as u64))
+    (0..level).fold(pages, |pages, _| pages.div_ceil(children(geometry.metadata)))
 }
 
 /// The bits of page `index` that may be set: the blocks that the geometry allows to be allocated.
@@ -113,7 +125,8 @@ pub fn usable_in_page(geometry: Geometry, index: u64) -> Option<BlockRun> {
     (start < end).then(|| BlockRun::new(start, end - start))
 }
 
-/// Writes a bitmap page that will lie at `addr` into `block`, and returns the pointer to it.
+/// Writes a bitmap page that will lie at `addr` into `block`, and returns the pointer to it, without a
+/// second copy.
 ///
 /// # Panics
 /// When `block` is not one block long.
@@ -123,25 +136,43 @@ pub fn encode_bitmap(block: &mut [u8], index: u64, addr: BlockAddr, words: &Word
     for (bytes, word) in block[BODY..].chunks_exact_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
-    Entry { page: Pointer { addr, checksum: crc(block) }, used: used as u32 }
+    Entry { page: Pointer::single(addr, crc(block)), used: used as u32 }
 }
 
-/// Writes an index page that will lie at `addr` into `block`, and returns the pointer to it and the
-/// number of used blocks under it, which for a root may be more than a pointer's count can hold.
+/// Writes an index page that will lie at `addr` into `block`. Returns the pointer to it, without a second
+/// copy, and the number of used blocks under it, which for a root may be more than a pointer's count can
+/// hold.
 ///
 /// # Panics
-/// When `block` is not one block long or there are more than [`CHILDREN`] entries.
-pub fn encode_index(block: &mut [u8], id: PageId, addr: BlockAddr, entries: &[Entry]) -> (Pointer, u64) {
+/// When `block` is not one block long or there are more than [`children`] entries.
+pub fn encode_index(
+    block: &mut [u8],
+    id: PageId,
+    addr: BlockAddr,
+    entries: &[Entry],
+    metadata: Metadata,
+) -> (Pointer, u64) {
     let used = entries.iter().map(|entry| u64::from(entry.used)).sum();
     encode_header(block, id, addr, used);
     block[BODY..].fill(0);
+    let entry_bytes = entry_bytes(metadata);
     for (slot, entry) in entries.iter().enumerate() {
-        let bytes = &mut block[BODY + slot * ENTRY_BYTES..][..ENTRY_BYTES];
+        let bytes = &mut block[BODY + slot * entry_bytes..][..entry_bytes];
         bytes[..8].copy_from_slice(&entry.page.addr.to_le_bytes());
         bytes[8..12].copy_from_slice(&entry.page.checksum.to_le_bytes());
-        bytes[12..].copy_from_slice(&entry.used.to_le_bytes());
+        bytes[12..ENTRY_BYTES].copy_from_slice(&entry.used.to_le_bytes());
+        if metadata == Metadata::Dup {
+            bytes[ENTRY_BYTES..].copy_from_slice(&entry.page.copy.to_le_bytes());
+        }
     }
-    (Pointer { addr, checksum: crc(block) }, used)
+    (Pointer::single(addr, crc(block)), used)
+}
+
+fn entry_bytes(metadata: Metadata) -> usize {
+    match metadata {
+        Metadata::Single => ENTRY_BYTES,
+        Metadata::Dup => DUP_ENTRY_BYTES,
+    }
 }
 
 fn encode_header(block: &mut [u8], id: PageId, addr: BlockAddr, used: u64) {
@@ -192,15 +223,20 @@ pub fn decode_index(
     if id.level == 0 || id.level > MAX_LEVEL {
         return Err(field("level"));
     }
-    let pages_below = pages_at(geometry, id.level - 1);
-    let mut entries = Vec::with_capacity(CHILDREN);
-    for (slot, bytes) in block[BODY..].chunks_exact(ENTRY_BYTES).enumerate() {
-        let page = Pointer { addr: u64_at(bytes, 0), checksum: u32_at(bytes, 8) };
+    let (metadata, pages_below) = (geometry.metadata, pages_at(geometry, id.level - 1));
+    let mut entries = Vec::with_capacity(children(metadata) as usize);
+    let pointers = block[BODY..].chunks_exact(entry_bytes(metadata));
+    if pointers.remainder().iter().any(|&byte| byte != 0) {
+        return Err(field("zeros"));
+    }
+    for (slot, bytes) in pointers.enumerate() {
+        let copy = if metadata == Metadata::Dup { u64_at(bytes, ENTRY_BYTES) } else { 0 };
+        let page = Pointer { addr: u64_at(bytes, 0), copy, checksum: u32_at(bytes, 8) };
         let entry = Entry { page, used: u32_at(bytes, 12) };
-        if !entry.is_null() && !geometry.contains(BlockRun::new(page.addr, 1)) {
+        if !entry.is_null() && !geometry.has(page, 1) {
             return Err(field("address of a child"));
         }
-        if id.child(slot).index < pages_below {
+        if id.child(slot, metadata).index < pages_below {
             entries.push(entry);
         } else if !entry.is_null() {
             return Err(field("child outside the image"));
@@ -275,7 +311,7 @@ mod tests {
     use super::*;
 
     fn geometry(total_blocks: u64) -> Geometry {
-        Geometry { total_blocks, node_bytes: 16384 }
+        Geometry { total_blocks, node_bytes: 16384, metadata: Metadata::Dup }
     }
 
     fn bitmap(set: &[u64]) -> Words {
@@ -288,7 +324,7 @@ mod tests {
 
     /// The pointer that a parent would need for `block` to pass as the page at `addr`.
     fn forged(block: &[u8], addr: BlockAddr) -> Pointer {
-        Pointer { addr, checksum: crc(block) }
+        Pointer { addr, copy: addr + 1, checksum: crc(block) }
     }
 
     #[test]
@@ -299,7 +335,7 @@ mod tests {
         assert_eq!(root_level(geometry(1 << 28)), 2);
         assert_eq!(root_level(geometry(MAX_BLOCKS)), 3);
         assert_eq!(pages_at(geometry(1 << 28), 0), 8257);
-        assert_eq!(pages_at(geometry(1 << 28), 1), 33);
+        assert_eq!(pages_at(geometry(1 << 28), 1), 49);
         assert_eq!(pages_at(geometry(MAX_BLOCKS), 3), 1);
     }
 
@@ -314,13 +350,34 @@ mod tests {
 
     #[test]
     fn an_index_page_decodes_to_itself() {
-        let entry = |addr| Entry { page: Pointer { addr, checksum: 9 }, used: 5 };
+        let entry = |addr| Entry { page: Pointer { addr, copy: addr + 1, checksum: 9 }, used: 5 };
         let entries = vec![entry(100), Entry::default(), entry(200)];
         let id = PageId { level: 1, index: 0 };
         let mut block = [0xff; BLOCK_BYTES];
-        let (pointer, used) = encode_index(&mut block, id, 77, &entries);
+        let (pointer, used) = encode_index(&mut block, id, 77, &entries, Metadata::Dup);
         assert_eq!(used, 10);
         assert_eq!(decode_index(&block, geometry(3 * BITS), id, pointer), Ok((entries, 10)));
+    }
+
+    #[test]
+    fn an_index_page_has_the_second_copies_of_its_pages_or_none() {
+        let id = PageId { level: 1, index: 0 };
+        let mut block = [0xff; BLOCK_BYTES];
+        for (metadata, copy) in [(Metadata::Single, 0), (Metadata::Dup, 4000)] {
+            let geometry = Geometry { metadata, ..geometry(BITS * children(metadata)) };
+            assert_eq!(root_level(geometry), 1);
+            let page = Pointer { addr: 100, copy, checksum: 9 };
+            let entries = vec![Entry { page, used: 5 }; children(metadata) as usize];
+            let (pointer, used) = encode_index(&mut block, id, 77, &entries, metadata);
+            let pointer = Pointer { copy: 78, ..pointer };
+            assert_eq!(decode_index(&block, geometry, id, pointer), Ok((entries, used)));
+        }
+        for copy in [0, 20, 100, MAX_BLOCKS] {
+            let entry = Entry { page: Pointer { addr: 100, copy, checksum: 9 }, used: 5 };
+            let (pointer, _) = encode_index(&mut block, id, 77, &[entry], Metadata::Dup);
+            let refused = decode_index(&block, geometry(3 * BITS), id, pointer);
+            assert_eq!(refused, Err(field("address of a child")), "{copy}");
+        }
     }
 
     #[test]
@@ -366,16 +423,16 @@ mod tests {
     fn impossible_pointers_and_counts_are_refused_even_with_a_right_checksum() {
         let geometry = geometry(2 * BITS);
         let id = PageId { level: 1, index: 0 };
-        let good = Entry { page: Pointer { addr: 100, checksum: 9 }, used: 5 };
+        let good = Entry { page: Pointer { addr: 100, copy: 101, checksum: 9 }, used: 5 };
         let mut block = [0; BLOCK_BYTES];
         for bad in [63, geometry.usable().end(), u64::MAX] {
-            let entry = Entry { page: Pointer { addr: bad, checksum: 9 }, used: 5 };
-            let (pointer, _) = encode_index(&mut block, id, 77, &[good, entry]);
+            let entry = Entry { page: Pointer { addr: bad, copy: 101, checksum: 9 }, used: 5 };
+            let (pointer, _) = encode_index(&mut block, id, 77, &[good, entry], Metadata::Dup);
             assert_eq!(decode_index(&block, geometry, id, pointer), Err(field("address of a child")));
         }
-        let (pointer, _) = encode_index(&mut block, id, 77, &[good, good, good]);
+        let (pointer, _) = encode_index(&mut block, id, 77, &[good, good, good], Metadata::Dup);
         assert_eq!(decode_index(&block, geometry, id, pointer), Err(field("child outside the image")));
-        encode_index(&mut block, id, 77, &[good, good]);
+        encode_index(&mut block, id, 77, &[good, good], Metadata::Dup);
         block[USED] += 1;
         let refused = decode_index(&block, geometry, id, forged(&block, 77));
         assert_eq!(refused, Err(field("count of used blocks")));

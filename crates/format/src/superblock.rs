@@ -3,8 +3,8 @@
 
 use crate::batch::first_batch_addr;
 use crate::{
-    BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, OBJECTS_END,
-    ObjectId, crc,
+    BLOCK_BYTES, BlockAddr, BlockRun, Crc, Epoch, FORMAT_VERSION, FormatError, Geometry, Metadata,
+    OBJECTS_END, ObjectId, crc,
 };
 
 /// Feature flag: every inode knows its names (parent pointers).
@@ -33,6 +33,8 @@ pub const FEATURE_DURABILITY: u32 = 256;
 pub const FEATURE_FORK: u32 = 512;
 /// Feature flag: the table of snapshots may have holds of forks. Set with the first.
 pub const FEATURE_HOLDS: u32 = 1024;
+/// Feature flag: the image holds its metadata twice (`Metadata::Dup`). Chosen at mkfs.
+pub const FEATURE_DUP: u32 = 2048;
 /// The feature flags that this program knows. An image with any other is refused.
 pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_PREALLOCATION
@@ -44,7 +46,8 @@ pub const FEATURES_KNOWN: u32 = FEATURE_PARENT_POINTERS
     | FEATURE_LEASE
     | FEATURE_DURABILITY
     | FEATURE_FORK
-    | FEATURE_HOLDS;
+    | FEATURE_HOLDS
+    | FEATURE_DUP;
 
 /// Generations, numbers of batches and of transactions stay below this: a billion of them a second, for
 /// thirty years. Greater ones are damage. (Decoders accept them up to 2^63, where a writer could not count on.)
@@ -53,13 +56,28 @@ pub const COUNTER_MAX: u64 = 1_000_000_000_000_000_000;
 /// Magic number at the start of a superblock.
 pub const MAGIC: [u8; 8] = *b"SYNCLINE";
 
-/// Pointer to a tree node or a space page: address and the checksum its bytes must have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Pointer to a tree node, a page of the space map or a block of the table of snapshots: its addresses, and the
+/// checksum that its bytes must have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Pointer {
-    /// Address of the first block.
+    /// Address of the first block. The structure itself has this address in it.
     pub addr: BlockAddr,
+    /// Address of the second copy, which has the same bytes; 0 if there is none.
+    pub copy: BlockAddr,
     /// CRC32C of the whole structure.
     pub checksum: Crc,
+}
+
+impl Pointer {
+    /// A pointer to a structure without a second copy.
+    pub fn single(addr: BlockAddr, checksum: Crc) -> Self {
+        Self { addr, copy: 0, checksum }
+    }
+
+    /// The addresses of the copies.
+    pub fn places(self) -> impl Iterator<Item = BlockAddr> {
+        [self.addr, self.copy].into_iter().take(if self.copy == 0 { 1 } else { 2 })
+    }
 }
 
 /// Root of the item tree.
@@ -193,6 +211,10 @@ impl Superblock {
         out.u64(self.snapshots.addr);
         out.u32(self.snapshots.checksum);
         out.u64(self.base);
+        out.u32(0);
+        for pointer in [self.tree.node, self.space.page, self.snapshots] {
+            out.u64(pointer.copy);
+        }
         debug_assert!(out.at <= FIXED_END);
         let checksum = crc(&block[VERSION..]);
         block[CHECKSUM..VERSION].copy_from_slice(&checksum.to_le_bytes());
@@ -217,7 +239,7 @@ impl Superblock {
         }
         let uuid = input.bytes();
         let label = input.bytes();
-        let geometry = Geometry { total_blocks: input.u64(), node_bytes: input.u32() }.check()?;
+        let (total_blocks, node_bytes) = (input.u64(), input.u32());
         let clean = input.u32() == 1;
         let generation = input.u64();
         let epoch = input.bytes();
@@ -232,7 +254,9 @@ impl Superblock {
         if features & !FEATURES_KNOWN != 0 {
             return Err(FormatError::Features { unknown: features & !FEATURES_KNOWN });
         }
-        let superblock = Self {
+        let metadata = if features & FEATURE_DUP != 0 { Metadata::Dup } else { Metadata::Single };
+        let geometry = Geometry { total_blocks, node_bytes, metadata }.check()?;
+        let mut superblock = Self {
             uuid,
             label,
             geometry,
@@ -249,10 +273,17 @@ impl Superblock {
             objects: input.u64(),
             hash_seed: input.bytes(),
             created_ns: input.u64(),
-            snapshots: Pointer { addr: input.u64(), checksum: input.u32() },
+            snapshots: Pointer::single(input.u64(), input.u32()),
             base: input.u64(),
             clean,
         };
+        let zero = input.u32();
+        for pointer in [&mut superblock.tree.node, &mut superblock.space.page, &mut superblock.snapshots] {
+            pointer.copy = input.u64();
+        }
+        if zero != 0 {
+            return Err(FormatError::Field { structure, field: "zeros" });
+        }
         superblock.check()
     }
 
@@ -282,12 +313,10 @@ impl Superblock {
     fn check(self) -> Result<Self, FormatError> {
         let field = |field| FormatError::Field { structure: "superblock", field };
         let geometry = self.geometry;
-        if self.tree.level > 16
-            || !geometry.contains(BlockRun::new(self.tree.node.addr, geometry.node_blocks()))
-        {
+        if self.tree.level > 16 || !geometry.has(self.tree.node, geometry.node_blocks()) {
             return Err(field("tree root"));
         }
-        if self.space.level > 4 || !geometry.contains(BlockRun::new(self.space.page.addr, 1)) {
+        if self.space.level > 4 || !geometry.has(self.space.page, 1) {
             return Err(field("space root"));
         }
         let segment = self.log.segment;
@@ -299,7 +328,7 @@ impl Superblock {
         }
         let has_table = self.snapshots != Pointer::default();
         if has_table != (self.features & FEATURE_SNAPSHOTS != 0)
-            || has_table && !geometry.contains(BlockRun::new(self.snapshots.addr, 1))
+            || has_table && !geometry.has(self.snapshots, 1)
         {
             return Err(field("table of snapshots"));
         }
@@ -360,7 +389,7 @@ impl Reader<'_> {
         u64::from_le_bytes(self.bytes())
     }
     fn pointer(&mut self) -> (Pointer, u8) {
-        let pointer = Pointer { addr: self.u64(), checksum: self.u32() };
+        let pointer = Pointer::single(self.u64(), self.u32());
         (pointer, self.u32().min(255) as u8)
     }
 }
@@ -373,13 +402,13 @@ mod tests {
         Superblock {
             uuid: [7; 16],
             label: [0; 64],
-            geometry: Geometry { total_blocks: 4096, node_bytes: 16384 },
+            geometry: Geometry { total_blocks: 4096, node_bytes: 16384, metadata: Metadata::Dup },
             generation: 3,
             epoch: [9; 16],
-            tree: TreeRoot { node: Pointer { addr: 100, checksum: 5 }, level: 1 },
-            space: SpaceRoot { page: Pointer { addr: 90, checksum: 6 }, level: 0 },
+            tree: TreeRoot { node: Pointer { addr: 100, copy: 3000, checksum: 5 }, level: 1 },
+            space: SpaceRoot { page: Pointer { addr: 90, copy: 3090, checksum: 6 }, level: 0 },
             log: LogStart { addr: 205, seq: 12, prev: 77, segment: BlockRun::new(200, 64) },
-            features: FEATURE_PARENT_POINTERS,
+            features: FEATURE_PARENT_POINTERS | FEATURE_DUP,
             next_object: 1000,
             op_seq: 55,
             tree_nodes: 2,
@@ -435,8 +464,8 @@ mod tests {
 
     #[test]
     fn the_table_of_snapshots_and_its_flag_go_together() {
-        let table = Pointer { addr: 300, checksum: 8 };
-        let features = FEATURE_SNAPSHOTS;
+        let table = Pointer { addr: 300, copy: 3300, checksum: 8 };
+        let features = FEATURE_SNAPSHOTS | FEATURE_DUP;
         let both = Superblock { snapshots: table, features, ..sample() };
         assert_eq!(Superblock::decode(&both.encode()), Ok(both));
         let outside = Pointer { addr: 4095, ..table };
@@ -444,9 +473,33 @@ mod tests {
             Superblock { snapshots: table, ..sample() },
             Superblock { features, ..sample() },
             Superblock { snapshots: outside, features, ..sample() },
+            Superblock { snapshots: Pointer { copy: 0, ..table }, features, ..sample() },
         ] {
             assert!(Superblock::decode(&wrong.encode()).is_err());
         }
+    }
+
+    #[test]
+    fn roots_have_a_second_copy_exactly_if_the_flag_says_so() {
+        let single = |superblock: &mut Superblock| {
+            superblock.features = FEATURE_PARENT_POINTERS;
+            superblock.geometry.metadata = Metadata::Single;
+            (superblock.tree.node.copy, superblock.space.page.copy) = (0, 0);
+        };
+        let refused = |change: &dyn Fn(&mut Superblock)| {
+            let mut superblock = sample();
+            change(&mut superblock);
+            Superblock::decode(&superblock.encode()).map(|decoded| assert_eq!(decoded, superblock)).is_err()
+        };
+        assert!(!refused(&single));
+        assert!(refused(&|superblock| {
+            single(superblock);
+            superblock.tree.node.copy = 3000;
+        }));
+        assert!(refused(&|superblock| superblock.tree.node.copy = 0));
+        assert!(refused(&|superblock| superblock.tree.node.copy = 103));
+        assert!(refused(&|superblock| superblock.space.page.copy = 90));
+        assert!(refused(&|superblock| superblock.space.page.copy = 4095));
     }
 
     #[test]

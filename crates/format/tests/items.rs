@@ -3,7 +3,6 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use syncline_format::Geometry;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::inode::{
     FIXED_BYTES, InodeItem, Target, Time, inline_bytes_max, xattr_bytes_max, xattr_section_bytes,
@@ -11,6 +10,7 @@ use syncline_format::items::inode::{
 use syncline_format::items::parent::{Parent, parent_bytes_max, section_bytes};
 use syncline_format::items::xattr::{CHUNK_ID_MAX, ChunkRef, Xattr, XattrValue};
 use syncline_format::items::{HASH_MAX, SLOTS, hash_offsets};
+use syncline_format::{Geometry, Metadata};
 
 fn file_type() -> impl Strategy<Value = u8> {
     prop_oneof![Just(0o01), Just(0o02), Just(0o04), Just(0o06), Just(0o10), Just(0o12), Just(0o14)]
@@ -223,7 +223,7 @@ fn the_longest_inode_item_fits() {
         item.parents = vec![Parent { parent: 1, name: b"n" }; most / section_bytes(b"n")];
         item.parent_items = 1;
         let bytes = item.encode();
-        let room = Geometry { total_blocks: 4096, node_bytes }.max_value_bytes();
+        let room = Geometry { total_blocks: 4096, node_bytes, metadata: Metadata::Dup }.max_value_bytes();
         let spare = most % section_bytes(b"n");
         assert!(bytes.len() + spare <= room, "{} and {spare} of {room} bytes", bytes.len());
         assert_eq!(InodeItem::decode(&bytes), Ok(item));

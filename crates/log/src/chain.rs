@@ -158,9 +158,9 @@ mod tests {
     use crate::{Window, payload_of, scan, verify_named};
     use std::sync::Arc;
     use syncline_device::{Device, DeviceExt, MemoryDevice, block_on};
-    use syncline_format::{Geometry, Key, block_checksums};
+    use syncline_format::{Geometry, Key, Metadata, block_checksums};
 
-    const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 16384 };
+    const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 16384, metadata: Metadata::Dup };
     const EPOCH: Epoch = [5; 16];
 
     fn start() -> LogStart {

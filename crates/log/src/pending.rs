@@ -227,9 +227,10 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use syncline_format::Metadata;
     use syncline_format::batch::Record;
 
-    const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 16384 };
+    const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 16384, metadata: Metadata::Dup };
 
     fn key(offset: u64) -> Key {
         Key { object: 7, kind: 1, offset }

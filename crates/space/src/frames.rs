@@ -47,11 +47,16 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use syncline_format::Metadata;
 
     #[test]
     fn a_frame_is_whole_when_no_block_of_it_is_in_use() {
         for blocks in [1, 2, 4, 8, 16] {
-            let frames = Frames::of(Geometry { total_blocks: 4096, node_bytes: blocks * 4096 });
+            let frames = Frames::of(Geometry {
+                total_blocks: 4096,
+                node_bytes: blocks * 4096,
+                metadata: Metadata::Dup,
+            });
             let size = frames.blocks();
             let plain = |used: u64| {
                 let ones = (1 << size) - 1;

@@ -53,9 +53,9 @@ pub struct FrozenMap {
     /// Pages that differ from the device, by index.
     pages: BTreeMap<u64, SharedPage>,
     used: u64,
-    /// Blocks assigned to pages so far. Kept if there are too few, so that another attempt
-    /// continues from there.
-    pub(crate) assigned: BTreeMap<PageId, BlockAddr>,
+    /// Blocks assigned so far to the first copies of pages, and to the second. Kept if there are too few,
+    /// so that another attempt continues from there.
+    pub(crate) assigned: [BTreeMap<PageId, BlockAddr>; 2],
     /// Pages whose old block has been freed.
     pub(crate) retired: BTreeSet<PageId>,
     pub(crate) persisted: bool,
@@ -68,7 +68,7 @@ impl FrozenMap {
         pages: BTreeMap<u64, SharedPage>,
         used: u64,
     ) -> Self {
-        let (assigned, retired) = (BTreeMap::new(), BTreeSet::new());
+        let (assigned, retired) = (Default::default(), BTreeSet::new());
         Self { space, generation, pages, used, assigned, retired, persisted: false }
     }
 

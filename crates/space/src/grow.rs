@@ -57,17 +57,21 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Class;
+    use crate::{Class, PageReader};
     use syncline_device::{FlushTracker, MemoryDevice, block_on};
+    use syncline_format::Metadata;
 
     /// Sizes around those at which the map gets another level.
     #[test]
     fn what_was_in_use_stays_so_and_the_rest_is_free_and_comes_back_from_the_device() {
-        for (before, after) in
+        for ((before, after), metadata) in
             [(4096, 4112), (4096, 40_000), (32_512, 32_528), (40_000, 60_000), (5000, 9_000_000)]
+                .into_iter()
+                .flat_map(|sizes| [(sizes, Metadata::Single), (sizes, Metadata::Dup)])
         {
-            let geometry = |total_blocks| Geometry { total_blocks, node_bytes: 4096 };
+            let geometry = |total_blocks| Geometry { total_blocks, node_bytes: 4096, metadata };
             let tracker = FlushTracker::new(MemoryDevice::new(after * 4096));
+            let pages = PageReader::new(tracker.clone());
             let space = Space::format(geometry(before));
             let checkpoint = |generation| {
                 let mut frozen = space.freeze(generation);
@@ -86,7 +90,7 @@ mod tests {
             space.checkpoint_failed(frozen);
             space.resize_map(geometry(before)).unwrap();
             let written = checkpoint(3);
-            let loaded = block_on(Space::load(&tracker, geometry(before), written.root)).unwrap();
+            let loaded = block_on(Space::load(&pages, geometry(before), written.root)).unwrap();
             assert_eq!(loaded.named_runs(), space.named_runs());
 
             let freed = BlockRun::new(kept.start, 7);
@@ -110,7 +114,7 @@ mod tests {
             let now = space.counters();
             assert_eq!((now.pending_free, now.free), (0, now.total - now.named - held.blocks));
 
-            let loaded = block_on(Space::load(&tracker, geometry(after), written.root)).unwrap();
+            let loaded = block_on(Space::load(&pages, geometry(after), written.root)).unwrap();
             assert_eq!(loaded.named_runs(), space.named_runs());
             assert!(loaded.is_named(kept.end() - 1) && !loaded.is_named(kept.start));
             // All of it can be allocated.

@@ -8,13 +8,13 @@
 use crate::SpaceError;
 use crate::bits::{blocks_of, clip, push_bits, split_by, words_of};
 use crate::named::{BitPage, Change, change_page, pages_of};
+use crate::reader::PageReader;
 use crate::space::Space;
 use crate::walk::{Pages, Side, Visitor, walk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
-use syncline_device::FlushTracker;
 use syncline_format::space::{BITS, PageId, WORDS, Words, pages_at};
-use syncline_format::superblock::SpaceRoot;
+use syncline_format::superblock::{Pointer, SpaceRoot};
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 
 /// The page with all bits set: nearly all pages of a full image are equal to it.
@@ -45,13 +45,13 @@ impl KeptMap {
     /// The union of these maps for an image of size `geometry`. Each map comes with the geometry
     /// that the image had at its time.
     pub async fn union(
-        tracker: &Arc<FlushTracker>,
+        pages: &PageReader,
         geometry: Geometry,
         maps: &[(Geometry, SpaceRoot)],
     ) -> Result<Self, SpaceError> {
         let mut union =
             Union { kept: Self::empty(geometry), own: Self::empty(geometry), first: BTreeMap::new() };
-        walk(tracker, maps, &mut union).await?;
+        walk(pages, maps, &mut union).await?;
         union.check()?;
         Ok(union.kept)
     }
@@ -127,23 +127,20 @@ impl KeptMap {
     /// For each map, the number of blocks that neither another map nor `live` has. Each map comes
     /// with the geometry that the image had at its time.
     pub async fn exclusive(
-        tracker: &Arc<FlushTracker>,
+        pages: &PageReader,
         maps: &[(Geometry, SpaceRoot)],
         live: &Self,
     ) -> Result<Vec<u64>, SpaceError> {
         let mut exclusive = Exclusive { counts: vec![0; maps.len()], live };
-        walk(tracker, maps, &mut exclusive).await?;
+        walk(pages, maps, &mut exclusive).await?;
         Ok(exclusive.counts)
     }
 
     /// The number of blocks that these maps have together, each map with the geometry that the image
     /// had at its time. Pages that all maps share at a place are not read.
-    pub async fn together(
-        tracker: &Arc<FlushTracker>,
-        maps: &[(Geometry, SpaceRoot)],
-    ) -> Result<u64, SpaceError> {
+    pub async fn together(pages: &PageReader, maps: &[(Geometry, SpaceRoot)]) -> Result<u64, SpaceError> {
         let mut together = Together { blocks: 0 };
-        walk(tracker, maps, &mut together).await?;
+        walk(pages, maps, &mut together).await?;
         Ok(together.blocks)
     }
 
@@ -215,9 +212,11 @@ impl Visitor for Union {
         self.kept.add_page(index, &Arc::new(BitPage::new(words)));
     }
 
-    fn found(&mut self, page: PageId, addr: BlockAddr) {
-        self.own.add_run(BlockRun::new(addr, 1));
-        self.first.entry(addr / BITS).or_insert(page);
+    fn found(&mut self, page: PageId, pointer: Pointer) {
+        for addr in pointer.places() {
+            self.own.add_run(BlockRun::new(addr, 1));
+            self.first.entry(addr / BITS).or_insert(page);
+        }
     }
 }
 
@@ -268,7 +267,7 @@ impl Visitor for Exclusive<'_> {
         }
     }
 
-    fn found(&mut self, _: PageId, _: BlockAddr) {}
+    fn found(&mut self, _: PageId, _: Pointer) {}
 }
 
 /// Counts the blocks that any map has.
@@ -289,7 +288,7 @@ impl Visitor for Together {
         self.blocks += (0..WORDS).map(|slot| u64::from(any(slot).count_ones())).sum::<u64>();
     }
 
-    fn found(&mut self, _: PageId, _: BlockAddr) {}
+    fn found(&mut self, _: PageId, _: Pointer) {}
 }
 
 impl Space {

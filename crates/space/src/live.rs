@@ -332,11 +332,12 @@ fn longest_zeros(bits: u64) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use syncline_format::Metadata;
 
     const BLOCKS: u64 = 3 * CHUNK_BLOCKS - 1000;
 
     fn geometry() -> Geometry {
-        Geometry { total_blocks: BLOCKS, node_bytes: 16384 }
+        Geometry { total_blocks: BLOCKS, node_bytes: 16384, metadata: Metadata::Dup }
     }
 
     #[test]

@@ -3,27 +3,22 @@
 use crate::SpaceError;
 use crate::named::{BitPage, NamedMap, SharedPage};
 use crate::pages::PageTable;
+use crate::reader::PageReader;
 use crate::space::Space;
 use std::sync::Arc;
-use syncline_device::FlushTracker;
 use syncline_format::space::{Entry, MAX_BLOCKS, PageId, decode_bitmap, decode_index, pages_at, root_level};
 use syncline_format::superblock::SpaceRoot;
-use syncline_format::{BLOCK_BYTES, BlockAddr, FormatError, Geometry};
-
-/// Pages read by one device operation, at most.
-const PAGES_PER_READ: usize = 64;
-/// Reads in flight at a time.
-const READS_IN_FLIGHT: usize = 16;
+use syncline_format::{FormatError, Geometry};
 
 impl Space {
     /// Reads the map that a superblock points to. Every block that it does not name may be handed
     /// out; the code that reads the log reserves the log's blocks.
     pub async fn load(
-        tracker: &Arc<FlushTracker>,
+        pages: &PageReader,
         geometry: Geometry,
         root: SpaceRoot,
     ) -> Result<Arc<Self>, SpaceError> {
-        let loader = Loader::read(tracker, geometry, root).await?;
+        let loader = Loader::read(pages, geometry, root).await?;
         Ok(Space::with_map(geometry, NamedMap::new(loader.pages), loader.table))
     }
 }
@@ -39,18 +34,14 @@ struct Loader {
 }
 
 impl Loader {
-    async fn read(
-        tracker: &Arc<FlushTracker>,
-        geometry: Geometry,
-        root: SpaceRoot,
-    ) -> Result<Self, SpaceError> {
+    async fn read(pages: &PageReader, geometry: Geometry, root: SpaceRoot) -> Result<Self, SpaceError> {
         require_root(geometry, root)?;
         let mut loader = Self::new(geometry);
         let mut wanted = vec![(PageId { level: root.level, index: 0 }, Entry { page: root.page, used: 0 })];
         // Level by level, downwards: all indexes found are different, so this ends however the
         // pages are linked.
         while !wanted.is_empty() {
-            wanted = loader.read_level(tracker, wanted).await?;
+            wanted = loader.read_level(pages, wanted).await?;
         }
         loader.check()?;
         Ok(loader)
@@ -64,15 +55,15 @@ impl Loader {
     /// Reads the pages of one level; returns those of the next.
     async fn read_level(
         &mut self,
-        tracker: &Arc<FlushTracker>,
+        pages: &PageReader,
         wanted: Vec<Wanted>,
     ) -> Result<Vec<Wanted>, SpaceError> {
-        let wanted = wanted.into_iter().map(|wanted| (wanted.1.page.addr, wanted)).collect();
-        read_pages(tracker, wanted, &mut |block: &[u8], (id, entry): &Wanted| {
+        let wanted = wanted.into_iter().map(|wanted| (wanted.1.page, wanted)).collect();
+        let mut take = |block: &[u8], (id, entry): &Wanted| {
             let corrupt = |source| SpaceError::Corrupt { page: *id, addr: entry.page.addr, source };
             self.take_page(block, *id, *entry).map_err(corrupt)
-        })
-        .await?;
+        };
+        pages.read_all(wanted, &mut take).await?;
         Ok(std::mem::take(&mut self.below))
     }
 
@@ -84,7 +75,7 @@ impl Loader {
         } else {
             let (entries, used) = decode_index(block, self.geometry, id, entry.page)?;
             let children = entries.into_iter().enumerate().filter(|(_, entry)| !entry.is_null());
-            self.below.extend(children.map(|(slot, entry)| (id.child(slot), entry)));
+            self.below.extend(children.map(|(slot, entry)| (id.child(slot, self.geometry.metadata), entry)));
             used
         };
         // The superblock's pointer carries no count; the store checks the superblock's own field.
@@ -99,8 +90,7 @@ impl Loader {
     fn check(&self) -> Result<(), SpaceError> {
         let named = NamedMap::new(self.pages.clone());
         for (page, entry) in self.table.iter() {
-            let addr = entry.page.addr;
-            if !named.is_named(addr) {
+            if let Some(addr) = entry.page.places().find(|addr| !named.is_named(*addr)) {
                 // It would be handed out, and the map overwritten while in use (rule R2).
                 return Err(SpaceError::OwnPageFree { page, addr });
             }
@@ -116,31 +106,4 @@ pub(crate) fn require_root(geometry: Geometry, root: SpaceRoot) -> Result<(), Sp
     }
     let expected = root_level(geometry);
     if root.level == expected { Ok(()) } else { Err(SpaceError::RootLevel { found: root.level, expected }) }
-}
-
-/// Reads pages by address, neighbours together, and passes each to `each` with the value given for
-/// its address.
-pub(crate) async fn read_pages<T>(
-    tracker: &Arc<FlushTracker>,
-    mut wanted: Vec<(BlockAddr, T)>,
-    each: &mut (impl FnMut(&[u8], &T) -> Result<(), SpaceError> + ?Sized),
-) -> Result<(), SpaceError> {
-    wanted.sort_by_key(|(addr, _)| *addr);
-    let together = |a: &(BlockAddr, T), b: &(BlockAddr, T)| a.0.checked_add(1) == Some(b.0);
-    let runs: Vec<_> = wanted.chunk_by(together).flat_map(|run| run.chunks(PAGES_PER_READ)).collect();
-    for batch in runs.chunks(READS_IN_FLIGHT) {
-        // A read starts when it is created, so the whole batch is in flight before the first is
-        // awaited.
-        let reads = batch.iter().map(|run| {
-            let offset = run[0].0.saturating_mul(BLOCK_BYTES as u64);
-            tracker.read(offset, run.len() * BLOCK_BYTES)
-        });
-        for (read, run) in reads.collect::<Vec<_>>().into_iter().zip(batch) {
-            let bytes = read.await?;
-            for (block, (_, with)) in bytes.chunks_exact(BLOCK_BYTES).zip(*run) {
-                each(block, with)?;
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,11 +1,12 @@
 //! The places of the map's pages on the device.
 
-use syncline_format::Geometry;
-use syncline_format::space::{CHILDREN, Entry, PageId, pages_at, root_level};
+use syncline_format::space::{Entry, PageId, children, pages_at, root_level};
+use syncline_format::{Geometry, Metadata};
 
 /// The pointer to each page, by level and index.
 pub(crate) struct PageTable {
     levels: Vec<Vec<Entry>>,
+    pub(crate) metadata: Metadata,
 }
 
 impl PageTable {
@@ -14,6 +15,7 @@ impl PageTable {
         let count = |level| pages_at(geometry, level) as usize;
         Self {
             levels: (0..=root_level(geometry)).map(|level| vec![Entry::default(); count(level)]).collect(),
+            metadata: geometry.metadata,
         }
     }
 
@@ -56,8 +58,9 @@ impl PageTable {
     /// The pointers that an index page holds.
     pub(crate) fn children(&self, id: PageId) -> &[Entry] {
         let level = &self.levels[usize::from(id.level) - 1];
-        let first = id.index as usize * CHILDREN;
-        &level[first..level.len().min(first + CHILDREN)]
+        let children = children(self.metadata) as usize;
+        let first = id.index as usize * children;
+        &level[first..level.len().min(first + children)]
     }
 
     /// All pages that exist.

@@ -77,19 +77,25 @@ impl Space {
             for id in &stale {
                 let entry = state.table.get(*id);
                 if !entry.is_null() {
-                    frozen.change(&mut state, BlockRun::new(entry.page.addr, 1), Change::Unname);
+                    for addr in entry.page.places() {
+                        frozen.change(&mut state, BlockRun::new(addr, 1), Change::Unname);
+                    }
                 }
             }
             frozen.retired.extend(&stale);
-            let root = state.table.root();
-            let homeless: Vec<PageId> = changed
-                .into_iter()
-                .filter(|id| !frozen.assigned.contains_key(id) && (*id == root || needs_block(frozen, *id)))
-                .collect();
-            if stale.is_empty() && homeless.is_empty() {
+            let (root, copies) = (state.table.root(), state.table.metadata.copies() as usize);
+            let mut is_done = stale.is_empty();
+            for copy in 0..copies {
+                let is_homeless = |id: &PageId| {
+                    !frozen.assigned[copy].contains_key(id) && (*id == root || needs_block(frozen, *id))
+                };
+                let homeless: Vec<PageId> = changed.iter().copied().filter(is_homeless).collect();
+                is_done &= homeless.is_empty();
+                assign_blocks(&mut state, frozen, copy, &homeless)?;
+            }
+            if is_done {
                 return Ok(());
             }
-            assign_blocks(&mut state, frozen, &homeless)?;
         }
     }
 
@@ -98,24 +104,33 @@ impl Space {
     fn encode(&self, frozen: &FrozenMap, images: &mut Images) {
         let changed = changed_pages(frozen, &self.lock().table);
         for id in changed {
-            let Some(addr) = frozen.assigned.get(&id).copied() else {
+            let [first, second] = &frozen.assigned;
+            let Some(addr) = first.get(&id).copied() else {
                 // The whole subtree is free: a null pointer represents it.
                 self.set_pointer(id, Entry::default());
                 continue;
             };
             let block = images.block_mut(addr);
-            let entry = if id.level == 0 {
+            let mut entry = if id.level == 0 {
                 match &frozen.pages()[&id.index] {
                     Some(page) => encode_bitmap(block, id.index, addr, page.words()),
                     None => encode_bitmap(block, id.index, addr, &[0; WORDS]),
                 }
             } else {
-                let children = self.lock().table.children(id).to_vec();
-                let (page, used) = encode_index(block, id, addr, &children);
+                let (children, metadata) = {
+                    let table = &self.lock().table;
+                    (table.children(id).to_vec(), table.metadata)
+                };
+                let (page, used) = encode_index(block, id, addr, &children, metadata);
                 // Only a root may name more blocks than a pointer can count, and no page points to
                 // the root.
                 Entry { page, used: used.min(u64::from(u32::MAX)) as u32 }
             };
+            if let Some(&copy) = second.get(&id) {
+                let bytes = block.to_vec();
+                images.block_mut(copy).copy_from_slice(&bytes);
+                entry.page.copy = copy;
+            }
             self.set_pointer(id, entry);
         }
     }
@@ -137,7 +152,7 @@ fn changed_pages(frozen: &FrozenMap, table: &PageTable) -> BTreeSet<PageId> {
         frozen.pages().keys().map(|index| PageId { level: 0, index: *index }).collect();
     let mut level = changed.clone();
     while level.first().is_some_and(|id| id.level < root.level) {
-        level = level.into_iter().map(PageId::parent).collect();
+        level = level.into_iter().map(|id| id.parent(table.metadata)).collect();
         changed.extend(&level);
     }
     if table.get(root).is_null() {
@@ -151,18 +166,24 @@ fn needs_block(frozen: &FrozenMap, id: PageId) -> bool {
     id.level > 0 || frozen.pages()[&id.index].as_ref().is_some_and(|page| page.used() > 0)
 }
 
-/// Allocates and names a block for each of these pages, in as few runs as possible.
-fn assign_blocks(state: &mut State, frozen: &mut FrozenMap, pages: &[PageId]) -> Result<(), SpaceError> {
+/// Allocates and names a block for one copy of each of these pages, in as few runs as possible.
+fn assign_blocks(
+    state: &mut State,
+    frozen: &mut FrozenMap,
+    copy: usize,
+    pages: &[PageId],
+) -> Result<(), SpaceError> {
+    let class = if copy == 0 { Class::Node } else { Class::Copy };
     let mut rest = pages;
     while !rest.is_empty() {
         let want = rest.len() as u64;
         let run = state
             .placement
-            .allocate(&mut state.live, Class::Node, want, 1, None)
+            .allocate(&mut state.live, class, want, 1, None)
             .ok_or(SpaceError::NoSpace { pages: want })?;
         frozen.change(state, run, Change::Name);
         let (placed, left) = rest.split_at(run.blocks as usize);
-        frozen.assigned.extend(placed.iter().copied().zip(run.start..));
+        frozen.assigned[copy].extend(placed.iter().copied().zip(run.start..));
         rest = left;
     }
     Ok(())
@@ -174,8 +195,8 @@ struct Images {
 }
 
 impl Images {
-    fn new(assigned: &BTreeMap<PageId, BlockAddr>) -> Self {
-        let mut blocks: Vec<BlockAddr> = assigned.values().copied().collect();
+    fn new(assigned: &[BTreeMap<PageId, BlockAddr>; 2]) -> Self {
+        let mut blocks: Vec<BlockAddr> = assigned.iter().flat_map(|copy| copy.values().copied()).collect();
         blocks.sort_unstable();
         let mut runs = Vec::new();
         for block in blocks {

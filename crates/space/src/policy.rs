@@ -1,7 +1,7 @@
 //! Where blocks of each class are placed.
 
 use crate::live::LiveMap;
-use syncline_format::{BlockAddr, BlockRun, Geometry};
+use syncline_format::{BlockAddr, BlockRun, Geometry, Metadata};
 
 /// The use of blocks; each class is placed apart from the others while there is room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,6 +10,8 @@ pub enum Class {
     Data,
     /// Tree nodes and pages of the space map.
     Node,
+    /// Their second copies.
+    Copy,
     /// Log segments.
     Log,
 }
@@ -17,7 +19,8 @@ pub enum Class {
 /// How far behind a hint a run of the full size still counts as near it, in blocks (16 MiB).
 const NEAR_BLOCKS: u64 = 4096;
 
-/// One sixteenth of the image is preferred for nodes, and another for the log.
+/// One sixteenth of the image is preferred for nodes, another for the log, and the last one for second copies of
+/// nodes.
 const PARTS: u64 = 16;
 
 /// One part in this many of the free space is left to nodes beyond the blocks reserved for them:
@@ -31,6 +34,7 @@ pub(crate) struct Placement {
     nodes: Region,
     log: Region,
     data: Region,
+    copies: Region,
     /// Where the next search for blocks in broken frames begins, in which no node fits.
     broken: BlockAddr,
     /// Blocks in whole frames reserved for nodes and log; `None` if never set.
@@ -79,11 +83,16 @@ impl Placement {
         let part = usable.blocks / PARTS;
         let log = usable.start + part;
         let data = log + part;
+        let copies = match geometry.metadata {
+            Metadata::Single => usable.end(),
+            Metadata::Dup => usable.end() - part,
+        };
         Self {
             usable,
             nodes: Region::new(usable.start, log),
             log: Region::new(log, data),
-            data: Region::new(data, usable.end()),
+            data: Region::new(data, copies),
+            copies: Region::new(copies, usable.end()),
             broken: usable.start,
             spare: None,
             refusals: Refusals::default(),
@@ -180,6 +189,7 @@ impl Placement {
         match class {
             Class::Data => self.data.run,
             Class::Node => self.nodes.run,
+            Class::Copy => self.copies.run,
             Class::Log => self.log.run,
         }
     }
@@ -197,6 +207,7 @@ impl Placement {
         let region = match class {
             Class::Data => &mut self.data,
             Class::Node => &mut self.nodes,
+            Class::Copy => &mut self.copies,
             Class::Log => &mut self.log,
         };
         let found = live

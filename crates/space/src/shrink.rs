@@ -6,7 +6,7 @@ use crate::bits::{clip, push_bits, words_of};
 use crate::named::Change;
 use crate::pages::PageTable;
 use crate::space::Space;
-use syncline_format::space::{BITS, CHILDREN};
+use syncline_format::space::{BITS, children};
 use syncline_format::{BlockAddr, BlockRun, Geometry};
 
 impl Space {
@@ -38,10 +38,11 @@ impl Space {
         let leaves = state.named.pages().len() as u64;
         let mut pages = Vec::new();
         for (id, entry) in state.table.iter() {
-            if entry.page.addr >= end || (id.level == 0 && !smaller.has(id)) {
+            if entry.page.places().any(|addr| addr >= end) || (id.level == 0 && !smaller.has(id)) {
                 // Any bitmap page below an index page will do: the pages above it are rewritten
                 // too.
-                let first = id.index.saturating_mul((CHILDREN as u64).saturating_pow(u32::from(id.level)));
+                let width = children(geometry.metadata).saturating_pow(u32::from(id.level));
+                let first = id.index.saturating_mul(width);
                 pages.push(first.min(leaves - 1));
             }
         }
@@ -62,7 +63,8 @@ impl Space {
                 .table
                 .iter()
                 .filter(|(id, _)| !smaller.has(*id))
-                .map(|(_, entry)| BlockRun::new(entry.page.addr, 1))
+                .flat_map(|(_, entry)| entry.page.places())
+                .map(|addr| BlockRun::new(addr, 1))
                 .collect();
             for run in gone {
                 let freed = state.named.change(run, Change::Unname);

@@ -14,6 +14,7 @@ use crate::policy::{Class, Placement};
 use crate::quarantine::Quarantine;
 use std::sync::Arc;
 use syncline_format::space::{MAX_BLOCKS, pages_at, root_level};
+use syncline_format::superblock::Pointer;
 use syncline_format::{BlockAddr, BlockRun, Geometry, SharedGeometry};
 use syncline_sync::{Mutex, MutexGuard};
 
@@ -429,10 +430,16 @@ impl Space {
         runs
     }
 
+    /// True if the map has the page that this pointer leads to.
+    pub fn has_page(&self, pointer: Pointer) -> bool {
+        self.lock().table.iter().any(|(_, entry)| entry.page == pointer)
+    }
+
     /// The blocks of the map's own pages, in order of address.
     pub fn map_runs(&self) -> Vec<BlockRun> {
-        let pages = self.lock().table.iter().map(|(_, entry)| BlockRun::new(entry.page.addr, 1)).collect();
-        sorted_and_joined(pages)
+        let state = self.lock();
+        let places = state.table.iter().flat_map(|(_, entry)| entry.page.places());
+        sorted_and_joined(places.map(|addr| BlockRun::new(addr, 1)).collect())
     }
 
     /// Blocks that can be allocated now.
@@ -444,7 +451,8 @@ impl Space {
     /// free for `persist`.
     pub fn map_reserve_blocks(&self) -> u64 {
         let geometry = self.geometry();
-        (0..=root_level(geometry)).map(|level| pages_at(geometry, level)).sum()
+        let pages: u64 = (0..=root_level(geometry)).map(|level| pages_at(geometry, level)).sum();
+        pages * geometry.metadata.copies()
     }
 
     /// Reserves `blocks` for uses that need contiguous blocks (nodes, the log): as long as there

@@ -7,13 +7,12 @@
 //! image is.
 
 use crate::SpaceError;
-use crate::load::{read_pages, require_root};
+use crate::load::require_root;
+use crate::reader::PageReader;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use syncline_device::FlushTracker;
 use syncline_format::space::{Entry, PageId, Words, decode_bitmap, decode_index, pages_at, root_level};
-use syncline_format::superblock::SpaceRoot;
-use syncline_format::{BlockAddr, FormatError, Geometry};
+use syncline_format::superblock::{Pointer, SpaceRoot};
+use syncline_format::{FormatError, Geometry, Metadata};
 
 /// Approximate number of bitmap pages in memory at a time: 4 MiB. (All pages of one place are read
 /// together.)
@@ -31,7 +30,7 @@ struct Group {
 type Place = (PageId, Vec<Group>);
 
 /// Identifies a page at a place.
-type GroupKey = (BlockAddr, u32, u32, u64);
+type GroupKey = (Pointer, u32, u64);
 
 /// Facts about the bitmap pages of a place, as the pointers to them say.
 #[derive(Clone, Copy)]
@@ -56,8 +55,8 @@ pub(crate) trait Visitor {
     fn wants(&mut self, place: Pages) -> bool;
     /// Called with the bitmap pages of a place.
     fn visit(&mut self, index: u64, sides: &[Side<'_>]);
-    /// Called for each page that was read, with its block.
-    fn found(&mut self, page: PageId, addr: BlockAddr);
+    /// Called for each page that was read, with the pointer to it.
+    fn found(&mut self, page: PageId, pointer: Pointer);
 }
 
 struct Walk {
@@ -68,7 +67,7 @@ struct Walk {
 
 /// Walks through these maps, each with the geometry that the image had at its time.
 pub(crate) async fn walk(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     maps: &[(Geometry, SpaceRoot)],
     visitor: &mut impl Visitor,
 ) -> Result<(), SpaceError> {
@@ -76,26 +75,26 @@ pub(crate) async fn walk(
     while let Some((id, groups)) = walk.places.pop() {
         if id.level == 0 {
             // The map of an image this small is a single page.
-            visit(tracker, vec![(id, groups)], visitor).await?;
+            visit(pages, vec![(id, groups)], visitor).await?;
             continue;
         }
-        let below = children(tracker, id, groups, visitor).await?;
+        let below = children(pages, id, groups, visitor).await?;
         let below = walk.joined(id, below);
         if id.level > 1 {
             // The leftmost is visited first.
             walk.places.extend(below.into_iter().rev());
             continue;
         }
-        let (mut together, mut pages) = (Vec::new(), 0);
+        let (mut together, mut count) = (Vec::new(), 0);
         for place in below {
-            pages += place.1.len();
+            count += place.1.len();
             together.push(place);
-            if pages >= PAGES_AT_ONCE {
-                visit(tracker, std::mem::take(&mut together), visitor).await?;
-                pages = 0;
+            if count >= PAGES_AT_ONCE {
+                visit(pages, std::mem::take(&mut together), visitor).await?;
+                count = 0;
             }
         }
-        visit(tracker, together, visitor).await?;
+        visit(pages, together, visitor).await?;
     }
     Ok(())
 }
@@ -119,7 +118,7 @@ impl Walk {
         if id.index > 0 || self.lower.is_empty() {
             return below;
         }
-        let child = id.child(0);
+        let child = PageId { level: id.level - 1, index: 0 };
         if below.first().is_none_or(|(first, _)| *first != child) {
             below.insert(0, (child, Vec::new()));
         }
@@ -139,7 +138,7 @@ impl Grouping {
     /// Adds a page for these maps. (If pointers disagree about a page, at least one of them will
     /// reject it.)
     fn add(&mut self, entry: Entry, geometry: Geometry, maps: &[u32]) {
-        let key = (entry.page.addr, entry.page.checksum, entry.used, geometry.total_blocks);
+        let key = (entry.page, entry.used, geometry.total_blocks);
         match self.known.get(&key) {
             Some(&group) => self.groups[group].maps.extend_from_slice(maps),
             None => {
@@ -152,29 +151,31 @@ impl Grouping {
 
 /// Reads the index pages of a place; returns the places below it that have any page.
 async fn children(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     id: PageId,
     groups: Vec<Group>,
     visitor: &mut impl Visitor,
 ) -> Result<Vec<Place>, SpaceError> {
     let mut below: BTreeMap<usize, Grouping> = BTreeMap::new();
-    let wanted = groups.iter().map(|group| (group.entry.page.addr, group)).collect();
-    read_pages(tracker, wanted, &mut |block: &[u8], group: &&Group| {
+    let wanted = groups.iter().map(|group| (group.entry.page, group)).collect();
+    let mut take = |block: &[u8], group: &&Group| {
         let decoded = decode_index(block, group.geometry, id, group.entry.page);
         let entries = checked(decoded, id, group)?;
-        visitor.found(id, group.entry.page.addr);
+        visitor.found(id, group.entry.page);
         for (slot, entry) in entries.into_iter().enumerate().filter(|(_, entry)| !entry.is_null()) {
             below.entry(slot).or_default().add(entry, group.geometry, &group.maps);
         }
         Ok(())
-    })
-    .await?;
-    Ok(below.into_iter().map(|(slot, grouping)| (id.child(slot), grouping.groups)).collect())
+    };
+    pages.read_all(wanted, &mut take).await?;
+    // The copies of the metadata are the same for all maps of an image.
+    let metadata = groups.first().map_or(Metadata::default(), |group| group.geometry.metadata);
+    Ok(below.into_iter().map(|(slot, grouping)| (id.child(slot, metadata), grouping.groups)).collect())
 }
 
 /// Reads the bitmap pages of these places, and passes them to the visitor.
 async fn visit(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     mut places: Vec<Place>,
     visitor: &mut impl Visitor,
 ) -> Result<(), SpaceError> {
@@ -185,19 +186,17 @@ async fn visit(
     });
     let mut read: Vec<Vec<Option<Box<Words>>>> =
         places.iter().map(|(_, groups)| groups.iter().map(|_| None).collect()).collect();
-    let pages = places.iter().enumerate().flat_map(|(place, (id, groups))| {
-        groups
-            .iter()
-            .enumerate()
-            .map(move |(index, group)| (group.entry.page.addr, (place, *id, index, group)))
+    let wanted = places.iter().enumerate().flat_map(|(place, (id, groups))| {
+        let groups = groups.iter().enumerate();
+        groups.map(move |(index, group)| (group.entry.page, (place, *id, index, group)))
     });
-    read_pages(tracker, pages.collect(), &mut |block: &[u8], (place, id, index, group)| {
+    let mut take = |block: &[u8], (place, id, index, group): &(usize, PageId, usize, &Group)| {
         let decoded = decode_bitmap(block, group.geometry, id.index, group.entry.page);
         read[*place][*index] = Some(checked(decoded, *id, group)?);
-        visitor.found(*id, group.entry.page.addr);
+        visitor.found(*id, group.entry.page);
         Ok(())
-    })
-    .await?;
+    };
+    pages.read_all(wanted.collect(), &mut take).await?;
     for ((id, groups), words) in places.iter().zip(&read) {
         let sides = groups.iter().zip(words);
         let sides =

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use syncline_device::{AlignedBuf, DeviceExt, FlushTracker, MemoryDevice, block_on};
 use syncline_format::space::{BITS, Entry, MAX_BLOCKS, PageId, WORDS, encode_bitmap, encode_index};
 use syncline_format::superblock::{Pointer, SpaceRoot};
-use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
-use syncline_space::{Class, KeptMap, Space, SpaceError};
+use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Metadata};
+use syncline_space::{Class, KeptMap, PageReader, Space, SpaceError};
 
-const GEOMETRY: Geometry = Geometry { total_blocks: BITS + 5000, node_bytes: 16384 };
+const GEOMETRY: Geometry =
+    Geometry { total_blocks: BITS + 5000, node_bytes: 16384, metadata: Metadata::Single };
 
 /// An image with a map of three pages: a root over two bitmap pages.
 fn image() -> (Arc<FlushTracker>, SpaceRoot) {
@@ -35,8 +36,9 @@ fn persist(tracker: &Arc<FlushTracker>, space: &Arc<Space>) -> SpaceRoot {
 
 /// Loads a map in both ways: as the present map, and side by side as snapshot maps.
 fn load(tracker: &Arc<FlushTracker>, root: SpaceRoot) -> Result<Arc<Space>, SpaceError> {
-    let loaded = block_on(Space::load(tracker, GEOMETRY, root));
-    let kept = block_on(KeptMap::union(tracker, GEOMETRY, &[(GEOMETRY, root), (GEOMETRY, root)]));
+    let pages = PageReader::new(tracker.clone());
+    let loaded = block_on(Space::load(&pages, GEOMETRY, root));
+    let kept = block_on(KeptMap::union(&pages, GEOMETRY, &[(GEOMETRY, root), (GEOMETRY, root)]));
     match (&loaded, kept) {
         (Ok(space), Ok(kept)) => assert_eq!(kept.runs(), space.named_runs()),
         (Err(one), Err(other)) => assert_eq!(discriminant(one), discriminant(&other), "{one} and {other}"),
@@ -70,7 +72,7 @@ fn plant_bitmap(tracker: &Arc<FlushTracker>, addr: u64, set: &[u64]) -> Entry {
 
 fn plant_root(tracker: &Arc<FlushTracker>, addr: u64, entries: &[Entry]) -> SpaceRoot {
     let mut block = [0; BLOCK_BYTES];
-    let (page, _) = encode_index(&mut block, PageId { level: 1, index: 0 }, addr, entries);
+    let (page, _) = encode_index(&mut block, PageId { level: 1, index: 0 }, addr, entries, Metadata::Single);
     write(tracker, addr, &block);
     SpaceRoot { page, level: 1 }
 }
@@ -116,7 +118,8 @@ fn roots_that_cannot_be_are_refused() {
         assert!(matches!(refused(&tracker, SpaceRoot { page, ..root }), SpaceError::Device(_)));
     }
     let geometry = Geometry { total_blocks: MAX_BLOCKS + 1, ..GEOMETRY };
-    let error = block_on(Space::load(&tracker, geometry, root)).err().expect("it is too large");
+    let error =
+        block_on(Space::load(&PageReader::new(tracker), geometry, root)).err().expect("it is too large");
     assert!(matches!(error, SpaceError::TooLarge { .. }));
 }
 
@@ -192,7 +195,7 @@ proptest! {
         }
         block[keep..].copy_from_slice(&bytes[keep..]);
         write(&tracker, addr, &block);
-        let page = Pointer { addr, checksum: syncline_format::crc(&block) };
+        let page = Pointer::single(addr, syncline_format::crc(&block));
         let root = if index {
             SpaceRoot { page, level: 1 }
         } else {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use syncline_device::{FlushTracker, MemoryDevice, block_on};
 use syncline_format::space::BITS;
 use syncline_format::superblock::SpaceRoot;
-use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
-use syncline_space::{Class, KeptMap, Space};
+use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Metadata};
+use syncline_space::{Class, KeptMap, PageReader, Space};
 
 const LARGEST: u64 = 9_000_000;
 
 fn geometry(total_blocks: u64) -> Geometry {
-    Geometry { total_blocks, node_bytes: 4096 }
+    Geometry { total_blocks, node_bytes: 4096, metadata: Metadata::Single }
 }
 
 /// A reproducible stream of random numbers.
@@ -111,16 +111,17 @@ fn unions_and_what_each_has_alone_are_those_of_sets() {
         }
         let roots = image.roots();
         let now = image.space.geometry();
-        let union = block_on(KeptMap::union(&image.tracker, now, &roots)).unwrap();
+        let union = block_on(KeptMap::union(&PageReader::new(image.tracker.clone()), now, &roots)).unwrap();
         let expected: BTreeSet<u64> = image.maps.iter().flat_map(|map| map.blocks.iter().copied()).collect();
         assert_eq!(blocks_of(&union), expected, "seed {seed}");
         assert_eq!(union.blocks(), expected.len() as u64);
-        let together = block_on(KeptMap::together(&image.tracker, &roots)).unwrap();
+        let together = block_on(KeptMap::together(&PageReader::new(image.tracker.clone()), &roots)).unwrap();
         assert_eq!(together, expected.len() as u64, "seed {seed}");
         assert_eq!(blocks_of(&image.space.kept()), expected, "seed {seed}: what is kept in use");
 
         let live = image.space.named_map();
-        let exclusive = block_on(KeptMap::exclusive(&image.tracker, &roots, &live)).unwrap();
+        let exclusive =
+            block_on(KeptMap::exclusive(&PageReader::new(image.tracker.clone()), &roots, &live)).unwrap();
         for (index, map) in image.maps.iter().enumerate() {
             let others = image.maps.iter().enumerate().filter(|(other, _)| *other != index);
             let others: BTreeSet<u64> = others.flat_map(|(_, map)| map.blocks.iter().copied()).collect();
@@ -148,7 +149,8 @@ fn what_maps_share_is_read_once() {
     }
     let roots = image.roots();
     let before = image.tracker.counters().read_bytes;
-    block_on(KeptMap::union(&image.tracker, image.space.geometry(), &roots)).unwrap();
+    block_on(KeptMap::union(&PageReader::new(image.tracker.clone()), image.space.geometry(), &roots))
+        .unwrap();
     let pages = (image.tracker.counters().read_bytes - before) / BLOCK_BYTES as u64;
     assert!((300..=50 + 101 * 6).contains(&pages), "{pages} pages read");
 }

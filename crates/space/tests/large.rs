@@ -4,10 +4,10 @@ use crate::computed;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{FlushTracker, MemoryDevice, block_on};
-use syncline_format::{BLOCK_BYTES, BlockRun, Geometry};
-use syncline_space::{Class, Persisted, Space};
+use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Metadata};
+use syncline_space::{Class, PageReader, Persisted, Space};
 
-const GEOMETRY: Geometry = Geometry { total_blocks: 1 << 28, node_bytes: 16384 };
+const GEOMETRY: Geometry = Geometry { total_blocks: 1 << 28, node_bytes: 16384, metadata: Metadata::Single };
 /// Bitmap pages, index pages, and the root.
 const ALL_PAGES: u64 = 8257 + 33 + 1;
 
@@ -46,7 +46,8 @@ fn mkfs_of_a_large_image_writes_three_pages() {
     assert_eq!(pages(&persisted), 3, "the root, and the index and bitmap page that name all three");
     assert_eq!(persisted.written.len(), 1, "all in one run");
     assert_eq!(persisted.used_blocks, 3);
-    let loaded = block_on(Space::load(&tracker, GEOMETRY, persisted.root)).expect("it was just written");
+    let loaded = block_on(Space::load(&PageReader::new(tracker.clone()), GEOMETRY, persisted.root))
+        .expect("it was just written");
     assert_eq!(loaded.counters(), space.counters());
     // The reserve equals the size of a map without null pointers.
     assert_eq!(space.map_reserve_blocks(), ALL_PAGES);
@@ -77,7 +78,8 @@ fn a_full_map_is_persisted_and_loaded_whole() {
     space.superblock_durable(1);
     let persisted = checkpoint(&tracker, &space, 2);
     assert_eq!(pages(&persisted), ALL_PAGES);
-    let loaded = block_on(Space::load(&tracker, GEOMETRY, persisted.root)).expect("it was just written");
+    let loaded = block_on(Space::load(&PageReader::new(tracker.clone()), GEOMETRY, persisted.root))
+        .expect("it was just written");
     assert_eq!(loaded.counters(), space.counters());
     assert_eq!(loaded.named_runs(), space.named_runs());
 }

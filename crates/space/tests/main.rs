@@ -1,5 +1,6 @@
 //! The map of blocks.
 
+mod copies;
 mod hostile;
 mod kept;
 mod large;

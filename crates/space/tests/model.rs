@@ -15,13 +15,14 @@ use std::sync::Arc;
 use syncline_device::{FlushTracker, MemoryDevice, block_on};
 use syncline_format::space::BITS;
 use syncline_format::superblock::SpaceRoot;
-use syncline_format::{BlockRun, Geometry};
-use syncline_space::{Class, FrozenMap, Persisted, Pin, Space};
+use syncline_format::{BlockRun, Geometry, Metadata};
+use syncline_space::{Class, FrozenMap, PageReader, Persisted, Pin, Space};
 
 type Blocks = BTreeSet<u64>;
 
 /// Three bitmap pages under an index page, the last one short.
-const GEOMETRY: Geometry = Geometry { total_blocks: 2 * BITS + 5000, node_bytes: 16384 };
+const GEOMETRY: Geometry =
+    Geometry { total_blocks: 2 * BITS + 5000, node_bytes: 16384, metadata: Metadata::Dup };
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -338,8 +339,8 @@ impl Lab {
         checkpoint.named.extend(&pages);
         self.named.extend(&pages);
         self.pages = pages;
-        let loaded =
-            block_on(Space::load(&self.tracker, GEOMETRY, persisted.root)).expect("it was just written");
+        let loaded = block_on(Space::load(&PageReader::new(self.tracker.clone()), GEOMETRY, persisted.root))
+            .expect("it was just written");
         assert_eq!(blocks(&loaded.named_runs()), checkpoint.named, "the map is that of the freeze");
         assert_eq!(persisted.used_blocks, checkpoint.named.len() as u64);
         assert_eq!(loaded.counters().named, persisted.used_blocks);
@@ -424,7 +425,8 @@ impl Lab {
     fn crash(&mut self) {
         self.pins.clear();
         self.checkpoint = None;
-        self.space = block_on(Space::load(&self.tracker, GEOMETRY, self.durable.0)).expect("it is durable");
+        self.space = block_on(Space::load(&PageReader::new(self.tracker.clone()), GEOMETRY, self.durable.0))
+            .expect("it is durable");
         self.named = self.durable.1.clone();
         assert_eq!(blocks(&self.space.named_runs()), self.named, "the durable map is what it was");
         self.pages = blocks(&self.space.map_runs());

@@ -1,11 +1,11 @@
 //! The blocks that replayed batches may name.
 
-use syncline_format::{BlockRun, Geometry};
+use syncline_format::{BlockRun, Geometry, Metadata};
 use syncline_space::{Class, Space};
 
 #[test]
 fn only_free_blocks_can_be_named_by_a_replayed_batch() {
-    let space = Space::format(Geometry { total_blocks: 4096, node_bytes: 4096 });
+    let space = Space::format(Geometry { total_blocks: 4096, node_bytes: 4096, metadata: Metadata::Dup });
     let taken = space.allocate(Class::Node, 4, 4, None).unwrap();
     let free = BlockRun::new(taken.end() + 100, 8);
     assert!(space.name_replayed(free));

@@ -2,12 +2,12 @@
 
 use crate::computed;
 use std::time::Duration;
-use syncline_format::{BlockRun, Geometry};
+use syncline_format::{BlockRun, Geometry, Metadata};
 use syncline_space::{Class, Space};
 
 /// An image of 256 GiB, all in use except single blocks at the front and whole frames at the end.
 fn nearly_full() -> std::sync::Arc<Space> {
-    let geometry = Geometry { total_blocks: 64 << 20, node_bytes: 16384 };
+    let geometry = Geometry { total_blocks: 64 << 20, node_bytes: 16384, metadata: Metadata::Dup };
     let space = Space::format(geometry);
     let usable = geometry.usable();
     let holes = 40_000;
@@ -44,7 +44,7 @@ fn allocations_where_frames_are_scarce_do_not_scan_the_map() {
 /// A reservation outranks the quarantine of blocks whose write failed.
 #[test]
 fn quarantined_blocks_are_handed_out_where_no_others_are_left() {
-    let space = Space::format(Geometry { total_blocks: 16384, node_bytes: 16384 });
+    let space = Space::format(Geometry { total_blocks: 16384, node_bytes: 16384, metadata: Metadata::Dup });
     let mut runs = Vec::new();
     while let Some(run) = space.allocate(Class::Data, 1024, 1, None) {
         runs.push(run);

@@ -36,6 +36,8 @@ syncline_counters::counters! {
         data_bytes_read: total("data_read").bytes(),
         /// Data blocks and tree nodes that did not match their checksum.
         checksum_errors: total("checksum_errors"),
+        /// Damaged copies of metadata that were written again from the other copy.
+        copies_mended: total("copies_mended"),
         /// Checkpoints that succeeded.
         checkpoints: total("checkpoints"),
         /// Checkpoints that failed. Their changes are in the log and go into the next checkpoint.

@@ -44,7 +44,7 @@ pub use checkpoint::{
 pub use counters::CountersSnapshot;
 pub use error::StoreError;
 pub use figures::CacheCounters;
-pub use health::Relocate;
+pub use health::{Mended, Relocate};
 pub use lab::{Ablation, Ablations, Canary, GiveWay, Lab};
 pub use layers::Chunk;
 #[doc(hidden)]
@@ -53,7 +53,7 @@ pub use log::{DataWrite, OpSeq, Transaction};
 #[doc(hidden)]
 pub use offline::Held;
 pub use offline::{
-    FormatOptions, NewFork, Reachable, Rebuild, Regrown, Salvaged, SavedSnapshots, Unreadable, end_fork,
+    FormatOptions, NewFork, Reachable, Rebuild, Salvaged, SavedSnapshots, Unreadable, end_fork,
     first_kept_by_snapshots, format, format_fork, kept_by_snapshots, require_rollback, require_shrinkable,
     require_size, roll_back, table_in_what_is_kept, table_of_snapshots,
 };
@@ -62,6 +62,7 @@ pub use options::StoreOptions;
 pub use report::{Ignored, RecoveryReport};
 pub use room::{Admission, Admitted, ChangeSize, Reservation};
 pub use store::Store;
-pub use syncline_space::{KeptMap, Pin, SpaceCounters};
-pub use syncline_tree::Difference;
+pub use syncline_format::Metadata;
+pub use syncline_space::{KeptMap, PageReader, Pin, RottenPage, SpaceCounters};
+pub use syncline_tree::{Difference, Rotten};
 pub use trace::{BatchesTrace, Cover, DurableMark, ItemCounts, Stage, StageTimes, SyncTrace};

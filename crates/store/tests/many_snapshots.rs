@@ -11,8 +11,8 @@ use syncline_device::{AlignedBuf, Background, MemoryDevice, Spawn, WorkerOptions
 use syncline_format::Key;
 use syncline_format::snapshots::SNAPSHOTS_MAX;
 use syncline_store::{
-    FormatOptions, Store, StoreOptions, Transaction, first_kept_by_snapshots, format, read_superblocks,
-    snapshot_usage,
+    FormatOptions, PageReader, Store, StoreOptions, Transaction, first_kept_by_snapshots, format,
+    read_superblocks, snapshot_usage,
 };
 
 /// No step may take more memory than this, beyond what is used before the image is opened. The
@@ -83,9 +83,9 @@ fn a_thousand_snapshots_of_a_huge_image_take_little_memory() {
 
     let begun = Instant::now();
     let superblock = block_on(read_superblocks(&plain)).unwrap().superblock;
-    let tracker = syncline_device::FlushTracker::new(plain);
+    let pages = PageReader::new(syncline_device::FlushTracker::new(plain));
     assert_eq!(
-        block_on(first_kept_by_snapshots(&tracker, &superblock, &[superblock.log.segment])).unwrap(),
+        block_on(first_kept_by_snapshots(&pages, &superblock, &[superblock.log.segment])).unwrap(),
         None
     );
     measured("check's look", begun);

@@ -10,8 +10,8 @@ use syncline_device::{
 };
 use syncline_format::Key;
 use syncline_store::{
-    Admission, DataWrite, FormatOptions, GiveWay, Lab, OpSeq, Store, StoreError, StoreOptions, Transaction,
-    format,
+    Admission, DataWrite, FormatOptions, GiveWay, Lab, Metadata, OpSeq, Store, StoreError, StoreOptions,
+    Transaction, format,
 };
 
 const SIZE: u64 = 64 << 20;
@@ -428,7 +428,9 @@ fn a_checkpoint_that_is_asked_for_as_another_ends_is_not_forgotten() {
 #[test]
 fn damaged_metadata_is_counted_and_so_is_a_checkpoint_that_fails() {
     let spawn = spawn();
-    let device = formatted(&spawn);
+    let device = MemoryDevice::new(SIZE);
+    let options = FormatOptions { metadata: Metadata::Single, ..FormatOptions::default() };
+    block_on(format(device.clone(), options, Transaction::new(), spawn.clone())).unwrap();
     let store = open(&device, &spawn);
     let mut transaction = Transaction::new();
     transaction.put(key(100, 0), "value");

@@ -12,7 +12,7 @@ use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, bl
 use syncline_fs::types::{Caller, Ino, Statfs, Timestamp};
 use syncline_fs::{Clock, FsCounters, FsError, Receipt, SystemClock};
 use syncline_image::{How, Image};
-use syncline_store::{CountersSnapshot, RecoveryReport, Store, StoreError, StoreOptions};
+use syncline_store::{CountersSnapshot, Metadata, RecoveryReport, Store, StoreError, StoreOptions};
 
 /// An open image and everything in it. A clone is another handle to the same image.
 ///
@@ -58,6 +58,7 @@ pub fn format_device(device: Arc<dyn Device>, options: &FormatOptions) -> Result
     let defaults = syncline_store::FormatOptions::default();
     let options = syncline_store::FormatOptions {
         node_bytes: options.node_bytes,
+        metadata: if options.duplicate_metadata { Metadata::Dup } else { Metadata::Single },
         label: options.label.clone(),
         parent_pointers: options.parent_pointers,
         data_in_log: options.data_in_log,

@@ -15,6 +15,7 @@ use syncline_store::StoreOptions;
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     pub(crate) node_bytes: u32,
+    pub(crate) duplicate_metadata: bool,
     pub(crate) label: String,
     pub(crate) parent_pointers: bool,
     pub(crate) data_in_log: bool,
@@ -39,6 +40,7 @@ impl FormatOptions {
         let node_bytes = syncline_store::FormatOptions::default().node_bytes;
         Self {
             node_bytes,
+            duplicate_metadata: true,
             label: String::new(),
             parent_pointers: true,
             data_in_log: true,
@@ -55,6 +57,12 @@ impl FormatOptions {
     /// Tree node size in bytes: a power of two from 4 KiB to 64 KiB. Default 16 KiB.
     pub fn node_bytes(self, node_bytes: u32) -> Self {
         Self { node_bytes, ..self }
+    }
+
+    /// Whether the image holds its metadata twice: tree nodes, the space map and the table of snapshots. A
+    /// damaged block of metadata is then read from the other copy and mended. Default true.
+    pub fn duplicate_metadata(self, duplicate_metadata: bool) -> Self {
+        Self { duplicate_metadata, ..self }
     }
 
     /// Human-readable name, at most 64 bytes. Default empty.

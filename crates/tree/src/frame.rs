@@ -1,9 +1,8 @@
 //! A position in an internal node during a tree walk, and reads started ahead of it.
 
 use crate::TreeError;
-use crate::tree::{Caching, Tree};
+use crate::tree::{Caching, Reading, Tree};
 use std::collections::VecDeque;
-use syncline_device::{AlignedBuf, DeviceFuture};
 use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, TreeRoot};
 use syncline_format::{BlockAddr, Key};
@@ -41,7 +40,7 @@ pub(crate) struct Frame {
     pub(crate) next: usize,
     /// The first child not yet considered for reading ahead.
     pub(crate) ahead: usize,
-    started: VecDeque<(BlockAddr, DeviceFuture<AlignedBuf>)>,
+    started: VecDeque<(BlockAddr, Reading)>,
 }
 
 impl Frame {

@@ -11,6 +11,9 @@
 //! pointer, its structure by [`Node::decode`](syncline_format::node::Node::decode), and its place:
 //! level and keys must match what the parent says. So a descent can't loop, and a scan can't go
 //! backwards, whatever the image holds.
+//!
+//! In an image that holds its metadata twice, each node is written to two places. A read takes the
+//! first sound copy; a damaged one is remembered as [`Rotten`] until the store mends it.
 #![forbid(unsafe_code)]
 
 mod difference;
@@ -18,7 +21,7 @@ mod error;
 mod frame;
 mod levels;
 mod merge;
-mod regrow;
+mod rotten;
 mod scan;
 mod tree;
 mod walk;
@@ -27,8 +30,8 @@ mod writer;
 pub use difference::Difference;
 pub use error::{MergeFailed, TreeError};
 pub use merge::Merged;
-pub use regrow::{LostNode, Remains, Stray, regrow};
+pub use rotten::Rotten;
 pub use scan::{Chunk, Unreadable};
 pub use tree::{Tree, TreeCounters};
 pub use walk::{Visitor, Walked};
-pub use writer::{Allocate, WrittenRun};
+pub use writer::{Allocate, NodeCopy, WrittenRun};

@@ -15,7 +15,7 @@ use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use syncline_format::node::Node;
-use syncline_format::superblock::TreeRoot;
+use syncline_format::superblock::{Pointer, TreeRoot};
 use syncline_format::{BlockAddr, BlockRun, Key};
 
 /// Leaves read ahead.
@@ -33,6 +33,8 @@ pub struct Merged {
     pub unused: Vec<BlockRun>,
     /// Number of new nodes.
     pub nodes_written: u64,
+    /// Number of nodes that only the old tree has.
+    pub nodes_freed: u64,
 }
 
 type Changes = BTreeMap<Key, Option<Bytes>>;
@@ -73,8 +75,8 @@ struct Merger<'a> {
     pending: Peekable<btree_map::Iter<'a, Key, Option<Bytes>>>,
     levels: Levels,
     out: Writer<'a>,
-    /// Addresses of old nodes that are not part of the new tree.
-    freed: Vec<BlockAddr>,
+    /// Old nodes that are not part of the new tree.
+    freed: Vec<Pointer>,
     items_kept: u64,
     copies: u64,
 }
@@ -125,20 +127,20 @@ impl<'a> Merger<'a> {
     /// Opens a node: rebuilds a leaf, or puts an internal node on the stack.
     async fn enter(&mut self, place: Place, node: Node, stack: &mut Vec<Frame>) -> Result<(), TreeError> {
         if node.level() > 0 {
-            self.freed.push(node.addr());
+            self.freed.push(place.pointer);
             stack.push(Frame::new(node, place.bound, 0));
             return Ok(());
         }
-        let end = node.addr() + self.tree.geometry.get().node_blocks();
+        let last = place.pointer.addr.max(place.pointer.copy);
         if let Some(first) = node.first_key()
-            && end <= self.tree.border.load(Relaxed)
+            && last + self.tree.geometry.get().node_blocks() <= self.tree.border.load(Relaxed)
             && !self.changes_something(place, &node)
             && !self.levels.must_absorb(&mut self.out, 0)?
         {
             while self.next_change(place.bound).is_some() {}
             return self.levels.push_child(&mut self.out, 1, first, place.pointer);
         }
-        self.freed.push(node.addr());
+        self.freed.push(place.pointer);
         self.rebuild(place, &node).await
     }
 
@@ -225,7 +227,7 @@ impl<'a> Merger<'a> {
             if node.len() > 1 {
                 break;
             }
-            self.freed.push(node.addr());
+            self.freed.push(root.node);
             root = TreeRoot { node: node.child(0).1, level: root.level - 1 };
         }
         Ok(root)
@@ -242,7 +244,8 @@ impl<'a> Merger<'a> {
         Ok(Merged {
             root,
             written: self.out.written,
-            freed: runs(self.freed, self.tree.geometry.get().node_blocks()),
+            nodes_freed: self.freed.len() as u64,
+            freed: runs(&self.freed, self.tree.geometry.get().node_blocks()),
             unused: self.out.unused,
             nodes_written: self.out.nodes_written,
         })
@@ -259,10 +262,11 @@ fn touched_child(frame: &Frame, change: Option<Key>) -> usize {
 }
 
 /// The nodes as runs: sorted, with neighbours joined.
-fn runs(mut nodes: Vec<BlockAddr>, node_blocks: u64) -> Vec<BlockRun> {
-    nodes.sort_unstable();
+fn runs(nodes: &[Pointer], node_blocks: u64) -> Vec<BlockRun> {
+    let mut places: Vec<BlockAddr> = nodes.iter().flat_map(|node| node.places()).collect();
+    places.sort_unstable();
     let mut runs: Vec<BlockRun> = Vec::new();
-    for addr in nodes {
+    for addr in places {
         match runs.last_mut() {
             Some(run) if run.end() == addr => run.blocks += node_blocks,
             _ => runs.push(BlockRun::new(addr, node_blocks)),

@@ -2,6 +2,7 @@
 
 use crate::TreeError;
 use crate::frame::Place;
+use crate::rotten::RottenList;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use quick_cache::Weighter;
@@ -26,6 +27,7 @@ pub struct Tree {
     /// Its hash is the same in every process, so that evictions depend only on the nodes that were
     /// read.
     cache: Cache<BlockAddr, Cached, Weight, FixedState>,
+    pub(crate) rotten: RottenList,
     pub(crate) counters: Counters,
 }
 
@@ -40,6 +42,8 @@ pub struct TreeCounters {
     pub nodes_corrupt: u64,
     /// Reads of nodes that the device failed.
     pub reads_failed: u64,
+    /// Copies of nodes found damaged or unreadable while the other copy was sound.
+    pub copies_rotten: u64,
     /// Items that merges copied from old nodes to new ones.
     pub items_kept: u64,
     /// Bulk copies by which these items were copied.
@@ -52,6 +56,7 @@ pub(crate) struct Counters {
     pub(crate) written: AtomicU64,
     pub(crate) corrupt: AtomicU64,
     pub(crate) reads_failed: AtomicU64,
+    pub(crate) copies_rotten: AtomicU64,
     pub(crate) items_kept: AtomicU64,
     pub(crate) copies: AtomicU64,
 }
@@ -64,8 +69,24 @@ pub(crate) enum Caching {
     /// Look in the cache first, but keep nothing: the nodes that a merge reads are about to be
     /// freed.
     Peek,
-    /// Always read from the device: a check looks at the device's contents.
+    /// Always read from the device, both copies: a check looks at the device's contents.
     Bypass,
+}
+
+/// A node that is being read.
+pub(crate) struct Reading {
+    first: DeviceFuture<AlignedBuf>,
+    /// The second copy, if it is wanted even though the first one may be sound.
+    copy: Option<DeviceFuture<AlignedBuf>>,
+}
+
+/// Why a copy of a node can't be used.
+#[derive(thiserror::Error, Debug)]
+pub(crate) enum Unsound {
+    #[error(transparent)]
+    Corrupt(FormatError),
+    #[error(transparent)]
+    Unread(DeviceError),
 }
 
 /// A cached node; the checksum tells whether it is the one that a pointer means.
@@ -103,7 +124,8 @@ impl Tree {
         let (hash, lifecycle) = (FixedState::default(), DefaultLifecycle::default());
         let cache = Cache::with(nodes.max(16), cache_bytes as u64, Weight, hash, lifecycle);
         let border = AtomicU64::new(BlockAddr::MAX);
-        Arc::new(Self { tracker, geometry, border, cache, counters: Counters::default() })
+        let (rotten, counters) = (RottenList::default(), Counters::default());
+        Arc::new(Self { tracker, geometry, border, cache, rotten, counters })
     }
 
     /// From now on, a merge rewrites each leaf that reaches behind `end` if any change leads to it,
@@ -119,6 +141,7 @@ impl Tree {
             nodes_written: self.counters.written.load(Relaxed),
             nodes_corrupt: self.counters.corrupt.load(Relaxed),
             reads_failed: self.counters.reads_failed.load(Relaxed),
+            copies_rotten: self.counters.copies_rotten.load(Relaxed),
             items_kept: self.counters.items_kept.load(Relaxed),
             copies: self.counters.copies.load(Relaxed),
         }
@@ -189,7 +212,7 @@ impl Tree {
     pub(crate) async fn load(
         &self,
         place: Place,
-        started: Option<DeviceFuture<AlignedBuf>>,
+        started: Option<Reading>,
         caching: Caching,
     ) -> Result<Node, TreeError> {
         match self.cached(place, caching) {
@@ -203,11 +226,11 @@ impl Tree {
     async fn load_missing(
         &self,
         place: Place,
-        started: Option<DeviceFuture<AlignedBuf>>,
+        started: Option<Reading>,
         caching: Caching,
     ) -> Result<Node, TreeError> {
         let addr = place.pointer.addr;
-        let read = self.read(place, started);
+        let read = self.read(place, started, caching);
         let cached = match caching {
             // If several callers miss the same node at once, one of them reads it.
             Caching::Fill => self.cache.get_or_insert_async(&addr, read).await?,
@@ -217,7 +240,7 @@ impl Tree {
             return self.check_place(place, cached.node);
         }
         // The cached node is not the one meant: the device decides.
-        let fresh = self.read(place, None).await?;
+        let fresh = self.read(place, None, caching).await?;
         yield_point();
         self.cache.insert(addr, fresh.clone());
         self.check_place(place, fresh.node)
@@ -233,37 +256,74 @@ impl Tree {
         (cached.checksum == place.pointer.checksum).then(|| self.check_place(place, cached.node))
     }
 
-    /// Starts reading a node unless the cache has it. [`Tree::load`] refuses places outside the
-    /// device.
-    pub(crate) fn start_read(&self, place: Place, caching: Caching) -> Option<DeviceFuture<AlignedBuf>> {
-        let geometry = self.geometry.get();
-        let run = BlockRun::new(place.pointer.addr, geometry.node_blocks());
-        if !geometry.contains(run)
-            || (caching != Caching::Bypass && self.cache.contains_key(&place.pointer.addr))
-        {
+    /// Starts reading a node unless the cache has it; both copies if the device's contents are wanted.
+    /// [`Tree::load`] refuses places outside the device.
+    pub(crate) fn start_read(&self, place: Place, caching: Caching) -> Option<Reading> {
+        let is_cached = caching != Caching::Bypass && self.cache.contains_key(&place.pointer.addr);
+        if is_cached { None } else { self.begin_read(place, caching) }
+    }
+
+    fn begin_read(&self, place: Place, caching: Caching) -> Option<Reading> {
+        let (geometry, pointer) = (self.geometry.get(), place.pointer);
+        if !geometry.has(pointer, geometry.node_blocks()) {
             return None;
         }
         self.counters.read.fetch_add(1, Relaxed);
-        Some(self.tracker.read(run.offset_bytes(), geometry.node_bytes as usize))
+        let copy = (caching == Caching::Bypass && pointer.copy != 0).then(|| self.read_at(pointer.copy));
+        Some(Reading { first: self.read_at(pointer.addr), copy })
     }
 
+    pub(crate) fn read_at(&self, addr: BlockAddr) -> DeviceFuture<AlignedBuf> {
+        self.tracker.read(offset_bytes(addr), self.geometry.get().node_bytes as usize)
+    }
+
+    /// Reads a node: its first copy if that is sound, otherwise the second.
     async fn read(
         &self,
         place: Place,
-        started: Option<DeviceFuture<AlignedBuf>>,
+        started: Option<Reading>,
+        caching: Caching,
     ) -> Result<Cached, TreeError> {
-        let started = started.or_else(|| self.start_read(place, Caching::Bypass));
-        let Some(read) = started else {
+        let started = started.or_else(|| self.begin_read(place, caching));
+        let Some(Reading { first, copy }) = started else {
             return Err(self.corrupt(place, FormatError::Field { structure: "tree root", field: "address" }));
         };
-        let bytes = read.await.map_err(|error| self.unread(place, error))?.into_bytes();
+        let (first, pointer) = (self.decoded(place, first.await), place.pointer);
+        let second = match (copy, &first) {
+            (Some(copy), _) => self.decoded(place, copy.await),
+            (None, Err(_)) if pointer.copy != 0 => self.decoded(place, self.read_at(pointer.copy).await),
+            _ => return first.map_err(|unsound| self.told(place, unsound)),
+        };
+        match (first, second) {
+            (Ok(sound), Ok(_)) => Ok(sound),
+            (Ok(sound), Err(unsound)) => {
+                self.rotten(place, pointer.copy, &unsound);
+                Ok(sound)
+            }
+            (Err(unsound), Ok(sound)) => {
+                self.rotten(place, pointer.addr, &unsound);
+                Ok(sound)
+            }
+            (Err(unsound), Err(_)) => Err(self.told(place, unsound)),
+        }
+    }
+
+    /// A copy of a node, if it is sound.
+    fn decoded(&self, place: Place, read: Result<AlignedBuf, DeviceError>) -> Result<Cached, Unsound> {
+        let bytes = read.map_err(Unsound::Unread)?.into_bytes();
         let checksum = crc(&bytes);
         if checksum != place.pointer.checksum {
-            return Err(self.corrupt(place, FormatError::Checksum { structure: "tree node" }));
+            return Err(Unsound::Corrupt(FormatError::Checksum { structure: "tree node" }));
         }
-        let node = Node::decode(bytes, self.geometry.get(), place.pointer.addr, place.level)
-            .map_err(|detail| self.corrupt(place, detail))?;
-        Ok(Cached { node, checksum })
+        let node = Node::decode(bytes, self.geometry.get(), place.pointer.addr, place.level);
+        Ok(Cached { node: node.map_err(Unsound::Corrupt)?, checksum })
+    }
+
+    fn told(&self, place: Place, unsound: Unsound) -> TreeError {
+        match unsound {
+            Unsound::Corrupt(detail) => self.corrupt(place, detail),
+            Unsound::Unread(error) => self.unread(place, error),
+        }
     }
 
     /// Checks a node against its parent: only the root may be empty, and the keys must lie between

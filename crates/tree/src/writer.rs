@@ -11,10 +11,19 @@ use syncline_format::node::NodeBuilder;
 use syncline_format::superblock::Pointer;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun};
 
-/// Allocates free blocks: asked for a number of blocks, a multiple of a node's, it returns a run of
-/// at most that many, also a multiple of a node's, or `None` if there is not even room for one
-/// node.
-pub type Allocate<'a> = dyn Fn(u64) -> Option<BlockRun> + Sync + 'a;
+/// Allocates free blocks for copies of nodes: asked for a number of blocks, a multiple of a node's, it
+/// returns a run of at most that many, also a multiple of a node's, or `None` if there is not even room
+/// for one node.
+pub type Allocate<'a> = dyn Fn(NodeCopy, u64) -> Option<BlockRun> + Sync + 'a;
+
+/// One of the copies of a node, which lie far apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeCopy {
+    /// The copy that every image has.
+    First,
+    /// The copy that an image with `Metadata::Dup` has as well.
+    Second,
+}
 
 /// One vectored write of new nodes.
 ///
@@ -43,10 +52,8 @@ pub(crate) struct Writer<'a> {
     allocate: &'a Allocate<'a>,
     /// Number of nodes to request in one allocation.
     ask_nodes: u64,
-    /// The unused rest of the last allocated run.
-    room: BlockRun,
-    /// Nodes not yet submitted; they end where `room` starts.
-    batch: Vec<Bytes>,
+    /// One for each copy of the nodes.
+    lanes: Vec<Lane>,
     in_flight: VecDeque<(WriteHandle, u64)>,
     in_flight_bytes: u64,
     turn: u32,
@@ -56,17 +63,28 @@ pub(crate) struct Writer<'a> {
     pub(crate) nodes_written: u64,
 }
 
+/// Where one copy of each node goes.
+struct Lane {
+    which: NodeCopy,
+    /// The unused rest of the last allocated run.
+    room: BlockRun,
+    /// Nodes not yet submitted; they end where `room` starts.
+    batch: Vec<Bytes>,
+}
+
 impl<'a> Writer<'a> {
     /// A writer that expects to write about `nodes` nodes.
     pub(crate) fn new(tree: &'a Tree, generation: u64, nodes: u64, allocate: &'a Allocate<'a>) -> Self {
-        let most = RUN_BYTES / u64::from(tree.geometry.get().node_bytes);
+        let geometry = tree.geometry.get();
+        let most = RUN_BYTES / u64::from(geometry.node_bytes);
+        let lanes = [NodeCopy::First, NodeCopy::Second].into_iter().take(geometry.metadata.copies() as usize);
+        let lane = |which| Lane { which, room: BlockRun::new(0, 0), batch: Vec::new() };
         Self {
             tree,
             generation,
             allocate,
             ask_nodes: nodes.clamp(1, most),
-            room: BlockRun::new(0, 0),
-            batch: Vec::new(),
+            lanes: lanes.map(lane).collect(),
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             turn: 0,
@@ -79,36 +97,43 @@ impl<'a> Writer<'a> {
 
     /// Places, encodes and caches a node; it is written soon.
     pub(crate) fn write(&mut self, node: &NodeBuilder) -> Result<Pointer, TreeError> {
-        let addr = self.place()?;
+        let addr = self.place(0)?;
+        let copy = if self.lanes.len() > 1 { self.place(1)? } else { 0 };
         let mut buf = AlignedBuf::for_read(self.tree.geometry.get().node_bytes as usize);
         let checksum = node.encode(&mut buf, addr, self.generation);
         let bytes = buf.into_bytes();
         self.tree.keep_new(bytes.clone(), addr, node.level(), checksum)?;
-        self.batch.push(bytes);
+        self.tree.counters.written.fetch_add(1, Relaxed);
         self.nodes_written += 1;
         self.turn += 1;
-        if self.batch.len() as u64 * u64::from(self.tree.geometry.get().node_bytes) >= RUN_BYTES {
-            self.submit();
+        for lane in 0..self.lanes.len() {
+            let batch = &mut self.lanes[lane].batch;
+            batch.push(bytes.clone());
+            if batch.len() as u64 * u64::from(self.tree.geometry.get().node_bytes) >= RUN_BYTES {
+                self.submit(lane);
+            }
         }
-        Ok(Pointer { addr, checksum })
+        Ok(Pointer { addr, copy, checksum })
     }
 
-    /// Allocates blocks for one node, right behind the last one if possible.
-    fn place(&mut self) -> Result<BlockAddr, TreeError> {
+    /// Allocates blocks for one copy of a node, right behind the last one if possible.
+    fn place(&mut self, lane: usize) -> Result<BlockAddr, TreeError> {
         let node_blocks = self.tree.geometry.get().node_blocks();
-        if self.room.blocks < node_blocks {
-            self.submit();
-            self.give_back_room();
-            let run = (self.allocate)(self.ask_nodes * node_blocks).ok_or(TreeError::NoSpace)?;
+        if self.lanes[lane].room.blocks < node_blocks {
+            self.submit(lane);
+            self.give_back_room(lane);
+            let Lane { which, .. } = self.lanes[lane];
+            let run = (self.allocate)(which, self.ask_nodes * node_blocks).ok_or(TreeError::NoSpace)?;
             debug_assert!(run.blocks >= node_blocks && run.blocks.is_multiple_of(node_blocks), "{run:?}");
             self.allocated.push(run);
-            self.room = run;
+            self.lanes[lane].room = run;
             if run.blocks < node_blocks {
                 return Err(TreeError::NoSpace);
             }
         }
-        let addr = self.room.start;
-        self.room = BlockRun::new(addr + node_blocks, self.room.blocks - node_blocks);
+        let room = &mut self.lanes[lane].room;
+        let addr = room.start;
+        *room = BlockRun::new(addr + node_blocks, room.blocks - node_blocks);
         Ok(addr)
     }
 
@@ -117,25 +142,26 @@ impl<'a> Writer<'a> {
         self.allocated.iter().any(|run| addr >= run.start && addr < run.end())
     }
 
-    /// Submits the gathered nodes as one write.
-    fn submit(&mut self) {
-        let blocks = self.batch.iter().map(|buf| (buf.len() / BLOCK_BYTES) as u64).sum();
+    /// Submits the gathered copies as one write.
+    fn submit(&mut self, lane: usize) {
+        let Lane { room, batch, .. } = &mut self.lanes[lane];
+        let blocks = batch.iter().map(|buf| (buf.len() / BLOCK_BYTES) as u64).sum();
         if blocks == 0 {
             return;
         }
-        let run = BlockRun::new(self.room.start - blocks, blocks);
-        let bufs = std::mem::take(&mut self.batch);
+        let run = BlockRun::new(room.start - blocks, blocks);
+        let bufs = std::mem::take(batch);
         let handle = self.tree.tracker.write(offset_bytes(run.start), bufs.clone());
-        self.tree.counters.written.fetch_add(bufs.len() as u64, Relaxed);
         self.in_flight.push_back((handle.clone(), run.len_bytes()));
         self.in_flight_bytes += run.len_bytes();
         self.written.push(WrittenRun { run, bufs, handle });
     }
 
-    fn give_back_room(&mut self) {
-        if self.room.blocks > 0 {
-            self.unused.push(self.room);
-            self.room.blocks = 0;
+    fn give_back_room(&mut self, lane: usize) {
+        let room = &mut self.lanes[lane].room;
+        if room.blocks > 0 {
+            self.unused.push(*room);
+            room.blocks = 0;
         }
     }
 
@@ -167,8 +193,10 @@ impl<'a> Writer<'a> {
 
     /// Submits the rest and gives back unused blocks.
     pub(crate) fn finish(&mut self) {
-        self.submit();
-        self.give_back_room();
+        for lane in 0..self.lanes.len() {
+            self.submit(lane);
+            self.give_back_room(lane);
+        }
     }
 
     /// Waits until nothing is in flight and removes the new nodes from the cache; returns the

@@ -57,7 +57,7 @@ fn forge(bench: &Bench, key: Key, depth: usize, damage: impl FnOnce(&mut Vec<u8>
         write(bench, parent, &bytes);
         checksum = crc(&bytes);
     }
-    TreeRoot { node: Pointer { addr: bench.root.node.addr, checksum }, level: bench.root.level }
+    TreeRoot { node: Pointer::single(bench.root.node.addr, checksum), level: bench.root.level }
 }
 
 /// Runs every tree operation; true if any of them met a damaged node.
@@ -97,7 +97,7 @@ fn exercise(bench: &Bench, root: TreeRoot) -> bool {
 /// A merge that touches every leaf; true if it fails because of damage.
 fn merge_fails(bench: &Bench, tree: &Tree, root: TreeRoot) -> bool {
     let changes: Changes = (0..9000).step_by(20).map(|number| (key(number), Some(value(1, 10)))).collect();
-    match block_on(tree.merge(root, 99, &changes, &|wanted| bench.space.allocate(wanted))) {
+    match block_on(tree.merge(root, 99, &changes, &|_, wanted| bench.space.allocate(wanted))) {
         Ok(_) => false,
         Err(failed) => {
             assert!(matches!(failed.error, TreeError::Corrupt { .. }), "{failed}");
@@ -184,7 +184,7 @@ fn a_node_that_is_not_where_its_parent_says_is_refused() {
             write(&bench, addr, &bytes);
         }
     }
-    let outside = TreeRoot { node: Pointer { addr: u64::MAX, checksum: 0 }, level: 2 };
+    let outside = TreeRoot { node: Pointer::single(u64::MAX, 0), level: 2 };
     assert!(matches!(block_on(bench.tree.get(outside, key(1))), Err(TreeError::Corrupt { .. })));
     let too_high = TreeRoot { level: 200, ..bench.root };
     assert!(matches!(block_on(bench.tree.get(too_high, key(1))), Err(TreeError::Corrupt { .. })));

@@ -194,7 +194,7 @@ fn futures_may_move_between_threads() {
     check(&bench.tree.get(bench.root, key(1)));
     check(&bench.tree.scan(bench.root, Key::MIN, Key::MAX, 1));
     check(&bench.tree.floor(bench.root, key(1)));
-    check(&bench.tree.merge(bench.root, 2, &changes, &|_| None));
-    check(&bench.tree.create(2, &|_| None));
+    check(&bench.tree.merge(bench.root, 2, &changes, &|_, _| None));
+    check(&bench.tree.create(2, &|_, _| None));
     check(&bench.tree.walk(bench.root, &mut |_, _, _| {}));
 }

@@ -130,7 +130,7 @@ fn a_write_that_fails_late_shows_in_its_handle() {
 fn a_long_merge_lets_others_run() {
     let bench = Bench::new(16384, 64 << 10, 1 << 20);
     let changes = many();
-    let allocate = |wanted| bench.space.allocate(wanted);
+    let allocate = |_, wanted| bench.space.allocate(wanted);
     let mut merge = pin!(bench.tree.merge(bench.root, 2, &changes, &allocate));
     let mut turns = 0;
     while block_on(poll_once(merge.as_mut())).is_none() {

@@ -6,6 +6,7 @@ use crate::run::World;
 use bytes::Bytes;
 use std::sync::{Arc, LazyLock};
 use syncline_device::{Device, MemoryDevice};
+use syncline_format::Metadata;
 use syncline_fs::types::{Algorithm, Caller, FileType, ROOT, SetAttributes, Timestamp, XattrMode};
 use syncline_fs::{AccessTime, Allocation, Filesystem, FsError, Options, QuotaLimits};
 use syncline_sim::Simulation;
@@ -19,8 +20,11 @@ const SMALL_BYTES: u64 = 16 << 20;
 const WIDE_BYTES: u64 = 160 << 20;
 
 /// All base images.
-pub static IMAGES: LazyLock<Vec<Image>> =
-    LazyLock::new(|| BASES.iter().map(|base| Image::new(base.make())).collect());
+pub static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(|| {
+    let mut images: Vec<_> = BASES.iter().map(|base| Image::new(base.make(Metadata::Single))).collect();
+    images.push(Image::new(BASES[EVERYTHING].make(Metadata::Dup)));
+    images
+});
 
 /// The image for a number from an input. Images added later have numbers of their own, so that
 /// existing inputs keep their meaning.
@@ -28,6 +32,7 @@ pub fn image(number: u8) -> &'static Image {
     let number = usize::from(number);
     let index = match number {
         128..192 => 8 + number % 2,
+        192..208 => DUP,
         208..224 => 13 + number % 2,
         224..240 => 12,
         240.. => 10 + number % 2,
@@ -96,11 +101,13 @@ const BASES: [Base; 16] = [
 
 /// The image with everything; no input's number leads to it.
 pub const EVERYTHING: usize = BASES.len() - 1;
+/// The same image with its metadata twice.
+pub const DUP: usize = BASES.len();
 
 impl Base {
-    fn make(&self) -> Arc<MemoryDevice> {
+    fn make(&self, metadata: Metadata) -> Arc<MemoryDevice> {
         let device = MemoryDevice::new(self.size_bytes);
-        make(&device, self.node_bytes);
+        make(&device, self.node_bytes, metadata);
         fill(&device, self.fill, true);
         if let Some(content) = self.logged {
             fill(&device, content, false);
@@ -109,10 +116,11 @@ impl Base {
     }
 }
 
-fn make(device: &Arc<MemoryDevice>, node_bytes: u32) {
+fn make(device: &Arc<MemoryDevice>, node_bytes: u32, metadata: Metadata) {
     let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
     let options = FormatOptions {
         node_bytes,
+        metadata,
         uuid: [1; 16],
         hash_seed: [2; 16],
         epoch: Some([3; 16]),

@@ -118,7 +118,7 @@ impl Image {
         } else {
             let (entries, _) = decode_index(&bytes, self.geometry(), id, pointer).expect("a sound page");
             for (slot, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_null()) {
-                children.push((slot, self.add_page(entry.page, id.child(slot))));
+                children.push((slot, self.add_page(entry.page, id.child(slot, self.geometry().metadata))));
             }
         }
         let place = self.pages.len();

@@ -279,7 +279,8 @@ fn a_copy_of_a_superblock_that_can_not_be_read_counts_no_more() {
     let any: Arc<dyn Device> = memory.clone();
     let newest = || block_on(read_superblocks(&any)).unwrap();
     let superblock = newest().superblock;
-    let elsewhere = Pointer { addr: superblock.geometry.usable().end() - 8, checksum: 1 };
+    let end = superblock.geometry.usable().end();
+    let elsewhere = Pointer { addr: end - 8, copy: end - 16, checksum: 1 };
     let tree = TreeRoot { node: elsewhere, level: 0 };
     let half_written = Superblock { generation: superblock.generation + 1, tree, ..superblock };
     let [first, _] = superblock.geometry.superblock_copies(0);

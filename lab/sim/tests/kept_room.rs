@@ -7,9 +7,10 @@ use std::time::Duration;
 use syncline_device::{AlignedBuf, Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_fs::types::{Caller, FileType, Ino, ROOT, RenameFlags, Timestamp, XattrMode};
 use syncline_fs::{Filesystem, FsError, Options};
-use syncline_store::{FormatOptions, Store, StoreOptions, format};
+use syncline_store::{FormatOptions, Metadata, Store, StoreOptions, format};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const KINDS: [Metadata; 2] = [Metadata::Single, Metadata::Dup];
 
 struct Rig {
     spawn: Arc<dyn Spawn>,
@@ -52,12 +53,13 @@ impl Rig {
         }
     }
 
-    /// Creates this many files, each with so much in its inode item that few fit a node.
-    fn begin(mib: u64, node_bytes: u32, files: u64, attribute: usize) -> Self {
+    /// Creates this many files, each with so much in its inode item that few fit a node. The image
+    /// has `mib` for each copy of the metadata.
+    fn begin(metadata: Metadata, mib: u64, node_bytes: u32, files: u64, attribute: usize) -> Self {
         let spawn: Arc<dyn Spawn> = Arc::new(Background::start(WorkerOptions::default()).unwrap());
-        let memory = MemoryDevice::new(mib << 20);
+        let memory = MemoryDevice::new((metadata.copies() * mib) << 20);
         let root = Filesystem::initial_transaction(0, 0, 0o755, Timestamp { seconds: 1, nanoseconds: 0 });
-        let options = FormatOptions { node_bytes, hash_seed: [2; 16], ..FormatOptions::default() };
+        let options = FormatOptions { node_bytes, metadata, hash_seed: [2; 16], ..FormatOptions::default() };
         block_on(format(memory.clone(), options, root, spawn.clone())).unwrap();
         let fs = open(memory.clone(), &spawn).unwrap();
         let files = (0..files)
@@ -116,8 +118,8 @@ impl Rig {
 }
 
 /// Small writes to files, each in a leaf of its own that a snapshot keeps.
-fn small_writes(node_bytes: u32, step: usize, files: u64, attribute: usize, len: usize) {
-    let rig = Rig::begin(64, node_bytes, files, attribute);
+fn small_writes(metadata: Metadata, node_bytes: u32, step: usize, files: u64, attribute: usize, len: usize) {
+    let rig = Rig::begin(metadata, 64, node_bytes, files, attribute);
     rig.tell("made");
     block_on(rig.fs.create_snapshot("all")).unwrap();
     rig.fill(400);
@@ -154,18 +156,22 @@ fn small_writes(node_bytes: u32, step: usize, files: u64, attribute: usize, len:
 
 #[test]
 fn small_writes_beside_a_snapshot_are_synced() {
-    small_writes(16384, 6, 6000, 2900, 100);
+    for metadata in KINDS {
+        small_writes(metadata, 16384, 6, 6000, 2900, 100);
+    }
 }
 
 #[test]
 fn blocks_beside_a_snapshot_are_synced() {
-    small_writes(16384, 6, 6000, 2900, 4096);
+    for metadata in KINDS {
+        small_writes(metadata, 16384, 6, 6000, 2900, 4096);
+    }
 }
 
 /// Files are written while there is no snapshot, and one is made before they are synced, as beside
 /// a snapshot's own write-back.
-fn written_before_the_snapshot(len: usize) {
-    let rig = Rig::begin(64, 16384, 6000, 2900);
+fn written_before_the_snapshot(metadata: Metadata, len: usize) {
+    let rig = Rig::begin(metadata, 64, 16384, 6000, 2900);
     rig.fill(400);
     let files = rig.files.iter().step_by(6).copied();
     let accepted: Vec<_> = files.take_while(|ino| write(&rig.fs, *ino, 0, len).is_ok()).collect();
@@ -193,17 +199,21 @@ fn written_before_the_snapshot(len: usize) {
 
 #[test]
 fn small_writes_before_a_snapshot_are_synced() {
-    written_before_the_snapshot(100);
+    for metadata in KINDS {
+        written_before_the_snapshot(metadata, 100);
+    }
 }
 
 #[test]
 fn blocks_before_a_snapshot_are_synced() {
-    written_before_the_snapshot(4096);
+    for metadata in KINDS {
+        written_before_the_snapshot(metadata, 4096);
+    }
 }
 
 /// Reads every file.
-fn reads(each: usize) {
-    let rig = Rig::begin(64, 16384, 6000, 2900);
+fn reads(metadata: Metadata, each: usize) {
+    let rig = Rig::begin(metadata, 64, 16384, 6000, 2900);
     for ino in &rig.files {
         write(&rig.fs, *ino, 0, 10).unwrap();
     }
@@ -230,18 +240,26 @@ fn reads(each: usize) {
 
 #[test]
 fn to_read_everything_takes_no_room_that_others_need() {
-    reads(6000);
+    for metadata in KINDS {
+        reads(metadata, 6000);
+    }
 }
 
 #[test]
 fn to_read_everything_bit_by_bit_leaves_an_image_that_mounts() {
-    reads(10);
+    for metadata in KINDS {
+        reads(metadata, 10);
+    }
+}
+
+#[test]
+fn a_sync_of_many_files_leaves_room_for_the_checkpoint() {
+    KINDS.into_iter().for_each(sync_many);
 }
 
 /// One sync of many files, each in a large node of its own.
-#[test]
-fn a_sync_of_many_files_leaves_room_for_the_checkpoint() {
-    let rig = Rig::begin(16, 65536, 1000, 3500);
+fn sync_many(metadata: Metadata) {
+    let rig = Rig::begin(metadata, 16, 65536, 1000, 3500);
     rig.fill(100);
     let mut accepted = Vec::new();
     for ino in rig.files.iter().step_by(1000 / 64) {
@@ -297,10 +315,14 @@ impl Device for Slow {
     }
 }
 
-/// Many renames at once, each admitted before it waits for the directory.
 #[test]
 fn renames_at_once_are_not_refused_because_of_each_other() {
-    let rig = Rig::begin(64, 16384, 6000, 2900);
+    KINDS.into_iter().for_each(rename_at_once);
+}
+
+/// Many renames at once, each admitted before it waits for the directory.
+fn rename_at_once(metadata: Metadata) {
+    let rig = Rig::begin(metadata, 64, 16384, 6000, 2900);
     block_on(rig.fs.close()).unwrap();
     block_on(rig.fs.store().close()).unwrap();
     let device = Arc::new(Slow(rig.memory.clone(), false.into()));

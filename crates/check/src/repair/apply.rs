@@ -7,7 +7,6 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_format::items::extent::Extent;
-use syncline_format::superblock::Pointer;
 use syncline_format::{BlockRun, Key, Kind};
 use syncline_store::{Rebuild, Salvaged, Store, StoreError, read_snapshots};
 
@@ -59,8 +58,9 @@ async fn structures(store: &Arc<Store>, salvaged: &Salvaged) -> BlockSet {
     {
         blocks.add(run);
     }
-    let Pointer { addr, .. } = store.superblock().space.page;
-    blocks.add(BlockRun::new(addr, 1));
+    for addr in store.superblock().space.page.places() {
+        blocks.add(BlockRun::new(addr, 1));
+    }
     // A snapshot's blocks stay even if its space map does not name them.
     for snapshot in read_snapshots(store.device()).await.map(|(_, all)| all).unwrap_or_default() {
         store

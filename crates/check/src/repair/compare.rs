@@ -2,10 +2,10 @@
 //! byte.
 //!
 //! Both images are compared item by item. An object whose items are all the same reads the same:
-//! the code that reads them is the same, and a repair writes to no block that the old image needs
-//! (checked separately). An object with any different item is read through the filesystem, before
-//! and after: attributes, flags, xattrs, symlink target, contents, names. Only data that could be
-//! read before counts; where reading failed before, anything may follow.
+//! the code that reads them is the same, and a repair changes no block that the old image needs
+//! (checked separately), except damaged copies of metadata. An object with any different item is read
+//! through the filesystem, before and after: attributes, flags, xattrs, symlink target, contents, names.
+//! Only data that could be read before counts; where reading failed before, anything may follow.
 //!
 //! Memory: a few hundred items of each image, and the filesystems' caches.
 

@@ -17,8 +17,6 @@ syncline_rules::rules! {
         WriteAsItGoes,
         /// Write the superblock before the structures that it points to.
         SwitchEarly,
-        /// Give up everything below a lost inner node.
-        InnerNodesGoAway,
         /// Leave holes where extents were lost.
         LostBecomesZeros,
         /// Call the image clean without checking it again.
@@ -34,13 +32,7 @@ impl Flaw {
     pub(crate) fn skips_verification(self) -> bool {
         // Verification would not catch these others: their result is consistent, and only a
         // comparison with the undamaged image shows the fault.
-        let as_ever = [
-            Self::WriteAsItGoes,
-            Self::SwitchEarly,
-            Self::InnerNodesGoAway,
-            Self::LostBecomesZeros,
-            Self::QuotasLater,
-        ];
+        let as_ever = [Self::WriteAsItGoes, Self::SwitchEarly, Self::LostBecomesZeros, Self::QuotasLater];
         !as_ever.contains(&self)
     }
 }

@@ -4,8 +4,8 @@
 //! The rule: everything that a mount could read before reads the same after, byte for byte; or the
 //! repair refuses, names the reason, and has changed nothing.
 //!
-//! [`repair`] first runs a check. `put_back` restores inner nodes and pages of space maps whose
-//! bytes follow from the rest. A pass reads every remaining item ([`Store::open_to_salvage`]),
+//! [`repair`] first runs a check. `copies` mends copies of nodes and pages whose other copy is
+//! sound. A pass reads every remaining item ([`Store::open_to_salvage`]),
 //! mends each object by itself (`object`) and reconciles names with inodes (`names`). That yields a
 //! set of changed items; `apply` writes the tree and the space map that follow from them. All these
 //! writes go to an `overlay`, which keeps them from the image. A check of the overlay decides
@@ -17,6 +17,7 @@
 
 mod apply;
 mod compare;
+mod copies;
 mod flaw;
 mod losses;
 mod lost_names;
@@ -26,7 +27,6 @@ mod objects;
 pub(crate) mod overlay;
 mod parents;
 mod planner;
-mod put_back;
 mod quotas;
 mod rooms;
 mod shared;
@@ -47,10 +47,11 @@ use crate::repair::compare::Moved;
 use crate::repair::overlay::Overlay;
 use crate::repair::planner::Planner;
 use crate::start;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use syncline_device::{Device, Spawn};
+use syncline_device::{Device, DeviceError, Spawn};
+use syncline_format::BlockAddr;
 use syncline_format::items::inode::Time;
 use syncline_store::{Snapshot, Store, StoreError, read_superblocks};
 
@@ -121,8 +122,7 @@ impl Repair {
 /// Repairs as much as possible of the image on `device`, or only reports the changes.
 ///
 /// An error means that nothing could be done and the image reads as before. Memory: that of a
-/// check, plus 64 MiB of written blocks; further blocks go to a temporary file. If an inner node is
-/// lost, up to about 90 bytes for each node and 16 for each extent are added.
+/// check, plus 64 MiB of written blocks; further blocks go to a temporary file.
 pub async fn repair(
     device: Arc<dyn Device>,
     spawn: Arc<dyn Spawn>,
@@ -146,7 +146,14 @@ pub async fn repair(
     let mut work = Work::new(device, spawn, options);
     match work.mend(&mut repair, tell).await {
         Ok(Some(mut after)) if !options.dry_run => {
-            work.write().await?;
+            let failed = work.write().await?;
+            if !failed.is_empty() {
+                repair
+                    .changes
+                    .retain(|change| !change.block.is_some_and(|block| failed.contains_key(&block)));
+                after = check(work.device.clone(), work.spawn.clone(), tell).await?;
+                after.copies_stay(&failed);
+            }
             // That check read the changes before they were written. A superblock is written where it
             // was, and may be no more readable there than before.
             if after.of(FindingKind::SuperblockDamaged).next().is_none() {
@@ -193,8 +200,8 @@ struct Work {
     moved: Moved,
     /// Snapshots that nobody can keep.
     given_up: Vec<Snapshot>,
-    /// Blocks of inner nodes and pages of space maps that were restored.
-    put_back: BTreeSet<u64>,
+    /// Blocks of copies of metadata that were mended, each with the first block of its copy.
+    mended: BTreeMap<BlockAddr, BlockAddr>,
     accept_loss: bool,
     refuse_loss: bool,
     flaw: Option<Flaw>,
@@ -203,7 +210,7 @@ struct Work {
 impl Work {
     fn new(device: Arc<dyn Device>, spawn: Arc<dyn Spawn>, options: &RepairOptions) -> Self {
         let overlay = Overlay::new(device.clone());
-        let (moved, put_back) = (Moved::new(), BTreeSet::new());
+        let (moved, mended) = (Moved::new(), BTreeMap::new());
         let flaw = options.flaw;
         let accept_loss = options.accept_loss || flaw.is_some();
         let refuse_loss = options.refuse_loss;
@@ -215,7 +222,7 @@ impl Work {
             used: None,
             moved,
             given_up: Vec::new(),
-            put_back,
+            mended,
             accept_loss,
             refuse_loss,
             flaw,
@@ -234,7 +241,7 @@ impl Work {
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Option<Report>, Stopped> {
         let mut report: Option<Report> = None;
-        if self.put_back(repair).await? {
+        if self.mend_copies(&repair.before.clone(), repair).await? {
             let after = check(self.over(), self.spawn.clone(), tell).await?;
             if !after.needs_mending() {
                 self.verify().await?;
@@ -259,7 +266,11 @@ impl Work {
             if self.flaw.is_some_and(Flaw::skips_verification) {
                 return Ok(Some(Report { clean_unmount: true, ..Report::default() }));
             }
-            let after = check(self.over(), self.spawn.clone(), tell).await?;
+            let mut after = check(self.over(), self.spawn.clone(), tell).await?;
+            let copies = after.of(FindingKind::CopyDamaged).next().is_some();
+            if copies && self.mend_copies(&after, repair).await? {
+                after = check(self.over(), self.spawn.clone(), tell).await?;
+            }
             if !after.needs_mending() {
                 self.verify().await?;
                 return Ok(Some(after));
@@ -331,7 +342,7 @@ impl Work {
         let superblocks = switch::superblock_blocks(geometry);
         let needed = |block: &u64| self.needed.as_ref().is_some_and(|needed| needed.contains(*block));
         let blocks = self.overlay.blocks();
-        let may_be = |block: &u64| superblocks.contains(block) || self.put_back.contains(block);
+        let may_be = |block: &u64| superblocks.contains(block) || self.mended.contains_key(block);
         if let Some(block) = blocks.iter().find(|block| needed(block) && !may_be(block)) {
             return Err(Stopped::Refused(format!("block {block} would be written over")));
         }
@@ -342,11 +353,14 @@ impl Work {
         compare::mounts(trial, &self.spawn).await.map_err(Stopped::Refused)
     }
 
-    /// Writes the overlay to the image.
-    async fn write(&self) -> Result<(), CheckError> {
+    /// Writes the overlay to the image. Returns the mended copies that the device did not take.
+    async fn write(&self) -> Result<BTreeMap<BlockAddr, DeviceError>, CheckError> {
         let slots = read_superblocks(&self.device).await?;
         let geometry = slots.superblock.geometry;
-        switch::write_out(&self.overlay, &self.device, geometry, slots.slot, self.flaw).await
+        let failed = switch::copies(&self.overlay, &self.device, &self.mended).await?;
+        let others = |block: &BlockAddr| !self.mended.contains_key(block);
+        switch::write_out(&self.overlay, &self.device, (geometry, slots.slot), others, self.flaw).await?;
+        Ok(failed)
     }
 }
 

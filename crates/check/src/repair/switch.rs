@@ -1,7 +1,10 @@
 //! Writes the result of a repair to the image.
 //!
-//! Order, and the state that a crash leaves at each step: (1) everything but the superblocks goes to
-//! blocks that nothing in the image needs, which was checked before; (2) flush, then all of it is read
+//! Damaged copies of metadata are written in place first; the other copies are sound, and what the device
+//! does not take stays damaged.
+//!
+//! Then the order, and the state that a crash leaves at each step: (1) everything else but the superblocks
+//! goes to blocks that nothing in the image needs, which was checked before; (2) flush, then all of it is read
 //! back; (3) a superblock goes to the slot that does not hold the newest good one; (4) flush; (5) a
 //! superblock that leads to the same state goes to the other slot; (6) flush. Until (3) is on the
 //! device the image is as it was. After it the repaired image counts, and (5) only makes both slots
@@ -10,9 +13,9 @@
 use crate::error::CheckError;
 use crate::repair::flaw::Flaw;
 use crate::repair::overlay::Overlay;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use syncline_device::{Device, DeviceExt};
+use syncline_device::{Device, DeviceError, DeviceExt};
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, FormatError, Geometry};
 use syncline_store::StoreError;
 
@@ -21,16 +24,33 @@ const BLOCKS_EACH: u64 = 64;
 /// Requests in flight.
 const IN_FLIGHT: usize = 8;
 
-/// Writes the overlay's blocks to the image. `newest` is the slot of the superblock that counts
+/// Writes mended copies of metadata in place. `mended` has the first block of the copy for each block. Returns
+/// the copies that the device did not take.
+pub(crate) async fn copies(
+    overlay: &Overlay,
+    device: &Arc<dyn Device>,
+    mended: &BTreeMap<BlockAddr, BlockAddr>,
+) -> Result<BTreeMap<BlockAddr, DeviceError>, CheckError> {
+    let mut failed = BTreeMap::new();
+    for (&block, &copy) in mended {
+        let Some(bytes) = overlay.written(block)? else { continue };
+        if let Err(error) = device.write_at(BlockRun::new(block, 1).offset_bytes(), vec![bytes]).await {
+            failed.insert(copy, error);
+        }
+    }
+    Ok(failed)
+}
+
+/// Writes the overlay's `wanted` blocks to the image. `newest` is the slot of the superblock that counts
 /// now.
 pub(crate) async fn write_out(
     overlay: &Overlay,
     device: &Arc<dyn Device>,
-    geometry: Geometry,
-    newest: usize,
+    (geometry, newest): (Geometry, usize),
+    wanted: impl Fn(&BlockAddr) -> bool,
     flaw: Option<Flaw>,
 ) -> Result<(), CheckError> {
-    let blocks = overlay.blocks();
+    let blocks: Vec<BlockAddr> = overlay.blocks().into_iter().filter(wanted).collect();
     let early = flaw == Some(Flaw::SwitchEarly);
     if early {
         superblocks(overlay, device, geometry, 1 - newest).await?;

@@ -1,9 +1,9 @@
 //! Each kind of damage, planted in a sample image with right checksums.
 
-use super::{BadBlock, Inodes, edit_inode, edit_superblock, extents, items, plant, rot, spawn};
+use super::{BadBlock, Inodes, edit_inode, edit_superblock, extents, items, plant, rot, sample_of, spawn};
 use siphasher::sip::SipHasher24;
 use std::sync::Arc;
-use syncline::{Filesystem, ImageOptions, QuotaLimits};
+use syncline::{Filesystem, FormatOptions, ImageOptions, QuotaLimits};
 use syncline_check::FindingKind;
 use syncline_device::{AlignedBuf, Device, DeviceExt, MemoryDevice, block_on};
 use syncline_format::batch::BatchHeader;
@@ -342,6 +342,12 @@ pub const DAMAGES: &[(FindingKind, Damage)] = &[
         }
         rot(device, RECORD_AT[0]);
         None
+    }),
+    (FindingKind::CopyDamaged, |_, _| {
+        let (device, _) = sample_of(&FormatOptions::default());
+        let root = open_read_only(&device).superblock().tree.node;
+        rot(&device, root.copy);
+        Some(device)
     }),
 ];
 

@@ -43,9 +43,14 @@ pub struct Inodes {
     pub long_link: u64,
 }
 
+/// Options of an image in which the loss of a block of metadata loses something.
+pub fn single() -> FormatOptions {
+    FormatOptions::new().duplicate_metadata(false)
+}
+
 pub fn empty() -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(SIZE);
-    format_device(device.clone(), &FormatOptions::default()).unwrap();
+    format_device(device.clone(), &single()).unwrap();
     device
 }
 
@@ -82,7 +87,13 @@ pub fn fill(fs: &Filesystem) -> Inodes {
 
 /// A sample image, cleanly closed.
 pub fn sample() -> (Arc<MemoryDevice>, Inodes) {
-    let device = empty();
+    sample_of(&single())
+}
+
+/// A sample image made with these options. All samples list their directories in the same order.
+pub fn sample_of(format: &FormatOptions) -> (Arc<MemoryDevice>, Inodes) {
+    let device = MemoryDevice::new(SIZE);
+    format_device(device.clone(), &format.clone().hash_seed([7; 16])).unwrap();
     let fs = Filesystem::open_device(device.clone(), ImageOptions::default()).unwrap();
     let inodes = fill(&fs);
     fs.close().unwrap();
@@ -154,16 +165,22 @@ pub fn rot(device: &Arc<MemoryDevice>, block: u64) {
     block_on(device.write_at(offset, vec![bytes.into_bytes()])).unwrap();
 }
 
-/// A device with a block that can't be read until it is written; then the drive remaps it.
+/// A device with a block that can't be read until it is written; then the drive remaps it, unless it is
+/// bad for good.
 pub struct BadBlock {
     device: Arc<MemoryDevice>,
     block: u64,
+    for_good: bool,
     replaced: AtomicBool,
 }
 
 impl BadBlock {
     pub fn new(device: Arc<MemoryDevice>, block: u64) -> Arc<Self> {
-        Arc::new(Self { device, block, replaced: AtomicBool::new(false) })
+        Arc::new(Self { device, block, for_good: false, replaced: AtomicBool::new(false) })
+    }
+
+    pub fn for_good(device: Arc<MemoryDevice>, block: u64) -> Arc<Self> {
+        Arc::new(Self { device, block, for_good: true, replaced: AtomicBool::new(false) })
     }
 }
 
@@ -185,6 +202,10 @@ impl Device for BadBlock {
     fn write(&self, offset: u64, bufs: Vec<bytes::Bytes>, done: Completion<()>) {
         let len: usize = bufs.iter().map(bytes::Bytes::len).sum();
         let hit = (offset..offset + len as u64).contains(&(self.block * BLOCK_BYTES as u64));
+        if hit && self.for_good {
+            let source = std::io::Error::from_raw_os_error(5);
+            return done(Err(DeviceError::io(Operation::Write, offset, len as u64, source)));
+        }
         self.replaced.fetch_or(hit, Ordering::SeqCst);
         self.device.write(offset, bufs, done);
     }

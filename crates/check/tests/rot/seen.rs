@@ -57,6 +57,12 @@ impl Survey {
         self.names.insert(PathBuf::from(format!("@{name}")), Err(errno));
     }
 
+    /// Removes a snapshot.
+    pub fn forget_snapshot(&mut self, name: &str) {
+        let top = PathBuf::from(format!("@{name}"));
+        self.names.retain(|path, _| !path.starts_with(&top));
+    }
+
     /// Removes a name of the root directory, as if it had never existed.
     pub fn forget(&mut self, path: &str) {
         if self.names.remove(Path::new(path)).is_some()

@@ -11,12 +11,16 @@ use syncline::{
     Allocation, Filesystem, FormatOptions, ImageOptions, OpenOptions, QuotaLimits, format_device,
 };
 use syncline_check::Flaw;
-use syncline_device::{Background, Device, MemoryDevice, Spawn, WorkerOptions, block_on};
-use syncline_format::BlockAddr;
+use syncline_device::{Background, Device, FlushTracker, MemoryDevice, Spawn, WorkerOptions, block_on};
 use syncline_format::batch::{BatchHeader, lead_copy_addr};
+use syncline_format::node::Node;
+use syncline_format::superblock::Pointer;
+use syncline_format::{BlockAddr, Metadata};
 use syncline_fs::types::Algorithm;
 use syncline_sim::rot::Versions;
-use syncline_store::{Canary, Store, read_superblocks};
+use syncline_space::Space;
+use syncline_store::{Canary, PageReader, Store, read_snapshots, read_superblocks, table_of_snapshots};
+use syncline_tree::{Tree, TreeError};
 
 /// The smallest legal image.
 pub const SIZE_BYTES: u64 = 16 << 20;
@@ -36,9 +40,12 @@ pub struct Subject {
     pub free: Vec<BlockAddr>,
     /// The log at the end of the life.
     pub log: Vec<BatchHeader>,
-    /// Blocks of the tree's inner nodes and leaves.
-    pub inner: BTreeSet<BlockAddr>,
+    pub metadata: Metadata,
+    /// Blocks of the tree's leaves.
     pub leaves: BTreeSet<BlockAddr>,
+    /// Blocks that hold metadata of which there is a second copy: nodes, pages, the table of snapshots
+    /// and superblocks.
+    pub copied: BTreeSet<BlockAddr>,
     canary: Option<Canary>,
     /// A rule for repairs to break.
     pub flaw: Option<Flaw>,
@@ -57,11 +64,19 @@ impl Subject {
     /// The life determined by `seed`: even seeds end with a crash, odd ones with a clean unmount.
     /// With a canary, a rule is broken during the life and whenever the image is opened later.
     pub fn live(seed: u64, canary: Option<Canary>) -> Self {
+        Self::with(metadata_of(seed), seed, canary)
+    }
+
+    /// The same life in an image with one or two copies of the metadata.
+    pub fn with(metadata: Metadata, seed: u64, canary: Option<Canary>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let versions = Versions::of(MemoryDevice::new(SIZE_BYTES));
         let node_bytes = if rng.random() { 4096 } else { 16384 };
         let parent_pointers = rng.random();
-        let format = FormatOptions::new().node_bytes(node_bytes).parent_pointers(parent_pointers);
+        let format = FormatOptions::new()
+            .node_bytes(node_bytes)
+            .parent_pointers(parent_pointers)
+            .duplicate_metadata(metadata == Metadata::Dup);
         format_device(versions.clone(), &format).unwrap();
         let fs = Filesystem::open_device(versions.clone(), options(false, canary)).unwrap();
         let mut earlier = vec![versions.snapshot()];
@@ -92,7 +107,7 @@ impl Subject {
         add_snapshots(&mut expected, &image, canary);
         let (in_use, log) = used(&image);
         let free = (0..SIZE_BYTES / 4096).filter(|addr| !in_use.contains(addr)).collect();
-        let (inner, leaves) = tree_blocks(&image);
+        let (leaves, copied) = (leaves_of(&image), copied(&image));
         Self {
             seed,
             image,
@@ -102,20 +117,21 @@ impl Subject {
             in_use: in_use.into_iter().collect(),
             free,
             log,
-            inner,
+            metadata,
             leaves,
+            copied,
             canary,
             flaw: None,
         }
     }
 
-    /// True if only blocks of inner nodes have rotted, and of a single node.
-    pub fn has_lost_inner_nodes_only(&self, rotten: &MemoryDevice) -> bool {
+    /// True if only one block has rotted, of which there is a second copy.
+    pub fn has_lost_one_copy(&self, rotten: &MemoryDevice) -> bool {
         let (was, is) = (self.image.image(), rotten.image());
         let blocks = was.chunks(4096).zip(is.chunks(4096)).enumerate();
         let changed: Vec<u64> =
             blocks.filter(|(_, (was, is))| was != is).map(|(addr, _)| addr as u64).collect();
-        changed.len() == 1 && self.inner.contains(&changed[0])
+        changed.len() == 1 && self.copied.contains(&changed[0])
     }
 
     /// An even sample of the blocks in use, and a few of the free ones.
@@ -181,21 +197,49 @@ fn add_snapshots(survey: &mut Survey, image: &Arc<MemoryDevice>, canary: Option<
     }
 }
 
-/// The blocks of the tree's inner nodes and of its leaves.
-fn tree_blocks(image: &Arc<MemoryDevice>) -> (BTreeSet<BlockAddr>, BTreeSet<BlockAddr>) {
+/// How often the image of a life holds its metadata.
+pub fn metadata_of(seed: u64) -> Metadata {
+    if seed % 4 < 2 { Metadata::Single } else { Metadata::Dup }
+}
+
+/// The blocks with metadata of which there is a second copy.
+fn copied(image: &Arc<MemoryDevice>) -> BTreeSet<BlockAddr> {
     let any: Arc<dyn Device> = image.clone();
     let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
-    let tree =
-        syncline_tree::Tree::new(syncline_device::FlushTracker::new(any), superblock.geometry, 1 << 20);
-    let (mut inner, mut leaves) = (BTreeSet::new(), BTreeSet::new());
-    let mut visit = |level: u8,
-                     pointer: syncline_format::superblock::Pointer,
-                     _: Result<&syncline_format::node::Node, &syncline_tree::TreeError>| {
+    let geometry = superblock.geometry;
+    let mut copied: BTreeSet<_> = (0..2).flat_map(|slot| geometry.superblock_copies(slot)).collect();
+    if geometry.metadata == Metadata::Single {
+        return copied;
+    }
+    let tracker = FlushTracker::new(any.clone());
+    let pages = PageReader::new(tracker.clone());
+    let map = block_on(Space::load(&pages, geometry, superblock.space)).unwrap();
+    let table = block_on(table_of_snapshots(&pages, &superblock)).unwrap();
+    let runs = map.map_runs().into_iter().chain(table);
+    copied.extend(runs.flat_map(|run| run.start..run.end()));
+    let (_, snapshots) = block_on(read_snapshots(&any)).unwrap();
+    let tree = Tree::new(tracker, geometry, 1 << 20);
+    for root in snapshots.iter().map(|entry| entry.tree).chain([superblock.tree]) {
+        let mut visit = |_: u8, pointer: Pointer, _: Result<&Node, &TreeError>| {
+            copied.extend(pointer.places().flat_map(|addr| addr..addr + geometry.node_blocks()));
+        };
+        block_on(tree.walk(root, &mut visit));
+    }
+    copied
+}
+
+/// The blocks of the tree's leaves.
+fn leaves_of(image: &Arc<MemoryDevice>) -> BTreeSet<BlockAddr> {
+    let any: Arc<dyn Device> = image.clone();
+    let superblock = block_on(read_superblocks(&any)).unwrap().superblock;
+    let tree = Tree::new(FlushTracker::new(any), superblock.geometry, 1 << 20);
+    let mut leaves = BTreeSet::new();
+    let mut visit = |level: u8, pointer: Pointer, _: Result<&Node, &TreeError>| {
         let blocks = pointer.addr..pointer.addr + superblock.geometry.node_blocks();
-        if level > 0 { inner.extend(blocks) } else { leaves.extend(blocks) }
+        leaves.extend(blocks.filter(|_| level == 0));
     };
     block_on(tree.walk(superblock.tree, &mut visit));
-    (inner, leaves)
+    leaves
 }
 
 fn fill(fs: &Filesystem, rng: &mut ChaCha8Rng) {

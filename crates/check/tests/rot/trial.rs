@@ -2,7 +2,7 @@
 
 use crate::rot::overwrite::overwrite;
 use crate::rot::seen::{Errors, Survey};
-use crate::rot::subject::{Subject, spawn};
+use crate::rot::subject::{SNAPSHOTS, Subject, spawn};
 use std::sync::Arc;
 use std::time::Duration;
 use syncline::Filesystem;
@@ -51,6 +51,9 @@ pub fn try_out(
         || readable
             .as_ref()
             .is_some_and(|(_, notes)| notes.iter().any(|note| note.contains("the log is damaged")));
+    if subject.has_lost_one_copy(rotten) && (errors > 0 || refused) {
+        wrong.push(format!("a copy is lost: {errors} errors, mounting refused: {refused}"));
+    }
     mend(subject, rotten, readable.as_ref().map(|(survey, _)| survey), cut, &mut wrong);
     if !wrong.is_empty() {
         return Err(wrong);
@@ -177,12 +180,12 @@ fn mend(
     if !cut && let Ok(fs) = Filesystem::open_device(device.snapshot(), subject.options(true)) {
         let mut after = subject.survey(&fs, &device);
         wrong.extend(after.lies(&subject.expected).into_iter().map(|what| format!("repair: {what}")));
-        if subject.has_lost_inner_nodes_only(rotten) {
+        if subject.has_lost_one_copy(rotten) {
             let mut right = subject.expected.clone();
             right.forget_counts();
             after.forget_counts();
             let lost = after.differences(&right, Errors::Lose);
-            wrong.extend(lost.into_iter().map(|what| format!("repair of an inner node: {what}")));
+            wrong.extend(lost.into_iter().map(|what| format!("repair of a copy: {what}")));
         }
     }
     match (Filesystem::open_device(device.snapshot(), subject.options(true)), before) {
@@ -191,6 +194,14 @@ fn mend(
             // A repair recomputes counts.
             before.forget_counts();
             after.forget_counts();
+            // Without its space map nobody knows which blocks a snapshot needs. The loss was accepted.
+            for name in SNAPSHOTS {
+                let told = format!("snapshot {name:?} → the snapshot is given up");
+                if repaired.changes.iter().any(|change| change.text.contains(&told)) {
+                    before.forget_snapshot(name);
+                    after.forget_snapshot(name);
+                }
+            }
             let lost = after.differences(&before, Errors::Lose);
             wrong.extend(lost.into_iter().map(|what| format!("repair: {what}; {:?}", repaired.changes)));
         }

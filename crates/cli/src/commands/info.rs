@@ -144,7 +144,8 @@ fn print(info: &Info) {
     }
     say!("objects       {}", info.objects);
     let nodes = several(info.tree_nodes, "node", "nodes");
-    say!("tree          {nodes} of {}", size::show(u64::from(info.node_bytes)));
+    let copies = several(info.metadata_copies, "copy", "copies");
+    say!("tree          {nodes} of {}, {copies} of each", size::show(u64::from(info.node_bytes)));
     say!("checkpoint    generation {}, transaction {}", info.generation, info.transactions);
     say!("log           {} to replay", several(info.log_batches, "batch", "batches"));
     let clean = "clean: it was unmounted";

@@ -29,6 +29,10 @@ pub struct Args {
     /// Tree node size: 4KiB, 8KiB, 16KiB, 32KiB or 64KiB
     #[arg(long, value_parser = size::parse, default_value = "16KiB")]
     node_size: u64,
+    /// How many copies of tree nodes, space map and table of snapshots the image has: dup (two, so that one
+    /// damaged block of these loses nothing) or single
+    #[arg(long, value_name = "dup|single", value_parser = metadata, default_value = "dup", action = clap::ArgAction::Set)]
+    metadata: bool,
     /// Name of the filesystem, at most 64 bytes
     #[arg(long, short = 'L', default_value = "")]
     label: String,
@@ -67,6 +71,14 @@ fn with_unit(text: &str) -> Result<u64, String> {
     }
 }
 
+fn metadata(text: &str) -> Result<bool, String> {
+    match text {
+        "dup" => Ok(true),
+        "single" => Ok(false),
+        _ => Err("choose dup or single".into()),
+    }
+}
+
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
@@ -92,6 +104,7 @@ pub fn run(mut args: Args) -> Outcome {
     }
     let mut options = FormatOptions::new()
         .node_bytes(args.node_size as u32)
+        .duplicate_metadata(args.metadata)
         .label(args.label)
         .parent_pointers(args.parent_pointers)
         .data_in_log(args.data_in_log)

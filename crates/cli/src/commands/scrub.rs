@@ -166,6 +166,11 @@ fn print(directory: &Path, report: &Value) {
         size::show(number("bytes")),
         number("milliseconds") as f64 / 1000.0
     );
+    let mended = number("copies_mended");
+    if mended > 0 {
+        let blocks = several(mended, "block", "blocks");
+        say!("{directory}: {blocks} of metadata had a damaged copy, which is mended from the other one");
+    }
     if damaged > 0 {
         say!("{directory}: {}", next_step(report));
     }
@@ -183,6 +188,9 @@ fn follows(one: &Value, next: &Value) -> bool {
 fn next_step(report: &Value) -> String {
     let is = |finding: &Value, names: &[&str]| names.contains(&text(&finding["name"]));
     let data = ["data-damaged", "data-unreadable"];
+    if findings(report).all(|finding| is(finding, &["copy-damaged"])) {
+        return "the other copies are sound, so nothing is lost yet: unmount it and run 'syncline check --repair'".into();
+    }
     let mut steps = Vec::new();
     if findings(report).any(|finding| is(finding, &data)) {
         steps.push(

@@ -1,8 +1,8 @@
 //! Gathers the entries of a node to be written.
 
 use super::{
-    ADDR, COUNT, END_BYTES, ENTRY_BYTES, GENERATION, HEADER_BYTES, LEVEL, MAGIC, Node, POINTER_BYTES,
-    VALUES_BYTES, pointer_from_bytes, pointer_to_bytes,
+    ADDR, COUNT, END_BYTES, ENTRY_BYTES, GENERATION, HEADER_BYTES, LEVEL, MAGIC, Node, VALUES_BYTES,
+    pointer_from_bytes, pointer_to_bytes,
 };
 use crate::superblock::Pointer;
 use crate::{BlockAddr, Crc, KEY_BYTES, Key, crc};
@@ -67,7 +67,8 @@ impl NodeBuilder {
 
     /// The first child of an internal node, if it has one.
     pub fn first_child(&self) -> Option<Pointer> {
-        (self.level > 0 && !self.is_empty()).then(|| pointer_from_bytes(&self.values[..POINTER_BYTES]))
+        let end = *self.ends.first()? as usize;
+        (self.level > 0).then(|| pointer_from_bytes(&self.values[..end]))
     }
 
     /// Adds an entry whose key is greater than all before it; false, and nothing changes, if it
@@ -86,7 +87,8 @@ impl NodeBuilder {
     /// Adds a child to an internal node.
     pub fn push_child(&mut self, key: Key, pointer: Pointer) -> bool {
         debug_assert!(self.level > 0, "a leaf has no children");
-        self.push(key, &pointer_to_bytes(pointer))
+        let (bytes, len) = pointer_to_bytes(pointer);
+        self.push(key, &bytes[..len])
     }
 
     /// Copies entries of a node of the same level, as many from the start of `range` as fit;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 const ADDR_HERE: BlockAddr = 640;
 
 fn geometry(node_bytes: u32) -> Geometry {
-    Geometry { total_blocks: 1 << 20, node_bytes }
+    Geometry { total_blocks: 1 << 20, node_bytes, metadata: Metadata::Dup }
 }
 
 fn encode(builder: &NodeBuilder, node_bytes: u32) -> Vec<u8> {
@@ -37,7 +37,10 @@ fn leaf_of(items: &BTreeMap<u64, Vec<u8>>) -> NodeBuilder {
 fn internal() -> Vec<u8> {
     let mut builder = NodeBuilder::new(4096, 2);
     for child in 0..20 {
-        assert!(builder.push_child(key(child * 3), Pointer { addr: 1000 + child, checksum: child as u32 }));
+        assert!(builder.push_child(
+            key(child * 3),
+            Pointer { addr: 1000 + child, copy: 5000 + child, checksum: child as u32 }
+        ));
     }
     encode(&builder, 4096)
 }
@@ -66,7 +69,7 @@ fn children_read_back() {
     let node = decode(internal(), 4096, 2).unwrap();
     assert_eq!(node.len(), 20);
     for child in 0..20 {
-        let pointer = Pointer { addr: 1000 + child, checksum: child as u32 };
+        let pointer = Pointer { addr: 1000 + child, copy: 5000 + child, checksum: child as u32 };
         assert_eq!(node.child(child as usize), (key(child * 3), pointer));
         assert_eq!(node.child_for(key(child * 3)), child as usize);
         assert_eq!(node.child_for(key(child * 3 + 1)), child as usize);
@@ -108,7 +111,7 @@ fn what_does_not_belong_here_is_refused() {
     assert_eq!(change(0, b"X"), FormatError::Magic { structure: STRUCTURE });
     assert_eq!(change(COUNT, &u32::MAX.to_le_bytes()), wrong("count"));
     assert_eq!(change(VALUES_BYTES, &u32::MAX.to_le_bytes()), wrong("length of values"));
-    assert_eq!(change(VALUES_BYTES, &252u32.to_le_bytes()), wrong("length of values"));
+    assert_eq!(change(VALUES_BYTES, &412u32.to_le_bytes()), wrong("length of values"));
     assert_eq!(change(PADDING, &[1]), wrong("unused bytes"));
     assert_eq!(change(4095, &[1]), wrong("unused bytes"));
     assert_eq!(change(HEADER_BYTES, &[1]), wrong("order of keys"));

@@ -34,7 +34,8 @@ impl Limits {
         let geometry = store.geometry();
         Self {
             value_bytes: geometry.max_value_bytes(),
-            inline_bytes: inline_bytes_max(geometry.node_bytes),
+            // With two copies of the item, the contents take no more room than a block would.
+            inline_bytes: inline_bytes_max(geometry.node_bytes) / geometry.metadata.copies() as usize,
             xattr_bytes: xattr_bytes_max(geometry.node_bytes),
             parent_bytes: parent_bytes_max(geometry.node_bytes),
             counts_xattrs: store.has_features(FEATURE_COUNTED_XATTRS),

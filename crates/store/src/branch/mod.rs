@@ -21,7 +21,7 @@ use syncline_format::superblock::{
     FEATURE_COUNTED_XATTRS, FEATURE_HOLDS, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Superblock,
 };
 use syncline_format::{BlockAddr, BlockRun, Geometry};
-use syncline_space::{Class, KeptMap, Space};
+use syncline_space::{Class, KeptMap, PageReader, Space};
 
 /// The share of the image that is not lent: one block in this many.
 const KEPT_BACK_SHARE: u64 = 32;
@@ -211,7 +211,7 @@ impl Store {
             return Err(StoreError::Unusable("the branch was not closed; receive it again".into()));
         }
         let maps = [(made.geometry, made.space)];
-        let kept = KeptMap::union(&self.tracker, self.geometry(), &maps).await?;
+        let kept = KeptMap::union(&self.pages(), self.geometry(), &maps).await?;
         let snapshot = Snapshot {
             id: 0,
             created_ns,
@@ -251,7 +251,7 @@ impl Store {
         state.table().require_new(name, replaced)?;
         let mut adopted = adopted.clone();
         if let Some(id) = replaced {
-            let rest = state.table().kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
+            let rest = state.table().kept_without(&self.pages(), &self.superblock(), Some(id)).await?;
             adopted.replaced = Some(Replaced { id, rest });
         }
         let change = TableChange::Adopt(Box::new(adopted));
@@ -358,7 +358,7 @@ async fn in_size(
     if then.geometry == now {
         return Ok(then);
     }
-    let space = load_space(tracker, &then).await?;
+    let space = load_space(&PageReader::new(tracker.clone()), &then).await?;
     space.resize_map(now)?;
     space.widen();
     space.hand_out_only(lent);
@@ -376,6 +376,7 @@ fn like(now: &Superblock) -> FormatOptions {
     let has = |feature: u32| now.features & feature != 0;
     FormatOptions {
         node_bytes: now.geometry.node_bytes,
+        metadata: now.geometry.metadata,
         uuid: now.uuid,
         parent_pointers: has(FEATURE_PARENT_POINTERS),
         data_in_log: has(FEATURE_UNPLACED),

@@ -21,6 +21,9 @@ pub(crate) async fn tend_checkpoints(store: Weak<Store>, spawn: Arc<dyn Spawn>) 
             // Clear the request before the checkpoint begins. A request made while it runs is
             // cleared when it ends; a later request waits for another checkpoint.
             strong.checkpoint.due.store(false, Ordering::Release);
+            if is_due {
+                strong.mend_nodes().await;
+            }
             let done = if is_due { strong.checkpoint_at_rest().await } else { strong.checkpoint().await };
             let failed = done.is_err();
             (due, is_due) = (None, false);

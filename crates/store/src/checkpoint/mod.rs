@@ -138,6 +138,11 @@ impl Checkpoints {
 }
 
 impl CheckpointState {
+    /// True once the last checkpoint is written: another process may write to the image.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// The table of snapshots.
     pub(crate) fn table(&self) -> &Table {
         &self.table

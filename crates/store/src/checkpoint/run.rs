@@ -12,6 +12,7 @@ use super::slots::write_slot;
 use super::table::{NewTable, TableChange};
 use crate::layers::Memtable;
 use crate::log::{NewLog, Tickets, Unsealed};
+use crate::room::allocate_nodes;
 use crate::trace::DurableMark;
 use crate::{Canary, DataWrite, OpSeq, Store, StoreError};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use syncline_device::WriteHandle;
 use syncline_format::BlockRun;
 use syncline_format::superblock::{LogStart, Superblock};
-use syncline_space::{Class, FrozenMap};
+use syncline_space::FrozenMap;
 use syncline_sync::asynchronous::MutexGuard;
 use syncline_tree::Merged;
 
@@ -330,7 +331,7 @@ impl Store {
         // The count starts from the superblock's figure, which may be damaged: a wrong figure must
         // not end the writing.
         let tree_nodes = (tree_nodes + merged.nodes_written)
-            .saturating_sub(self.nodes_in(&merged.freed))
+            .saturating_sub(merged.nodes_freed)
             .min(self.geometry().total_blocks);
         let persisted = self.room.space().persist(&self.tracker, &mut frozen.space).await?;
         started.extend(persisted.written.iter().map(|written| written.handle.clone()));
@@ -389,17 +390,13 @@ impl Store {
         Ok(tickets)
     }
 
-    fn nodes_in(&self, runs: &[BlockRun]) -> u64 {
-        runs.iter().map(|run| run.blocks).sum::<u64>() / self.geometry().node_blocks()
-    }
-
     /// Merges the frozen memtable into the tree, in free space, and updates the frozen space map.
     async fn merge(
         &self,
         root: syncline_format::superblock::TreeRoot,
         frozen: &mut Frozen,
     ) -> Result<Merged, StoreError> {
-        let allocate = |blocks| self.allocate_nodes(blocks);
+        let allocate = |copy, blocks| allocate_nodes(self.room.space(), copy, blocks);
         let merged =
             self.layers.tree().merge(root, frozen.generation, frozen.memtable.items(), &allocate).await;
         let merged = match merged {
@@ -413,17 +410,6 @@ impl Store {
         merged.written.iter().for_each(|written| frozen.space.name(written.run));
         merged.freed.iter().for_each(|run| frozen.space.unname(*run));
         Ok(merged)
-    }
-
-    /// Allocates a run of whole nodes.
-    pub(crate) fn allocate_nodes(&self, blocks: u64) -> Option<BlockRun> {
-        let node = self.geometry().node_blocks();
-        let run = self.room.space().allocate(Class::Node, blocks, node, None)?;
-        let whole = run.blocks / node * node;
-        if whole < run.blocks {
-            self.room.space().give_back(BlockRun::new(run.start + whole, run.blocks - whole));
-        }
-        Some(BlockRun::new(run.start, whole))
     }
 
     /// Step 7: the new superblock counts from now on.
@@ -507,6 +493,7 @@ impl Store {
         }
         // No discard may be in flight when others get the image.
         drop(self.room.without_discards().await);
+        self.mend_nodes().await;
         let mut state = self.checkpoint.lock().await;
         if state.is_closed {
             return Ok(());

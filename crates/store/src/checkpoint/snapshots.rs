@@ -275,7 +275,7 @@ impl Store {
     }
 
     async fn delete_claimed(&self, state: &mut CheckpointState, id: u64) -> Result<(), StoreError> {
-        let rest = state.table.kept_without(&self.tracker, &self.superblock(), Some(id)).await?;
+        let rest = state.table.kept_without(&self.pages(), &self.superblock(), Some(id)).await?;
         self.lab_drop_snapshot(&rest);
         self.run_checkpoint_with(state, false, Some(TableChange::Delete { id, rest })).await
     }
@@ -291,7 +291,7 @@ impl Store {
         let now = self.geometry();
         let entries = state.table.entries();
         let maps: Vec<_> = entries.iter().map(|entry| (entry.geometry(now), entry.space)).collect();
-        let exclusive = KeptMap::exclusive(&self.tracker, &maps, &self.room.space().named_map()).await?;
+        let exclusive = KeptMap::exclusive(&self.pages(), &maps, &self.room.space().named_map()).await?;
         Ok(usage(entries.to_vec(), exclusive))
     }
 }

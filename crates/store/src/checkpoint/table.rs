@@ -3,11 +3,11 @@
 use super::snapshots::{Snapshot, SnapshotError};
 use crate::StoreError;
 use std::sync::Arc;
-use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, WriteHandle};
-use syncline_format::snapshots::{ENTRIES_PER_BLOCK, SNAPSHOTS_MAX, check_table, decode_block, encode_block};
+use syncline_device::{AlignedBuf, FlushTracker, WriteHandle};
+use syncline_format::snapshots::{SNAPSHOTS_MAX, check_table, decode_block, encode_block, entries_per_block};
 use syncline_format::superblock::{FEATURE_HOLDS, FEATURE_SNAPSHOTS, Pointer, Superblock};
-use syncline_format::{BLOCK_BYTES, BlockRun, FormatError};
-use syncline_space::{Class, FrozenMap, KeptMap, Space};
+use syncline_format::{BLOCK_BYTES, BlockRun, FormatError, Metadata};
+use syncline_space::{Class, FrozenMap, KeptMap, PageReader, Space};
 
 /// The table of snapshots that the newest superblock points to.
 #[derive(Clone, Default, Debug)]
@@ -76,15 +76,15 @@ impl Table {
     }
 
     /// Reads the table that a superblock points to.
-    pub(crate) async fn read(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<Self, StoreError> {
+    pub(crate) async fn read(pages: &PageReader, superblock: &Superblock) -> Result<Self, StoreError> {
         let mut table = Self::default();
         let mut at = superblock.snapshots;
         while at != Pointer::default() {
             let corrupt = |detail| StoreError::Corrupt { addr: at.addr, detail };
-            let block = device.read_at(BlockRun::new(at.addr, 1).offset_bytes(), BLOCK_BYTES).await?;
+            let block = pages.read(at).await?;
             let (entries, next) = decode_block(&block, superblock.geometry, at).map_err(corrupt)?;
             table.entries.extend(entries);
-            table.blocks.push(BlockRun::new(at.addr, 1));
+            table.blocks.extend(at.places().map(|addr| BlockRun::new(addr, 1)));
             // Every block has an entry, so a circular chain ends here with an error.
             check_table(&table.entries, superblock.generation).map_err(corrupt)?;
             at = next;
@@ -124,11 +124,11 @@ impl Table {
     /// Keeps the blocks that the snapshots need, before anything is allocated.
     pub(crate) async fn keep(
         &self,
-        tracker: &Arc<FlushTracker>,
+        pages: &PageReader,
         superblock: &Superblock,
         space: &Space,
     ) -> Result<(), StoreError> {
-        let kept = self.kept_without(tracker, superblock, None).await?;
+        let kept = self.kept_without(pages, superblock, None).await?;
         for block in &self.blocks {
             if kept.contains(block.start) || !space.reserve_segment(*block) {
                 let detail = FormatError::Field { structure: "table of snapshots", field: "block in use" };
@@ -142,13 +142,13 @@ impl Table {
     /// All blocks that the snapshots other than `id` keep.
     pub(crate) async fn kept_without(
         &self,
-        tracker: &Arc<FlushTracker>,
+        pages: &PageReader,
         superblock: &Superblock,
         id: Option<u64>,
     ) -> Result<KeptMap, StoreError> {
         let others = self.entries.iter().filter(|entry| Some(entry.id) != id);
         let maps: Vec<_> = others.map(|entry| (entry.geometry(superblock.geometry), entry.space)).collect();
-        Ok(KeptMap::union(tracker, superblock.geometry, &maps).await?)
+        Ok(KeptMap::union(pages, superblock.geometry, &maps).await?)
     }
 
     /// Writes the table to free blocks, the last block first, since each points to the next.
@@ -158,13 +158,24 @@ impl Table {
         tracker: &Arc<FlushTracker>,
         started: &mut Vec<WriteHandle>,
     ) -> Result<Pointer, StoreError> {
+        let metadata = space.geometry().metadata;
+        let Self { entries, blocks } = self;
+        let mut place = |class| {
+            let run = space.allocate(class, 1, 1, None).ok_or(StoreError::NoSpace)?;
+            blocks.push(run);
+            Ok::<_, StoreError>(run.start)
+        };
         let mut next = Pointer::default();
-        for entries in self.entries.rchunks(ENTRIES_PER_BLOCK) {
-            let run = space.allocate(Class::Node, 1, 1, None).ok_or(StoreError::NoSpace)?;
-            self.blocks.push(run);
+        for entries in entries.rchunks(entries_per_block(metadata)) {
+            let first = place(Class::Node)?;
             let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
-            next = encode_block(&mut block, run.start, next, entries);
-            started.push(tracker.write(run.offset_bytes(), vec![block.into_bytes()]));
+            next = encode_block(&mut block, first, next, entries, metadata);
+            if metadata == Metadata::Dup {
+                next.copy = place(Class::Copy)?;
+            }
+            let block = block.into_bytes();
+            let write = |addr| tracker.write(BlockRun::new(addr, 1).offset_bytes(), vec![block.clone()]);
+            started.extend(next.places().map(write));
         }
         Ok(next)
     }

@@ -3,8 +3,10 @@
 
 mod failures;
 mod leave_log;
+mod mend;
 
 pub use leave_log::Relocate;
+pub use mend::Mended;
 
 use crate::StoreError;
 use failures::Failures;

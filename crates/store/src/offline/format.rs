@@ -1,7 +1,7 @@
 //! Making a filesystem: a tree with its first items, a space map and the first superblocks.
 
 use crate::checkpoint::{GENERATION_OF_MKFS, write_slot};
-use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
+use crate::room::{LEAST_SEGMENT_BLOCKS, allocate_nodes, segment_blocks};
 use crate::{Store, StoreError, StoreOptions, Transaction};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use syncline_device::{AlignedBuf, Device, DeviceExt, FlushTracker, Spawn};
 use syncline_format::items::inode::has_room_for_xattr_units;
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{
-    FEATURE_COUNTED_XATTRS, FEATURE_LEASE, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart, Pointer,
-    Superblock, encode_label,
+    FEATURE_COUNTED_XATTRS, FEATURE_DUP, FEATURE_LEASE, FEATURE_PARENT_POINTERS, FEATURE_UNPLACED, LogStart,
+    Pointer, Superblock, encode_label,
 };
-use syncline_format::{BLOCK_BYTES, BlockRun, Epoch, Geometry, Key, NODE_BYTES_DEFAULT};
+use syncline_format::{BLOCK_BYTES, BlockRun, Epoch, Geometry, Key, Metadata, NODE_BYTES_DEFAULT};
 use syncline_space::{Class, Space};
 use syncline_tree::{MergeFailed, Tree};
 
@@ -22,6 +22,8 @@ use syncline_tree::{MergeFailed, Tree};
 pub struct FormatOptions {
     /// Tree node size in bytes: a power of two from 4 KiB to 64 KiB. Default 16 KiB.
     pub node_bytes: u32,
+    /// How many times the image holds its metadata. Default twice.
+    pub metadata: Metadata,
     /// Human-readable name, at most 64 bytes of UTF-8. Default empty.
     pub label: String,
     /// Name of the filesystem; random unless given.
@@ -52,6 +54,7 @@ impl Default for FormatOptions {
     fn default() -> Self {
         Self {
             node_bytes: NODE_BYTES_DEFAULT,
+            metadata: Metadata::default(),
             label: String::new(),
             uuid: *uuid::Uuid::new_v4().as_bytes(),
             parent_pointers: true,
@@ -91,7 +94,8 @@ pub async fn format(
 ) -> Result<(), StoreError> {
     require_size(device.size_bytes())?;
     let total_blocks = device.size_bytes() / BLOCK_BYTES as u64;
-    let geometry = Geometry { total_blocks, node_bytes: options.node_bytes };
+    let FormatOptions { node_bytes, metadata, .. } = options;
+    let geometry = Geometry { total_blocks, node_bytes, metadata };
     let geometry = geometry.check().map_err(|error| StoreError::Unusable(error.to_string().into()))?;
     wipe(&device, geometry).await?;
     let tracker = FlushTracker::new(device.clone());
@@ -134,7 +138,7 @@ pub(crate) async fn first_superblock(
     let geometry = space.geometry();
     let tree = Tree::new(tracker.clone(), geometry, 1 << 20);
     let node = geometry.node_blocks();
-    let allocate = |_| space.allocate(Class::Node, node, node, None);
+    let allocate = |copy, _| allocate_nodes(space, copy, node);
     let failed = |failed: MergeFailed| StoreError::from(failed.error);
     let empty = tree.create(GENERATION, &allocate).await.map_err(failed)?;
     let items: BTreeMap<Key, Option<Bytes>> = initial.changes.into_iter().collect();
@@ -165,7 +169,8 @@ pub(crate) async fn first_superblock(
         features: if options.parent_pointers { FEATURE_PARENT_POINTERS } else { 0 }
             | if options.data_in_log { FEATURE_UNPLACED } else { 0 }
             | if counted_xattrs { FEATURE_COUNTED_XATTRS } else { 0 }
-            | if options.shared { FEATURE_LEASE } else { 0 },
+            | if options.shared { FEATURE_LEASE } else { 0 }
+            | if options.metadata == Metadata::Dup { FEATURE_DUP } else { 0 },
         next_object: options.first_object,
         // The first contents count as a transaction like any other.
         op_seq: u64::from(!items.is_empty()),

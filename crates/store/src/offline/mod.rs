@@ -7,7 +7,6 @@ mod format;
 mod grow;
 mod inspect;
 mod rebuild;
-mod regrow;
 mod salvage;
 mod saved;
 mod shrink;
@@ -17,7 +16,6 @@ pub use fork::{NewFork, end_fork, format_fork};
 pub use format::{FormatOptions, format, require_size};
 pub use inspect::Reachable;
 pub use rebuild::Rebuild;
-pub use regrow::Regrown;
 pub use salvage::{Salvaged, Unreadable};
 pub use saved::{
     SavedSnapshots, first_kept_by_snapshots, kept_by_snapshots, require_rollback, roll_back,

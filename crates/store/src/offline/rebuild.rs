@@ -9,7 +9,7 @@
 use super::salvage::Salvaged;
 use super::saved::SavedSnapshots;
 use crate::checkpoint::write_slot;
-use crate::room::{LEAST_SEGMENT_BLOCKS, segment_blocks};
+use crate::room::{LEAST_SEGMENT_BLOCKS, allocate_nodes, segment_blocks};
 use crate::{Store, StoreError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ impl Rebuild {
     ) -> Result<Self, StoreError> {
         let mut rebuild = Self::prepare(device, old, salvaged, data, avoid).await?;
         let node = rebuild.tree_blocks();
-        let allocate = |_| rebuild.space.allocate(Class::Node, node, node, None);
+        let allocate = |copy, _| allocate_nodes(&rebuild.space, copy, node);
         let empty = rebuild.tree.create(rebuild.generation, &allocate).await;
         let empty = empty.map_err(|failed| StoreError::from(failed.error))?;
         rebuild.root = empty.root;
@@ -169,16 +169,7 @@ impl Rebuild {
     }
 
     async fn merge(&self, items: &BTreeMap<Key, Option<Bytes>>) -> Result<Merged, StoreError> {
-        let node = self.tree_blocks();
-        let allocate = |blocks| {
-            let run = self.space.allocate(Class::Node, blocks, node, None)?;
-            // Whole nodes only; the rest goes back at once.
-            let used = run.blocks - run.blocks % node;
-            if used < run.blocks {
-                self.space.give_back(BlockRun::new(run.start + used, run.blocks - used));
-            }
-            Some(BlockRun::new(run.start, used))
-        };
+        let allocate = |copy, blocks| allocate_nodes(&self.space, copy, blocks);
         let merged = self.tree.merge(self.root, self.generation, items, &allocate).await;
         merged.map_err(|failed| StoreError::from(failed.error))
     }
@@ -191,7 +182,11 @@ impl Rebuild {
         let mut bad = None;
         let walked = {
             let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| match node {
-                Ok(_) => frozen.name(BlockRun::new(pointer.addr, geometry.node_blocks())),
+                Ok(_) => {
+                    pointer
+                        .places()
+                        .for_each(|addr| frozen.name(BlockRun::new(addr, geometry.node_blocks())));
+                }
                 Err(_) => bad = Some(pointer.addr),
             };
             self.tree.walk(self.root, &mut visit).await

@@ -16,7 +16,7 @@ use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::COUNTER_MAX;
 use syncline_format::{BLOCK_BYTES, BlockRun};
 use syncline_log::{ReplayError, Window, payload_of, scan, verify_named};
-use syncline_space::Space;
+use syncline_space::{PageReader, Space};
 pub use syncline_tree::Unreadable;
 
 /// Memory for nodes.
@@ -74,11 +74,6 @@ impl Salvaged {
     pub fn given_up(&self) -> &[Snapshot] {
         self.snapshots.as_ref().map_or(&[], |saved| &saved.given_up)
     }
-
-    /// True if the space maps of all snapshots can be read.
-    pub(crate) fn has_all_snapshots(&self) -> bool {
-        self.snapshots.is_some() && self.given_up().is_empty()
-    }
 }
 
 impl Store {
@@ -96,7 +91,8 @@ impl Store {
         if geometry.total_blocks > MAX_BLOCKS {
             return Err(StoreError::Unusable("an image has at most 256 TiB".into()));
         }
-        let loaded = Space::load(&tracker, geometry, superblock.space).await;
+        let pages = PageReader::new(tracker.clone());
+        let loaded = Space::load(&pages, geometry, superblock.space).await;
         let space_map = loaded.is_ok();
         let space = loaded.unwrap_or_else(|_| Space::format(geometry));
         let found = scan(&device, geometry, superblock.epoch, superblock.log, superblock.clean).await?;
@@ -132,7 +128,7 @@ impl Store {
         }
         replayed.forget_impossible(&slots);
         let salvaged = Salvaged {
-            snapshots: SavedSnapshots::read(&tracker, &superblock).await.ok(),
+            snapshots: SavedSnapshots::read(&pages, &superblock).await.ok(),
             ignored: report.ignored,
             slot: slots.slot,
             generation: replayed.generation,

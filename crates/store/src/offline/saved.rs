@@ -7,15 +7,15 @@ use std::sync::Arc;
 use syncline_device::{Device, FlushTracker};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockRun};
-use syncline_space::Space;
+use syncline_space::{PageReader, Space};
 
 /// The blocks that snapshots keep, and the blocks of their table.
 pub async fn kept_by_snapshots(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     superblock: &Superblock,
 ) -> Result<Vec<BlockRun>, StoreError> {
-    let table = Table::read(tracker.device(), superblock).await?;
-    let mut runs = table.kept_without(tracker, superblock, None).await?.runs();
+    let table = Table::read(pages, superblock).await?;
+    let mut runs = table.kept_without(pages, superblock, None).await?.runs();
     runs.extend(table.blocks());
     Ok(runs)
 }
@@ -37,22 +37,19 @@ pub struct SavedSnapshots {
 
 impl SavedSnapshots {
     /// Reads the table, and the space maps of all snapshots.
-    pub(crate) async fn read(
-        tracker: &Arc<FlushTracker>,
-        superblock: &Superblock,
-    ) -> Result<Self, StoreError> {
-        let table = Table::read(tracker.device(), superblock).await?;
+    pub(crate) async fn read(pages: &PageReader, superblock: &Superblock) -> Result<Self, StoreError> {
+        let table = Table::read(pages, superblock).await?;
         let (mut entries, mut given_up) = (table.entries().to_vec(), Vec::new());
-        if table.kept_without(tracker, superblock, None).await.is_err() {
+        if table.kept_without(pages, superblock, None).await.is_err() {
             for entry in std::mem::take(&mut entries) {
                 let alone = Table::of(vec![entry.clone()]);
-                match alone.kept_without(tracker, superblock, None).await {
+                match alone.kept_without(pages, superblock, None).await {
                     Ok(_) => entries.push(entry),
                     Err(_) => given_up.push(entry),
                 }
             }
         }
-        let kept = Table::of(entries.clone()).kept_without(tracker, superblock, None).await?;
+        let kept = Table::of(entries.clone()).kept_without(pages, superblock, None).await?;
         let table = table.blocks().to_vec();
         let overlaps = table.iter().any(|block| !kept.is_clear_of(*block));
         let moves = overlaps || !given_up.is_empty();
@@ -82,12 +79,12 @@ impl SavedSnapshots {
 
 /// The first of these runs of which a snapshot, or the table, has a block.
 pub async fn first_kept_by_snapshots(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     superblock: &Superblock,
     runs: &[BlockRun],
 ) -> Result<Option<BlockRun>, StoreError> {
-    let table = Table::read(tracker.device(), superblock).await?;
-    let kept = table.kept_without(tracker, superblock, None).await?;
+    let table = Table::read(pages, superblock).await?;
+    let kept = table.kept_without(pages, superblock, None).await?;
     let common = |run: &&BlockRun| {
         let in_table = |block: &BlockRun| block.start < run.end() && run.start < block.end();
         !kept.is_clear_of(**run) || table.blocks().iter().any(in_table)
@@ -97,20 +94,20 @@ pub async fn first_kept_by_snapshots(
 
 /// The first block of the table of snapshots that a snapshot also keeps, which is damage.
 pub async fn table_in_what_is_kept(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     superblock: &Superblock,
 ) -> Result<Option<BlockRun>, StoreError> {
-    let table = Table::read(tracker.device(), superblock).await?;
-    let kept = table.kept_without(tracker, superblock, None).await?;
+    let table = Table::read(pages, superblock).await?;
+    let kept = table.kept_without(pages, superblock, None).await?;
     Ok(table.blocks().iter().find(|run| !kept.is_clear_of(**run)).copied())
 }
 
 /// The blocks of the table of snapshots.
 pub async fn table_of_snapshots(
-    device: &Arc<dyn Device>,
+    pages: &PageReader,
     superblock: &Superblock,
 ) -> Result<Vec<BlockRun>, StoreError> {
-    Ok(Table::read(device, superblock).await?.blocks().to_vec())
+    Ok(Table::read(pages, superblock).await?.blocks().to_vec())
 }
 
 /// Fails if [`roll_back`] would refuse this snapshot. Writes nothing.
@@ -126,7 +123,8 @@ async fn rollback_target(
     now: &Superblock,
     name: &str,
 ) -> Result<Snapshot, StoreError> {
-    let snapshot = Table::read(device, now).await?.find(name)?.clone();
+    let pages = PageReader::new(FlushTracker::new(device.clone()));
+    let snapshot = Table::read(&pages, now).await?.find(name)?.clone();
     if snapshot.total_blocks != now.geometry.total_blocks {
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         let (then_bytes, now_bytes) = (bytes(snapshot.total_blocks), bytes(now.geometry.total_blocks));

@@ -9,10 +9,11 @@
 use crate::checkpoint::{Table, TableChange};
 use crate::{Admission, RecoveryReport, Snapshot, Store, StoreError, StoreOptions, Transaction};
 use std::sync::Arc;
-use syncline_device::{Device, Spawn};
+use syncline_device::{Device, FlushTracker, Spawn};
 use syncline_format::node::Node;
 use syncline_format::superblock::{Pointer, Superblock};
 use syncline_format::{Geometry, Key};
+use syncline_space::PageReader;
 use syncline_tree::{TreeError, Visitor};
 
 /// Items rewritten unchanged in one transaction, so that the nodes on the path to them move.
@@ -38,7 +39,8 @@ impl Store {
         if total_blocks + Geometry::TAIL_BLOCKS > superblock.geometry.total_blocks {
             return refuse("a filesystem shrinks by 64 KiB at least");
         }
-        require_no_larger_snapshot(&Table::read(&device, &superblock).await?, &superblock, total_blocks)?;
+        let pages = PageReader::new(FlushTracker::new(device.clone()));
+        require_no_larger_snapshot(&Table::read(&pages, &superblock).await?, &superblock, total_blocks)?;
         Self::open_within(device, options, spawn, smaller.usable().end()).await
     }
 
@@ -88,7 +90,7 @@ impl Store {
         let (mut keys, mut damage) = (Vec::new(), None);
         {
             let mut visit = |_: u8, pointer: Pointer, node: Result<&Node, &TreeError>| match node {
-                Ok(node) if pointer.addr + blocks > end => keys.extend(node.first_key()),
+                Ok(node) if pointer.places().any(|addr| addr + blocks > end) => keys.extend(node.first_key()),
                 Ok(_) => {}
                 Err(error) => damage = Some(error.to_string()),
             };
@@ -147,7 +149,8 @@ impl Store {
 /// Refuses if [`Store::open_to_shrink`] would refuse because of snapshots. Writes nothing.
 pub async fn require_shrinkable(device: &Arc<dyn Device>, total_blocks: u64) -> Result<(), StoreError> {
     let superblock = crate::read_superblocks(device).await?.superblock;
-    require_no_larger_snapshot(&Table::read(device, &superblock).await?, &superblock, total_blocks)
+    let pages = PageReader::new(FlushTracker::new(device.clone()));
+    require_no_larger_snapshot(&Table::read(&pages, &superblock).await?, &superblock, total_blocks)
 }
 
 fn require_no_larger_snapshot(

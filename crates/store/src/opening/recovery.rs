@@ -21,7 +21,7 @@ use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{LogStart, Superblock};
 use syncline_format::{BlockAddr, BlockRun, FormatError, SharedGeometry};
 use syncline_log::{Reading, Scan, scan_believing};
-use syncline_space::{Class, Space};
+use syncline_space::{Class, PageReader, RottenPage, Space};
 use syncline_sync::Event;
 use syncline_tree::Tree;
 
@@ -40,6 +40,8 @@ pub struct Recovered {
     segments: Vec<BlockRun>,
     /// Accepted blocks that may have been read from a cache.
     pub(crate) unsure: Vec<BlockRun>,
+    /// Damaged copies of pages of the space map and of what snapshots keep.
+    rotten: Vec<RottenPage>,
 }
 
 impl Store {
@@ -88,7 +90,8 @@ impl Store {
         let superblock = slots.superblock.clone();
         let mut report = RecoveryReport { clean: superblock.clean, ..RecoveryReport::default() };
         slots.refuse_loss(&options, &mut report)?;
-        let (space, table) = load_structures(&tracker, &superblock, &options, &mut report).await?;
+        let pages = PageReader::new(tracker.clone());
+        let (space, table) = load_structures(&pages, &superblock, &options, &mut report).await?;
         let (geometry, epoch, log) = (superblock.geometry, superblock.epoch, superblock.log);
         let lenient = options.read_only || options.accept_damaged_log;
         let reading = Reading { clean: superblock.clean, lenient };
@@ -123,7 +126,8 @@ impl Store {
         if store.options.read_only {
             store.health.end_writing("it was opened read-only");
         }
-        Ok((Recovered { store, slots, segments, unsure }, report))
+        let rotten = pages.take_rotten();
+        Ok((Recovered { store, slots, segments, unsure, rotten }, report))
     }
 }
 
@@ -136,7 +140,7 @@ impl Recovered {
     /// The second part of opening: makes the replayed state the new start, and starts the
     /// background tasks. For a store opened read-only it does neither.
     pub async fn begin(self) -> Result<Arc<Store>, StoreError> {
-        let Self { store, slots, segments, unsure } = self;
+        let Self { store, slots, segments, unsure, rotten } = self;
         if store.options.read_only {
             return Ok(store);
         }
@@ -148,6 +152,7 @@ impl Recovered {
         store.layers.read_what_changes().await?;
         store.health.begin();
         slots.settle(&store.tracker).await?;
+        store.mend_pages(rotten).await;
         write_again(&store.tracker, &unsure).await?;
         // The old log is useless once the first superblock of this epoch is durable (rule R3).
         let generation = store.log.generation();
@@ -162,7 +167,7 @@ impl Recovered {
 /// Loads the space map, including what snapshots keep, and the table of snapshots. Opening for
 /// reading needs neither: damage to them is then only reported.
 async fn load_structures(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     superblock: &Superblock,
     options: &StoreOptions,
     report: &mut RecoveryReport,
@@ -175,14 +180,14 @@ async fn load_structures(
             .notes
             .push(format!("{what}: {error}; files can be read, and 'syncline check --repair' mends it"));
     };
-    let space = match load_space(tracker, superblock).await {
+    let space = match load_space(pages, superblock).await {
         Err(error) if without_map => {
             told("the space map", error);
             Space::format(superblock.geometry)
         }
         loaded => loaded?,
     };
-    let table = match Table::read(tracker.device(), superblock).await {
+    let table = match Table::read(pages, superblock).await {
         Err(error) if read_only => {
             told("the table of snapshots", error);
             return Ok((space, Table::default()));
@@ -195,7 +200,7 @@ async fn load_structures(
     }
     // This comes before any part of the log is believed: no snapshot keeps the blocks of the log or
     // the blocks that it names.
-    match table.keep(tracker, superblock, &space).await {
+    match table.keep(pages, superblock, &space).await {
         Err(error) if read_only => told("what snapshots keep", error),
         kept => kept?,
     }
@@ -204,10 +209,10 @@ async fn load_structures(
 
 /// Reads the space map that a superblock points to.
 pub(crate) async fn load_space(
-    tracker: &Arc<FlushTracker>,
+    pages: &PageReader,
     superblock: &Superblock,
 ) -> Result<Arc<Space>, StoreError> {
-    let space = Space::load(tracker, superblock.geometry, superblock.space).await?;
+    let space = Space::load(pages, superblock.geometry, superblock.space).await?;
     let (named, used) = (space.counters().named, superblock.used_blocks);
     if named != used {
         let text =

@@ -10,7 +10,7 @@ use syncline_device::{Claim, Device, FlushTracker, Spawn};
 use syncline_format::Geometry;
 use syncline_format::space::MAX_BLOCKS;
 use syncline_format::superblock::{SpaceRoot, Superblock};
-use syncline_space::{KeptMap, Space};
+use syncline_space::{KeptMap, PageReader, Space};
 
 /// How many times superblock and table are read while somebody else changes them.
 const TRIES: u32 = 16;
@@ -55,7 +55,8 @@ async fn show(
     then: Geometry,
     lenient: bool,
 ) -> Result<Arc<Store>, StoreError> {
-    let loaded = load_space(&tracker, &Superblock { geometry: then, ..superblock.clone() }).await;
+    let pages = PageReader::new(tracker.clone());
+    let loaded = load_space(&pages, &Superblock { geometry: then, ..superblock.clone() }).await;
     let space = match loaded {
         // Reading does not need the map.
         Err(_) if lenient && then.total_blocks <= MAX_BLOCKS => Space::format(then),
@@ -74,7 +75,8 @@ pub async fn read_snapshots(device: &Arc<dyn Device>) -> Result<(Superblock, Vec
     loop {
         tries += 1;
         let superblock = read_superblocks(device).await?.superblock;
-        match Table::read(device, &superblock).await {
+        let pages = PageReader::new(FlushTracker::new(device.clone()));
+        match Table::read(&pages, &superblock).await {
             Ok(table) => return Ok((superblock, table.entries().to_vec())),
             // A writer may just have replaced the table.
             Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
@@ -86,7 +88,7 @@ pub async fn read_snapshots(device: &Arc<dyn Device>) -> Result<(Superblock, Vec
 /// The snapshots, each with the number of blocks that only it uses, as of the last checkpoint.
 /// Somebody else may be writing to the image.
 pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsage>, StoreError> {
-    let tracker = FlushTracker::new(device.clone());
+    let pages = PageReader::new(FlushTracker::new(device.clone()));
     let mut tries = 0;
     loop {
         tries += 1;
@@ -94,7 +96,7 @@ pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsag
         // Blocks that the present state uses as well are exclusive to no snapshot.
         let maps = maps(&superblock, &entries);
         let nothing = KeptMap::empty(superblock.geometry);
-        match KeptMap::exclusive(&tracker, &maps, &nothing).await.map_err(StoreError::from) {
+        match KeptMap::exclusive(&pages, &maps, &nothing).await.map_err(StoreError::from) {
             Ok(exclusive) => return Ok(usage(entries, exclusive)),
             // The present map may have been rewritten, and its old pages reused.
             Err(StoreError::Corrupt { .. }) if tries < TRIES => {}
@@ -106,7 +108,7 @@ pub async fn snapshot_usage(device: &Arc<dyn Device>) -> Result<Vec<SnapshotUsag
 /// The number of blocks that only snapshots have, and what is kept of a stream, as of the last
 /// checkpoint. Somebody else may be writing to the image.
 pub async fn kept_besides(device: &Arc<dyn Device>) -> Result<u64, StoreError> {
-    let tracker = FlushTracker::new(device.clone());
+    let pages = PageReader::new(FlushTracker::new(device.clone()));
     let mut tries = 0;
     loop {
         tries += 1;
@@ -114,7 +116,7 @@ pub async fn kept_besides(device: &Arc<dyn Device>) -> Result<u64, StoreError> {
         if entries.is_empty() {
             return Ok(0);
         }
-        match KeptMap::together(&tracker, &maps(&superblock, &entries)).await.map_err(StoreError::from) {
+        match KeptMap::together(&pages, &maps(&superblock, &entries)).await.map_err(StoreError::from) {
             Ok(blocks) => return Ok(blocks.saturating_sub(superblock.used_blocks)),
             // As in `snapshot_usage`.
             Err(StoreError::Corrupt { .. }) if tries < TRIES => {}

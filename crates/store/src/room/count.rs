@@ -15,10 +15,6 @@ pub(crate) const LEAST_SEGMENT_BLOCKS: u64 = 4;
 /// Blocks of data for each block of items, log and checksums.
 const DATA_PER_METADATA: u64 = 16;
 
-/// Frames that new data must not break, in addition to a log segment: for a tree that grows by two
-/// nodes, and for their copies in a checkpoint.
-const FRAMES_FOR_GROWTH: u64 = 4;
-
 /// Blocks that must stay free after every promise.
 const LITTLE: u64 = 4;
 
@@ -35,7 +31,8 @@ pub(crate) struct Headroom {
     apart: u64,
     /// Blocks per frame.
     frame: u64,
-    /// Blocks in whole frames that data must leave to others when it breaks one.
+    /// Blocks in whole frames that data must leave when it breaks one: for the next change and a log
+    /// segment.
     left: u64,
 }
 
@@ -103,13 +100,16 @@ impl Store {
         let data = self.room.reserved();
         let names = data / DATA_PER_METADATA;
         let frame = self.room.space.frame_blocks();
+        let tree_nodes = self.layers.sizes().tree_nodes;
+        let change = self.checkpoint_blocks(ChangeSize::ORDINARY, tree_nodes)
+            - self.checkpoint_blocks(ChangeSize::default(), tree_nodes);
         let room = Headroom {
             blocks: free.blocks as i64 - (data + names + reserve) as i64,
             whole: free.whole as i64 - (self.whole_blocks(reserve) + names) as i64,
             promised: data,
             apart: free.blocks - free.whole,
             frame,
-            left: self.whole_blocks(FRAMES_FOR_GROWTH * frame + self.segment_blocks()),
+            left: self.whole_blocks(change + self.segment_blocks()),
         };
         Headroom { whole: room.whole - room.broken_by(data) as i64, ..room }
     }
@@ -250,7 +250,7 @@ fn size_of((items, bytes): (usize, usize)) -> ChangeSize {
 fn checkpoint_blocks(geometry: Geometry, space: &Space, memtable: ChangeSize, tree_nodes: u64) -> u64 {
     let touched = (memtable.items * 2 + 2).min(tree_nodes + 2);
     let added = 2 * memtable.bytes / u64::from(geometry.node_bytes) + 2;
-    (touched + added) * geometry.node_blocks() + space.map_reserve_blocks()
+    (touched + added) * geometry.metadata.copies() * geometry.node_blocks() + space.map_reserve_blocks()
 }
 
 fn floor_blocks(geometry: Geometry) -> u64 {

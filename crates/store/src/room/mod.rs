@@ -14,9 +14,11 @@ pub(crate) use trim::tend_discards;
 
 use admit::UnderWay;
 use std::sync::Arc;
-use syncline_space::Space;
+use syncline_format::BlockRun;
+use syncline_space::{Class, Space};
 use syncline_sync::asynchronous::MutexGuard;
 use syncline_sync::atomic::{AtomicU64, Ordering};
+use syncline_tree::NodeCopy;
 use trim::Discarding;
 
 /// The blocks of an image, and the promises made of them.
@@ -27,6 +29,21 @@ pub(crate) struct Room {
     /// Changes that are admitted but not committed.
     under_way: UnderWay,
     discarding: Discarding,
+}
+
+/// Allocates a run of whole nodes.
+pub(crate) fn allocate_nodes(space: &Space, copy: NodeCopy, blocks: u64) -> Option<BlockRun> {
+    let node = space.geometry().node_blocks();
+    let class = match copy {
+        NodeCopy::First => Class::Node,
+        NodeCopy::Second => Class::Copy,
+    };
+    let run = space.allocate(class, blocks, node, None)?;
+    let whole = run.blocks / node * node;
+    if whole < run.blocks {
+        space.give_back(BlockRun::new(run.start + whole, run.blocks - whole));
+    }
+    Some(BlockRun::new(run.start, whole))
 }
 
 impl Room {

@@ -116,7 +116,7 @@ fn there_is_room_to_delete_one_of_many_snapshots() {
 #[test]
 fn a_checkpoint_does_not_count_on_what_is_freed_behind_it() {
     let (spawn, memory, store) = items_in_snapshots(16, 900, SNAPSHOTS_MAX);
-    let freed = fill_to(&store, 330).into_iter().max_by_key(|(_, run)| run.blocks).unwrap();
+    let freed = fill_to(&store, 600).into_iter().max_by_key(|(_, run)| run.blocks).unwrap();
     block_on(store.close()).unwrap();
     drop(store);
     let (mut wrong, mut taken) = (Vec::new(), 0);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use syncline_device::{FlushTracker, MemoryDevice};
 use syncline_format::node::Node;
 use syncline_format::superblock::TreeRoot;
-use syncline_format::{BlockAddr, BlockRun, Geometry, Key};
+use syncline_format::{BlockAddr, BlockRun, Geometry, Key, Metadata};
 use syncline_tree::{MergeFailed, Merged, Tree, TreeError};
 
 pub type Changes = BTreeMap<Key, Option<Bytes>>;
@@ -73,10 +73,15 @@ impl Space {
 }
 
 impl Bench {
+    /// A tree whose nodes have one copy.
     pub fn new(node_bytes: u32, total_blocks: u64, cache_bytes: usize) -> Self {
+        Self::with(Metadata::Single, node_bytes, total_blocks, cache_bytes)
+    }
+
+    pub fn with(metadata: Metadata, node_bytes: u32, total_blocks: u64, cache_bytes: usize) -> Self {
         let device = MemoryDevice::new(total_blocks * 4096);
         let tracker = FlushTracker::new(device.clone());
-        let geometry = Geometry { total_blocks, node_bytes }.check().unwrap();
+        let geometry = Geometry { total_blocks, node_bytes, metadata }.check().unwrap();
         let tree = Tree::new(tracker.clone(), geometry, cache_bytes);
         let space = Space {
             used: Mutex::new(vec![false; total_blocks as usize]),
@@ -87,7 +92,7 @@ impl Bench {
         };
         let mut bench =
             Self { device, tracker, geometry, tree, root: TreeRoot::default(), generation: 1, space };
-        let created = block_on(bench.tree.create(1, &|wanted| bench.space.allocate(wanted))).unwrap();
+        let created = block_on(bench.tree.create(1, &|_, wanted| bench.space.allocate(wanted))).unwrap();
         bench.adopt(created);
         bench
     }
@@ -111,7 +116,9 @@ impl Bench {
 
     pub fn merge_only(&mut self, changes: &Changes) -> Result<Merged, MergeFailed> {
         self.generation += 1;
-        block_on(self.tree.merge(self.root, self.generation, changes, &|wanted| self.space.allocate(wanted)))
+        block_on(
+            self.tree.merge(self.root, self.generation, changes, &|_, wanted| self.space.allocate(wanted)),
+        )
     }
 
     pub fn adopt(&mut self, merged: Merged) {
@@ -123,7 +130,7 @@ impl Bench {
             assert!(bytes <= 1 << 20, "a write of {bytes} bytes");
             nodes += written.bufs.len() as u64;
         }
-        assert_eq!(nodes, merged.nodes_written);
+        assert_eq!(nodes, merged.nodes_written * self.geometry.metadata.copies());
         self.root = merged.root;
         for run in merged.freed.into_iter().chain(merged.unused) {
             self.space.release(run);
@@ -149,8 +156,8 @@ impl Bench {
         let shape = Shape::of(&self.tree, self.root);
         assert_eq!(shape.items, model.len());
         let node_blocks = self.geometry.node_blocks();
-        let blocks: BTreeSet<_> = shape.nodes.iter().flat_map(|&addr| addr..addr + node_blocks).collect();
-        assert_eq!(blocks.len() as u64, shape.nodes.len() as u64 * node_blocks, "a node has two parents");
+        let blocks: BTreeSet<_> = shape.places.iter().flat_map(|&addr| addr..addr + node_blocks).collect();
+        assert_eq!(blocks.len() as u64, shape.places.len() as u64 * node_blocks, "a node has two parents");
         assert_eq!(blocks, self.space.used_blocks(), "blocks in use are not those of the tree's nodes");
         shape.check_fill(self.geometry, self.root);
     }
@@ -160,6 +167,8 @@ impl Bench {
 #[derive(Default)]
 pub struct Shape {
     pub nodes: Vec<BlockAddr>,
+    /// All copies of the nodes.
+    pub places: Vec<BlockAddr>,
     pub items: usize,
     /// For each level, the bytes used in each node, in key order.
     pub used_bytes: BTreeMap<u8, Vec<usize>>,
@@ -177,6 +186,7 @@ impl Shape {
                     shape.children_of_root = node.len();
                 }
                 shape.nodes.push(pointer.addr);
+                shape.places.extend(pointer.places());
                 shape.items += if level == 0 { node.len() } else { 0 };
                 shape.used_bytes.entry(level).or_default().push(node.used_bytes());
             };

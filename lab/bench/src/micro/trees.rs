@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{FlushTracker, MemoryDevice, block_on};
 use syncline_format::superblock::TreeRoot;
-use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Key, NODE_BYTES_DEFAULT};
+use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Key, Metadata, NODE_BYTES_DEFAULT};
 use syncline_tree::{MergeFailed, Merged, Tree};
 
 /// Size of the device, in memory, and of the cache that holds all nodes.
@@ -45,8 +45,11 @@ fn changes(numbers: impl Iterator<Item = u64>) -> BTreeMap<Key, Option<Bytes>> {
 
 impl Grown {
     fn new() -> Result<Self, BenchError> {
-        let geometry =
-            Geometry { total_blocks: DEVICE_BYTES / BLOCK_BYTES as u64, node_bytes: NODE_BYTES_DEFAULT };
+        let geometry = Geometry {
+            total_blocks: DEVICE_BYTES / BLOCK_BYTES as u64,
+            node_bytes: NODE_BYTES_DEFAULT,
+            metadata: Metadata::Single,
+        };
         let usable = geometry.usable();
         let tree = Tree::new(FlushTracker::new(MemoryDevice::new(DEVICE_BYTES)), geometry, CACHE_BYTES);
         let first = usable.start.next_multiple_of(geometry.node_blocks());
@@ -57,7 +60,7 @@ impl Grown {
             end: usable.end(),
             numbers: Numbers::new(),
         };
-        let empty = block_on(grown.tree.create(1, &|blocks| grown.allocate(blocks)));
+        let empty = block_on(grown.tree.create(1, &|_, blocks| grown.allocate(blocks)));
         grown.root = empty.map_err(|error| failed(&error))?.root;
         grown.root = grown.merge(&changes(0..ITEMS)).map_err(|error| failed(&error))?.root;
         Ok(grown)
@@ -70,7 +73,7 @@ impl Grown {
 
     /// Merges, and waits for the writes.
     fn merge(&self, changes: &BTreeMap<Key, Option<Bytes>>) -> Result<Merged, MergeFailed> {
-        let merged = block_on(self.tree.merge(self.root, 2, changes, &|blocks| self.allocate(blocks)))?;
+        let merged = block_on(self.tree.merge(self.root, 2, changes, &|_, blocks| self.allocate(blocks)))?;
         for written in &merged.written {
             block_on(written.handle.wait()).expect("memory does not fail");
         }

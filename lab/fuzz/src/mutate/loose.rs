@@ -1,8 +1,8 @@
 //! A tree node that may break any rule.
 
 use bytes::Bytes;
-use syncline_format::node::{ENTRY_BYTES, HEADER_BYTES, Node, POINTER_BYTES};
-use syncline_format::{BlockAddr, Crc, Key};
+use syncline_format::node::{ENTRY_BYTES, HEADER_BYTES, Node, pointer_bytes};
+use syncline_format::{BlockAddr, Crc, Key, Metadata};
 
 /// A node as a list of entries that need not follow any rule.
 #[derive(Clone, Debug)]
@@ -33,10 +33,11 @@ impl LooseNode {
     /// Sets the checksum in every entry that points to `addr`. The first of them also gets the key,
     /// if one is given.
     pub fn repoint(&mut self, addr: BlockAddr, checksum: Crc, first_key: Option<Key>) {
-        let points_there = |value: &Bytes| value.len() == POINTER_BYTES && value[..8] == addr.to_le_bytes();
+        let bytes = [Metadata::Single, Metadata::Dup].map(pointer_bytes);
+        let points_there = |value: &Bytes| bytes.contains(&value.len()) && value[..8] == addr.to_le_bytes();
         let pointing = self.entries.iter_mut().filter(|(_, value)| points_there(value));
         for (index, (key, value)) in pointing.enumerate() {
-            *value = [&addr.to_le_bytes()[..], &checksum.to_le_bytes()].concat().into();
+            *value = [&addr.to_le_bytes()[..], &checksum.to_le_bytes(), &value[12..]].concat().into();
             if let Some(first_key) = first_key
                 && index == 0
             {

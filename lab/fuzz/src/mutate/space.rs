@@ -11,7 +11,6 @@ use syncline_format::superblock::Pointer;
 
 const USED: usize = 24;
 const BODY: usize = 32;
-const ENTRY_BYTES: usize = 16;
 
 /// A change of one page of the space map.
 #[derive(Arbitrary, Clone, Debug)]
@@ -86,12 +85,14 @@ fn finish(
         write(device, page.addr, &bytes);
         let checksum = crc(&bytes);
         let Some((parent, slot)) = page.parent else {
-            return Some(NewMap { root: Pointer { addr: page.addr, checksum }, used: count });
+            let root = Pointer { checksum, ..image.superblock.space.page };
+            return Some(NewMap { root, used: count });
         };
         let above = changed.entry(parent).or_insert_with(|| image.pages[parent].what.1.to_vec());
-        let entry = &mut above[BODY + slot * ENTRY_BYTES..][..ENTRY_BYTES];
+        let entry_bytes = 8 * image.geometry().metadata.copies() as usize + 8;
+        let entry = &mut above[BODY + slot * entry_bytes..][..entry_bytes];
         entry[8..12].copy_from_slice(&checksum.to_le_bytes());
-        add(&mut entry[12..], count);
+        add(&mut entry[12..16], count);
         *counts.entry(parent).or_default() += count;
     }
     None

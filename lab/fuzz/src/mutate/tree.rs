@@ -199,7 +199,7 @@ impl<'a> TreeChanger<'a> {
             write(device, node.addr, &bytes);
             let checksum = crc(&bytes);
             let Some((parent, _)) = node.parent else {
-                return Some(Pointer { addr: node.addr, checksum });
+                return Some(Pointer { checksum, ..self.image.superblock.tree.node });
             };
             let first_key = loose.entries.first().map(|(key, _)| *key);
             self.node(parent).repoint(node.addr, checksum, first_key);

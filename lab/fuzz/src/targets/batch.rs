@@ -6,9 +6,9 @@ use syncline_format::batch::{
     BatchHeader, HEADER_BYTES, PAYLOAD_BYTES_MAX, PUT_PREFIX_BYTES, Record, Records, push_delete, push_free,
     push_name, push_put, unpack_checksums,
 };
-use syncline_format::{Geometry, crc};
+use syncline_format::{Geometry, Metadata, crc};
 
-const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 4096 };
+const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 4096, metadata: Metadata::Single };
 
 /// A header, sealed or not, and records.
 #[derive(Arbitrary, Debug)]

@@ -3,10 +3,10 @@
 use super::from_bytes;
 use arbitrary::Arbitrary;
 use bytes::Bytes;
-use syncline_format::node::{ENTRY_BYTES, HEADER_BYTES, Node, NodeBuilder, POINTER_BYTES};
-use syncline_format::{BlockRun, Geometry, Key, crc};
+use syncline_format::node::{ENTRY_BYTES, HEADER_BYTES, Node, NodeBuilder, pointer_bytes};
+use syncline_format::{Geometry, Key, Metadata, crc};
 
-const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 4096 };
+const GEOMETRY: Geometry = Geometry { total_blocks: 4096, node_bytes: 4096, metadata: Metadata::Dup };
 const ADDR: u64 = 100;
 
 /// A node given as entries, then changed in places; or as bytes.
@@ -65,14 +65,16 @@ fn build(level: u8, entries: &[(u8, u8, u64, &[u8])]) -> Vec<u8> {
     sorted.dedup_by_key(|(key, _)| *key);
     let mut builder = NodeBuilder::new(GEOMETRY.node_bytes, level);
     let pointer = |value: &[u8]| {
-        let mut bytes = [0; POINTER_BYTES];
-        let len = value.len().min(2);
-        bytes[..len].copy_from_slice(&value[..len]);
+        let mut bytes = vec![0; pointer_bytes(GEOMETRY.metadata)];
+        // Low bytes of both addresses.
+        for (at, byte) in [0, 1, 12, 13].into_iter().zip(value) {
+            bytes[at] = *byte;
+        }
         bytes
     };
     let pushed: Vec<_> = sorted
         .into_iter()
-        .map(|(key, value)| (key, if level == 0 { value.to_vec() } else { pointer(value).to_vec() }))
+        .map(|(key, value)| (key, if level == 0 { value.to_vec() } else { pointer(value) }))
         .take_while(|(key, value)| builder.push(*key, value))
         .collect();
     let mut block = vec![0xff; GEOMETRY.node_bytes as usize];
@@ -100,8 +102,7 @@ fn examine(node: &Node, level: u8, probe: Key) {
         values += value.len();
         assert!(builder.push(*key, &value), "what was read fits");
         if level > 0 {
-            let run = BlockRun::new(node.child(index).1.addr, GEOMETRY.node_blocks());
-            assert!(GEOMETRY.contains(run));
+            assert!(GEOMETRY.has(node.child(index).1, GEOMETRY.node_blocks()));
         }
     }
     assert_eq!(node.used_bytes(), HEADER_BYTES + keys.len() * ENTRY_BYTES + values);

@@ -3,16 +3,17 @@
 use super::from_bytes;
 use arbitrary::Arbitrary;
 use syncline_format::space::{
-    BITS, CHILDREN, MAX_BLOCKS, PageId, decode_bitmap, decode_index, encode_bitmap, encode_index, pages_at,
+    BITS, MAX_BLOCKS, PageId, children, decode_bitmap, decode_index, encode_bitmap, encode_index, pages_at,
     root_level, usable_in_page,
 };
 use syncline_format::superblock::Pointer;
-use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, crc};
+use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Metadata, crc};
 
 /// A page: its place in the map of an image of some size, and its bytes.
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     blocks: u64,
+    dup: bool,
     level: u8,
     index: u8,
     /// The header and the count of used blocks are corrected.
@@ -31,7 +32,8 @@ struct Input<'a> {
 pub fn space_page(bytes: &[u8]) {
     let Some(input) = from_bytes::<Input<'_>>(bytes) else { return };
     let total_blocks = Geometry::MIN_BLOCKS + input.blocks % (MAX_BLOCKS - Geometry::MIN_BLOCKS + 1);
-    let geometry = Geometry { total_blocks, node_bytes: 4096 };
+    let metadata = if input.dup { Metadata::Dup } else { Metadata::Single };
+    let geometry = Geometry { total_blocks, node_bytes: 4096, metadata };
     let level = input.level % 5;
     let id = PageId { level, index: input.index.into() };
     let mut block = [0; BLOCK_BYTES];
@@ -40,12 +42,12 @@ pub fn space_page(bytes: &[u8]) {
     block[at..at + len].copy_from_slice(&input.body[..len]);
     let addr = 100;
     if input.sealed {
-        seal(&mut block, id, addr);
+        seal(&mut block, id, addr, metadata);
     } else {
         let len = input.body.len().min(BLOCK_BYTES);
         block[..len].copy_from_slice(&input.body[..len]);
     }
-    let pointer = Pointer { addr, checksum: crc(&block) };
+    let pointer = Pointer::single(addr, crc(&block));
     assert!(root_level(geometry) <= 3 && pages_at(geometry, root_level(geometry)) == 1);
     if level == 0 {
         bitmap(&block, geometry, id.index, pointer);
@@ -55,11 +57,12 @@ pub fn space_page(bytes: &[u8]) {
 }
 
 /// Corrects the header and the count.
-fn seal(block: &mut [u8; BLOCK_BYTES], id: PageId, addr: u64) {
+fn seal(block: &mut [u8; BLOCK_BYTES], id: PageId, addr: u64, metadata: Metadata) {
     let used: u64 = if id.level == 0 {
         block[32..].iter().map(|byte| u64::from(byte.count_ones())).sum()
     } else {
-        let counts = block[32..].chunks_exact(16).map(|entry| &entry[12..]);
+        let entry_bytes = 8 * metadata.copies() as usize + 8;
+        let counts = block[32..].chunks_exact(entry_bytes).map(|entry| &entry[12..16]);
         counts.map(|count| u64::from(u32::from_le_bytes(count.try_into().expect("four bytes")))).sum()
     };
     block[..4].copy_from_slice(b"SLSP");
@@ -88,10 +91,10 @@ fn bitmap(block: &[u8], geometry: Geometry, index: u64, pointer: Pointer) {
 fn index(block: &[u8], geometry: Geometry, id: PageId, pointer: Pointer) {
     let Ok((entries, used)) = decode_index(block, geometry, id, pointer) else { return };
     let mut again = [0xff; BLOCK_BYTES];
-    assert_eq!(encode_index(&mut again, id, pointer.addr, &entries), (pointer, used));
+    assert_eq!(encode_index(&mut again, id, pointer.addr, &entries, geometry.metadata), (pointer, used));
     assert_eq!(again, block);
-    assert!(entries.len() <= CHILDREN);
+    assert!(entries.len() as u64 <= children(geometry.metadata));
     for entry in entries.iter().filter(|entry| !entry.is_null()) {
-        assert!(geometry.contains(BlockRun::new(entry.page.addr, 1)));
+        assert!(geometry.has(entry.page, 1));
     }
 }

@@ -4,7 +4,7 @@ use super::from_bytes;
 use arbitrary::Arbitrary;
 use syncline_format::fork::{self, ForkRecord};
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockRun, crc};
+use syncline_format::{BLOCK_BYTES, crc};
 
 /// Bytes for a block, and whether magic number, version and checksum are corrected.
 #[derive(Arbitrary, Debug)]
@@ -44,8 +44,8 @@ pub fn superblock(bytes: &[u8]) {
     same(12, 108);
     same(112, FIELDS_END);
     let geometry = decoded.geometry.check().expect("a geometry that was checked");
-    assert!(geometry.contains(BlockRun::new(decoded.tree.node.addr, geometry.node_blocks())));
-    assert!(geometry.contains(BlockRun::new(decoded.space.page.addr, 1)));
+    assert!(geometry.has(decoded.tree.node, geometry.node_blocks()));
+    assert!(geometry.has(decoded.space.page, 1));
     let log = decoded.log;
     assert!(geometry.contains(log.segment) && (log.segment.start..log.segment.end()).contains(&log.addr));
     assert!(decoded.used_blocks <= geometry.total_blocks && decoded.tree_nodes <= geometry.total_blocks);

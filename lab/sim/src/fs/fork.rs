@@ -7,10 +7,10 @@ use crate::lab::{Plan, Subject, World};
 use crate::{Simulation, fs::last_op};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
-use syncline_device::{BLOCK_BYTES, Device, DeviceExt, MemoryDevice, block_on};
+use syncline_device::{BLOCK_BYTES, Device, DeviceExt, FlushTracker, MemoryDevice, block_on};
 use syncline_format::BlockRun;
 use syncline_fs::{Filesystem, Options};
-use syncline_store::{Hold, Store, StoreOptions};
+use syncline_store::{Hold, PageReader, Store, StoreOptions};
 
 /// The snapshot of which the fork is made.
 const SNAPSHOT: &str = "begin";
@@ -87,7 +87,8 @@ fn spoil(base: &Arc<MemoryDevice>, kept: &syncline_store::KeptMap) {
     let device: Arc<dyn Device> = base.clone();
     let superblock =
         block_on(syncline_store::read_superblocks(&device)).expect("it was just closed").superblock;
-    let table = block_on(syncline_store::table_of_snapshots(&device, &superblock)).expect("it has snapshots");
+    let pages = PageReader::new(FlushTracker::new(device.clone()));
+    let table = block_on(syncline_store::table_of_snapshots(&pages, &superblock)).expect("it has snapshots");
     for run in kept.without(&[superblock.geometry.usable()]) {
         for block in (run.start..run.end()).filter(|block| table.iter().all(|run| run.start != *block)) {
             let garbage = Bytes::from(vec![0xAA; BLOCK_BYTES]);

@@ -9,7 +9,7 @@ use syncline_device::{FlushTracker, block_on};
 use syncline_format::items::extent::Extent;
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockRun, Geometry, Key, Kind};
-use syncline_space::Space;
+use syncline_space::{PageReader, Space};
 
 /// The most references to a block that are shown.
 const REFERENCES_MAX: usize = 1000;
@@ -21,9 +21,9 @@ fn told(superblock: &Superblock) -> Value {
         "uuid": uuid::Uuid::from_bytes(superblock.uuid).to_string(), "label": superblock.label_text(),
         "total_blocks": superblock.geometry.total_blocks, "node_bytes": superblock.geometry.node_bytes,
         "generation": superblock.generation, "epoch": hex(&superblock.epoch),
-        "tree": { "block": superblock.tree.node.addr, "level": superblock.tree.level,
+        "tree": { "block": superblock.tree.node.addr, "copy": decode::copy(superblock.tree.node), "level": superblock.tree.level,
             "checksum": decode::crc(superblock.tree.node.checksum) },
-        "space_map": { "block": superblock.space.page.addr, "level": superblock.space.level,
+        "space_map": { "block": superblock.space.page.addr, "copy": decode::copy(superblock.space.page), "level": superblock.space.level,
             "checksum": decode::crc(superblock.space.page.checksum) },
         "log": { "number": superblock.log.seq, "block": superblock.log.addr,
             "segment": decode::run(superblock.log.segment), "prev": decode::crc(superblock.log.prev) },
@@ -78,8 +78,8 @@ pub fn superblocks(image: &Image) -> Answer {
 /// The space map that the newest superblock refers to.
 fn map(image: &Image) -> Result<std::sync::Arc<Space>, String> {
     let superblock = image.superblock()?;
-    let tracker = FlushTracker::new(image.device.clone());
-    block_on(Space::load(&tracker, superblock.geometry, superblock.space)).map_err(|error| error.to_string())
+    let pages = PageReader::new(FlushTracker::new(image.device.clone()));
+    block_on(Space::load(&pages, superblock.geometry, superblock.space)).map_err(|error| error.to_string())
 }
 
 /// The totals of the space map.
@@ -140,8 +140,8 @@ fn state(named: Result<bool, String>) -> String {
 fn nodes_at(image: &Image, block: u64, list: &mut Vec<Value>) -> Result<(), String> {
     let blocks = image.geometry()?.node_blocks();
     walk(image, |level, pointer, node| {
-        let run = BlockRun::new(pointer.addr, blocks);
-        if contains(run, block) {
+        let copies = pointer.places().map(|addr| BlockRun::new(addr, blocks));
+        if let Some(run) = copies.into_iter().find(|run| contains(*run, block)) {
             let error = node.err().map(ToString::to_string);
             list.push(
                 json!({ "name": "tree node", "level": level, "blocks": decode::run(run), "error": error }),

@@ -10,6 +10,7 @@ use syncline_format::items::quota::Quota;
 use syncline_format::items::shared::SharedRun;
 use syncline_format::items::unplaced::Piece;
 use syncline_format::items::xattr::{Xattr, XattrValue};
+use syncline_format::superblock::Pointer;
 use syncline_format::{BlockRun, FormatError, Key, Kind};
 
 /// The most bytes of a value that are shown.
@@ -29,6 +30,11 @@ pub fn hex(bytes: &[u8]) -> String {
 /// `100+4`: four blocks from block 100 on.
 pub fn run(run: BlockRun) -> String {
     format!("{}+{}", run.start, run.blocks)
+}
+
+/// The address of the second copy, if there is one.
+pub fn copy(pointer: Pointer) -> Option<u64> {
+    (pointer.copy != 0).then_some(pointer.copy)
 }
 
 /// A checksum.

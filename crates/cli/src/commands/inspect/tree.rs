@@ -5,7 +5,7 @@ use super::decode;
 use super::image::Image;
 use serde_json::{Value, json};
 use syncline_device::{FlushTracker, block_on};
-use syncline_format::node::{MAX_LEVEL, Node};
+use syncline_format::node::{MAX_LEVEL, Node, header};
 use syncline_format::superblock::Pointer;
 use syncline_format::{BlockRun, Geometry, Key, Kind, crc};
 use syncline_tree::{Tree, TreeError};
@@ -38,8 +38,8 @@ pub fn tree(image: &Image, arguments: &[&str]) -> Answer {
             return;
         }
         nodes.push(match node {
-            Ok(node) => json!({ "level": level, "block": pointer.addr, "checksum": decode::crc(pointer.checksum),
-                "generation": node.generation(), "items": node.len(), "first": node.first_key().map(decode::key) }),
+            Ok(node) => json!({ "level": level, "block": pointer.addr, "copy": decode::copy(pointer),
+                "checksum": decode::crc(pointer.checksum), "generation": node.generation(), "items": node.len(), "first": node.first_key().map(decode::key) }),
             Err(error) => json!({ "level": level, "block": pointer.addr, "error": error.to_string() }),
         });
     })?;
@@ -53,13 +53,16 @@ pub fn node(image: &Image, arguments: &[&str]) -> Answer {
     let geometry = superblock.geometry;
     let bytes = image.read(addr, geometry.node_blocks())?.into_bytes();
     let checksum = decode::crc(crc(&bytes));
-    let node = decoded(&bytes, geometry, addr)?;
+    // A second copy has the address of the first in it.
+    let own = header(&bytes).map_or(addr, |(own, _)| own);
+    let node = decoded(&bytes, geometry, own)?;
     let entries: Vec<Value> = (0..node.len())
         .map(|index| match node.level() {
             0 => decode::item(node.key(index), node.value(index)),
             _ => {
                 let (key, pointer) = node.child(index);
-                json!({ "key": decode::key(key), "block": pointer.addr, "checksum": decode::crc(pointer.checksum) })
+                json!({ "key": decode::key(key), "block": pointer.addr, "copy": decode::copy(pointer),
+                    "checksum": decode::crc(pointer.checksum) })
             }
         })
         .collect();

@@ -95,11 +95,11 @@ fn small_files_stay_in_their_inode_item() {
         let crashed = mount.crash();
         assert_eq!(crashed.read(crashed.find("file"), 0, 5000), expected);
     }
-    mount.allocate(ino, ZERO, 500, 1000).unwrap();
-    assert_eq!((mount.size(ino), mount.blocks(ino)), (1500, 3));
+    mount.allocate(ino, ZERO, 500, 524).unwrap();
+    assert_eq!((mount.size(ino), mount.blocks(ino)), (1024, 2));
     mount.allocate(ino, PUNCH, 0, 4096).unwrap();
-    assert_eq!((mount.size(ino), mount.blocks(ino)), (1500, 0));
-    assert_eq!(mount.read(ino, 0, 5000), [0; 1500]);
+    assert_eq!((mount.size(ino), mount.blocks(ino)), (1024, 0));
+    assert_eq!(mount.read(ino, 0, 5000), [0; 1024]);
     mount.write(ino, 3, b"x");
     mount.allocate(ino, ZERO, 1000, 9000).unwrap();
     assert_eq!(mount.size(ino), 10_000);

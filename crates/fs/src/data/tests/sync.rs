@@ -159,7 +159,7 @@ fn small_files_that_went_along_survive_and_large_ones_stay_behind() {
     let small: Vec<Ino> = (0..70).map(|file| mount.create(&format!("small{file}"))).collect();
     let (large, synced) = (mount.create("large"), mount.create("synced"));
     for &ino in &small {
-        mount.write(ino, 0, &pattern(ino, 1500));
+        mount.write(ino, 0, &pattern(ino, 1000));
     }
     mount.write(large, 0, &pattern(large, 5000));
     mount.write(synced, 0, &pattern(synced, 100_000));
@@ -168,16 +168,16 @@ fn small_files_that_went_along_survive_and_large_ones_stay_behind() {
     let crashed = mount.crash();
     for (file, &ino) in small.iter().enumerate() {
         let found = crashed.find(&format!("small{file}"));
-        let expected = if file < 64 { pattern(ino, 1500) } else { Vec::new() };
+        let expected = if file < 64 { pattern(ino, 1000) } else { Vec::new() };
         assert_eq!(crashed.read(found, 0, 10_000), expected, "file {file}");
     }
     assert_eq!(crashed.size(crashed.find("large")), 0);
     // The rest is taken along with the next fsync; a file that has grown meanwhile is left out.
-    mount.write(small[69], 1500, &pattern(1, 2000));
+    mount.write(small[69], 1000, &pattern(1, 2000));
     mount.write(synced, 0, b"again");
     mount.fsync(synced);
     assert_eq!(mount.fs.counters().taken_along, 69);
-    assert_eq!(mount.read(small[69], 0, 10_000), [pattern(small[69], 1500), pattern(1, 2000)].concat());
+    assert_eq!(mount.read(small[69], 0, 10_000), [pattern(small[69], 1000), pattern(1, 2000)].concat());
 }
 
 #[test]
