@@ -7,6 +7,8 @@
 //! from memory, so it needs no verifying. Damage is reported for every file that has the damaged
 //! block. The log is not read: recovery verifies it before using it.
 
+mod copies;
+
 use crate::damaged_run::DamagedRun;
 use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::object::printable;
@@ -17,14 +19,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use syncline_device::{DeviceExt, FlushTracker, Spawn};
+use syncline_device::Spawn;
 use syncline_format::items::dirent::Dirent;
 use syncline_format::items::extent::{Extent, piece_start};
 use syncline_format::snapshots::without_held;
-use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockAddr, BlockRun, Key, Kind};
-use syncline_space::{PageReader, Space, SpaceError};
-use syncline_store::{Chunk, Mended, RottenPage, Snapshot, Store, StoreError, Unreadable, WIPED};
+use syncline_store::{Chunk, Snapshot, Store, StoreError, Unreadable};
 
 /// Items read at a time, which bounds the extents whose blocks one pin keeps.
 const ITEMS_EACH: usize = 256;
@@ -33,8 +33,6 @@ const NAP: Duration = Duration::from_millis(50);
 /// How far a piece may get ahead of the rate, and how long it may take on a slow device. Blocks
 /// freed during a piece can't be reused, so the waiting is done between pieces.
 const BURST: Duration = Duration::from_millis(200);
-/// Attempts to read a superblock copy: a read may race with a write of that copy.
-const COPY_ATTEMPTS: u32 = 5;
 const ROOT: u64 = 1;
 
 /// Progress and findings of a scrub.
@@ -211,31 +209,13 @@ impl Scrub {
         self.name_inodes().await
     }
 
-    async fn snapshot_table(&self) -> Result<(), Stopped> {
-        match self.store()?.mend_snapshot_table().await {
-            Ok(mended) => self.tell_pages(mended),
-            Err(error) => {
-                let (kind, text) = (FindingKind::SnapshotTable, error.to_string());
-                self.found(Finding { kind, object: None, block: None, text });
-            }
-        }
-        Ok(())
-    }
-
-    /// Mends the copies of a snapshot's space map.
-    async fn map_of(&self, snapshot: &Snapshot) -> Result<(), Stopped> {
-        let store = self.store()?;
-        let pages = PageReader::of_all_copies(FlushTracker::new(store.device().clone()));
-        // A look at the snapshot reports any other damage to its map.
-        let _ = Space::load(&pages, snapshot.geometry(store.geometry()), snapshot.space).await;
-        self.tell_pages(store.mend_map_of(snapshot, pages.take_rotten()).await);
-        Ok(())
-    }
-
     async fn snapshot(&self, snapshot: Snapshot, verified: &mut Verified) -> Result<(), Stopped> {
-        self.map_of(&snapshot).await?;
         let mut part = Part::default();
-        match self.store()?.look_at_snapshot(&snapshot).await {
+        let store = self.store()?;
+        let pages = store.pages_of_all_copies();
+        let view = store.look_at_snapshot(&snapshot, &pages).await;
+        self.tell_pages(store.mend_map_of(&snapshot, pages.take_rotten()).await);
+        match view {
             Ok(view) => {
                 part.kept = Some((snapshot, view));
                 self.part(part, verified).await
@@ -286,77 +266,6 @@ impl Scrub {
             self.found(Finding { kind: FindingKind::SnapshotDamaged, object: None, text, ..finding });
         }
         Ok(true)
-    }
-
-    /// Mends the damaged copies of tree nodes that were found so far.
-    async fn mend_nodes(&self, part: &Part) -> Result<(), Stopped> {
-        let store = self.store()?;
-        if let Some((_, view)) = &part.kept {
-            store.take_rotten_of(view);
-        }
-        let mended = store.mend_nodes().await;
-        self.tell_copies(mended.mended, mended.left.into_iter().map(|node| (node.addr, node.why)));
-        Ok(())
-    }
-
-    fn tell_pages(&self, mended: Mended<RottenPage>) {
-        self.tell_copies(mended.mended, mended.left.into_iter().map(|page| (page.addr, page.why)));
-    }
-
-    fn tell_copies(&self, mended: u64, left: impl Iterator<Item = (BlockAddr, String)>) {
-        self.state.lock().report.copies_mended += mended;
-        for (addr, text) in left {
-            let text = format!("{text}; it could not be written again");
-            self.found(Finding { kind: FindingKind::CopyDamaged, object: None, block: Some(addr), text });
-        }
-    }
-
-    async fn superblocks(&self) -> Result<(), Stopped> {
-        let store = self.store()?;
-        for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let (mut error, mut addr) = (None, 0);
-            for _ in 0..COPY_ATTEMPTS {
-                // The copy may have moved, if the filesystem was grown.
-                addr = store.geometry().superblock_copies(slot)[copy];
-                error = bad_copy(&store, slot, copy).await;
-                if error.is_none() {
-                    break;
-                }
-                self.spawn.sleep(NAP).await;
-            }
-            if let Some(error) = error {
-                let text = format!("copy {copy} of superblock {slot}: {error}");
-                let kind = FindingKind::SuperblockDamaged;
-                self.found(Finding { kind, object: None, block: Some(addr), text });
-            }
-            self.count(BLOCK_BYTES as u64);
-        }
-        Ok(())
-    }
-
-    async fn space_map(&self) -> Result<(), Stopped> {
-        let store = self.store()?;
-        // Taken before the superblock is looked up, so that the pages of its space map stay (rule
-        // R2).
-        let pin = store.pin();
-        let pages = PageReader::of_all_copies(FlushTracker::new(store.device().clone()));
-        let superblock = store.superblock();
-        match Space::load(&pages, superblock.geometry, superblock.space).await {
-            Ok(space) => {
-                self.count(space.map_runs().iter().map(|run| run.len_bytes()).sum());
-            }
-            Err(error) => {
-                let addr = match &error {
-                    SpaceError::Corrupt { addr, .. } | SpaceError::OwnPageFree { addr, .. } => Some(*addr),
-                    _ => None,
-                };
-                let (kind, text) = (FindingKind::SpaceMapDamaged, error.to_string());
-                self.found(Finding { kind, object: None, block: addr, text });
-            }
-        }
-        drop(pin);
-        self.tell_pages(store.mend_space_map(pages.take_rotten()).await);
-        Ok(())
     }
 
     /// Verifies the next items of a part, with their nodes and data. Returns the key at which the
@@ -554,26 +463,6 @@ fn fresh_parts(extent: Extent, verified: &mut Verified) -> Vec<Extent> {
         extent.slice(first, first + run.blocks)
     };
     fresh.into_iter().filter_map(part).collect()
-}
-
-/// The damage of a superblock copy, if any. A copy that was never written is fine.
-async fn bad_copy(store: &Store, slot: usize, copy: usize) -> Option<String> {
-    let (geometry, newest) = (store.geometry(), store.superblock().generation);
-    let addrs = geometry.superblock_copies(slot);
-    let read = |addr: u64| store.device().read_at(addr * BLOCK_BYTES as u64, BLOCK_BYTES);
-    let is_zeros = |block: &[u8]| block.iter().all(|&byte| byte == 0);
-    match read(addrs[copy]).await {
-        Ok(block) if is_zeros(&block) => {
-            let other = read(addrs[1 - copy]).await.ok()?;
-            // While the filesystem is being grown, a superblock with the old size has its second
-            // copy elsewhere, and one that is not durable yet may lack its second copy.
-            let is_complete = |other: Superblock| other.geometry == geometry && other.generation <= newest;
-            let was_written = is_zeros(&other) || Superblock::decode(&other).is_ok_and(is_complete);
-            was_written.then(|| WIPED.to_owned())
-        }
-        Ok(block) => Superblock::decode(&block).err().map(|error| error.to_string()),
-        Err(error) => Some(error.to_string()),
-    }
 }
 
 /// The path of an inode, put together from `names`.

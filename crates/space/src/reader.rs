@@ -28,9 +28,9 @@ pub struct PageReader {
 pub struct RottenPage {
     /// The pointer to the page.
     pub pointer: Pointer,
-    /// Where the damaged copy lies.
+    /// Address of the damaged copy.
     pub addr: BlockAddr,
-    /// What is wrong with the copy.
+    /// The error in the copy.
     pub why: String,
 }
 

@@ -15,11 +15,11 @@ const ROTTEN_MAX: usize = 64 << 10;
 /// A damaged copy of a node whose other copy is sound.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rotten {
-    /// Where the damaged copy lies.
+    /// Address of the damaged copy.
     pub addr: BlockAddr,
     /// Level of the node.
     pub level: u8,
-    /// What is wrong with the copy.
+    /// The error in the copy.
     pub why: String,
     pointer: Pointer,
     /// First key of the node; `None` for a root.

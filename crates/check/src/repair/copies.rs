@@ -4,7 +4,7 @@
 //! The bytes are those that were there, as the checksum in the pointer to them proves. So they go to the
 //! same place; that also mends every snapshot with the same node or page.
 
-use crate::finding::{FINDINGS_MAX, Finding, FindingKind, Report};
+use crate::finding::{FINDINGS_MAX, Finding, FindingKind};
 use crate::repair::{Repair, Stopped, Work};
 use syncline_device::{AlignedBuf, DeviceExt, FlushTracker};
 use syncline_format::fork::{ForkRecord, RECORD_AT};
@@ -16,15 +16,17 @@ use syncline_tree::Tree;
 const NODE_CACHE_BYTES: usize = 1 << 20;
 
 impl Work {
-    /// Mends all copies that can be mended, of an image in which a check `found` this. Returns true if there
-    /// were any.
-    pub(super) async fn mend_copies(&mut self, found: &Report, repair: &mut Repair) -> Result<bool, Stopped> {
+    /// Mends all damaged copies that have a sound one. Returns true if there were any.
+    ///
+    /// If a block is `used_twice`, nodes and pages stay as they are: a file may own the block in which a copy
+    /// seems to lie. The passes that follow write the tree to other blocks.
+    pub(super) async fn mend_copies(
+        &mut self,
+        used_twice: bool,
+        repair: &mut Repair,
+    ) -> Result<bool, Stopped> {
         let record = self.mend_record(repair).await?;
-        // A damaged copy may lie in a block of a file. The repair then builds the tree anew, in other blocks.
-        if found.of(FindingKind::BlockUsedTwice).next().is_some() {
-            return Ok(record);
-        }
-        Ok(self.mend_nodes_and_pages(repair).await? || record)
+        Ok((!used_twice && self.mend_nodes_and_pages(repair).await?) || record)
     }
 
     /// Mends a copy of a fork's record.
@@ -58,7 +60,7 @@ impl Work {
         let Ok(slots) = read_superblocks(&self.over()).await else { return Ok(false) };
         let (tracker, superblock) = (FlushTracker::new(self.over()), slots.superblock);
         let pages = PageReader::of_all_copies(tracker.clone());
-        // What is damaged beyond that is reported by the check.
+        // The check reports pages without a sound copy.
         let _ = Space::load(&pages, superblock.geometry, superblock.space).await;
         let _ = kept_by_snapshots(&pages, &superblock).await;
         let rotten_pages = pages.take_rotten();

@@ -241,7 +241,8 @@ impl Work {
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Option<Report>, Stopped> {
         let mut report: Option<Report> = None;
-        if self.mend_copies(&repair.before.clone(), repair).await? {
+        let used_twice = |report: &Report| report.of(FindingKind::BlockUsedTwice).next().is_some();
+        if self.mend_copies(used_twice(&repair.before), repair).await? {
             let after = check(self.over(), self.spawn.clone(), tell).await?;
             if !after.needs_mending() {
                 self.verify().await?;
@@ -268,7 +269,7 @@ impl Work {
             }
             let mut after = check(self.over(), self.spawn.clone(), tell).await?;
             let copies = after.of(FindingKind::CopyDamaged).next().is_some();
-            if copies && self.mend_copies(&after, repair).await? {
+            if copies && self.mend_copies(used_twice(&after), repair).await? {
                 after = check(self.over(), self.spawn.clone(), tell).await?;
             }
             if !after.needs_mending() {

@@ -161,6 +161,12 @@ fn print_report(image: &Path, report: &Report, paths: &Paths) {
     if !report.is_clean() {
         let readable = image::what_can_be_read(image);
         // A repair may restore lost parts of a snapshot, so it should not be deleted needlessly.
+        if only_copies(report) {
+            let repair =
+                format!("'syncline check --repair {}' writes the damaged ones again", image.display());
+            let next = copies_in_base(image).unwrap_or(repair);
+            return say!("{}: {SOUND_ELSEWHERE}: {next}", image.display());
+        }
         let in_snapshots = report.of(FindingKind::SnapshotDamaged).next().is_some();
         let left_alone = report.findings.iter().all(|finding| finding.kind.is_left_alone());
         if left_alone && !in_snapshots && !report.incomplete {
@@ -248,9 +254,31 @@ fn print_repair(path: &Path, repair: &Repair, paths: &Paths, preen: bool) {
         print_findings(&last.findings, last.findings_dropped, paths);
     }
     print_summary(path, last);
-    if !last.is_clean() {
+    if only_copies(last) {
+        let next = copies_in_base(path);
+        let next = next.unwrap_or_else(|| "copy the image to a sound device, and repair the copy".into());
+        say!("{image}: {SOUND_ELSEWHERE}: {next}");
+    } else if !last.is_clean() {
         say!("{image}: {}", next_step(last, &image::what_can_be_read(path)));
     }
+}
+
+const SOUND_ELSEWHERE: &str = "the other copies are sound, so nothing is lost";
+
+/// True if nothing is wrong except copies of metadata whose other copy is sound.
+fn only_copies(report: &Report) -> bool {
+    let is_copy = |finding: &Finding| finding.kind == FindingKind::CopyDamaged;
+    !report.is_clean() && !report.incomplete && report.findings.iter().all(is_copy)
+}
+
+/// The next step for damaged copies of a fork; `None` for another image.
+fn copies_in_base(image: &Path) -> Option<String> {
+    let base = base_of(image).ok()??.image;
+    Some(format!(
+        "'syncline check --repair {}' mends those in the base, 'syncline check --repair {}' the rest",
+        base.display(),
+        image.display()
+    ))
 }
 
 /// The next step when a repair is refused.

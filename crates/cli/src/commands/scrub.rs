@@ -157,8 +157,12 @@ fn print(directory: &Path, report: &Value) {
     let directory = directory.display();
     let damaged = findings(report).count() as u64 + number("findings_dropped");
     let how = if report["cancelled"] == Value::Bool(true) { "interrupted, " } else { "" };
-    let what =
-        if damaged == 0 { "nothing is damaged".to_owned() } else { several(damaged, "error", "errors") };
+    let mended = number("copies_mended");
+    let what = match (damaged, mended) {
+        (0, 0) => "nothing is damaged".to_owned(),
+        (0, _) => "nothing is damaged any more".to_owned(),
+        _ => several(damaged, "error", "errors"),
+    };
     say!(
         "{directory}: {how}{what} ({}, {}, {} read in {:.1} s)",
         several(number("nodes"), "tree node", "tree nodes"),
@@ -166,7 +170,6 @@ fn print(directory: &Path, report: &Value) {
         size::show(number("bytes")),
         number("milliseconds") as f64 / 1000.0
     );
-    let mended = number("copies_mended");
     if mended > 0 {
         let blocks = several(mended, "block", "blocks");
         say!("{directory}: {blocks} of metadata had a damaged copy, which is mended from the other one");

@@ -13,11 +13,11 @@ use syncline_tree::{Rotten, TreeError};
 /// The most copies of nodes that are mended before a checkpoint may run in between.
 const COPIES_PER_LOCK: usize = 64;
 
-/// What became of damaged copies.
+/// The result of mending damaged copies.
 pub struct Mended<T> {
-    /// How many were mended.
+    /// Number of copies that were mended.
     pub mended: u64,
-    /// Those that stay damaged.
+    /// The copies that stay damaged.
     pub left: Vec<T>,
 }
 
@@ -29,8 +29,13 @@ impl<T> Default for Mended<T> {
 
 impl Store {
     /// A reader of pages of the space map and of the table of snapshots.
-    pub(crate) fn pages(&self) -> PageReader {
+    pub fn pages(&self) -> PageReader {
         PageReader::new(self.tracker.clone())
+    }
+
+    /// Like `pages`, for a reader that wants to know of damage to either copy.
+    pub fn pages_of_all_copies(&self) -> PageReader {
+        PageReader::of_all_copies(self.tracker.clone())
     }
 
     /// Mends the damaged copies of tree nodes found so far, of the newest state and of the snapshots.
@@ -64,11 +69,13 @@ impl Store {
             };
             match tried {
                 Ok(()) => {
-                    tracing::info!(addr = rotten.addr, "a damaged copy of a tree node was written again");
+                    let Rotten { addr, why, .. } = &rotten;
+                    tracing::warn!(addr, "a copy of a tree node was damaged ({why}) and is mended");
                     mended.mended += 1;
                 }
                 Err(error) => {
-                    tracing::warn!(addr = rotten.addr, "a damaged copy of a tree node stays: {error}");
+                    let Rotten { addr, why, .. } = &rotten;
+                    tracing::warn!(addr, "a copy of a tree node is damaged ({why}) and stays so: {error}");
                     mended.left.push(rotten);
                 }
             }
@@ -136,7 +143,7 @@ impl Store {
     /// Reads all copies of the table of snapshots, and mends damaged ones.
     pub async fn mend_snapshot_table(&self) -> Result<Mended<RottenPage>, StoreError> {
         let state = self.checkpoint.lock().await;
-        let pages = PageReader::of_all_copies(self.tracker.clone());
+        let pages = self.pages_of_all_copies();
         Table::read(&pages, &self.superblock()).await?;
         let rotten = pages.take_rotten();
         Ok(match self.may_mend(&state) {

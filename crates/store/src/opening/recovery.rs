@@ -40,7 +40,7 @@ pub struct Recovered {
     segments: Vec<BlockRun>,
     /// Accepted blocks that may have been read from a cache.
     pub(crate) unsure: Vec<BlockRun>,
-    /// Damaged copies of pages of the space map and of what snapshots keep.
+    /// Damaged copies of pages of the space map, of the table of snapshots and of the snapshots' space maps.
     rotten: Vec<RottenPage>,
 }
 

@@ -29,19 +29,26 @@ impl Store {
     ) -> Result<(Arc<Self>, Snapshot), StoreError> {
         let (now, snapshot) = claim_snapshot(&device, name, |entry| entry.name == name).await?;
         let (kept, then) = (snapshot.superblock(&now), snapshot.geometry(now.geometry));
-        let store = show(FlushTracker::new(device), options, spawn, &kept, then, true).await?;
+        let tracker = FlushTracker::new(device);
+        let pages = PageReader::new(tracker.clone());
+        let store = show(tracker, &pages, options, spawn, (&kept, then), true).await?;
         Ok((store, snapshot))
     }
 
     /// Opens a snapshot beside the open store, without claiming it: it may be deleted at any time,
     /// and reads then return anything. A caller that finds something wrong checks whether the
-    /// snapshot still exists ([`Store::snapshots`]).
-    pub async fn look_at_snapshot(&self, snapshot: &Snapshot) -> Result<Arc<Self>, StoreError> {
+    /// snapshot still exists ([`Store::snapshots`]). `pages` reads the snapshot's space map.
+    pub async fn look_at_snapshot(
+        &self,
+        snapshot: &Snapshot,
+        pages: &PageReader,
+    ) -> Result<Arc<Self>, StoreError> {
         let tracker = FlushTracker::new(self.device().clone());
         let options = StoreOptions { node_cache_bytes: LOOK_CACHE_BYTES, ..self.options.clone() };
         let now = self.superblock();
         let geometry = snapshot.geometry(now.geometry);
-        show(tracker, options, self.spawn.clone(), &snapshot.superblock(&now), geometry, false).await
+        let superblock = snapshot.superblock(&now);
+        show(tracker, pages, options, self.spawn.clone(), (&superblock, geometry), false).await
     }
 }
 
@@ -49,14 +56,13 @@ impl Store {
 /// when the map was written; if `lenient`, the map may be damaged.
 async fn show(
     tracker: Arc<FlushTracker>,
+    pages: &PageReader,
     options: StoreOptions,
     spawn: Arc<dyn Spawn>,
-    superblock: &Superblock,
-    then: Geometry,
+    (superblock, then): (&Superblock, Geometry),
     lenient: bool,
 ) -> Result<Arc<Store>, StoreError> {
-    let pages = PageReader::new(tracker.clone());
-    let loaded = load_space(&pages, &Superblock { geometry: then, ..superblock.clone() }).await;
+    let loaded = load_space(pages, &Superblock { geometry: then, ..superblock.clone() }).await;
     let space = match loaded {
         // Reading does not need the map.
         Err(_) if lenient && then.total_blocks <= MAX_BLOCKS => Space::format(then),

@@ -95,21 +95,21 @@ impl Store {
 
     /// The room if the changes under way were only `coming`.
     pub(crate) fn headroom_with(&self, coming: ChangeSize) -> Headroom {
-        let reserve = self.reserve_blocks(coming);
+        let sizes = self.layers.sizes();
+        let reserve = self.reserve_blocks(self.needed_blocks(&sizes, coming));
         let free = self.free_beside_whole(reserve);
         let data = self.room.reserved();
         let names = data / DATA_PER_METADATA;
         let frame = self.room.space.frame_blocks();
-        let tree_nodes = self.layers.sizes().tree_nodes;
-        let change = self.checkpoint_blocks(ChangeSize::ORDINARY, tree_nodes)
-            - self.checkpoint_blocks(ChangeSize::default(), tree_nodes);
+        let nodes = |change| blocks_of_nodes(self.geometry(), change, sizes.tree_nodes);
+        let next_change = nodes(ChangeSize::ORDINARY) - nodes(ChangeSize::default());
         let room = Headroom {
             blocks: free.blocks as i64 - (data + names + reserve) as i64,
             whole: free.whole as i64 - (self.whole_blocks(reserve) + names) as i64,
             promised: data,
             apart: free.blocks - free.whole,
             frame,
-            left: self.whole_blocks(change + self.segment_blocks()),
+            left: self.whole_blocks(next_change + self.segment_blocks()),
         };
         Headroom { whole: room.whole - room.broken_by(data) as i64, ..room }
     }
@@ -139,8 +139,9 @@ impl Store {
 
     /// Like `has_room_for_log`, if the changes under way were only `coming`.
     pub(crate) fn has_room_for_log_with(&self, coming: ChangeSize, blocks: u64) -> bool {
-        let needed = self.needed_blocks(coming) + self.segment_blocks();
-        let free = self.free_beside_whole(self.reserve_blocks(coming));
+        let needed = self.needed_blocks(&self.layers.sizes(), coming);
+        let free = self.free_beside_whole(self.reserve_blocks(needed));
+        let needed = needed + self.segment_blocks();
         let promised = self.room.reserved() + needed + blocks;
         self.breaks(Canary::NoReserve)
             || free.blocks >= promised && free.whole >= self.whole_blocks(needed + blocks)
@@ -207,21 +208,21 @@ impl Store {
 
     /// Blocks that an ordinary change must leave free: two checkpoints of the changes in memory, log
     /// segments, and a floor for deletes on a full filesystem.
-    fn reserve_blocks(&self, coming: ChangeSize) -> u64 {
+    fn reserve_blocks(&self, needed: u64) -> u64 {
         if self.breaks(Canary::NoReserve) {
             return 0;
         }
-        self.needed_blocks(coming) + self.floor_blocks() + 2 * self.segment_blocks()
+        needed + self.floor_blocks() + 2 * self.segment_blocks()
     }
 
     /// Blocks that checkpoints may need for the changes in memory and for those under way.
-    fn needed_blocks(&self, coming: ChangeSize) -> u64 {
+    fn needed_blocks(&self, sizes: &Sizes, coming: ChangeSize) -> u64 {
         // If no snapshot keeps blocks, a checkpoint that only names data gives back what it takes.
         let coming = match self.room.space.keeps_any() {
             true => coming.and(self.room.under_way.lasting()),
             false => coming,
         };
-        let Sizes { active, frozen, tree_nodes } = self.layers.sizes();
+        let Sizes { active, frozen, tree_nodes } = *sizes;
         let frozen = frozen.map_or(0, |frozen| self.checkpoint_blocks(size_of(frozen), tree_nodes));
         self.checkpoint_blocks(size_of(active).and(coming.in_memory()), tree_nodes) + frozen
     }
@@ -248,9 +249,14 @@ fn size_of((items, bytes): (usize, usize)) -> ChangeSize {
 }
 
 fn checkpoint_blocks(geometry: Geometry, space: &Space, memtable: ChangeSize, tree_nodes: u64) -> u64 {
+    blocks_of_nodes(geometry, memtable, tree_nodes) + space.map_reserve_blocks()
+}
+
+/// The blocks of nodes in `checkpoint_blocks`.
+fn blocks_of_nodes(geometry: Geometry, memtable: ChangeSize, tree_nodes: u64) -> u64 {
     let touched = (memtable.items * 2 + 2).min(tree_nodes + 2);
     let added = 2 * memtable.bytes / u64::from(geometry.node_bytes) + 2;
-    (touched + added) * geometry.metadata.copies() * geometry.node_blocks() + space.map_reserve_blocks()
+    (touched + added) * geometry.metadata.copies() * geometry.node_blocks()
 }
 
 fn floor_blocks(geometry: Geometry) -> u64 {

@@ -56,7 +56,8 @@ impl Kept {
 
     /// The received part in this snapshot. Others may give it up meanwhile.
     async fn look(target: &Filesystem, snapshot: Snapshot) -> Result<Self, StreamError> {
-        let store = target.store().look_at_snapshot(&snapshot).await?;
+        let now = target.store();
+        let store = now.look_at_snapshot(&snapshot, &now.pages()).await?;
         let fs = target.open_branch(store).await?;
         let read = Self::read(&fs, snapshot).await;
         // Nothing was changed, so nothing can be lost.

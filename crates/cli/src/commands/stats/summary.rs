@@ -12,8 +12,9 @@ use std::path::Path;
 /// How many kinds of requests are named.
 const REQUESTS_NAMED: usize = 4;
 /// Counters of errors, each with its meaning.
-const ERRORS: [(&str, &str); 7] = [
+const ERRORS: [(&str, &str); 8] = [
     ("/store/checksum_errors", "damaged blocks read"),
+    ("/store/copies_mended", "damaged copies of metadata mended"),
     ("/store/device_reads_failed", "device reads failed"),
     ("/store/device_writes_failed", "device writes failed"),
     ("/store/flushes_failed", "flushes failed"),
