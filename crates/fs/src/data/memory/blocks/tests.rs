@@ -4,8 +4,11 @@ use super::*;
 use crate::data::memory::block::gather;
 use proptest::prelude::*;
 
+/// A payload that is not aligned to a block, whatever address the allocator gives.
 fn payload(blocks: usize, byte: u8) -> Bytes {
-    Bytes::from(vec![byte; blocks * BLOCK_BYTES])
+    let larger = Bytes::from(vec![byte; blocks * BLOCK_BYTES + 2]);
+    let begin = usize::from((larger.as_ptr() as usize).is_multiple_of(BLOCK_BYTES));
+    larger.slice(begin..begin + blocks * BLOCK_BYTES)
 }
 
 #[test]
