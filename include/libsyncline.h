@@ -107,13 +107,23 @@ const char *syncline_last_error(void);
 
 #define SYNCLINE_READ_ONLY 1u
 #define SYNCLINE_NO_IO_URING 2u /* the image is read and written without it, as where it does not work */
+#define SYNCLINE_ENCRYPTED 4u /* the image is encrypted, under the key that was added last */
 
 /* Makes an image file of this size, allocated and written whole, and opens it. What exists is not overwritten.
- * flags: 0 or SYNCLINE_NO_IO_URING. */
+ * flags: any of SYNCLINE_NO_IO_URING and SYNCLINE_ENCRYPTED. */
 int syncline_create(const char *image, uint64_t size_bytes, unsigned int flags, struct syncline_fs **fs);
 
-/* Opens an image file or block device. What a crash left is recovered first (read-only: in memory). flags: any of these. */
+/* Opens an image file or block device. What a crash left is recovered first (read-only: in memory). flags: any of SYNCLINE_READ_ONLY
+ * and SYNCLINE_NO_IO_URING. */
 int syncline_open(const char *image, unsigned int flags, struct syncline_fs **fs);
+
+/* Adds a passphrase, or the contents of a key file: 1 to 4000 bytes, without a line break at their end if they have one. This process
+ * tries it on every encrypted image that it opens from now on. Without a key, opening such an image fails with -ENOKEY; if no key opens
+ * it, with -EKEYREJECTED. */
+int syncline_add_key(const void *key, size_t size);
+
+/* Forgets all keys. Images that are open stay open. */
+int syncline_forget_keys(void);
 
 /* Writes everything back and leaves an image with nothing to recover. Call syncline_sync first to be able to try again. */
 int syncline_close(struct syncline_fs *fs);

@@ -59,8 +59,14 @@ impl Image {
     }
 }
 
-fn open(how: &str, image: &Path, size: u64, snapshot: &str) -> Option<syncline::Result<Filesystem>> {
-    let (format, options) = (FormatOptions::default(), ImageOptions::default());
+fn open(
+    how: &str,
+    image: &Path,
+    size: u64,
+    snapshot: &str,
+    encrypted: bool,
+) -> Option<syncline::Result<Filesystem>> {
+    let (format, options) = (FormatOptions::default().encrypted(encrypted), ImageOptions::default());
     Some(match how {
         "open" => Filesystem::open(image, options),
         "read" => Filesystem::open(image, ImageOptions::read_only()),
@@ -85,8 +91,15 @@ fn moment(nanoseconds: i128) -> PyResult<SystemTime> {
 #[pymethods]
 impl Image {
     #[new]
-    fn new(py: Python<'_>, how: &str, image: PathBuf, size: u64, snapshot: &str) -> PyResult<Self> {
-        let opened = py.detach(|| open(how, &image, size, snapshot));
+    fn new(
+        py: Python<'_>,
+        how: &str,
+        image: PathBuf,
+        size: u64,
+        snapshot: &str,
+        encrypted: bool,
+    ) -> PyResult<Self> {
+        let opened = py.detach(|| open(how, &image, size, snapshot, encrypted));
         let opened = opened.ok_or_else(|| PyValueError::new_err(format!("no way to open: {how:?}")))?;
         let filesystem = opened.map_err(|error| raised_for(&error, &image))?;
         let place = match how {

@@ -8,6 +8,7 @@ mod file;
 mod handle;
 mod image;
 mod inside;
+mod keys;
 mod stat;
 
 use pyo3::prelude::*;
@@ -15,6 +16,8 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _syncline(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(keys::add_key, module)?)?;
+    module.add_function(wrap_pyfunction!(keys::forget_keys, module)?)?;
     module.add_class::<image::Image>()?;
     module.add_class::<file::RawFile>()?;
     module.add_class::<stat::Stat>()?;

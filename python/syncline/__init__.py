@@ -9,10 +9,10 @@
 b'entry'
 """
 
-from ._syncline import Fork, Snapshot, Stat, __version__
+from ._syncline import Fork, Snapshot, Stat, __version__, add_key, forget_keys
 from .files import File
 from .filesystem import Filesystem
 from .path import Path
 from .transaction import Transaction
 
-__all__ = ["File", "Filesystem", "Fork", "Path", "Snapshot", "Stat", "Transaction", "__version__"]
+__all__ = ["File", "Filesystem", "Fork", "Path", "Snapshot", "Stat", "Transaction", "__version__", "add_key", "forget_keys"]

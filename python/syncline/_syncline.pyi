@@ -8,7 +8,7 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 
 from .path import Path
 
-__all__ = ["Fork", "Image", "RawFile", "Snapshot", "Stat", "__version__"]
+__all__ = ["Fork", "Image", "RawFile", "Snapshot", "Stat", "__version__", "add_key", "forget_keys"]
 
 __version__: str
 
@@ -16,6 +16,8 @@ __version__: str
 _HostPath: TypeAlias = str | os.PathLike[str]
 _Path: TypeAlias = str | os.PathLike[str] | Path
 
+def add_key(key: str | bytes) -> None: ...
+def forget_keys() -> None: ...
 @final
 class Stat:
     """What is known about a file, with the names that os.stat_result has."""
@@ -90,7 +92,7 @@ class RawFile:
 class Image:
     """An open image."""
 
-    def __new__(cls, how: str, image: _HostPath, size: int, snapshot: str) -> Self: ...
+    def __new__(cls, how: str, image: _HostPath, size: int, snapshot: str, encrypted: bool) -> Self: ...
     @property
     def closed(self) -> bool: ...
     def close(self) -> None: ...

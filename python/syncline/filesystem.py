@@ -61,16 +61,19 @@ class Filesystem(Image):
         return cls._new("read" if read_only else "open", image)
 
     @classmethod
-    def _new(cls, how: str, image: str | os.PathLike[str], size: int = 0, snapshot: str = "") -> Self:
-        filesystem = super().__new__(cls, how, os.fspath(image), size, snapshot)
+    def _new(
+        cls, how: str, image: str | os.PathLike[str], size: int = 0, snapshot: str = "", encrypted: bool = False
+    ) -> Self:
+        filesystem = super().__new__(cls, how, os.fspath(image), size, snapshot, encrypted)
         filesystem._files = files.OpenFiles()
         _open.add(filesystem)
         return filesystem
 
     @classmethod
-    def create(cls, image: str | os.PathLike[str], size: int) -> Self:
-        """Makes an image file of `size` bytes, allocated and written whole, and opens it. What exists is not overwritten."""
-        return cls._new("create", image, size)
+    def create(cls, image: str | os.PathLike[str], size: int, *, encrypted: bool = False) -> Self:
+        """Makes an image file of `size` bytes, allocated and written whole, and opens it. What exists is not overwritten. An
+        encrypted image has the key that `syncline.add_key` added last."""
+        return cls._new("create", image, size, encrypted=encrypted)
 
     @classmethod
     def open_image(cls, image: str | os.PathLike[str], *, read_only: bool = False) -> Self:

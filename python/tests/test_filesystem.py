@@ -297,6 +297,33 @@ def test_snapshots(image):
         assert fs.snapshots() == []
 
 
+def test_keys(tmp_path):
+    path = tmp_path / "encrypted.img"
+    with pytest.raises(OSError) as refused:
+        syncline.Filesystem.create(path, 32 << 20, encrypted=True)
+    assert refused.value.errno == errno.ENOKEY and not path.exists()
+    syncline.add_key("secret\n")
+    with syncline.Filesystem.create(path, 32 << 20, encrypted=True) as fs:
+        fs.write_bytes("/hidden", b"SYNCLINE " * 1000)
+        fs.create_snapshot("then")
+    assert b"SYNCLINE" not in path.read_bytes()
+    syncline.forget_keys()
+    with pytest.raises(OSError) as refused:
+        syncline.Filesystem(path)
+    assert refused.value.errno == errno.ENOKEY
+    syncline.add_key(b"other")
+    with pytest.raises(OSError) as refused:
+        syncline.Filesystem(path)
+    assert refused.value.errno == errno.EKEYREJECTED
+    syncline.add_key(b"secret")
+    with syncline.Filesystem.open_fork(path, "then") as fork:
+        assert fork.read_bytes("/hidden") == b"SYNCLINE " * 1000
+    syncline.forget_keys()
+    for wrong in (b"", "", b"x" * 4001):
+        with pytest.raises(OSError):
+            syncline.add_key(wrong)
+
+
 def test_forks(image, tmp_path, monkeypatch):
     one, two = tmp_path / "one.img", tmp_path / "two.img"
     # The image is found when the current directory is another one.

@@ -116,6 +116,35 @@ fn an_export_is_an_image_like_any_other() {
     mount.unmount().ok();
 }
 
+/// The device lease stays readable by hosts without a key, and the server sees nothing of the contents.
+#[test]
+fn an_export_can_be_encrypted() {
+    skip_if!(no_exports());
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    let (image, key) = (server.image(), place.path().join("key"));
+    fs::write(&key, "secret").unwrap();
+    let with = |words: &[&str]| {
+        let key = [OsStr::new("--key-file"), key.as_os_str(), image.as_os_str()];
+        syncline(words.iter().map(OsStr::new).chain(key))
+    };
+    with(&["mkfs", "--encrypt"]).ok();
+    on(&image, &["mkfs"]).fails(1, &["encrypted", "--force"]);
+    let option = format!("key-file={}", key.display());
+    let mount = Mount::new(&image, &place.directory("mnt"), &["-o", &option]);
+    assert!(on(&image, &["key", "list"]).ok().out.starts_with("1  added"));
+    let contents = "to be seen by nobody".repeat(1000);
+    fs::write(mount.path.join("file"), &contents).unwrap();
+    server.start(&[], &[]);
+    fs::File::open(mount.path.join("file")).unwrap().sync_all().unwrap();
+    mount.unmount().ok();
+    let disk = fs::read(place.path().join("disk")).unwrap();
+    assert!(!disk.windows(20).any(|window| window == &contents.as_bytes()[..20]));
+    on(&image, &["info"]).fails(9, &["is encrypted"]);
+    assert!(on(&image, &["key", "list"]).ok().out.starts_with("1  added"));
+    with(&["check"]).ok();
+}
+
 #[test]
 fn a_fork_of_an_export_lies_in_a_local_file() {
     skip_if!(no_exports());

@@ -12,6 +12,7 @@ mod flags;
 mod fork;
 mod fork_copies;
 mod fork_refusals;
+mod keys;
 mod limits;
 mod names;
 mod opens;

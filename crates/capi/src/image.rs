@@ -1,8 +1,8 @@
 //! Creating, opening and closing images.
 
-use crate::arguments::{copy_text_out, hand_out, reference, store, string, take_back};
+use crate::arguments::{copy_text_out, hand_out, reference, slice, store, string, take_back};
 use crate::failure::{Failure, answer, done};
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use syncline::device::Use;
 use syncline::{Filesystem, FormatOptions, ImageOptions};
 
@@ -10,6 +10,9 @@ use syncline::{Filesystem, FormatOptions, ImageOptions};
 pub const SYNCLINE_READ_ONLY: c_uint = 1;
 /// Reads and writes the image without io_uring.
 pub const SYNCLINE_NO_IO_URING: c_uint = 2;
+
+/// Encrypts the image that is made, under the key that was added last.
+pub const SYNCLINE_ENCRYPTED: c_uint = 4;
 
 /// The options for these flags; refuses flags that the call does not know.
 pub(crate) fn options(flags: c_uint, known: c_uint) -> Result<ImageOptions, Failure> {
@@ -63,8 +66,9 @@ pub unsafe extern "C" fn syncline_create(
     // SAFETY: the caller's promise for each pointer.
     done(|| unsafe {
         hand_out(fs, || {
-            let options = options(flags, SYNCLINE_NO_IO_URING)?;
+            let options = options(flags, SYNCLINE_NO_IO_URING | SYNCLINE_ENCRYPTED)?;
             let (image, format) = (string(image, "image")?, FormatOptions::default());
+            let format = format.encrypted(flags & SYNCLINE_ENCRYPTED != 0);
             let filesystem = Filesystem::create_with(image, size_bytes, &format, options)?;
             Ok(syncline_fs { filesystem })
         })
@@ -87,6 +91,25 @@ pub unsafe extern "C" fn syncline_open(
             let options = options(flags, SYNCLINE_READ_ONLY | SYNCLINE_NO_IO_URING)?;
             Ok(syncline_fs { filesystem: Filesystem::open(string(image, "image")?, options)? })
         })
+    })
+}
+
+/// Adds a key of encrypted images.
+///
+/// # Safety
+/// `key` is NULL or holds `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syncline_add_key(key: *const c_void, size: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    done(|| Ok(syncline::add_key(unsafe { slice(key.cast(), size, "key") }?)?))
+}
+
+/// Forgets the keys of this process.
+#[unsafe(no_mangle)]
+pub extern "C" fn syncline_forget_keys() -> c_int {
+    done(|| {
+        syncline::forget_keys();
+        Ok(())
     })
 }
 

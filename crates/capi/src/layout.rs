@@ -47,7 +47,14 @@ fn assertions() -> String {
     layout!(text, syncline_dirent { ino, mode, name_len, name });
     layout!(text, syncline_space { block_bytes, blocks, free, available, objects, objects_free });
     layout!(text, syncline_snapshot { name, created, used_bytes, exclusive_bytes });
-    numbers!(text, SYNCLINE_READ_ONLY, SYNCLINE_NO_IO_URING, SYNCLINE_NAME_BYTES, SYNCLINE_TIME_OMIT);
+    numbers!(
+        text,
+        SYNCLINE_READ_ONLY,
+        SYNCLINE_NO_IO_URING,
+        SYNCLINE_ENCRYPTED,
+        SYNCLINE_NAME_BYTES,
+        SYNCLINE_TIME_OMIT
+    );
     numbers!(text, SYNCLINE_RENAME_NOREPLACE, SYNCLINE_RENAME_EXCHANGE);
     numbers!(text, SYNCLINE_XATTR_CREATE, SYNCLINE_XATTR_REPLACE);
     text

@@ -340,6 +340,31 @@ static void forks(const char *image)
 	EXPECT(remove(path) == 0);
 }
 
+/* An image of its own, beside the one of the other tests. */
+static void keys(const char *image)
+{
+	struct syncline_fs *fs;
+	char path[4096];
+
+	EXPECT(snprintf(path, sizeof path, "%s.encrypted", image) < (int)sizeof path);
+	EXPECT(syncline_create(path, 32 << 20, flags | SYNCLINE_ENCRYPTED, &fs) == -ENOKEY && fs == NULL);
+	EXPECT(syncline_add_key("", 0) == -EINVAL && syncline_add_key(NULL, 1) == -EFAULT);
+	DONE(syncline_add_key("secret\n", 7));
+	DONE(syncline_create(path, 32 << 20, flags | SYNCLINE_ENCRYPTED, &fs));
+	DONE(syncline_file_close(open_file(fs, "/hidden", O_RDWR | O_CREAT)));
+	DONE(syncline_close(fs));
+	DONE(syncline_forget_keys());
+	EXPECT(syncline_open(path, flags, &fs) == -ENOKEY && fs == NULL);
+	DONE(syncline_add_key("other", 5));
+	EXPECT(syncline_open(path, flags, &fs) == -EKEYREJECTED && fs == NULL);
+	DONE(syncline_add_key("secret", 6));
+	DONE(syncline_open(path, flags, &fs));
+	DONE(syncline_file_close(open_file(fs, "/hidden", O_RDONLY)));
+	DONE(syncline_close(fs));
+	EXPECT(syncline_open(path, flags | SYNCLINE_ENCRYPTED, &fs) == -EINVAL);
+	EXPECT(remove(path) == 0);
+}
+
 static void refusals(const char *image)
 {
 	struct syncline_fs *fs = (void *)image;
@@ -378,6 +403,7 @@ int main(int argc, char **argv)
 	DONE(syncline_close(fs));
 
 	forks(argv[1]);
+	keys(argv[1]);
 	if (flags == 0)
 		DONE(syncline_roll_back(argv[1], "first"));
 	DONE(syncline_open(argv[1], flags | SYNCLINE_READ_ONLY, &fs));

@@ -16,6 +16,26 @@ Examples:
   syncline mount disk.img /mnt/data -o commit=5,memory=4GiB
   syncline mount disk.img /mnt/data --foreground --log /var/log/syncline.log";
 
+pub const KEY_LIST: &str = "\
+Examples:
+  syncline key list disk.img
+  syncline key list disk.img --json";
+
+pub const KEY_ADD: &str = "\
+Examples:
+  syncline key add disk.img                                     asks for a present passphrase, and for the new one
+  syncline key add disk.img --name backup --new-key-file /root/backup.key
+Any key of an image opens it, and nobody can open it without one: keep a second key in another place.";
+
+pub const KEY_CHANGE: &str = "\
+Examples:
+  syncline key change disk.img                                  asks for the passphrase that goes, and for the new one
+  syncline key change disk.img --key-file old.key --new-key-file new.key";
+
+pub const KEY_REMOVE: &str = "\
+Examples:
+  syncline key remove disk.img 2                                'key list' shows the numbers";
+
 pub const UMOUNT: &str = "\
 Examples:
   syncline umount /mnt/data

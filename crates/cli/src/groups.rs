@@ -23,6 +23,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "takeover",
             "label",
             "uuid",
+            "key",
             "quota",
             "durability",
             "compress",

@@ -73,6 +73,9 @@ pub fn recognize(start: &[u8]) -> Option<String> {
     if let Some(name) = syncline(start) {
         return Some(name);
     }
+    if syncline_image::is_encrypted(start) {
+        return Some(format!("{FILESYSTEM}, encrypted"));
+    }
     let at = |offset: usize, magic: &[u8]| start.get(offset..offset + magic.len()) == Some(magic);
     if let Some(known) = TABLE.iter().find(|Known(_, offset, magic)| at(*offset, magic)) {
         return Some(known.0.to_owned());

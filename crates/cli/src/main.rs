@@ -13,6 +13,7 @@ mod examples;
 mod failure;
 mod groups;
 mod helper;
+mod keys;
 mod known;
 mod live;
 mod log_limit;
@@ -69,6 +70,8 @@ Exit codes:
 struct Cli {
     #[command(flatten)]
     logging: logging::Choices,
+    #[command(flatten)]
+    keys: keys::KeyChoices,
     #[command(subcommand)]
     command: Command,
 }
@@ -117,6 +120,8 @@ enum Command {
     /// Make a writable image of a snapshot, instantly: it shares all blocks with its base
     #[command(after_help = examples::FORK)]
     Fork(commands::fork::Args),
+    /// Show, add, change and remove the keys of an encrypted image
+    Key(commands::key::Args),
     /// Make snapshots of the whole filesystem, mount them, compare them, and return to them
     Snapshot(commands::snapshot::Args),
     /// Write a snapshot as a stream, or the changes since an older one: a backup that travels
@@ -238,6 +243,7 @@ fn run(command: Command) -> Outcome {
         Command::Clone(args) => commands::clone::run(args),
         Command::Defragment(args) => commands::defragment::run(args),
         Command::Fork(args) => commands::fork::run(args),
+        Command::Key(args) => commands::key::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Send(args) => commands::send::run(&args),
         Command::Receive(args) => commands::receive::run(&args),
@@ -305,6 +311,7 @@ fn main() -> ExitCode {
         }
     };
     logging::start(cli.logging);
+    keys::start(cli.keys);
     outlive_limits();
     let answered = commands::ask::require_answers(&named.command, &named.arguments);
     let ended = answered.and_then(|()| run(cli.command)).unwrap_or_else(failed);

@@ -182,7 +182,7 @@ fn commands_and_their_options_exist() {
             if !words.first().is_some_and(|word| word.chars().all(|c| c.is_ascii_lowercase())) {
                 continue;
             }
-            let is_group = |word: &str| ["snapshot", "quota", "crashlab", "inspect"].contains(&word);
+            let is_group = |word: &str| ["snapshot", "quota", "key", "crashlab", "inspect"].contains(&word);
             let len = if words.len() > 1
                 && is_group(words[0])
                 && words[1].chars().all(|c| c.is_ascii_lowercase())

@@ -20,6 +20,11 @@ pub trait Device: Send + Sync + 'static {
     /// Size in bytes, a multiple of 4096. It never shrinks.
     fn size_bytes(&self) -> u64;
 
+    /// Bytes of its storage that are not in [`size_bytes`](Self::size_bytes): a header.
+    fn overhead_bytes(&self) -> u64 {
+        0
+    }
+
     /// True if a read returns what the device holds, not what a cache of this host holds. Recovery
     /// trusts no cache: where this is false it rewrites what it accepts.
     fn reads_bypass_caches(&self) -> bool {

@@ -123,7 +123,8 @@ impl DeviceError {
         Self::Io { operation, offset, len_bytes, source: Arc::new(source) }
     }
 
-    pub(crate) fn out_of_range(operation: Operation, offset: u64, len_bytes: u64) -> Self {
+    /// A range that is not made of whole blocks inside the device.
+    pub fn out_of_range(operation: Operation, offset: u64, len_bytes: u64) -> Self {
         let reason = "the range is not made of whole blocks inside the device";
         Self::io(operation, offset, len_bytes, io::Error::new(io::ErrorKind::InvalidInput, reason))
     }

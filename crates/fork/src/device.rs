@@ -84,6 +84,10 @@ impl Device for Forked {
         self.own.size_bytes()
     }
 
+    fn overhead_bytes(&self) -> u64 {
+        self.own.overhead_bytes()
+    }
+
     fn reads_bypass_caches(&self) -> bool {
         self.own.reads_bypass_caches()
     }

@@ -15,6 +15,7 @@ pub struct Figures {
     leased: Weak<Leased>,
     watch: Arc<Watch>,
     base: Option<PathBuf>,
+    overhead_bytes: u64,
 }
 
 #[derive(Clone)]
@@ -44,6 +45,11 @@ impl Figures {
         !matches!(self.network, Network::None) || self.leased.upgrade().is_some()
     }
 
+    /// Bytes of its storage that its filesystem does not have.
+    pub fn overhead_bytes(&self) -> u64 {
+        self.overhead_bytes
+    }
+
     /// Where the base of a fork is.
     pub fn base(&self) -> Option<&Path> {
         self.base.as_deref()
@@ -65,6 +71,7 @@ impl Image {
         };
         let leased = self.leased.as_ref().map(Arc::downgrade).unwrap_or_default();
         let base = self.base().map(Path::to_owned);
-        Figures { network, leased, watch: self.watch.clone(), base }
+        let (watch, overhead_bytes) = (self.watch.clone(), self.overhead_bytes());
+        Figures { network, leased, watch, base, overhead_bytes }
     }
 }

@@ -4,6 +4,7 @@ mod holds;
 
 pub use holds::LeftHold;
 
+use crate::keys::refused;
 use crate::lost::Watch;
 use crate::{How, Image, location};
 use std::io;
@@ -80,8 +81,10 @@ impl Image {
         let image = Self::open(&base, &beside(how))?;
         image.require_depth(&base)?;
         let claimed = block_on(Base::claim(image.device(), snapshot)).map_err(failed)?;
-        let NewFile { file, device } = NewFile::in_directory(directory, claimed.size_bytes(), how)?;
-        block_on(syncline_fork::make(device, claimed, &base)).map_err(failed)?;
+        let size_bytes = claimed.size_bytes() + image.overhead_bytes();
+        let NewFile { file, device } = NewFile::in_directory(directory, size_bytes, how)?;
+        let own = image.encrypt_fork(device).map_err(|error| refused(&base, error))?;
+        block_on(syncline_fork::make(own, claimed, &base)).map_err(failed)?;
         Ok(file.into_temp_path())
     }
 
@@ -109,7 +112,8 @@ impl Image {
         let made = (|| {
             let image = Self::open(&base, &beside(how))?;
             let claimed = block_on(Base::claim(image.device(), &hold.name())).map_err(about)?;
-            block_on(syncline_fork::make(file.device.clone(), claimed, &base)).map_err(about)?;
+            let own = image.encrypt_fork(file.device.clone()).map_err(|error| refused(&base, error))?;
+            block_on(syncline_fork::make(own, claimed, &base)).map_err(about)?;
             file.keep_as(new)
         })();
         made.map_err(|error| {
@@ -266,7 +270,7 @@ fn exists(new: &Path) -> DeviceError {
     DeviceError::Create { path: new.display().to_string(), source: Arc::new(error) }
 }
 
-/// Number of the snapshot of this name, and the size of its filesystem.
+/// Number of the snapshot of this name, and the bytes that a fork of it takes.
 fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceError> {
     let about = |error: StoreError| failed(base, error.into());
     require_visible(snapshot).map_err(about)?;
@@ -277,7 +281,8 @@ fn find(base: &Path, snapshot: &str, how: &How) -> Result<(u64, u64), DeviceErro
     let found = entries.into_iter().find(|entry| entry.name == snapshot);
     let found = found.ok_or_else(|| SnapshotError::NotFound { name: snapshot.to_owned() });
     let found = found.map_err(|error| about(error.into()))?;
-    Ok((found.id, found.total_blocks * syncline_device::BLOCK_BYTES as u64))
+    let size_bytes = found.total_blocks * syncline_device::BLOCK_BYTES as u64 + image.overhead_bytes();
+    Ok((found.id, size_bytes))
 }
 
 /// How to open a base: beside its writer.

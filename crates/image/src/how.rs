@@ -23,6 +23,8 @@ pub struct How {
     pub lease: LeaseOptions,
     /// Told what opening waits for; may end the waiting.
     pub waiting: Option<Arc<Waiting>>,
+    /// Nobody waits who could be asked for the key of an encrypted image.
+    pub unattended: bool,
 }
 
 impl How {

@@ -17,6 +17,8 @@ mod create;
 mod figures;
 mod fork;
 mod how;
+mod keyring;
+mod keys;
 mod leased;
 mod lost;
 mod open;
@@ -26,14 +28,18 @@ pub use create::start_of_remote;
 pub use figures::Figures;
 pub use fork::{LeftHold, whole, whole_of_new};
 pub use how::{How, Waiting};
+pub use keyring::{AskKey, Question, add_key, ask_for_keys, forget_keys, need_keys, secret_for};
+pub use keys::{Keys, is_encrypted, key_error, new_key, peek_keys};
 pub use lost::Lost;
+pub use syncline_crypt::{KeyError, KeyRecord, MasterKey, NewKey, OVERHEAD_BYTES, SLOTS, Secret};
 pub use syncline_fork::ForkError;
 pub use syncline_lease::{LeaseLost, LeaseOptions, LeaseStatus, Progress, TakeOver};
 pub use syncline_net::{Location, LocationError, NetCounters, NetGauges, Outage};
 
 use std::path::Path;
 use std::sync::Arc;
-use syncline_device::{Device, DeviceError, FileDevice, MountDevice};
+use syncline_crypt::{Encrypted, move_last_copy};
+use syncline_device::{Device, DeviceError, FileDevice, MountDevice, block_on};
 use syncline_lease::{LeaseError, Leased};
 use syncline_net::NbdDevice;
 use syncline_net::rbd::{RbdDevice, RbdError};
@@ -48,6 +54,8 @@ pub struct Image {
     watch: Arc<lost::Watch>,
     /// The device that the engine uses.
     device: Arc<dyn Device>,
+    /// The device behind the header, of an encrypted image.
+    encrypted: Option<Arc<Encrypted>>,
     /// The base, of a fork.
     behind: Option<Arc<fork::Behind>>,
 }
@@ -92,8 +100,14 @@ impl Image {
 
     /// Shortens an image file durably to this size, if it is longer. Other storage keeps its size.
     pub fn shorten(&self, size_bytes: u64) -> Result<(), DeviceError> {
+        let size_bytes = size_bytes + self.overhead_bytes();
         match &self.storage {
-            Storage::File(file) => file.shorten(size_bytes),
+            Storage::File(file) => {
+                if let Some(encrypted) = self.encrypted.as_ref().filter(|_| !file.is_block_device()) {
+                    block_on(move_last_copy(encrypted.below(), encrypted.record(), size_bytes))?;
+                }
+                file.shorten(size_bytes)
+            }
             Storage::Nbd(_) | Storage::Rbd(_) => Ok(()),
         }
     }

@@ -1,12 +1,14 @@
 //! Opening an image that is there.
 
+use crate::keys::{peek_keys, refused};
 use crate::leased::{self, LeaseFence};
 use crate::lost::Watch;
 use crate::read_only::ReadOnly;
-use crate::{How, Image, Storage, location};
+use crate::{How, Image, Storage, keyring, location};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use syncline_crypt::KeyError;
 use syncline_device::{Device, DeviceError, FileDevice};
 use syncline_lease::{LEASE_OFFSET, Leased};
 use syncline_net::rbd::{RbdDevice, RbdOptions, RbdSpec};
@@ -25,6 +27,20 @@ impl Image {
 
     /// Opens an image without the base that it may have.
     pub(crate) fn open_alone(name: &Path, how: &How) -> Result<Self, DeviceError> {
+        if how.take_over.is_some() {
+            // Without the right key, another host must not lose the image.
+            let opened = match peek_keys(name) {
+                Some(record) => keyring::unlock(name, &record, how.unattended).map(drop),
+                None if keyring::is_needed() => Err(KeyError::NotEncrypted),
+                None => Ok(()),
+            };
+            opened.map_err(|error| refused(name, error))?;
+        }
+        Self::open_locked(name, how)?.unlocked(name, how)
+    }
+
+    /// Opens an image as it lies on its storage, encrypted or not.
+    pub(crate) fn open_locked(name: &Path, how: &How) -> Result<Self, DeviceError> {
         match location(name)? {
             Location::Path(path) => Self::of_file(FileDevice::open(&path, how.device)?, name, how),
             Location::Nbd(location) => open_nbd(&location, how, false),
@@ -68,12 +84,13 @@ impl Image {
         device: Arc<dyn Device>,
     ) -> Self {
         let watch = leased.as_deref().map(Watch::of_lease).unwrap_or_default();
-        Self { storage, leased, watch, device, behind: None }
+        Self { storage, leased, watch, device, encrypted: None, behind: None }
     }
 
     pub(crate) fn of_rbd(device: Arc<RbdDevice>) -> Self {
         let watch = Watch::of_rbd(&device);
-        Self { storage: Storage::Rbd(device.clone()), leased: None, watch, device, behind: None }
+        let storage = Storage::Rbd(device.clone());
+        Self { storage, leased: None, watch, device, encrypted: None, behind: None }
     }
 }
 
@@ -91,7 +108,8 @@ pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) ->
             let device: Arc<dyn Device> = nbd.clone();
             leased::require_free(&device, &name, how, true)?;
             let watch = Watch::of_nbd(&nbd, None);
-            return Ok(Image { storage: Storage::Nbd(nbd), leased: None, watch, device, behind: None });
+            let storage = Storage::Nbd(nbd);
+            return Ok(Image { storage, leased: None, watch, device, encrypted: None, behind: None });
         }
         opened => opened?,
     };
@@ -102,7 +120,8 @@ pub(crate) fn open_nbd(location: &NbdLocation, how: &How, over_unknown: bool) ->
         false => leased.clone(),
     };
     let watch = Watch::of_nbd(&nbd, Some(&leased));
-    Ok(Image { storage: Storage::Nbd(nbd), leased: Some(leased), watch, device, behind: None })
+    let storage = Storage::Nbd(nbd);
+    Ok(Image { storage, leased: Some(leased), watch, device, encrypted: None, behind: None })
 }
 
 /// Opens an export without its lease, to look at its contents. They may change meanwhile.

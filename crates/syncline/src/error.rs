@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline_device::DeviceError;
 use syncline_fs::FsError;
+use syncline_image::KeyError;
 use syncline_store::StoreError;
 
 /// The reason why a call failed. Converts to [`io::Error`] with the errno that a kernel filesystem
@@ -120,11 +121,15 @@ impl Error {
             Self::Store(error) => FsError::Store(error.clone()).errno(),
             Self::Device(DeviceError::InUse { .. } | DeviceError::SnapshotInUse { .. }) => 16,
             Self::Device(DeviceError::NotEmpty { .. }) => 17,
-            Self::Device(error) => error.io_error().map_or(EIO, |error| match error.raw_os_error() {
-                Some(errno) => errno,
-                // No system call has refused it.
-                None => errno_of(error.kind()),
-            }),
+            Self::Device(error) => match syncline_image::key_error(error) {
+                Some(KeyError::Missing) => 126,
+                Some(KeyError::Wrong) => 129,
+                _ => error.io_error().map_or(EIO, |error| match error.raw_os_error() {
+                    Some(errno) => errno,
+                    // No system call has refused it.
+                    None => errno_of(error.kind()),
+                }),
+            },
             Self::TooManySymlinks => 40,
             Self::WrongAccess(_) => 9,
             Self::Invalid(_) => 22,

@@ -100,7 +100,12 @@ impl Filesystem {
         // Before there is a file.
         syncline_store::require_size(size_bytes)?;
         let how = How::new(options.device());
-        let image = Image::create(path, Some(size_bytes), false, format.shared, &how, &mut |_| {})?;
+        let path = path.as_ref();
+        let mut image = Image::create(path, Some(size_bytes), false, format.shared, &how, &mut |_| {})?;
+        if format.encrypted {
+            let created = image.clone();
+            image = image.encrypt(path).inspect_err(|_| created.take_away())?;
+        }
         format_device(image.device(), &format.clone().shared(image.has_lease()))?;
         Self::open_device(image.device(), options)
     }

@@ -21,6 +21,7 @@ pub struct FormatOptions {
     pub(crate) data_in_log: bool,
     pub(crate) counted_xattrs: bool,
     pub(crate) shared: bool,
+    pub(crate) encrypted: bool,
     pub(crate) owner: Option<(u32, u32)>,
     pub(crate) permissions: u16,
     pub(crate) uuid: Option<[u8; 16]>,
@@ -46,6 +47,7 @@ impl FormatOptions {
             data_in_log: true,
             counted_xattrs: true,
             shared: false,
+            encrypted: false,
             owner: None,
             permissions: 0o755,
             uuid: None,
@@ -92,6 +94,18 @@ impl FormatOptions {
     /// NBD export always counts as such a device. Default false.
     pub fn shared(self, shared: bool) -> Self {
         Self { shared, ..self }
+    }
+
+    /// Whether the image is encrypted, under the key that this process added last: [`add_key`](crate::add_key).
+    /// Default false.
+    pub fn encrypted(self, encrypted: bool) -> Self {
+        Self { encrypted, ..self }
+    }
+
+    /// True if the image is to be encrypted.
+    #[doc(hidden)]
+    pub fn is_encrypted(&self) -> bool {
+        self.encrypted
     }
 
     /// User and group of the root directory. Default: those of this process.

@@ -76,6 +76,12 @@ fn a_fork_keeps_the_promises_of_any_image_on_a_failing_device() {
 }
 
 #[test]
+fn an_encrypted_fork_keeps_the_promises_of_any_image() {
+    assert_no_violation(&FsSubject::ENCRYPTED_FORK, Plan::default(), 20);
+    assert_no_violation(&FsSubject::ENCRYPTED_FORK, Plan { faults: true, ..Plan::default() }, 10);
+}
+
+#[test]
 fn a_filesystem_that_grows_in_use_keeps_its_promises() {
     one_at_a_time(|| assert_no_violation(&FsSubject::GROWING, Plan::default(), 6));
 }

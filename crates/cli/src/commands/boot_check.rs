@@ -22,6 +22,8 @@ fn look(image: &Path) -> Result<(), Failure> {
     let device: Arc<dyn Device> = FileDevice::open(image, how)?;
     match block_on(read_superblocks(&device)) {
         Ok(_) => Ok(()),
+        // Nobody can be asked for its key at boot.
+        Err(_) if syncline_image::peek_keys(image).is_some() => Ok(()),
         Err(error) => Err(not_checked(error.into(), image)),
     }
 }

@@ -92,7 +92,8 @@ pub fn register(
         let (Some(fs), Some(session)) = (fs.upgrade(), weak.upgrade()) else { return "{}".into() };
         let mut stats = of(&fs, &scrub, &report, started);
         remote::add_to(&mut stats, &figures, &name);
-        let size_bytes = fs.store().geometry().total_blocks * BLOCK_BYTES as u64;
+        let blocks = fs.store().geometry().total_blocks;
+        let size_bytes = blocks * BLOCK_BYTES as u64 + figures.overhead_bytes();
         stats["image_changed"] = file.as_ref().and_then(|file| file.change(size_bytes)).into();
         stats["daemon"] = daemon.clone();
         stats["requests"] = serde_json::from_str(&session.counters().to_json()).unwrap_or_default();

@@ -107,7 +107,12 @@ fn share(source: &Path, shared: bool) -> Outcome {
         _ => {}
     }
     let how = How { shared: true, ..How::new(OpenOptions::default()) };
-    let device = image::open(source, &how)?.device();
+    let image = image::open(source, &how)?;
+    if image.is_encrypted() && !shared {
+        let text = format!("{}: the lease of an encrypted image is always taken", source.display());
+        return Err(Failure::usage(text).next("'syncline mkfs --force' makes an image without one"));
+    }
+    let device = image.device();
     let about = |error: syncline::Error| Failure::from(error).about(source);
     let fs = Filesystem::open_device(device, ImageOptions::default()).map_err(about)?;
     let set = block_on(fs.engine().store().set_shared(shared));

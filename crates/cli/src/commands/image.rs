@@ -188,12 +188,14 @@ fn has_superblock_at_its_end(path: &Path) -> bool {
     if syncline_image::is_remote(path) {
         return false;
     }
-    let Ok(device) = open_read_only(path) else { return false };
-    block_on(read_superblocks(&device)).is_ok()
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let Ok(device) = FileDevice::open(path, options) else { return false };
+    let device: Arc<dyn Device> = device;
+    syncline_image::peek_keys(path).is_some() || block_on(read_superblocks(&device)).is_ok()
 }
 
 /// Refuses a place with known contents. If it can't be read here, the next open reports that.
-fn refuse_known(path: &Path) -> Result<(), Failure> {
+pub fn refuse_known(path: &Path) -> Result<(), Failure> {
     let ours =
         || has_superblock_at_its_end(path).then(|| "a Syncline filesystem whose start is gone".to_owned());
     match known_contents(path).or_else(ours) {
@@ -219,13 +221,18 @@ fn refuse_used(path: &Path) -> Result<(), Failure> {
 }
 
 /// Refuses a size that no filesystem can have, before anything is overwritten.
-fn require_size(size_bytes: Option<u64>) -> Result<(), Failure> {
+fn require_size(size_bytes: Option<u64>, is_encrypted: bool) -> Result<(), Failure> {
+    let least_bytes = LEAST_BYTES + if is_encrypted { syncline_image::OVERHEAD_BYTES } else { 0 };
     match size_bytes {
         Some(size) if size > MAX_BLOCKS * BLOCK_BYTES as u64 => {
             Err(Failure::usage("an image has at most 256 TiB").next("choose a smaller --size"))
         }
-        Some(size) if (BLOCK_BYTES as u64..LEAST_BYTES).contains(&size) => {
-            Err(Failure::usage("an image has at least 16 MiB").next("choose a larger --size"))
+        Some(size) if (BLOCK_BYTES as u64..least_bytes).contains(&size) => {
+            let text = match is_encrypted {
+                true => "an encrypted image has at least 16 MiB and 260 KiB",
+                false => "an image has at least 16 MiB",
+            };
+            Err(Failure::usage(text).next("choose a larger --size"))
         }
         _ => Ok(()),
     }
@@ -243,8 +250,12 @@ pub fn make(
 ) -> Result<Image, Failure> {
     // Unless a size is given, it is the length of the file that is overwritten.
     let present = || path.metadata().ok().filter(|file| force && file.is_file()).map(|file| file.len());
-    require_size(size_bytes.or_else(present))?;
-    let image = create(path, size_bytes, force, shared, how)?;
+    require_size(size_bytes.or_else(present), options.is_encrypted())?;
+    let mut image = create(path, size_bytes, force, shared, how)?;
+    if options.is_encrypted() {
+        let created = image.clone();
+        image = image.encrypt(path).inspect_err(|_| created.take_away())?;
+    }
     // Also where its storage asks for the lease without being told.
     let options = options.clone().shared(image.has_lease());
     if let Err(error) = syncline::format_device(image.device(), &options) {

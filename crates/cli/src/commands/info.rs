@@ -44,10 +44,14 @@ pub fn run(args: Args) -> Outcome {
     if args.json {
         let mut info = serde_json::to_value(&info).expect("numbers and texts are JSON");
         info["base"] = base.as_ref().map(BaseOf::as_json).into();
+        info["encrypted"] = opened.is_encrypted().into();
         say_text!("{info:#}\n");
         return Ok(ExitCode::SUCCESS);
     }
     print(&info);
+    if opened.is_encrypted() {
+        say!("encryption    AES-256-XTS; 'syncline key list' shows the keys");
+    }
     tell_base(base.as_ref());
     Ok(ExitCode::SUCCESS)
 }
@@ -115,7 +119,8 @@ fn beside_daemon(image: &Path) -> Option<(u64, u64)> {
         return None;
     }
     let options = OpenOptions { beside_writer: true, ..OpenOptions::default() };
-    let device = image::open(image, &How::new(options)).ok()?.device();
+    let how = How { unattended: true, ..How::new(options) };
+    let device = image::open(image, &how).ok()?.device();
     block_on(async {
         let (_, snapshots) = syncline_store::read_snapshots(&device).await.ok()?;
         let kept_blocks = syncline_store::kept_besides(&device).await.ok()?;

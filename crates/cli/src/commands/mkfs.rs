@@ -3,7 +3,7 @@
 use super::identity::require_label;
 use super::image;
 use crate::failure::{Cause, Failure, Outcome};
-use crate::size;
+use crate::{keys, size};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use syncline::FormatOptions;
@@ -51,6 +51,9 @@ pub struct Args {
     /// one host at a time has it. Always on for NBD
     #[arg(long)]
     shared: bool,
+    /// Encrypt the image. It asks for a passphrase, unless --key-file or --key-command gives the key
+    #[arg(long)]
+    encrypt: bool,
     /// Overwrite the present contents
     #[arg(long, short)]
     force: bool,
@@ -97,6 +100,9 @@ pub fn run(mut args: Args) -> Outcome {
     if args.size.is_some_and(|size| size < image::LEAST_BYTES) {
         return Err(Failure::usage("--size is at least 16MiB"));
     }
+    if keys::is_chosen() && !args.encrypt {
+        return Err(Failure::usage("a key is for an image that is made with --encrypt"));
+    }
     if args.size.is_none() && !args.image.exists() && !syncline_image::is_remote(&args.image) {
         let text = format!("{} does not exist, and no size was given", args.image.display());
         return Err(Failure::of(Cause::NotAnImage, text)
@@ -108,12 +114,20 @@ pub fn run(mut args: Args) -> Outcome {
         .label(args.label)
         .parent_pointers(args.parent_pointers)
         .data_in_log(args.data_in_log)
-        .counted_xattrs(args.counted_xattrs);
+        .counted_xattrs(args.counted_xattrs)
+        .encrypted(args.encrypt);
     if let Some(uuid) = args.uuid {
         options = options.uuid(*uuid.as_bytes()).hash_seed(*uuid.as_bytes());
     }
     if args.sparse && syncline_image::is_remote(&args.image) {
         return Err(Failure::usage("--sparse is for image files"));
+    }
+    if args.encrypt {
+        if !args.force {
+            // Before somebody types a passphrase.
+            image::refuse_known(&args.image)?;
+        }
+        syncline_image::add_key(keys::of_new_image()?);
     }
     let how = How::new(OpenOptions { sparse: args.sparse, ..OpenOptions::default() });
     let made = image::make(&args.image, args.size, args.force, args.shared, &how, &options)?;
@@ -123,7 +137,8 @@ pub fn run(mut args: Args) -> Outcome {
             .map_err(|error| Failure::from(error).about(&args.image))?;
         say_text!("{:#}\n", serde_json::to_value(&info).expect("numbers and texts are JSON"));
     } else {
-        say!("{}: {} of Syncline, empty", args.image.display(), size::show(device.size_bytes()));
+        let kind = if args.encrypt { ", encrypted" } else { "" };
+        say!("{}: {} of Syncline, empty{kind}", args.image.display(), size::show(device.size_bytes()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -24,6 +24,7 @@ pub mod image;
 mod image_file;
 pub mod info;
 pub mod inspect;
+pub mod key;
 pub mod look;
 pub mod manual;
 pub mod metrics;

@@ -11,10 +11,10 @@ use super::snapshot::image_of;
 use super::transfers::Transfers;
 use super::{reach, remote, signals, systemd};
 use crate::failure::{Cause, Failure, Outcome};
-use crate::{size, utab};
+use crate::{keys, size, utab};
 use signal_hook::iterator::Handle;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -54,7 +54,8 @@ pub struct Args {
     /// nodiratime, relatime, strictatime, sync, dirsync, durability=fsync|ordered[:SECONDS]|strict,
     /// discard[=punch], compress[=lz4|zstd|no], commit=SECONDS, memory=SIZE,
     /// direct_io=never|synced|write, transport=auto|available|uring|classic,
-    /// fuseblk=auto|always|never, snapshot=NAME, log=FILE, accept-damaged-log
+    /// fuseblk=auto|always|never, snapshot=NAME, log=FILE, key-file=FILE, key-command=COMMAND,
+    /// accept-damaged-log
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Mount this snapshot, read-only, like -o snapshot; the filesystem itself may be mounted too
@@ -117,6 +118,7 @@ pub fn run(mut args: Args) -> Outcome {
         args.image = image_of(&place.image)?;
         args.snapshot = Some(name);
     }
+    args.options = keys::take_options(&args.options)?;
     if args.fork {
         return mount_temporary_fork(args);
     }
@@ -135,7 +137,9 @@ pub fn run(mut args: Args) -> Outcome {
     if args.foreground || args.daemon {
         return serve(&args, &choices);
     }
-    start_daemon(daemon_command(&args)?)
+    let mut command = daemon_command(&args)?;
+    let key = keys::hand_over(&args.image, &mut command)?;
+    start_daemon(command, key)
 }
 
 /// Makes a fork that ends with its mount, and mounts it. Its daemon removes it at the end.
@@ -183,10 +187,11 @@ fn daemon_command(args: &Args) -> Result<Command, Failure> {
 }
 
 /// Starts a daemon; returns when the mount is usable or the daemon has given up.
-pub(super) fn start_daemon(mut command: Command) -> Outcome {
+fn start_daemon(mut command: Command, key: Option<PipeReader>) -> Outcome {
     require_null()?;
+    let input = key.map_or_else(Stdio::null, Stdio::from);
     let mut daemon =
-        command.envs(crate::logging::environment()).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        command.envs(crate::logging::environment()).stdin(input).stdout(Stdio::piped()).spawn()?;
     let output = daemon.stdout.take().expect("it was asked for");
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
@@ -230,6 +235,8 @@ fn serve(args: &Args, choices: &MountChoices) -> Outcome {
     if let Some(made) = made.filter(|_| choices.store.read_only) {
         made.let_read()?;
     }
+    // Its device has what it needs.
+    syncline_image::forget_keys();
     let line = utab::Line::enter(&args.image, &args.directory, &args.options);
     if args.daemon {
         detach_from_terminal(&log)?;
@@ -262,6 +269,10 @@ fn make_image(args: &Args, choices: &MountChoices) -> Result<Option<Image>, Fail
             .next("make the image with 'syncline mkfs' first"));
     }
     let Some(size) = args.create.filter(|_| !args.image.exists()) else { return Ok(None) };
+    if keys::is_chosen() {
+        return Err(Failure::usage("--create makes an image that is not encrypted")
+            .next("make it with 'syncline mkfs --encrypt' first"));
+    }
     if size < image::LEAST_BYTES {
         return Err(Failure::usage("--create makes an image of at least 16MiB"));
     }

@@ -24,7 +24,7 @@ pub const KERNEL_WORDS: [&str; 7] =
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"];
 
 /// The options, to suggest one for a word that is unknown.
-const NAMES: [&str; 35] = [
+const NAMES: [&str; 37] = [
     "ro",
     "rw",
     "nosuid",
@@ -54,6 +54,8 @@ const NAMES: [&str; 35] = [
     "fuseblk",
     "snapshot",
     "log",
+    "key-file",
+    "key-command",
     "accept-damaged-log",
     "defaults",
     "nofail",
@@ -233,6 +235,8 @@ impl MountChoices {
             }
             "log" if value.is_empty() => return Err("give the name of a file".into()),
             "log" => self.log = Some(value.into()),
+            // Taken out before (`keys::take_options`); a remount leaves the key as it is.
+            "key-file" | "key-command" => {}
             // Several names are joined by colons, since commas separate options.
             "ablate" => {
                 for name in value.split(':') {
@@ -490,6 +494,8 @@ mod tests {
             "fuseblk" => "=always",
             "snapshot" => "=monday",
             "log" => "=/tmp/log",
+            "key-file" => "=/tmp/key",
+            "key-command" => "=cat /tmp/key",
             _ => "",
         };
         let options = NAMES.map(|name| format!("{name}{}", value(name)));

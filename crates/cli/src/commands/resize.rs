@@ -190,8 +190,9 @@ fn grow(path: &Path, wanted: u64, device_bytes: u64) -> Result<(), Failure> {
 /// An image file that is at least this long, or a block device.
 fn extended(path: &Path, wanted: u64, device_bytes: u64) -> Result<Arc<dyn Device>, Failure> {
     let bar = progress_bar(wanted.saturating_sub(device_bytes), "making the image longer");
+    let length = wanted + image::open(path, &How::reading())?.overhead_bytes();
     let extended =
-        FileDevice::extend(path, wanted, OpenOptions::default(), &mut |bytes| bar.set_position(bytes));
+        FileDevice::extend(path, length, OpenOptions::default(), &mut |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     // Closed and opened again, so that it is opened with its lease, if it needs one.
     drop(extended?);

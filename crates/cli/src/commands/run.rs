@@ -2,9 +2,10 @@
 
 use super::mount_options::MountChoices;
 use super::place::Place;
+use super::snapshot::image_of;
 use super::{ask, image};
 use crate::failure::{Cause, Failure, Outcome};
-use crate::size;
+use crate::{keys, size};
 use rustix::fs::StatVfsMountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -46,17 +47,19 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Outcome {
-    let options: Vec<String> =
-        args.options.iter().flat_map(|list| list.split(',')).map(str::to_owned).collect();
+    let options = keys::take_options(&args.options)?;
     // Before a fork is made that would be left.
     MountChoices::parse(&options)?;
+    let place = Place::of(&args.image.clone().into_os_string());
+    let image = image_of(&place.image).unwrap_or_else(|_| place.image.clone());
+    let own = |name: &str| own(name, &image);
     let mut mount = own("mount")?;
     match args.keep.take() {
         Some(new) => {
             succeed(own("fork")?.arg("--").arg(&args.image).arg(&new))?;
             args.image = new;
         }
-        None if Place::of(&args.image.clone().into_os_string()).snapshot.is_some() => {
+        None if place.snapshot.is_some() => {
             mount.arg("--fork");
         }
         None => {}
@@ -73,8 +76,8 @@ pub fn run(mut args: Args) -> Outcome {
     if let Some(size) = args.create {
         mount.arg("--create").arg(size.to_string());
     }
-    for options in &args.options {
-        mount.arg("-o").arg(options);
+    for option in &options {
+        mount.arg("-o").arg(option);
     }
     let mounted = succeed(mount.arg("--").arg(&args.image).arg(&directory));
     let ran = mounted.and_then(|()| {
@@ -160,10 +163,13 @@ fn is_mounted(directory: &Path) -> bool {
     mounts().is_ok_and(|mounts| mounts.iter().any(|mount| mount.mount_point == directory))
 }
 
-/// A command of this program.
-fn own(name: &str) -> Result<Command, Failure> {
+/// A command of this program, which has the key of this image.
+fn own(name: &str, image: &Path) -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg0("syncline").arg(name);
+    if let Some(key) = keys::hand_over(image, &mut command)? {
+        command.stdin(key);
+    }
     Ok(command)
 }
 

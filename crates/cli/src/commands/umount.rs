@@ -21,7 +21,7 @@ use syncline_format::superblock::Superblock;
 use syncline_fuse::{
     Elsewhere, MountEntry, control, daemon_has_gone, is_connected, mounted_elsewhere, mounts,
 };
-use syncline_image::{How, Image};
+use syncline_image::{How, Image, KeyError};
 use uuid::Uuid;
 
 /// How long a mount may be busy before it counts as in use.
@@ -151,6 +151,15 @@ fn unmount_and_wait(directory: &Path, timeout: Duration, others: OtherMounts) ->
     match released {
         // Whoever has it now has recovered everything that was synced.
         Released::ToOthers => {}
+        Released::Locked if written.is_some() || mounted.is_read_only() => note!(
+            "syncline: {}: it is encrypted, so it is not known here whether the last checkpoint ended well: the daemon's log tells",
+            image.display()
+        ),
+        Released::Locked => {
+            let text = "it is unmounted, but its daemon had ended before, so unsynced changes may be lost";
+            let failure = Failure::of(Cause::Device, text).about(&image);
+            return Err(failure.next("mount the image to recover the synced changes"));
+        }
         _ if daemon["read_only"] == true => {}
         Released::Unread(failure) => {
             let text = format!(
@@ -345,6 +354,8 @@ enum Released {
     As(Box<Superblock>),
     /// Another process has it by now.
     ToOthers,
+    /// It is encrypted, and this process does not have its key.
+    Locked,
     /// It is not where it was, or can't be read.
     Unread(Failure),
 }
@@ -361,6 +372,7 @@ fn wait_for_release(
         let (failure, holder) = match last_superblock(image) {
             Ok(superblock) => return Ok(Released::As(superblock.into())),
             Err(Unread::InUse(failure, holder)) => (failure, holder),
+            Err(Unread::Locked) => return Ok(Released::Locked),
             Err(Unread::Failed(failure)) => return Ok(Released::Unread(failure)),
         };
         // A process that can be seen is not the daemon that has ended.
@@ -461,6 +473,8 @@ fn require_same_mount(image: &Path, superblock: &Superblock, epoch: Option<&str>
 enum Unread {
     /// Another process has the image.
     InUse(Failure, Arc<Holder>),
+    /// Nobody has it, and it is encrypted.
+    Locked,
     Failed(Failure),
 }
 
@@ -472,9 +486,10 @@ fn last_superblock(image: &Path) -> Result<Superblock, Unread> {
                 .next("if it was moved, mount it where it is now to recover the synced changes"),
         ));
     }
-    let opened = Image::open(image, &How::reading());
+    let opened = Image::open(image, &How { unattended: true, ..How::reading() });
     let opened = opened.map_err(|error| match &error {
         DeviceError::InUse { holder, .. } => Unread::InUse(error.clone().into(), holder.clone()),
+        _ if matches!(syncline_image::key_error(&error), Some(KeyError::Missing)) => Unread::Locked,
         _ => Unread::Failed(error.into()),
     })?;
     let device = opened.device();

@@ -68,7 +68,8 @@ pub async fn read_superblocks(device: &Arc<dyn Device>) -> Result<ReadSlots, Sto
         return Err(copies.error.take().map_or_else(|| no_superblock(&copies.damaged), StoreError::from));
     };
     if superblock.geometry.total_blocks > device_blocks {
-        let (want, have) = (superblock.geometry.total_blocks * 4096, device_blocks * 4096);
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64 + device.overhead_bytes();
+        let (want, have) = (bytes(superblock.geometry.total_blocks), bytes(device_blocks));
         return Err(unusable(&format!(
             "the image is truncated: the filesystem has {want} bytes, the device only {have}; restore the image to its full length: \
              'truncate -s {want}' does it for a file, with zeros where something is missing, and 'syncline check' tells what"

@@ -1,7 +1,8 @@
-//! Superblocks, and records of forks.
+//! Superblocks, records of forks and records of keys.
 
 use super::from_bytes;
 use arbitrary::Arbitrary;
+use syncline_crypt::KeyRecord;
 use syncline_format::fork::{self, ForkRecord};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, crc};
@@ -36,6 +37,7 @@ pub fn superblock(bytes: &[u8]) {
     }
     assert!(Superblock::decode(input.bytes).is_err() || input.bytes.len() == BLOCK_BYTES);
     fork(block, input.sealed);
+    keys(block, input.sealed);
     let Ok(decoded) = Superblock::decode(&block) else { return };
     let again = decoded.encode();
     assert_eq!(Superblock::decode(&again).as_ref(), Ok(&decoded));
@@ -60,4 +62,16 @@ fn fork(mut block: [u8; BLOCK_BYTES], sealed: bool) {
     }
     let Ok(decoded) = ForkRecord::decode(&block) else { return };
     assert_eq!(decoded.encode(), Some(block));
+}
+
+/// Decodes the record of the keys of an encrypted image, likewise.
+fn keys(mut block: [u8; BLOCK_BYTES], sealed: bool) {
+    if sealed {
+        block[..8].copy_from_slice(b"SYNCKEYS");
+        block[12..16].copy_from_slice(&1u32.to_le_bytes());
+        let checksum = crc(&block[12..]);
+        block[8..12].copy_from_slice(&checksum.to_le_bytes());
+    }
+    let Ok(decoded) = KeyRecord::decode(&block) else { return };
+    assert_eq!(decoded.encode(), block);
 }

@@ -16,29 +16,41 @@ use syncline_store::{Hold, PageReader, Store, StoreOptions};
 const SNAPSHOT: &str = "begin";
 
 /// The base's device, and the fork's own storage with its history.
-struct Made {
-    base: Arc<MemoryDevice>,
-    own: Arc<MemoryDevice>,
+pub(super) struct Made {
+    pub(super) base: Arc<MemoryDevice>,
+    pub(super) own: Arc<MemoryDevice>,
     start: (crate::model::Tree, super::verify::Contents, u64),
 }
 
-fn made() -> &'static Made {
+impl Made {
+    /// The history that the fork begins with.
+    pub(super) fn history(&self) -> Arc<FsHistory> {
+        let (tree, contents, op) = &self.start;
+        Arc::new(FsHistory::starting_with(tree.clone(), contents, *op))
+    }
+}
+
+pub(super) fn made() -> &'static Made {
     static MADE: OnceLock<Made> = OnceLock::new();
     MADE.get_or_init(make)
 }
 
 /// The own storage of a fork, and the history that it begins with.
 pub(super) fn base() -> Base {
-    let Made { own, start: (tree, contents, op), .. } = made();
-    (own.snapshot(), Arc::new(FsHistory::starting_with(tree.clone(), contents, *op)))
+    (made().own.snapshot(), made().history())
 }
 
 /// The device of the fork whose own storage this is.
-pub(super) async fn behind(own: Arc<dyn Device>) -> Result<Arc<dyn Device>, String> {
+pub(super) async fn open(own: Arc<dyn Device>) -> Result<Arc<dyn Device>, String> {
+    on(own, made().base.clone()).await
+}
+
+/// The device of a fork.
+pub(super) async fn on(own: Arc<dyn Device>, base: Arc<dyn Device>) -> Result<Arc<dyn Device>, String> {
     let wrong = |error| format!("the fork does not open: {error}");
     let record = syncline_fork::record_of(&own).await.map_err(wrong)?;
     let record = record.ok_or("the superblocks tell of no fork")?;
-    let fork = syncline_fork::open(own, made().base.clone(), &record).await.map_err(wrong)?;
+    let fork = syncline_fork::open(own, base, &record).await.map_err(wrong)?;
     Ok(fork)
 }
 

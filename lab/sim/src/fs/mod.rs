@@ -4,6 +4,7 @@
 mod actions;
 mod allocations;
 mod copies;
+mod encrypted;
 mod features;
 mod fork;
 mod growing;
@@ -45,50 +46,56 @@ const COMPRESSION: Option<Algorithm> = Some(Algorithm::Zstd);
 /// The image that lives begin with, and its history.
 type Base = (Arc<MemoryDevice>, Arc<FsHistory>);
 
+/// The device of a filesystem, made from the device that loses its power.
+type Layer = fn(Arc<dyn Device>) -> Work<Arc<dyn Device>>;
+
 /// A filesystem and its history; recovery must lead back to a prefix of that.
 pub struct FsSubject {
     base: fn() -> Base,
     work: fn(World, Arc<Filesystem>, Arc<FsHistory>) -> Work<()>,
-    /// The image is the own storage of a fork.
-    is_fork: bool,
+    layer: Option<Layer>,
 }
 
 impl FsSubject {
     /// Names, attributes, data and snapshots, changed by several tasks.
-    pub const PLAIN: Self = Self { base: plain_base, work: plain_work, is_fork: false };
+    pub const PLAIN: Self = Self { base: plain_base, work: plain_work, layer: None };
     /// The same on an image without parent pointers.
     pub const WITHOUT_PARENT_POINTERS: Self =
-        Self { base: base_without_parent_pointers, work: plain_work, is_fork: false };
+        Self { base: base_without_parent_pointers, work: plain_work, layer: None };
     /// With many writes of pages, of which promise P9 says that they are never torn.
     pub const PAGES: Self = Self {
         base: plain_base,
         work: |world, fs, model| Box::pin(workload::work(world, fs, model, Mix::Pages)),
-        is_fork: false,
+        layer: None,
     };
     /// The same where files are compressed.
     pub const COMPRESSED_PAGES: Self = Self { base: compressed_base, ..Self::PAGES };
     /// With a root directory whose files are compressed.
-    pub const COMPRESSED: Self = Self { base: compressed_base, work: plain_work, is_fork: false };
+    pub const COMPRESSED: Self = Self { base: compressed_base, work: plain_work, layer: None };
     /// While directories get and lose quotas: whatever a crash leaves, usage must equal a recount.
     pub const WITH_QUOTAS: Self = Self {
         base: base_without_parent_pointers,
         work: |world, fs, model| Box::pin(quotas::work(world, fs, model, Mix::Plain)),
-        is_fork: false,
+        layer: None,
     };
     /// Everything at once: snapshots come and go beside quotas, and files are compressed, rewritten
     /// and defragmented.
     pub const EVERYTHING: Self = Self {
         base: large_node_base,
         work: |world, fs, model| Box::pin(quotas::work(world, fs, model, Mix::Everything)),
-        is_fork: false,
+        layer: None,
     };
     /// The same in a fork, whose base nobody may read but for the blocks of its snapshot.
-    pub const FORK: Self = Self { base: fork::base, is_fork: true, ..Self::EVERYTHING };
+    pub const FORK: Self =
+        Self { base: fork::base, layer: Some(|own| Box::pin(fork::open(own))), ..Self::EVERYTHING };
+    /// The same where fork and base are encrypted.
+    pub const ENCRYPTED_FORK: Self =
+        Self { base: encrypted::base, layer: Some(|own| Box::pin(encrypted::open(own))), ..Self::EVERYTHING };
     /// On a device that is larger than the filesystem at first.
     pub const GROWING: Self = Self {
         base: base_on_larger_device,
         work: |world, fs, model| Box::pin(growing::work(world, fs, model)),
-        is_fork: false,
+        layer: None,
     };
 }
 
@@ -101,13 +108,13 @@ impl Subject for FsSubject {
     }
 
     fn open(&self, world: World, model: Arc<FsHistory>, position: usize) -> Work<Opened<Self>> {
-        let is_fork = self.is_fork;
+        let layer = self.layer;
         Box::pin(async move {
             let mut world = world;
-            if is_fork {
-                world.device = fork::behind(world.device.clone()).await?;
+            if let Some(layer) = layer {
+                world.device = layer(world.device.clone()).await?;
             }
-            check_image(&world, is_fork)?;
+            check_image(&world, layer)?;
             let (store_options, options) = options(&world);
             let opened = Store::open(world.device.clone(), store_options, world.spawn.clone()).await;
             let (store, _) = opened.map_err(|error| format!("the image does not open: {error}"))?;
@@ -177,11 +184,11 @@ fn base_on_larger_device() -> Base {
 }
 
 /// Checks that all structures of the image agree, as the crash left it.
-fn check_image(world: &World, is_fork: bool) -> Result<(), String> {
+fn check_image(world: &World, layer: Option<Layer>) -> Result<(), String> {
     use syncline_check::check;
     // A separate view of the device: these reads are not recorded and do not wait.
     let image: Arc<dyn Device> = world.image.snapshot();
-    let image = if is_fork { block_on(fork::behind(image))? } else { image };
+    let image = layer.map_or(Ok(image.clone()), |layer| block_on(layer(image)))?;
     let report = block_on(check(image, world.spawn.clone(), &mut |_| {}));
     let report = report.map_err(|error| format!("check: {error}"))?;
     match crate::unexplained(&report) {
