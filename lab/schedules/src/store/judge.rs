@@ -106,8 +106,10 @@ async fn require_snapshots(store: &Store, history: &History, position: usize) ->
     for snapshot in there {
         let name = &snapshot.name;
         let life = known.get(name).ok_or(format!("nobody asked for snapshot {name}"))?;
-        let view =
-            store.look_at_snapshot(&snapshot).await.map_err(|error| format!("snapshot {name}: {error}"))?;
+        let view = store
+            .look_at_snapshot(&snapshot, &store.pages())
+            .await
+            .map_err(|error| format!("snapshot {name}: {error}"))?;
         let found = all_items(&view).await.map_err(|what| format!("snapshot {name}: {what}"))?;
         let mut states = (life.least_op..=history.last_op()).map(|op| history.items_after(op));
         let Some(expected) = states.find(|state| *state == found) else {
