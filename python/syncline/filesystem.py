@@ -71,8 +71,8 @@ class Filesystem(Image):
 
     @classmethod
     def create(cls, image: str | os.PathLike[str], size: int, *, encrypted: bool = False) -> Self:
-        """Makes an image file of `size` bytes, allocated and written whole, and opens it. What exists is not overwritten. An
-        encrypted image has the key that `syncline.add_key` added last."""
+        """Makes an image file of `size` bytes, allocated and written whole, and opens it. An existing file is not
+        overwritten. With `encrypted`, the key that `syncline.add_key` added last opens the image."""
         return cls._new("create", image, size, encrypted=encrypted)
 
     @classmethod

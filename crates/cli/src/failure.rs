@@ -12,7 +12,7 @@ use syncline_device::DeviceError;
 use syncline_fs::FsError;
 use syncline_fuse::control::ControlError;
 use syncline_fuse::{MountError, daemon_has_gone};
-use syncline_image::{ForkError, KeyError};
+use syncline_image::ForkError;
 use syncline_store::{SnapshotError, StoreError};
 use syncline_stream::{Cut, StreamError};
 
@@ -236,57 +236,11 @@ fn of_fork(why: &ForkError) -> Cause {
     }
 }
 
-/// The class of a failure that is about a key, and the next step.
-fn of_key(why: &KeyError) -> (Cause, Option<&'static str>) {
-    match why {
-        KeyError::Missing => (
-            Cause::Permission,
-            Some(
-                "give one with --key-file or --key-command, or run the command in a terminal, where it asks",
-            ),
-        ),
-        KeyError::Wrong => {
-            (Cause::Permission, Some("check the key: 'syncline key list' names those of the image"))
-        }
-        KeyError::Full => (Cause::Other, Some("remove one that nobody needs: 'syncline key remove'")),
-        KeyError::NoSlot { .. } => (Cause::Usage, Some("'syncline key list' shows their numbers")),
-        KeyError::Last => (Cause::Other, Some("add another one first: 'syncline key add'")),
-        KeyError::TooSmall => (Cause::Usage, Some("choose a larger --size")),
-        KeyError::NotEncrypted => {
-            (Cause::Permission, Some("check that it is the right image, or leave the key out"))
-        }
-        KeyError::Incomplete(_) => {
-            (Cause::Device, Some("save the files: 'syncline send' copies them into another image"))
-        }
-        KeyError::Length | KeyError::Name => (Cause::Usage, None),
-        KeyError::Memory { .. } => (Cause::Other, Some("end other programs, and try again")),
-        // No repair helps.
-        KeyError::Damaged(_) => (
-            Cause::NotAnImage,
-            Some("restore the image from a backup: without its key record nothing in it can be read"),
-        ),
-        KeyError::Source(_) => (Cause::Other, None),
-        KeyError::Device(_) => (Cause::Device, None),
-    }
-}
-
-impl From<KeyError> for Failure {
-    fn from(error: KeyError) -> Self {
-        if let KeyError::Device(error) = error {
-            return error.into();
-        }
-        let (cause, next) = of_key(&error);
-        let failure = Self::of(cause, error);
-        next.into_iter().fold(failure, Self::next)
-    }
-}
-
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
         let kind = error.io_error().map(|error| error.kind());
         if let Some(why) = syncline_image::key_error(&error) {
-            let (cause, next) = of_key(why);
-            return next.into_iter().fold(Self::of(cause, &error), Self::next);
+            return crate::keys::failure(why, &error);
         }
         let of = |cause| Self::of(cause, &error);
         if let Some(why) = syncline_image::fork_error(&error) {

@@ -1,9 +1,10 @@
 //! The keys of encrypted images: where a command gets them.
 
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 use signal_hook::consts::SIGINT;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -215,7 +216,7 @@ impl<'a> Quiet<'a> {
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
         quiet.local_modes.insert(LocalModes::ECHONL | LocalModes::ICANON);
         quiet.special_codes[SpecialCodeIndex::VEOL] = INTERRUPT;
-        // What was typed before the question is no answer.
+        // Discards input that was typed before the question.
         tcsetattr(terminal, OptionalActions::Flush, &quiet)?;
         Ok(Self { terminal, before, _locked: locked })
     }
@@ -256,8 +257,8 @@ impl NewKeyChoices {
     }
 }
 
-/// Has a command of this program, which has no terminal, find the key of this image on its standard input. Returns
-/// that input; `None` if the image is not encrypted.
+/// Passes the key of this image to a command of this program, which can't ask for it. Returns the command's standard
+/// input; `None` if the image is not encrypted.
 pub fn hand_over(image: &Path, command: &mut Command) -> Result<Option<PipeReader>, Failure> {
     let Some(record) = syncline_image::peek_keys(image) else {
         // It refuses a plain image then, and tells what else is wrong.
@@ -272,4 +273,53 @@ pub fn hand_over(image: &Path, command: &mut Command) -> Result<Option<PipeReade
     writer.write_all(b"\n")?;
     command.args(["--key-file", "-"]);
     Ok(Some(reader))
+}
+
+/// The class of a failure that is about a key, and the next step.
+fn cause(why: &KeyError) -> (Cause, Option<&'static str>) {
+    match why {
+        KeyError::Missing => (
+            Cause::Permission,
+            Some(
+                "give one with --key-file or --key-command, or run the command in a terminal, where it asks",
+            ),
+        ),
+        KeyError::Wrong => {
+            (Cause::Permission, Some("check the key: 'syncline key list' names those of the image"))
+        }
+        KeyError::Full => (Cause::Other, Some("remove one that nobody needs: 'syncline key remove'")),
+        KeyError::NoSlot { .. } => (Cause::Usage, Some("'syncline key list' shows their numbers")),
+        KeyError::Last => (Cause::Other, Some("add another one first: 'syncline key add'")),
+        KeyError::TooSmall => (Cause::Usage, Some("choose a larger --size")),
+        KeyError::NotEncrypted => {
+            (Cause::Permission, Some("check that it is the right image, or leave the key out"))
+        }
+        KeyError::Incomplete(_) => {
+            (Cause::Device, Some("save the files: 'syncline send' copies them into another image"))
+        }
+        KeyError::Length | KeyError::Name => (Cause::Usage, None),
+        KeyError::Memory { .. } => (Cause::Other, Some("end other programs, and try again")),
+        // No repair helps.
+        KeyError::Damaged(_) => (
+            Cause::NotAnImage,
+            Some("restore the image from a backup: without its key record nothing in it can be read"),
+        ),
+        KeyError::Source(_) => (Cause::Other, None),
+        KeyError::Device(_) => (Cause::Device, None),
+    }
+}
+
+/// The failure with this text, which is about a key.
+pub fn failure(why: &KeyError, text: impl fmt::Display) -> Failure {
+    let (cause, next) = cause(why);
+    next.into_iter().fold(Failure::of(cause, text), Failure::next)
+}
+
+impl From<KeyError> for Failure {
+    fn from(error: KeyError) -> Self {
+        match error {
+            KeyError::Device(error) => error.into(),
+            error => failure(&error, &error),
+        }
+    }
 }

@@ -55,15 +55,14 @@ impl Encrypted {
         if bufs.iter().any(|buf| !buf.len().is_multiple_of(BLOCK_BYTES)) {
             return Err(DeviceError::out_of_range(Operation::Write, offset, len_bytes));
         }
-        let mut whole = AlignedBuf::for_read(len_bytes as usize);
-        let mut rest = &mut whole[..];
-        for buf in bufs {
-            let (part, after) = rest.split_at_mut(buf.len());
-            part.copy_from_slice(buf);
-            rest = after;
-        }
-        self.cipher.encrypt(offset / BLOCK, &mut whole);
-        Ok(vec![whole.into_bytes()])
+        let mut block = offset / BLOCK;
+        let encrypt = |buf: &Bytes| {
+            let mut encrypted = AlignedBuf::copy_from(buf);
+            self.cipher.encrypt(block, &mut encrypted);
+            block += buf.len() as u64 / BLOCK;
+            encrypted.into_bytes()
+        };
+        Ok(bufs.iter().map(encrypt).collect())
     }
 }
 

@@ -163,7 +163,7 @@ pub struct NewKey<'a> {
     pub master: &'a MasterKey,
     /// The passphrase, or the contents of the key file.
     pub secret: &'a Secret,
-    /// What its user calls it; may be empty.
+    /// The user's name for it; may be empty.
     pub name: &'a str,
     /// The cost of trying a passphrase.
     pub cost: Cost,

@@ -14,7 +14,7 @@ pub(crate) const SLOT_BYTES: usize = 256;
 
 const SALT: usize = 24;
 const NAME: usize = 56;
-/// What comes before is authenticated with the key.
+/// The fields before the encrypted master key are authenticated with it.
 const SEALED: usize = 120;
 const TAG: usize = 184;
 const END: usize = 200;
@@ -63,7 +63,7 @@ pub struct Slot {
     pub cost: Cost,
     /// When it was added, nanoseconds since 1970.
     pub added_ns: u64,
-    /// What its user calls the key.
+    /// The user's name for the key.
     pub name: String,
     salt: [u8; 32],
     sealed: [u8; TAG - SEALED],
@@ -125,7 +125,7 @@ impl Slot {
         Ok(ChaCha20Poly1305::new(&Key::from(*key)))
     }
 
-    /// What can't be changed without the key.
+    /// The key id and the fields that the tag authenticates: nobody changes them without the key.
     fn bound(&self, id: KeyId) -> Vec<u8> {
         let mut bound = id.to_vec();
         bound.extend(&self.encode()[..SEALED]);

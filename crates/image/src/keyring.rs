@@ -12,7 +12,7 @@ use syncline_crypt::{Cipher, KeyError, KeyId, KeyRecord, Secret};
 /// A question for the key of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// What the user calls the image.
+    /// The path or location of the image, as the user gave it.
     pub image: &'a Path,
     /// How many answers did not open it.
     pub attempt: usize,

@@ -1,6 +1,6 @@
 //! The copies of metadata in a scrub. It reads all copies of superblocks, of the space map, of the table of
 //! snapshots and of tree nodes. Damaged copies are mended, except those of superblocks, which the next
-//! checkpoints write anew.
+//! checkpoints overwrite.
 
 use super::{NAP, Part, Scrub, Stopped};
 use crate::finding::{Finding, FindingKind};
